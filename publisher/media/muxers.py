@@ -23,6 +23,7 @@ from tricklecast.trickle.media import containers
 from tricklecast.trickle.media.clock import prft_box, temi_packet
 from tricklecast.trickle.media.containers import PAT_PID, TsPacket, box, full_box, ts_packets
 from tricklecast.trickle.media.timeline import CLOCK_HZ, ticks
+from tricklecast.trickle.pyav import copied
 
 if TYPE_CHECKING:
     from av import Packet
@@ -73,13 +74,6 @@ def codec_name(stream: Stream) -> str:
     """The codec's own name; a stream's ``name`` is that of the decoder, of which a codec may have several."""
     context = getattr(stream, "codec_context", None)
     return "unknown codec" if context is None else str(context.codec.canonical_name)
-
-
-def _copy_of(stream: Stream, muxer: OutputContainer, *, opaque: bool | None = None) -> Stream:
-    copy = muxer.add_stream_from_template(stream, opaque=opaque)
-    if language := stream.metadata.get("language"):
-        copy.metadata["language"] = language
-    return copy
 
 
 def _filter(stream: Stream, description: str | None) -> BitStreamFilterContext | None:
@@ -258,7 +252,7 @@ class _TsWriter:
 
         self._sink = Sink()
         self._muxer: OutputContainer = av.open(self._sink, mode="w", format="mpegts", container_options=dict(options))
-        self._copies = {track: _copy_of(stream, self._muxer) for track, stream in streams.items()}
+        self._copies = {track: copied(stream, self._muxer) for track, stream in streams.items()}
         for track, copy in self._copies.items():
             copy.id = pids[track]
 
@@ -396,7 +390,7 @@ def _init_segment(tracks: list[_Track]) -> bytes:
 
     sink = Sink()
     with av.open(sink, mode="w", format="mp4", container_options=_MP4_OPTIONS) as muxer:
-        copies = [_copy_of(track.stream, muxer, opaque=True) for track in tracks]
+        copies = [copied(track.stream, muxer, is_opaque=True) for track in tracks]
         for track, copy in zip(tracks, copies, strict=True):
             copy.codec_context.extradata = track.extradata or None
             if tag := _TAGS.get(codec_name(track.stream)):

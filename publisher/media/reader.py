@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.encode import Encoding, Transcoder
-from tricklecast.publisher.media.inputs import Input, Kind, MediaSource, Opened, reason
+from tricklecast.publisher.media.inputs import Input, Kind, MediaSource, Opened
 from tricklecast.publisher.media.muxers import ContainerName, codec_name, container_of
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
@@ -21,6 +21,7 @@ from tricklecast.publisher.steps import Cut, IsStopped, Report, Step
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.timeline import fill_first_dts
+from tricklecast.trickle.pyav import reason
 
 if TYPE_CHECKING:
     from av import Packet

@@ -10,7 +10,6 @@ with ``when_full="drop"``, the oldest picture is dropped.
 from __future__ import annotations
 
 import io
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
@@ -29,6 +28,7 @@ from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
 from tricklecast.trickle.media.demux import FORMATS, Refused, SampleGuard, demuxed
+from tricklecast.trickle.pyav import copied, need_pyav, new_decoder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,10 +141,7 @@ def frames(
     Raises:
         InvalidInput: an argument is wrong, or PyAV is not installed.
     """
-    try:
-        import av  # noqa: F401
-    except ImportError as error:
-        raise InvalidInput('decoding media needs PyAV: pip install "tricklecast[media]"') from error
+    need_pyav()
     kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
     if not kinds:
         raise InvalidInput("frames() needs video, audio or both")
@@ -436,7 +433,7 @@ class _Decoding:
             if kind in self._passes:
                 self._templates[kind] = _template(stream, reader.head if is_in_band else b"")
             else:
-                self._decoders[kind] = _decoder(stream)
+                self._decoders[kind] = new_decoder(stream)
         if kind in self._passes:
             if packet.pts is not None:
                 packet.stream = self._templates[kind]
@@ -484,14 +481,6 @@ def _options(kind: Container, head: bytes) -> dict[str, str]:
     return options
 
 
-def _decoder(stream: Stream) -> CodecContext:
-    from av import CodecContext
-
-    decoder = CodecContext.create(stream.codec_context.codec.canonical_name, "r")
-    decoder.extradata = stream.codec_context.extradata
-    return decoder
-
-
 def _template(stream: Stream, head: bytes) -> Stream:
     """A copy of a stream that outlives its container.
 
@@ -501,8 +490,7 @@ def _template(stream: Stream, head: bytes) -> Stream:
     """
     import av
 
-    sink = av.open(os.devnull, "w", format="null")
     if not head:
-        return sink.add_stream_from_template(stream, opaque=True)
+        return copied(stream)
     with av.open(io.BytesIO(head), "r", format="mpegts") as probed:
-        return sink.add_stream_from_template(probed.streams.audio[0], opaque=True)
+        return copied(probed.streams.audio[0])

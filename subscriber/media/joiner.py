@@ -26,6 +26,7 @@ from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, init_segment, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
+from tricklecast.trickle.pyav import copied, need_pyav, reason
 
 if TYPE_CHECKING:
     from av import Packet
@@ -222,9 +223,7 @@ class File:
             if not is_wanted or self._muxer.supported_codecs.isdisjoint(names):
                 self.left_out[slot] = track.codec
                 continue
-            self._streams[slot] = copy = self._muxer.add_stream_from_template(track.stream)
-            if language := track.stream.metadata.get("language"):
-                copy.metadata["language"] = language
+            self._streams[slot] = copied(track.stream, self._muxer)
             if track.codec in _FILTERS and _is_mpegts(track.stream):
                 self._filters[slot] = BitStreamFilterContext(_FILTERS[track.codec], track.stream)
         if not self._streams:
@@ -389,7 +388,7 @@ class Joiner:
                 opened.pop_all()
                 return part
         except (av.error.FFmpegError, OSError, ValueError) as error:
-            raise NotMedia(str(getattr(error, "strerror", None) or error)) from error
+            raise NotMedia(reason(error)) from error
 
     def _unusable(self, error: NotMedia, name: str) -> None:
         self._whole_before = False
@@ -495,18 +494,14 @@ class JoinedFile:
         note: is told, for people, what does not get into it.
 
     Raises:
-        InvalidInput: that path cannot be written.
-        TrickleError: PyAV is not installed.
+        InvalidInput: that path cannot be written, or PyAV is not installed.
     """
 
     position: Position | None = None
     file: str | None = None
 
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
-        try:
-            import av  # noqa: F401
-        except ImportError as error:
-            raise TrickleError('writing media files needs PyAV: pip install "tricklecast[media]"') from error
+        need_pyav()
         check_path(path)
         if path.exists() and not path.is_file():
             raise InvalidInput(
