@@ -364,6 +364,11 @@ class _Arrivals(Input):
         return "the stream"
 
     @property
+    def advice(self) -> str:
+        """The command encodes nothing."""
+        return ""
+
+    @property
     def listens(self) -> bool:
         """Whether a source is waited for. The first one is there when a session begins."""
         return self.has_begun.is_set()

@@ -230,6 +230,11 @@ class Input:
         return self.text
 
     @property
+    def advice(self) -> str:
+        """For the user, where video or sound cannot be carried: what may help."""
+        return "; --transcode may help"
+
+    @property
     def _scheme(self) -> str:
         scheme, given, _ = self.text.partition("://")
         return scheme.lower() if given else ""

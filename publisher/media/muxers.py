@@ -1,7 +1,7 @@
 """Segments in MPEG-TS and in fragmented MP4: packets in, bytes out, each segment readable by itself.
 
 libavformat writes the transport packets and the init segments. These things are done here, because they go on from
-segment to segment, or because libavformat would hold a packet back until the next one:
+segment to segment, or because libavformat would hold packets back:
 
 - MPEG-TS: continuity counters, tables at the start of each segment, and the interleaving of streams;
 - MP4: the fragments (``moof`` and ``mdat``).
@@ -148,8 +148,9 @@ class MpegTs:
 class _TsMuxer:
     """Gives each stream a writer of its own, and puts tables of all streams in place of the writers' own.
 
-    libavformat's muxer of several streams would hold each packet back until the next one, of any stream, to bring them
-    in order. That would delay a picture by 11 ms on average beside sound, and by a frame beside a silent track.
+    libavformat's muxer of several streams brings their packets in order: it holds a picture back until later sound has
+    come. Measured with 25 pictures a second beside AAC at 48 kHz: 31 ms on average, 40 ms at most. Beside a track that is
+    silent, a picture would wait for seconds.
     """
 
     def __init__(self, streams: Streams, lead: int, counters: dict[int, int], version: int) -> None:

@@ -279,6 +279,7 @@ def test_a_stream_that_cannot_be_published_is_refused(server: LocalServer, tmp_p
                 encoder.send(clip)
                 assert b"the stream cannot be published" in encoder.answer()
         ingest.shows("MPEG-TS can carry (vp9)")
+        assert not any("--transcode" in line for line in ingest.lines)  # which this command does not have
         ingest.shows("the server does not allow this")
 
 

@@ -274,7 +274,8 @@ def test_streams_that_cannot_be_carried_are_named(tmp_path: Path) -> None:
     """They are left out with a warning, the others published."""
     warnings: list[str] = []
     path = make_clip(tmp_path / "pcm.mkv", audio="pcm_s16le")
-    steps = list(Remuxer(Segmenter("mpegts"), warn=warnings.append).steps(open_media(str(path), "it"), "it"))
+    remuxer = Remuxer(Segmenter("mpegts"), warn=warnings.append, advice="; --transcode may help")
+    steps = list(remuxer.steps(open_media(str(path), "it"), "it"))
     assert warnings == ["left out: stream 1 (audio, pcm_s16le); --transcode may help"]
     assert set(decode(b"".join(joined(steps)), "mpegts").hashes) == {"video"}
 
@@ -325,6 +326,22 @@ def test_a_source_that_breaks_loses_nothing_that_was_read(tmp_path: Path) -> Non
         exhaust(steps, seen)
     decoded = decode(b"".join(joined(seen)), "mpegts")
     assert 50 < len(decoded.hashes["video"]) < 150
+
+
+def test_the_end_of_a_segment_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any packet of it may: by the same error."""
+    segmenter = Segmenter()
+
+    def full() -> Iterator[Step]:
+        yield Chunk(b"the rest")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(segmenter, "end", full)
+    source = open_media(str(make_clip(tmp_path / "clip.ts", seconds=0.2)), "it")
+    seen: list[Step] = []
+    with pytest.raises(SourceBroke, match="reading it failed half-way: the disk is full"):
+        exhaust(Remuxer(segmenter, warn=print).steps(source, "it"), seen)
+    assert seen[-1] == Chunk(b"the rest")
 
 
 @BOTH
