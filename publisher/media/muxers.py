@@ -149,8 +149,8 @@ class _TsMuxer:
     """Gives each stream a writer of its own, and puts tables of all streams in place of the writers' own.
 
     libavformat's muxer of several streams brings their packets in order: it holds a picture back until later sound has
-    come. Measured with 25 pictures a second beside AAC at 48 kHz: 31 ms on average, 40 ms at most. Beside a track that is
-    silent, a picture would wait for seconds.
+    come. Measured with 25 pictures a second beside AAC at 48 kHz: 31 ms on average, 40 ms at most. Beside a track that
+    is silent, a picture would wait for seconds.
     """
 
     def __init__(self, streams: Streams, lead: int, counters: dict[int, int], version: int) -> None:
