@@ -15,8 +15,11 @@ from urllib.parse import urlsplit
 import typer
 
 from tricklecast.trickle.errors import InvalidInput, TrickleError
+from tricklecast.trickle.wire import DEFAULT_PORT
 
 TIMEOUT_S: Final = 2.0
+
+DEFAULT_ADDRESS: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 _HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address at which a server that listens on all addresses is reached from its own machine."""
@@ -79,29 +82,31 @@ def ask(address: str, timeout_s: float = TIMEOUT_S) -> None:
 
 def health(
     file: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--health-file",
             envvar="TRICKLECAST_HEALTH_FILE",
             metavar="FILE",
-            help="The file that the server was started with.",
+            help=f"The file that the server was started with; without it, {DEFAULT_ADDRESS} is asked.",
         ),
-    ],
+    ] = None,
 ) -> None:
     """Check the local server's health, for example in a container.
 
-    A server that is started with --health-file writes its address to this file, whatever its port, with TLS or without.
+    A server on another port, or with TLS, is found by a file: a server that is started with --health-file writes its
+    address to it.
 
     Exit codes: 0 the server answers; 1 it does not; 2 wrong usage.
 
     Examples:
 
     \b
-      tricklecast serve --health-file /run/tricklecast.health
+      tricklecast health
+      tricklecast serve --port 8443 --health-file /run/tricklecast.health
       tricklecast health --health-file /run/tricklecast.health
     """
     try:
-        address = file.read_text(encoding="utf-8").strip()
+        address = DEFAULT_ADDRESS if file is None else file.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise Unhealthy(f"no server has written its address: cannot read {file}: {error.strerror or error}") from None
     ask(address)

@@ -33,8 +33,15 @@ from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, Stop,
 from tricklecast.publisher.events import Failed, Finished, PublisherEvent, Reporter, Retrying
 from tricklecast.publisher.segments import PublisherStatistics, Requests, Segment, Segments
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.client.answers import Auth, Outcome
-from tricklecast.trickle.client.arguments import channel_url, check_header_value, check_headers, check_number
+from tricklecast.trickle.client.answers import Outcome
+from tricklecast.trickle.client.arguments import (
+    Auth,
+    channel_url,
+    check_header_value,
+    check_headers,
+    check_number,
+    httpx_auth,
+)
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import (
@@ -125,10 +132,10 @@ class Publisher:
             that grows beyond that is lost if its connection breaks.
         idle_rotation_s: when nothing was written for so many seconds, the preconnect is ended as an empty segment and
             the next one opened, so that proxies and subscribers see life (25 is usual); ``None``: never.
-        headers: sent with every request, as in ``{"Authorization": "Bearer …"}``. ``Trickle-Client`` is the name that
-            the server's logs and other publishers see; it must stay the same for the publisher's life. Headers of the
-            connection and of the body's framing (``Content-Length``, ``Host`` …) are not allowed.
-        auth: any authentication that httpx knows.
+        headers: sent with every request. ``Trickle-Client`` is the name that the server's logs and other publishers
+            see; it must stay the same for the publisher's life. Headers of the connection and of the body's framing
+            (``Content-Length``, ``Host`` …) are not allowed.
+        auth: a token, which is sent as ``Authorization: Bearer``, or any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
         on_event: called with each :data:`~tricklecast.publisher.events.PublisherEvent`; it must not block.
         transport: replaces the transport. It must read the answer while it writes the body, as
@@ -181,7 +188,7 @@ class Publisher:
                 wire.CLIENT: f"publisher-{secrets.token_hex(6)}",
                 **(headers or {}),
             },
-            auth=auth,
+            auth=httpx_auth(auth),
             timeout=TIMEOUT,
         )
         self._report = Reporter(on_event, self.url.channel, anyio.current_time)

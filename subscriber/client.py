@@ -7,7 +7,8 @@ in its socket: a slow user is a slow reader, not a growing buffer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from enum import Enum
 from typing import Any, Final, Literal, Self, TypeVar, assert_never, get_args
@@ -26,11 +27,10 @@ from tricklecast.subscriber.events import (
     SegmentTruncated,
     SubscriberStatistics,
 )
-from tricklecast.subscriber.fetch import Fetcher, Preconnect, Runtime, Unanswered
+from tricklecast.subscriber.fetch import Fetcher, Preconnect, Runtime, Unanswered, request_headers
 from tricklecast.subscriber.messages import MESSAGE_LIMIT, Messages, OnError
 from tricklecast.subscriber.segment import OnBroken, Segment
-from tricklecast.trickle.client.answers import Auth
-from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
+from tricklecast.trickle.client.arguments import Auth, channel_url, check_headers, check_number, httpx_auth
 from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import (
     BrokenByPeer,
@@ -104,8 +104,12 @@ class Subscriber:
             all the same, by TCP keep-alive.
         transport: an httpx transport instead of :class:`TrickleTransport`. Most cannot show trailers, so a truncation
             in the middle of a segment stays unseen. Not together with ``client``.
-        auth: any authentication that httpx knows. With ``client``, it is used instead of the client's own.
-        client: an ``httpx.AsyncClient`` to use (for proxies, headers); it is not closed here. Give it a
+        headers: sent with every request. ``Trickle-Client`` is the name that the server's logs see. Headers of the
+            connection and of a body's framing (``Content-Length``, ``Host`` …) are not allowed.
+        auth: a token, which is sent as ``Authorization: Bearer``, or any authentication that httpx knows. With
+            ``client``, it is used instead of the client's own.
+        verify: whether and how the server's certificate is checked, as in httpx.
+        client: an ``httpx.AsyncClient`` to use (for proxies); it is not closed here. Give it a
             :class:`TrickleTransport` to see truncations. Its headers must not be those of the connection or of a
             body's framing (``Content-Length``, ``Host`` …).
         runtime: clock, delays and random numbers, for tests.
@@ -126,7 +130,9 @@ class Subscriber:
         refresh_s: float = REFRESH_S,
         stall_timeout_s: float | None = STALL_TIMEOUT_S,
         transport: httpx.AsyncBaseTransport | None = None,
+        headers: Mapping[str, str] | None = None,
         auth: Auth | None = None,
+        verify: ssl.SSLContext | bool = True,
         client: httpx.AsyncClient | None = None,
         runtime: Runtime | None = None,
     ) -> None:
@@ -139,6 +145,7 @@ class Subscriber:
             raise InvalidInput(f"on_lag is 'live', 'earliest' or 'fail', not {on_lag!r}")
         if on_broken not in get_args(OnBroken):
             raise InvalidInput(f"on_broken is 'skip' or 'raise', not {on_broken!r}")
+        check_headers(headers or {})
         if client is not None:
             check_headers(client.headers)
             if transport is not None:
@@ -149,8 +156,11 @@ class Subscriber:
         self._monitor = Monitor(self.url.channel, on_event)
         self._on_broken: OnBroken = on_broken
         self._stall_s = stall_timeout_s
+        self._headers = httpx.Headers(request_headers())
+        self._headers.update(headers or {})
+        self._auth = httpx_auth(auth)
         self._transport = transport
-        self._auth = auth
+        self._verify = verify
         self._shared_client = client
         self._client: httpx.AsyncClient | None = None
         self._fetcher: Fetcher | None = None
@@ -245,9 +255,11 @@ class Subscriber:
         if self._use is not _Use.NEW:
             raise LocalProtocolError("a Subscriber is used once: make another one to begin again")
         self._use = use
-        http = self._shared_client or TrickleClient(transport=self._transport or TrickleTransport())
+        http = self._shared_client or TrickleClient(transport=self._transport or TrickleTransport(self._verify))
         self._client = http
-        self._fetcher = Fetcher(self.url, http, self._auth, self._cursor, self._monitor, self._runtime, self._resolved)
+        self._fetcher = Fetcher(
+            self.url, http, self._auth, self._cursor, self._monitor, self._runtime, self._resolved, dict(self._headers)
+        )
 
     async def _close(self) -> None:
         self._use = _Use.OVER

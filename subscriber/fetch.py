@@ -33,7 +33,8 @@ from tricklecast.subscriber.core import (
 )
 from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.client.answers import Answer, Auth, Lost, Opened, OtherBody, exchange
+from tricklecast.trickle.client.answers import Answer, Lost, Opened, OtherBody, exchange
+from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.client.transport import ResponseBody
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
@@ -175,7 +176,8 @@ class Preconnect:
                 await self.source.body.aclose()
 
 
-def _headers() -> dict[str, str]:
+def request_headers() -> dict[str, str]:
+    """The headers of each request of one subscriber."""
     return {
         "Accept-Encoding": "identity",
         "User-Agent": f"tricklecast-subscriber/{__version__}",
@@ -203,12 +205,12 @@ class Fetcher:
 
     url: ChannelURL
     http: httpx.AsyncClient
-    auth: Auth | None
+    auth: HttpxAuth | None
     cursor: Cursor
     monitor: Monitor
     runtime: Runtime
     on_resolved: Callable[[int], None]
-    headers: dict[str, str] = field(default_factory=_headers)
+    headers: dict[str, str]
     place: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -108,3 +108,12 @@ def test_ctrl_c_ends_a_program_that_waits(url: str, server: LocalServer) -> None
     assert process.returncode == -signal.SIGINT
     assert err.strip().endswith("KeyboardInterrupt")
     eventually(lambda: not channel.reading.used, what="it is gone")
+
+
+def test_a_program_that_ends_inside_a_block(url: str) -> None:
+    """It ends at once, and the channel stays open for a successor, as after an exception."""
+    program = f"from tricklecast.sync import Publisher; Publisher({url!r}).__enter__().publish(b'x')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WITHIN_S)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    head = Channel(url).head()
+    assert (head.next_seq, head.ended) == (1, False)

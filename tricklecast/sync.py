@@ -13,14 +13,16 @@
 
 The classes have the names, arguments, attributes and methods of those in :mod:`tricklecast`. What is ``async with`` or
 ``async for`` there is ``with`` or ``for`` here, and a method that is awaited there is called here. Each client runs in
-an event loop in a thread of its own. Ctrl-C interrupts a call that waits, and cancels it in that thread.
+an event loop in a thread of its own. Ctrl-C interrupts a call that waits, and cancels it in that thread. A program that
+ends inside a block, as a notebook may, leaves its channel open, as after an exception.
 """
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -53,7 +55,7 @@ class _Blocking:
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function, or a coroutine function, in the other thread."""
         if self._portal is None:
-            raise tricklecast.LocalProtocolError("a client is used inside its block")
+            raise tricklecast.LocalProtocolError("this client is not open: use it inside `with ... as client:`")
         future: Future[Any] = self._portal.start_task_soon(partial(function, *args, **kwargs))
         try:
             return future.result()
@@ -84,15 +86,24 @@ class _Client(_Blocking):
             portal = stack.enter_context(start_blocking_portal())
             stack.enter_context(portal.wrap_async_context_manager(self._target))
             self._portal, self._stack = portal, stack.pop_all()
+        # The event loop's thread stands still once the interpreter shuts down: waiting for it then would never end.
+        atexit.register(self._left_open)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        atexit.unregister(self._left_open)
         try:
             self._stack.__exit__(kind, error, trace)
         finally:
             self._portal = None
+
+    def _left_open(self) -> None:
+        """The program ends inside the block."""
+        error = SystemExit()
+        with suppress(SystemExit):
+            self.__exit__(SystemExit, error, None)
 
 
 class Publisher(_Client):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -930,11 +929,11 @@ class TestLifetime:
         async def main() -> None:
             async with fake(channel(s0=b"x")) as server, httpx.AsyncClient(auth=("other", "one")) as client:
                 options: dict[str, Any] = {} if own_client else {"client": client}
-                async with Subscriber(server.url, start=0, auth=("me", "secret"), **options) as subscriber:
+                options["headers"] = {"trickle-client": "player 7"}
+                async with Subscriber(server.url, start=0, auth="eyJ.x.y", **options) as subscriber:
                     await collect(subscriber)
-                assert {exchange.headers["authorization"] for exchange in server.exchanges} == {
-                    "Basic " + base64.b64encode(b"me:secret").decode()
-                }
+                sent = {(it.headers["authorization"], it.headers["trickle-client"]) for it in server.exchanges}
+                assert sent == {("Bearer eyJ.x.y", "player 7")}
 
         run(main)
 

@@ -13,7 +13,7 @@ import pytest
 from tests.subscriber.fake import Exchange, fake, run
 from tests.subscriber.test_client import Slept, collect, subscribed
 from tests.support.certificates import make_certificate
-from tricklecast.subscriber import Subscriber, TrickleTransport
+from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.core import REJOIN_WAIT_S
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.errors import ConnectionLost, Refused
@@ -136,8 +136,7 @@ def test_a_handshake_that_breaks_is_no_other_outage(tmp_path: Path, garbage: byt
 
         async with fake(handler, theirs) as server, await asyncio.start_server(pass_on, "127.0.0.1", 0) as gateway:
             url = f"https://127.0.0.1:{gateway.sockets[0].getsockname()[1]}/trickle/cam"
-            transport = TrickleTransport(ours)
-            async with Subscriber(url, start=0, transport=transport, runtime=Slept().runtime) as subscriber:
+            async with Subscriber(url, start=0, verify=ours, runtime=Slept().runtime) as subscriber:
                 assert await collect(subscriber) == [(0, b"bytes"), (1, b"bytes")]
                 assert subscriber._cursor._budget.tokens == pytest.approx(BUDGET_RESERVE - 1 + 0.2)
         assert taken > 1 + FAILURES

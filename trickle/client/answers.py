@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 import anyio
 import httpx
 
 from tricklecast.trickle import wire
+from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.connection import InvalidAnswer
 from tricklecast.trickle.client.transport import LiveBody, ResponseBody, TrickleClient
 from tricklecast.trickle.errors import (
@@ -123,10 +124,6 @@ class Answer:
         return error_for(self.status, self.headers, seq=seq, detail=self.detail)
 
 
-Auth: TypeAlias = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
-"""Any authentication that httpx knows."""
-
-
 @dataclass(frozen=True, slots=True)
 class Lost:
     """There was no answer.
@@ -163,7 +160,7 @@ async def exchange(
     limits: httpx.Timeout | None = None,
     seq: int | None = None,
     place: str = "",
-    auth: Auth | None = None,
+    auth: HttpxAuth | None = None,
     stays_open: Callable[[Answer], bool] = lambda _: False,
 ) -> Opened | Lost:
     """Send a request, and wait for the head of its answer.
@@ -205,7 +202,7 @@ async def _send(
     headers: Mapping[str, str],
     body: LiveBody | None,
     limits: httpx.Timeout | None,
-    auth: Auth | None,
+    auth: HttpxAuth | None,
 ) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | OtherBody]:
     if auth is None and isinstance(http, TrickleClient):
         reply = await http.send_plain(method, url, headers, body, limits)

@@ -1,4 +1,4 @@
-"""Checks of what a program passes to a client: the URL, numbers and headers.
+"""Checks of what a program passes to a client: the URL, numbers, headers and authentication.
 
 A client calls them in its constructor. Without them, a wrong value would fail inside a background task, or after a
 minute of retries that cannot succeed.
@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 import httpx
 
 from tricklecast.trickle.errors import InvalidInput, InvalidURL
 from tricklecast.trickle.paths import ChannelURL, parse_server_url
+from tricklecast.trickle.terminal import Bearer
+
+HttpxAuth: TypeAlias = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
+"""Any authentication that httpx knows."""
+
+Auth: TypeAlias = str | HttpxAuth
+"""A token, which is sent as ``Authorization: Bearer``, or any authentication that httpx knows."""
 
 CONNECTION_HEADERS: Final = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection"}
@@ -119,3 +126,17 @@ def check_header_value(name: str, value: object) -> None:
     """
     if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
         raise InvalidInput(f"the header {name} must be printable ASCII without white space around it")
+
+
+def httpx_auth(auth: Auth | None) -> HttpxAuth | None:
+    """Turn the argument ``auth`` of a client into that of httpx.
+
+    Raises:
+        InvalidInput: a token that a header cannot carry.
+    """
+    if not isinstance(auth, str):
+        return auth
+    check_header_value("Authorization", auth)
+    if not auth:
+        raise InvalidInput("the token is empty")
+    return Bearer(lambda: auth)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,14 @@ import httpx
 
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import Answer, Lost, exchange
-from tricklecast.trickle.client.arguments import channel_url, check_header_value, check_headers, check_number
+from tricklecast.trickle.client.arguments import (
+    Auth,
+    channel_url,
+    check_header_value,
+    check_headers,
+    check_number,
+    httpx_auth,
+)
 from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import ChannelNotFound, RemoteProtocolError
 
@@ -39,7 +46,7 @@ class Channel:
     Args:
         url: the channel, ``http[s]://host:port/trickle/CHANNEL``.
         headers: sent with every request.
-        auth: any authentication that httpx knows.
+        auth: a token, or any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
         timeout_s: how long each step of a request may take (connect, send, answer), in seconds.
 
@@ -55,7 +62,7 @@ class Channel:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        auth: httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request] | None = None,
+        auth: Auth | None = None,
         verify: ssl.SSLContext | bool = True,
         timeout_s: float = 10.0,
     ) -> None:
@@ -63,7 +70,7 @@ class Channel:
         check_number("timeout_s", timeout_s, above=0)
         self.url = channel_url(url)
         self._headers = {"User-Agent": USER_AGENT, **(headers or {})}
-        self._auth = auth
+        self._auth = httpx_auth(auth)
         self._verify = verify
         self._timeout = httpx.Timeout(timeout_s)
 

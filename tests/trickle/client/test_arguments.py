@@ -14,6 +14,7 @@ from tricklecast.trickle.client.arguments import (
     check_header_value,
     check_headers,
     check_number,
+    httpx_auth,
     server_url,
 )
 from tricklecast.trickle.errors import InvalidInput, InvalidURL
@@ -96,3 +97,21 @@ def test_values_that_no_header_has(value: Any) -> None:
     """The message does not repeat the value."""
     with pytest.raises(InvalidInput, match=r"^the header X must be printable ASCII without white space around it$"):
         check_header_value("X", value)
+
+
+def test_a_token_is_sent_as_bearer() -> None:
+    """Any other authentication goes to httpx as it is."""
+    made = httpx_auth("eyJ.x.y")
+    assert callable(made)
+    assert made(httpx.Request("GET", "http://h/")).headers["Authorization"] == "Bearer eyJ.x.y"
+    basic = httpx.BasicAuth("user", "password")
+    assert httpx_auth(basic) is basic
+    assert httpx_auth(None) is None
+
+
+@pytest.mark.parametrize("token", ["", "two\nlines", " s3cr3t", "tök"])
+def test_a_token_that_cannot_be_sent(token: str) -> None:
+    """The error does not repeat the secret."""
+    with pytest.raises(InvalidInput) as raised:
+        httpx_auth(token)
+    assert token.strip() not in str(raised.value) or not token
