@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 from types import TracebackType
 from typing import Final, Self, cast
+from urllib.parse import quote
 
 from tricklecast.app.bus import CAPACITY, Bus, Part, Segments
 from tricklecast.app.core.channel import Channel
@@ -37,6 +38,7 @@ from tricklecast.trickle.errors import (
     TrickleError,
     error_for,
 )
+from tricklecast.trickle.paths import parse_channel
 from tricklecast.trickle.records import Op
 
 READ_LIMIT: Final = 64 << 20
@@ -57,6 +59,9 @@ class LocalPublisher:
 
     Attributes:
         epoch: which life of the channel's name it publishes to; ``None`` before the first segment.
+
+    Raises:
+        InvalidChannelName: the name cannot be that of a channel.
     """
 
     def __init__(
@@ -68,7 +73,7 @@ class LocalPublisher:
         client: str = "local",
         takeover: bool = False,
     ) -> None:
-        self.channel = channel
+        self.channel = parse_channel(quote(channel, safe="", errors="surrogatepass"))
         self.content_type = content_type
         self.identity = Identity(client)
         self.takeover = takeover

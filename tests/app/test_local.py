@@ -19,6 +19,7 @@ from tricklecast.trickle.errors import (
     ChannelBusy,
     ChannelEnded,
     ChannelNotFound,
+    InvalidChannelName,
     LocalProtocolError,
     Refused,
     SegmentTooLarge,
@@ -269,6 +270,13 @@ def test_a_subscriber_that_is_too_far_behind_is_told(shared: LocalServer, name: 
         return raised.value.index
 
     assert run(shared, program) == 0
+
+
+def test_a_name_that_no_url_can_have(shared: LocalServer) -> None:
+    """It is refused at once, as an HTTP client refuses it."""
+    assert shared.bus is not None
+    with pytest.raises(InvalidChannelName):
+        LocalPublisher(shared.bus, "a/b")
 
 
 def test_storage_is_waited_for(tmp_path: Path) -> None:
