@@ -183,7 +183,7 @@ class Connection:
         """
         while True:
             try:
-                found = parse_response(self._early)
+                found = parse_response(self._early) if self._early else None
             except InvalidHead as error:
                 raise InvalidAnswer(str(error)) from error
             if found is None:

@@ -688,7 +688,7 @@ def test_the_answer_is_due_once_the_body_has_ended() -> None:
             with pytest.raises(httpx.ReadTimeout):
                 await http.post(server.base, content=b"over")
             with pytest.raises(httpx.ReadTimeout):
-                await http.post(server.base, content=b"data")
+                await http.get(server.base)
 
     run(main())
 
