@@ -310,7 +310,7 @@ class TestResuming:
         """``fail``: the wanted segment is gone for good."""
         error = stopped(Driver("128@3", on_lag=OnLag.FAIL).answer(200, seq=128, epoch=4, latest=130))
         assert isinstance(error, SegmentMissing)
-        assert str(error) == "segment not available (seq 128): the channel has another life: epoch 4 instead of 3"
+        assert str(error) == "segment not available: the channel has another life: epoch 4 instead of 3 (segment 128)"
         assert error.latest == 130
 
     def test_a_position_ahead_of_the_head_is_a_restart(self) -> None:
