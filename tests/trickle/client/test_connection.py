@@ -255,6 +255,33 @@ class TestJoined:
 
         run(main)
 
+    def test_silence_is_an_error_after_which_reading_goes_on(self) -> None:
+        """A chunk that has come in part is kept until its rest comes."""
+        go = anyio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"6\r\nabc")
+            await go.wait()
+            await exchange.raw(b"def\r\n")
+            await exchange.end()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body = response.extensions["body"]
+                body.limit_silence(0.05)
+                for _ in range(2):
+                    with pytest.raises(httpx.ReadTimeout, match=r"no byte for 0\.05 s"):
+                        await body.receive_chunk()
+                body.limit_silence(None)
+                go.set()
+                assert await body.receive_chunk() == b"abcdef"
+                assert await body.receive_chunk() == b""
+                body.limit_silence(0.05)
+                assert await body.receive_chunk() == b""
+
+        run(main)
+
     def test_closing_wakes_the_reader(self) -> None:
         """A task that waits for the body gets an error; afterwards there is nothing to read."""
 
