@@ -71,8 +71,7 @@ def test_wrong_options_are_named(text: str, why: str) -> None:
         TestOptions.parse(text)
 
 
-@pytest.mark.parametrize("format_", ["mpegts", "mp4"])
-@pytest.mark.parametrize("rate", ["25", "29.97"])
+@pytest.mark.parametrize(("format_", "rate"), [("mpegts", "25"), ("mp4", "29.97")])
 def test_every_picture_shows_when_it_was_captured(format_: str, rate: str) -> None:
     """Readable after coding, and the time that its packet gives; in both containers, and with any frame rate."""
     clock = FakeClock()
