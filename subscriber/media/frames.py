@@ -145,6 +145,8 @@ def frames(
     kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
     if not kinds:
         raise InvalidInput("frames() needs video, audio or both")
+    if when_full not in ("wait", "drop"):
+        raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
     decoding = _Decoding(kinds, {"audio"} if audio == "packets" else set(), format)
     return FrameReader(Subscriber(url, start=start, **subscriber), decoding, drops=when_full == "drop")
 
