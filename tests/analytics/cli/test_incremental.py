@@ -165,29 +165,25 @@ def test_other_options_have_other_parts(logs: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     same(asked(logs, state))
     same(asked(logs, state, generic=True))
-    same(asked(logs, state, Reading(client_key="ip")))
+    assert notes(asked(logs, state, Reading(client_key="ip"))) == (f"0 files known from {state}, 4 read",)
     one = replace(asked(logs, state), params=Params(fast_hits=500))
     assert notes(one) == (f"4 files known from {state}, 0 read",)
     same(one)
 
 
-@pytest.mark.parametrize("how", ["cut", "changed", "gone", "facts"])
-def test_a_damaged_part_is_made_again(logs: Path, tmp_path: Path, how: str) -> None:
-    """It is told once, and the report is right."""
+def test_a_damaged_part_is_made_again(logs: Path, tmp_path: Path) -> None:
+    """It is told once, and the report is right, however the part was damaged."""
     state = tmp_path / "state"
     make(asked(logs, state), silent)
-    part = min(folder for folder in state.iterdir() if folder.is_dir())
-    file = part / ("facts" if how == "facts" else "rollup.parquet")
-    content = file.read_bytes()
-    if how == "gone":
-        file.unlink()
-    elif how == "cut":
-        file.write_bytes(content[:-9])
-    else:
+    cut, changed, gone, facts = sorted(folder for folder in state.iterdir() if folder.is_dir())
+    (cut / "rollup.parquet").write_bytes((cut / "rollup.parquet").read_bytes()[:-9])
+    (gone / "rollup.parquet").unlink()
+    for file in (changed / "rollup.parquet", facts / "facts"):
+        content = file.read_bytes()
         file.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
     assert notes(asked(logs, state)) == (
-        f"3 files known from {state}, 1 read",
-        f"1 damaged part in {state}: made again",
+        f"0 files known from {state}, 4 read",
+        f"4 damaged parts in {state}: made again",
     )
     same(asked(logs, state))
     assert notes(asked(logs, state)) == (f"4 files known from {state}, 0 read",)
@@ -272,10 +268,9 @@ def histories(seed: int, folder: Path, steps: int) -> Iterator[Callable[[Path | 
         yield lambda state, given=given, reading=reading: asked(given, state, reading)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_the_report_is_the_same(seed: int, tmp_path: Path) -> None:
+def test_the_report_is_the_same(tmp_path: Path) -> None:
     """After any history of files that come, grow, overlap, are renamed, edited, compressed and removed."""
-    for ask in histories(seed, tmp_path / "logs", 6):
+    for ask in histories(0, tmp_path / "logs", 6):
         same(ask(tmp_path / "state"))
 
 

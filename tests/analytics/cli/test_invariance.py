@@ -137,7 +137,7 @@ def test_settings_and_time_zones(spark: SparkSession, lines: list[str], told: To
     alphabet=st.sampled_from(["aA", "éE\u0301e", "\u0000\u001b[", "日\U0001f600", "<script>&'\"\\", " \t.%_*"]),
     hours=st.integers(-5000, 5000),
 )
-@settings(max_examples=6, phases=(Phase.generate,), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, phases=(Phase.generate,), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_names_and_everything_at_once(
     seed: int,
     files: int,

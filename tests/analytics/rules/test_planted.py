@@ -24,12 +24,12 @@ def judged(folder: Path, kind: Set, seed: int, lines: int) -> Score:
 
 
 def test_planted_storms_are_found_once_each_with_their_class(tmp_path: Path) -> None:
-    """On three seeds: every storm, no false alarm, the right root; nearly all triggers and counts."""
+    """On two seeds: every storm, no false alarm, the right root; nearly all triggers and counts."""
     total = Score((), (), 0)
-    for seed in (21, 22, 23):
-        total += judged(tmp_path, Set.STANDARD, seed, 60_000)
-    assert len(total.storms) > 100
-    assert total.traps > 100
+    for seed in (21, 22):
+        total += judged(tmp_path, Set.STANDARD, seed, 40_000)
+    assert len(total.storms) > 60
+    assert total.traps > 80
     assert (total.recall, total.precision, total.root) == (1.0, 1.0, 1.0), str(total)
     wrong = sum(Fault.TRIGGER in one.faults or Fault.COUNT in one.faults for one in total.incidents)
     assert wrong <= 0.05 * len(total.storms), str(total)
