@@ -23,7 +23,7 @@ IMPURE = ("asyncio", "http", "time", "random", "logging", "socket", "datetime", 
 CLASSES_FOR_TYPES = ("random", "random.Random")
 """A core may name the class of the generator that it is passed."""
 
-NO_CONTRACTS = ("trickle/terminal.py", "trickle/client")
+NO_CONTRACTS = ("trickle/terminal.py", "trickle/pyav.py", "trickle/client")
 """Parts of `trickle` that are shared code instead of contracts: they may import more than the standard library."""
 
 LAZY_MOUNT = "app/cli.py"

@@ -16,15 +16,13 @@
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 
-import anyio
 from anyio import to_thread
 
-from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher, MediaStatistics, first_error
+from tricklecast.publisher.media.publisher import FramesDropped, MediaPublisher, MediaStatistics
 from tricklecast.subscriber.media.frames import Frame, FrameReader, FrameStatistics, frames
 
 __all__ = [
@@ -40,9 +38,6 @@ __all__ = [
     "relay",
 ]
 
-PICTURES_AHEAD: Final = 2
-"""So many pictures wait for the function of a relay; the oldest is dropped for another one."""
-
 
 @dataclass(slots=True)
 class RelayStatistics:
@@ -50,15 +45,18 @@ class RelayStatistics:
 
     Attributes:
         frames: pictures that the function got.
-        dropped: pictures that were dropped, because the function was too slow.
         reader: counters of the source.
         publisher: counters of the target.
     """
 
     frames: int = 0
-    dropped: int = 0
-    reader: FrameStatistics | None = None
+    reader: FrameStatistics = field(default_factory=FrameStatistics)
     publisher: MediaStatistics | None = None
+
+    @property
+    def dropped(self) -> int:
+        """Pictures that were dropped, because the function was too slow."""
+        return self.reader.dropped
 
 
 Function = Callable[[Any], Any | Awaitable[Any]]
@@ -80,7 +78,8 @@ async def relay(
     """Pass each picture of a channel through a function, and publish the result, until the source ends.
 
     Pictures keep their times, and the producer's wall-clock time. Sound is passed on as it is. Pictures that come while
-    the function is busy wait; if there are more than :data:`PICTURES_AHEAD`, the oldest is dropped.
+    the function is busy wait; if there are more than two, the oldest is dropped. The target's channel begins when the
+    first frame of the source is there.
 
     Args:
         source: the channel that is read.
@@ -103,50 +102,26 @@ async def relay(
         Exception: the function raised it; the target's channel stays open for a successor.
     """
     counts = RelayStatistics() if statistics is None else statistics
-    reader = frames(source, audio="packets" if audio else False, format=format, start=start, **(subscriber or {}))
-    waiting: deque[Frame] = deque()
-    changed, is_over = anyio.Event(), False
-
-    async def read() -> None:
-        nonlocal changed, is_over
-        async for frame in reader:
-            pictures = [earlier for earlier in waiting if earlier.kind == "video"]
-            if frame.kind == "video" and len(pictures) >= PICTURES_AHEAD:
-                waiting.remove(pictures[0])
-                counts.dropped += 1
-            waiting.append(frame)
-            changed.set()
-        is_over = True
-        changed.set()
-
-    async def process(target: MediaPublisher) -> None:
-        nonlocal changed
-        while waiting or not is_over:
-            if not waiting:
-                changed = anyio.Event()
-                await changed.wait()
-                continue
-            frame = waiting.popleft()
-            if frame.kind == "audio":
-                await target.write_packet(cast(Any, frame.data), captured_at=frame.captured_at)
-                continue
-            counts.frames += 1
-            result = await _called(function, frame.data if format is None else frame.array)
-            if result is not None:
-                at = frame.captured_at
-                await target.write(result, pts=frame.pts, time_base=frame.time_base, captured_at=at)
-            counts.reader, counts.publisher = reader.statistics(), target.statistics()
-
-    try:
-        async with (
-            reader,
-            MediaPublisher(target, audio=audio, **publisher) as sink,
-            anyio.create_task_group() as tasks,
-        ):
-            tasks.start_soon(read)
-            tasks.start_soon(process, sink)
-    except ExceptionGroup as group:
-        raise first_error(group) from group
+    sound: Any = "packets" if audio else False
+    options = dict(subscriber or {}, format=format, start=start, when_full="drop")
+    async with frames(source, audio=sound, **options) as reader:
+        frame = await reader.next()  # only then it is known what there is to be published
+        if frame is None:
+            return counts
+        async with MediaPublisher(
+            target, video="video" in reader.kinds, audio="audio" in reader.kinds, **publisher
+        ) as sink:
+            while frame is not None:
+                if frame.kind == "audio":
+                    await sink.write_packet(cast(Any, frame.data), captured_at=frame.captured_at)
+                else:
+                    counts.frames += 1
+                    result = await _called(function, frame.data if format is None else frame.array)
+                    if result is not None:
+                        at = frame.captured_at
+                        await sink.write(result, pts=frame.pts, time_base=frame.time_base, captured_at=at)
+                counts.reader, counts.publisher = reader.statistics(), sink.statistics()
+                frame = await reader.next()
     counts.reader, counts.publisher = reader.statistics(), sink.statistics()
     return counts
 

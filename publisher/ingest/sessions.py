@@ -30,13 +30,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media, reason
+from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media
 from tricklecast.publisher.media.muxers import codec_name
 from tricklecast.publisher.media.reader import MediaOptions, read_media
 from tricklecast.publisher.run import run
 from tricklecast.publisher.steps import IsStopped, Report, Step
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.pyav import reason
 from tricklecast.trickle.terminal import Bearer, Screen, count
 
 if TYPE_CHECKING:
@@ -361,6 +362,11 @@ class _Arrivals(Input):
     def name(self) -> str:
         """For messages, which begin with the channel."""
         return "the stream"
+
+    @property
+    def advice(self) -> str:
+        """The command encodes nothing."""
+        return ""
 
     @property
     def listens(self) -> bool:

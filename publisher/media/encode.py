@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-from tricklecast.publisher.media.inputs import NEEDS_PYAV, MediaSource
+from tricklecast.publisher.media.inputs import MediaSource
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.pyav import need_pyav, new_decoder
 
 if TYPE_CHECKING:
     from av import CodecContext, Packet
@@ -156,11 +157,10 @@ class Encoder(ABC):
     stream: VideoStream | AudioStream
 
     def __init__(self, encoder: str, rate: Fraction | int, what: str) -> None:
-        try:
-            import av
-            from av.codec import codecs_available
-        except ImportError as error:
-            raise InvalidInput(NEEDS_PYAV) from error
+        need_pyav()
+        import av
+        from av.codec import codecs_available
+
         if encoder not in codecs_available:
             raise InvalidInput(f"this build of PyAV has no encoder {encoder}")
         # Streams exist in containers only. This one discards everything, and gets nothing.
@@ -526,11 +526,4 @@ class Transcoder:
 
 def decoder_of(stream: VideoStream | AudioStream) -> CodecContext:
     """The stream's own decoder; a new one where the stream comes from an encoder."""
-    from av import CodecContext
-
-    context = stream.codec_context
-    if context.is_decoder:
-        return context
-    decoder = CodecContext.create(context.codec.canonical_name, "r")
-    decoder.extradata = context.extradata
-    return decoder
+    return stream.codec_context if stream.codec_context.is_decoder else new_decoder(stream)

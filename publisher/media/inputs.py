@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.demux import demuxed
+from tricklecast.trickle.pyav import need_pyav, reason
 from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
@@ -68,15 +69,8 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 _CONNECTIONLESS: Final = frozenset({"udp", "rtp"})
 _FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
 
-_CLEARER: Final = {
-    "Immediate exit requested": "nothing came in time",  # a time-out interrupted libavformat
-    "Protocol not found": "PyAV was built without this protocol",
-}
-
 _NO_TIMESTAMPS: Final = 0x0080
 """libavformat's ``AVFMT_NOTIMESTAMPS``; PyAV's own name for it is no number."""
-
-NEEDS_PYAV: Final = 'media needs PyAV: pip install "tricklecast[media]"'
 
 
 class MediaSource(Protocol):
@@ -165,10 +159,9 @@ def open_media(
     Raises:
         InvalidInput: PyAV is not installed, or it cannot read this.
     """
-    try:
-        import av
-    except ImportError as error:
-        raise InvalidInput(NEEDS_PYAV) from error
+    need_pyav()
+    import av
+
     timeout = None if timeouts_s == (None, None) else timeouts_s
     try:
         container = av.open(
@@ -177,12 +170,6 @@ def open_media(
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise InvalidInput(f"cannot read {name}: {reason(error)}") from error
     return ContainerSource(container)
-
-
-def reason(error: Exception) -> str:
-    """Why a source failed, in one line."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return _CLEARER.get(text, text.splitlines()[0])
 
 
 class Kind(Enum):
@@ -241,6 +228,11 @@ class Input:
             case Kind.NETWORK:
                 return redacted(self.text)
         return self.text
+
+    @property
+    def advice(self) -> str:
+        """For the user, where video or sound cannot be carried: what may help."""
+        return "; --transcode may help"
 
     @property
     def _scheme(self) -> str:

@@ -1,7 +1,7 @@
 """Segments in MPEG-TS and in fragmented MP4: packets in, bytes out, each segment readable by itself.
 
 libavformat writes the transport packets and the init segments. These things are done here, because they go on from
-segment to segment, or because libavformat would hold a packet back until the next one:
+segment to segment, or because libavformat would hold packets back:
 
 - MPEG-TS: continuity counters, tables at the start of each segment, and the interleaving of streams;
 - MP4: the fragments (``moof`` and ``mdat``).
@@ -18,11 +18,12 @@ from fractions import Fraction
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from tricklecast.publisher.media.timeline import CLOCK_HZ, ticks
 from tricklecast.trickle import wire
 from tricklecast.trickle.media import containers
 from tricklecast.trickle.media.clock import prft_box, temi_packet
 from tricklecast.trickle.media.containers import PAT_PID, TsPacket, box, full_box, ts_packets
+from tricklecast.trickle.media.timeline import CLOCK_HZ, ticks
+from tricklecast.trickle.pyav import copied
 
 if TYPE_CHECKING:
     from av import Packet
@@ -73,13 +74,6 @@ def codec_name(stream: Stream) -> str:
     """The codec's own name; a stream's ``name`` is that of the decoder, of which a codec may have several."""
     context = getattr(stream, "codec_context", None)
     return "unknown codec" if context is None else str(context.codec.canonical_name)
-
-
-def _copy_of(stream: Stream, muxer: OutputContainer, *, opaque: bool | None = None) -> Stream:
-    copy = muxer.add_stream_from_template(stream, opaque=opaque)
-    if language := stream.metadata.get("language"):
-        copy.metadata["language"] = language
-    return copy
 
 
 def _filter(stream: Stream, description: str | None) -> BitStreamFilterContext | None:
@@ -154,8 +148,9 @@ class MpegTs:
 class _TsMuxer:
     """Gives each stream a writer of its own, and puts tables of all streams in place of the writers' own.
 
-    libavformat's muxer of several streams would hold each packet back until the next one, of any stream, to bring them
-    in order. That would delay a picture by 11 ms on average beside sound, and by a frame beside a silent track.
+    libavformat's muxer of several streams brings their packets in order: it holds a picture back until later sound has
+    come. Measured with 25 pictures a second beside AAC at 48 kHz: 31 ms on average, 40 ms at most. Beside a track that
+    is silent, a picture would wait for seconds.
     """
 
     def __init__(self, streams: Streams, lead: int, counters: dict[int, int], version: int) -> None:
@@ -258,7 +253,7 @@ class _TsWriter:
 
         self._sink = Sink()
         self._muxer: OutputContainer = av.open(self._sink, mode="w", format="mpegts", container_options=dict(options))
-        self._copies = {track: _copy_of(stream, self._muxer) for track, stream in streams.items()}
+        self._copies = {track: copied(stream, self._muxer) for track, stream in streams.items()}
         for track, copy in self._copies.items():
             copy.id = pids[track]
 
@@ -396,7 +391,7 @@ def _init_segment(tracks: list[_Track]) -> bytes:
 
     sink = Sink()
     with av.open(sink, mode="w", format="mp4", container_options=_MP4_OPTIONS) as muxer:
-        copies = [_copy_of(track.stream, muxer, opaque=True) for track in tracks]
+        copies = [copied(track.stream, muxer, is_opaque=True) for track in tracks]
         for track, copy in zip(tracks, copies, strict=True):
             copy.codec_context.extradata = track.extradata or None
             if tag := _TAGS.get(codec_name(track.stream)):

@@ -8,7 +8,6 @@ before it is encoded; where it is too fast for the network, the oldest segment i
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,13 +22,13 @@ from anyio import to_thread
 from tricklecast.publisher.client import Publisher
 from tricklecast.publisher.feed import Feed, Totals
 from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, encoder_for
-from tricklecast.publisher.media.inputs import NEEDS_PYAV
 from tricklecast.publisher.media.muxers import ContainerName, codec_name
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Cut, Step
 from tricklecast.trickle.client.arguments import check_number
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, TrickleError
+from tricklecast.trickle.pyav import copied, need_pyav
 
 if TYPE_CHECKING:
     import numpy as np
@@ -146,10 +145,7 @@ class MediaPublisher:
         on_event: Callable[[Any], None] | None = None,
         **publisher: Any,
     ) -> None:
-        try:
-            import av  # noqa: F401
-        except ImportError as error:
-            raise InvalidInput(NEEDS_PYAV) from error
+        need_pyav()
         check_number("fps", fps, above=0)
         check_number("gop_s", gop_s, above=0)
         if container not in ("mpegts", "fmp4"):
@@ -302,7 +298,7 @@ class MediaPublisher:
                 await self._feed.run()
                 tasks.cancel_scope.cancel()
         except ExceptionGroup as group:
-            self._error = first_error(group)
+            self._error = _first_error(group)
         except Exception as error:
             self._error = error
         finally:
@@ -341,12 +337,9 @@ class _Pipeline:
 
     def announce(self, stream: Stream) -> None:
         """Packets of this stream follow. A copy of it is kept, since its container may be closed soon."""
-        import av
-
         known = self._announced.get(stream.type)
         if known is None or known[0] is not stream:
-            sink = av.open(os.devnull, "w", format="null")
-            self._announced[stream.type] = stream, sink.add_stream_from_template(stream, opaque=True)
+            self._announced[stream.type] = stream, copied(stream)
 
     def feed(self, item: _Item) -> list[Step]:
         """Take a frame or a packet.
@@ -418,7 +411,7 @@ def _unix_us(captured_at: float | None) -> int:
     return time.time_ns() // 1000 if captured_at is None else round(captured_at * 1e6)
 
 
-def first_error(group: ExceptionGroup[Any]) -> Exception:
+def _first_error(group: ExceptionGroup[Any]) -> Exception:
     """The first error of a group, which is a TrickleError where there is one."""
-    errors = [first_error(error) if isinstance(error, ExceptionGroup) else error for error in group.exceptions]
+    errors = [_first_error(error) if isinstance(error, ExceptionGroup) else error for error in group.exceptions]
     return next((error for error in errors if isinstance(error, TrickleError)), errors[0])

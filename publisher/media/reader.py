@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.encode import Encoding, Transcoder
-from tricklecast.publisher.media.inputs import Input, Kind, MediaSource, Opened, reason
+from tricklecast.publisher.media.inputs import Input, Kind, MediaSource, Opened
 from tricklecast.publisher.media.muxers import ContainerName, codec_name, container_of
+from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
-from tricklecast.publisher.media.timeline import Pace, fill_first_dts
 from tricklecast.publisher.steps import Cut, IsStopped, Report, Step
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.media.timeline import fill_first_dts
+from tricklecast.trickle.pyav import reason
 
 if TYPE_CHECKING:
     from av import Packet
@@ -30,6 +33,9 @@ RECONNECT_FOR_S: Final = 60.0
 
 LIVED_S: Final = 5.0
 """A source that lasted less has not come back: it must not be opened again and again without a limit."""
+
+MIN_OPEN_S: Final = 1.0
+"""Each attempt to open it again may take so many seconds, also the last one."""
 
 _BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
 
@@ -131,7 +137,7 @@ class _Reader:
             segment_s=options.segment_s,
             pace=(lambda: Pace(1.0, self._is_stopped, begun_at=opened.begun_at)) if is_paced else None,
         )
-        remuxer = Remuxer(segmenter, warn=self._warn)
+        remuxer = Remuxer(segmenter, warn=self._warn, advice=self._input.advice)
         remuxer.choose(opened.source, self._input.name)  # before anything is published
         return self._steps(remuxer, opened)
 
@@ -202,7 +208,7 @@ class _Reader:
             if not Pace(1.0, self._is_stopped).wait(_BACKOFF.delay(self._failures, self._rng)):
                 return None
             try:
-                opened = self._open(within_s=max(1.0, deadline - time.monotonic()))
+                opened = self._open(within_s=max(MIN_OPEN_S, deadline - time.monotonic()))
             except InvalidInput:
                 if time.monotonic() >= deadline:
                     raise
@@ -217,14 +223,21 @@ class Remuxer:
     Args:
         segmenter: takes the packets.
         warn: is told about every stream that is left out.
+        advice: for the user, behind a message that video or sound cannot be carried.
         clock: seconds that never go back.
     """
 
     def __init__(
-        self, segmenter: Segmenter, *, warn: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        segmenter: Segmenter,
+        *,
+        warn: Callable[[str], None],
+        advice: str = "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._segmenter = segmenter
         self._warn = warn
+        self._advice = advice
         self._clock = clock
         self._arrived_at: float | None = None
 
@@ -239,11 +252,13 @@ class Remuxer:
         if not any(stream.type in ("video", "audio") for stream in carried.values()):
             codecs = ", ".join(sorted({codec_name(stream) for stream in others.values()})) or "none at all"
             container = self._segmenter.container.name
-            problem = f"{name} has no video or audio that {container} can carry ({codecs}){_advice(*others.values())}"
+            problem = (
+                f"{name} has no video or audio that {container} can carry ({codecs}){self._advice_on(*others.values())}"
+            )
             source.close()  # its streams are gone with it
             raise InvalidInput(problem)
         for track, stream in others.items():
-            self._warn(f"left out: stream {track} ({stream.type}, {codec_name(stream)}){_advice(stream)}")
+            self._warn(f"left out: stream {track} ({stream.type}, {codec_name(stream)}){self._advice_on(stream)}")
         return carried
 
     def steps(self, source: MediaSource, name: str, *, live: bool = False) -> Iterator[Step]:
@@ -268,12 +283,12 @@ class Remuxer:
             self._segmenter.start(streams)
 
             arriving = ((track, packet) for track, packet in self._arriving(source, live) if track in streams)
-            try:
-                for track, packet in fill_first_dts(arriving):
-                    yield from self._segmenter.add(track, packet)
-            except (FFmpegError, OSError) as error:
-                failure = error
-            yield from self._segmenter.end()
+            added = (self._segmenter.add(track, packet) for track, packet in fill_first_dts(arriving))
+            for steps in (chain.from_iterable(added), self._segmenter.end()):
+                try:
+                    yield from steps
+                except (FFmpegError, OSError) as error:
+                    failure = failure or error
         if failure is not None:
             raise SourceBroke(f"reading {name} failed half-way: {reason(failure)}") from failure
 
@@ -286,10 +301,9 @@ class Remuxer:
             begins, self._arrived_at = False, now
             yield track, packet
 
+    def _advice_on(self, *streams: Stream) -> str:
+        """How streams that cannot be carried may be published after all, if they may."""
+        from av.stream import Disposition
 
-def _advice(*streams: Stream) -> str:
-    """How streams that cannot be carried may be published after all, if they may."""
-    from av.stream import Disposition
-
-    moving = (stream for stream in streams if not stream.disposition & Disposition.attached_pic)
-    return "; --transcode may help" if any(stream.type in ("video", "audio") for stream in moving) else ""
+        moving = (stream for stream in streams if not stream.disposition & Disposition.attached_pic)
+        return self._advice if any(stream.type in ("video", "audio") for stream in moving) else ""

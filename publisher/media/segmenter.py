@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.muxers import ContainerName, Muxer, Times, codec_name, container_of
-from tricklecast.publisher.media.timeline import CLOCK_HZ, Pace, Timeline
+from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline
 
 if TYPE_CHECKING:
     from av import Packet

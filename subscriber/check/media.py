@@ -41,6 +41,7 @@ from tricklecast.trickle.media.containers import (
     ts_packets,
 )
 from tricklecast.trickle.media.demux import FORMATS, MAX_SAMPLES, demuxed
+from tricklecast.trickle.pyav import reason
 
 if TYPE_CHECKING:
     from av import Packet
@@ -466,7 +467,7 @@ def _demux(data: bytes, container: Container, *, decode: bool) -> tuple[dict[int
                 if first is not None and packet.stream is first.stream:
                     first.add(packet)
     except (av.error.FFmpegError, ValueError) as problem:  # what came before it counts
-        error = _reason(problem)
+        error = reason(problem)
     found = {ident: track for ident, track in found.items() if track.samples or track.is_timed}
     return found, None if first is None else first.picture, "" if found else error
 
@@ -534,7 +535,7 @@ class _FirstPicture:
         try:
             frame = next(iter(cast("list[VideoFrame]", packet.decode())), None)
         except (FFmpegError, ValueError) as problem:
-            self.picture, self._is_done = Picture(False, _reason(problem)), True
+            self.picture, self._is_done = Picture(False, reason(problem)), True
             return
         if frame is not None:
             self.picture = self._of(frame)
@@ -568,8 +569,3 @@ def _clock(frame: VideoFrame) -> int | None:
     plane = (frame if is_plain else frame.reformat(format="gray")).planes[0]
     pixels, width = memoryview(plane), plane.line_size
     return read_clock(lambda x, y: pixels[y * width + x], frame.width, frame.height)
-
-
-def _reason(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return str(text).splitlines()[0]

@@ -2,14 +2,14 @@
 
 A background task reads segments, and a worker thread demuxes and decodes each of them while its bytes arrive: a picture
 that is one packet, as live encoders make it, is decoded when its last byte is there. Decoders go on from segment to
-segment, and begin anew behind a gap. Only :data:`FRAMES_AHEAD` decoded frames wait for the program; if it is slower,
-the connection waits, and the subscriber goes on at the live edge when its segment has left the server's window.
+segment, and begin anew behind a gap. Only :data:`FRAMES_AHEAD` decoded frames wait for the program. If it is slower,
+the connection waits, and the subscriber goes on at the live edge when its segment has left the server's window; or,
+with ``when_full="drop"``, the oldest picture is dropped.
 """
 
 from __future__ import annotations
 
 import io
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
@@ -28,6 +28,7 @@ from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
 from tricklecast.trickle.media.demux import FORMATS, Refused, SampleGuard, demuxed
+from tricklecast.trickle.pyav import copied, need_pyav, new_decoder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 FRAMES_AHEAD: Final = 4
 """So many decoded frames wait for the program."""
+
+PICTURES_AHEAD: Final = 2
+SOUNDS_AHEAD: Final = 256
+"""The same with ``when_full="drop"``: few pictures, for a short delay, and much sound, which is not dropped."""
 
 HEAD_BYTES: Final = 256 * 1024
 """So many first bytes of a segment are kept: they hold the producer's time, and the parameters of sound."""
@@ -92,6 +97,7 @@ class FrameStatistics:
 
     Attributes:
         frames: frames that were decoded.
+        dropped: pictures of them that the program was too slow for.
         segments: segments that were read.
         resets: how often decoders began anew, because something was lost or the channel restarted.
         damaged: packets that could not be decoded.
@@ -99,6 +105,7 @@ class FrameStatistics:
     """
 
     frames: int = 0
+    dropped: int = 0
     segments: int = 0
     resets: int = 0
     damaged: int = 0
@@ -111,6 +118,7 @@ def frames(
     video: bool = True,
     audio: bool | Literal["packets"] = False,
     format: str | None = None,
+    when_full: Literal["wait", "drop"] = "wait",
     start: Any = "current",
     **subscriber: Any,
 ) -> FrameReader:
@@ -125,21 +133,20 @@ def frames(
         audio: whether sound is decoded; ``"packets"``: sound comes as it is, without decoding.
         format: the pixel format of :attr:`Frame.array` (needs numpy), as in ``"rgb24"`` or ``"gray"``; ``None``: there
             are only PyAV's own frames.
+        when_full: what happens when the program is too slow: ``"wait"``: the reader waits for it; ``"drop"``: the
+            oldest picture is dropped, so that the program gets the newest ones.
         start: the first segment, as for :class:`~tricklecast.subscriber.Subscriber`.
         subscriber: further arguments of :class:`~tricklecast.subscriber.Subscriber`.
 
     Raises:
         InvalidInput: an argument is wrong, or PyAV is not installed.
     """
-    try:
-        import av  # noqa: F401
-    except ImportError as error:
-        raise InvalidInput('decoding media needs PyAV: pip install "tricklecast[media]"') from error
+    need_pyav()
     kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
     if not kinds:
         raise InvalidInput("frames() needs video, audio or both")
     decoding = _Decoding(kinds, {"audio"} if audio == "packets" else set(), format)
-    return FrameReader(Subscriber(url, start=start, **subscriber), decoding)
+    return FrameReader(Subscriber(url, start=start, **subscriber), decoding, drops=when_full == "drop")
 
 
 class FrameReader:
@@ -149,8 +156,9 @@ class FrameReader:
     block ends. A cancelled wait loses no frame.
     """
 
-    def __init__(self, subscriber: Subscriber, decoding: _Decoding) -> None:
+    def __init__(self, subscriber: Subscriber, decoding: _Decoding, *, drops: bool = False) -> None:
         self._subscriber = subscriber
+        self._drops = drops
         self._decoding = decoding
         self._counts = decoding.counts
         self._ready: deque[Frame] = deque()
@@ -159,6 +167,11 @@ class FrameReader:
         self._over = False
         self._error: Exception | None = None
         self._reading: _ChunkReader | None = None
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Which of ``"video"`` and ``"audio"`` the newest segment has; empty before the first frame."""
+        return frozenset(self._decoding.found)
 
     def statistics(self) -> FrameStatistics:
         """The counters at this moment."""
@@ -240,10 +253,22 @@ class FrameReader:
             self._decoding.lost(missed=int(segment.truncated == "skipped"))
 
     async def _put(self, frame: Frame) -> None:
-        while len(self._ready) >= FRAMES_AHEAD and not self._over:
+        if self._drops and frame.kind == "video":
+            pictures = [waiting for waiting in self._ready if waiting.kind == "video"]
+            if len(pictures) >= PICTURES_AHEAD:
+                self._drop(pictures[0])
+        while len(self._ready) >= (SOUNDS_AHEAD if self._drops else FRAMES_AHEAD) and not self._over:
             await self._changed.wait()
         self._ready.append(frame)
         self._notify()
+
+    def _drop(self, frame: Frame) -> None:
+        """Leave a frame out; the next one says what was missed before it."""
+        at = self._ready.index(frame)
+        del self._ready[at]
+        self._counts.dropped += 1
+        self._ready[at].gap += frame.gap
+        self._ready[at].restarted |= frame.restarted
 
 
 class _ChunkReader:
@@ -314,6 +339,7 @@ class _Decoding:
     def __init__(self, kinds: set[str], passes: set[str], format: str | None) -> None:
         self._kinds = kinds
         self._passes = passes
+        self.found: set[str] = set()
         self._format = format
         self.counts = FrameStatistics()
         self._decoders: dict[str, CodecContext] = {}
@@ -377,6 +403,7 @@ class _Decoding:
             is_known = stream.codec_context is not None
             if is_known and stream.type in self._kinds and stream.type not in streams:
                 streams[stream.type] = stream
+        self.found = set(streams)
         lead = streams.get("video", streams.get("audio"))
         is_anchored = False
         packets = demuxed(container, list(streams.values()))
@@ -406,7 +433,7 @@ class _Decoding:
             if kind in self._passes:
                 self._templates[kind] = _template(stream, reader.head if is_in_band else b"")
             else:
-                self._decoders[kind] = _decoder(stream)
+                self._decoders[kind] = new_decoder(stream)
         if kind in self._passes:
             if packet.pts is not None:
                 packet.stream = self._templates[kind]
@@ -454,14 +481,6 @@ def _options(kind: Container, head: bytes) -> dict[str, str]:
     return options
 
 
-def _decoder(stream: Stream) -> CodecContext:
-    from av import CodecContext
-
-    decoder = CodecContext.create(stream.codec_context.codec.canonical_name, "r")
-    decoder.extradata = stream.codec_context.extradata
-    return decoder
-
-
 def _template(stream: Stream, head: bytes) -> Stream:
     """A copy of a stream that outlives its container.
 
@@ -471,8 +490,7 @@ def _template(stream: Stream, head: bytes) -> Stream:
     """
     import av
 
-    sink = av.open(os.devnull, "w", format="null")
     if not head:
-        return sink.add_stream_from_template(stream, opaque=True)
+        return copied(stream)
     with av.open(io.BytesIO(head), "r", format="mpegts") as probed:
-        return sink.add_stream_from_template(probed.streams.audio[0], opaque=True)
+        return copied(probed.streams.audio[0])

@@ -1,7 +1,7 @@
 """Segments of media joined into one file that players can seek in, without re-encoding.
 
-Every segment is opened by itself, so that a bad one harms no other; :class:`Timeline` moves its times behind those
-before; :class:`File` is readable at any moment, and an ordinary, seekable file when it is closed in order.
+Every segment is opened by itself, so that a bad one harms no other; a time line moves its times behind those before;
+:class:`File` is readable at any moment, and an ordinary, seekable file when it is closed in order.
 All this blocks and runs in a worker thread; :class:`JoinedFile` is its asynchronous side.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,6 +25,8 @@ from tricklecast.subscriber.sinks import SinkFailed, check_path
 from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, init_segment, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
+from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
+from tricklecast.trickle.pyav import copied, need_pyav, reason
 
 if TYPE_CHECKING:
     from av import Packet
@@ -32,101 +34,14 @@ if TYPE_CHECKING:
     from av.container import InputContainer, OutputContainer
     from av.stream import Stream
 
-# Time.
-
-CLOCK_HZ: Final = 705_600_000
-"""Ticks per second that every usual clock of media divides into without rest: 90 kHz, 44.1 and 48 kHz, 30000/1001
-("flicks", from the film industry). So moving a time never rounds it."""
-
-WRAP: Final = (1 << 33) * (CLOCK_HZ // 90_000)
-"""Times in MPEG-TS have 33 bits (ISO/IEC 13818-1, 2.4.3.7): they begin again after 26.5 hours."""
-
-MAX_PAUSE: Final = 30 * CLOCK_HZ
-"""Longest silence that stays in the file. A missed segment leaves its time open; a clock that was set does not."""
-
-MAX_OVERLAP: Final = CLOCK_HZ // 10
-"""How far a segment may begin before the end of the last one, as rounded times and uneven audio frames do."""
-
 MIN_STEP: Final = CLOCK_HZ // 1000
 """Least distance between two packets of a stream: a tick of the coarsest container, Matroska."""
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """When a packet is decoded and shown, and for how long (0: not known), in ticks of :data:`CLOCK_HZ`.
-
-    Attributes:
-        stream: number of its stream; the stream whose times are to be trusted most has the lowest.
-    """
-
-    stream: int
-    dts: int
-    pts: int
-    duration: int = 0
-
-
-class Timeline:
-    """Moves the times of segments so that they follow one another.
-
-    All streams of a segment are moved alike, so that sound and picture stay together. The file begins at 0.
-    """
-
-    def __init__(self) -> None:
-        self._shift: int | None = None
-        self._last: dict[int, int] = {}
-        self._ends: dict[int, int] = {}
-        self._shown: dict[int, int] = {}
-
-    def place(self, packets: Sequence[Times], *, wraps: bool) -> list[Times]:
-        """The times of a segment's packets in the file.
-
-        Args:
-            packets: at least one; each stream's in decoding order.
-            wraps: times have 33 bits.
-        """
-        self._anchor(packets, wraps)
-        return [self._stamp(packet) for packet in packets]
-
-    def _anchor(self, packets: Sequence[Times], wraps: bool) -> None:
-        starts: dict[int, int] = {}
-        for packet in packets:
-            starts.setdefault(packet.stream, packet.dts)
-        if self._shift is None:
-            self._shift = -min(starts.values())
-            return
-        common = sorted(starts.keys() & self._ends.keys())
-        if not common:
-            self._shift = max(self._ends.values()) - min(starts.values())
-            return
-        jump = starts[common[0]] + self._shift - self._ends[common[0]]
-        if wraps:
-            turns = round(jump / WRAP)
-            self._shift -= turns * WRAP
-            jump -= turns * WRAP
-        if not -MAX_OVERLAP <= jump <= MAX_PAUSE:
-            # Behind what is decoded and behind what is shown: a cut leaves pictures whose predecessors never came.
-            shown = {stream: min(packet.pts for packet in packets if packet.stream == stream) for stream in common}
-            self._shift = max(
-                max(self._ends[stream] - starts[stream], self._shown[stream] - shown[stream]) for stream in common
-            )
-
-    def _stamp(self, packet: Times) -> Times:
-        assert self._shift is not None
-        dts, pts = packet.dts + self._shift, packet.pts + self._shift
-        last = self._last.get(packet.stream)
-        if last is not None:
-            dts = max(dts, last + MIN_STEP)
-        duration = packet.duration or (0 if last is None else dts - last)
-        self._last[packet.stream] = dts
-        self._ends[packet.stream] = dts + duration
-        pts = max(pts, dts)
-        self._shown[packet.stream] = max(self._shown.get(packet.stream, pts), pts + duration)
-        return Times(packet.stream, dts, pts, packet.duration)
-
 
 # One segment, taken apart.
 
 _KINDS: Final = ("video", "audio", "subtitle")
+
+_TICK: Final = Fraction(1, CLOCK_HZ)
 
 Slot: TypeAlias = int
 """Which stream this is, from segment to segment: see :func:`_slot`."""
@@ -155,7 +70,7 @@ class Track(NamedTuple):
     shape: tuple[object, ...] | None
 
 
-_Packets: TypeAlias = "list[tuple[Packet[Stream], Times]]"
+_Packets: TypeAlias = "list[tuple[Slot, Packet[Stream]]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +80,7 @@ class Part:
     Attributes:
         container: whose streams these are.
         tracks: its streams.
-        packets: of these, in the order of their decoding times, with those times.
+        packets: of these, in the order of their decoding times.
         follows: nothing was missed before it.
     """
 
@@ -216,31 +131,19 @@ def _packets(container: InputContainer, tracks: Mapping[Slot, Track], *, whole: 
     from av.error import FFmpegError
 
     slots = {track.stream.index: slot for slot, track in tracks.items()}
-    packets: _Packets = []
+    packets: list[tuple[int, Slot, Packet[Stream]]] = []
     last: dict[Slot, int] = {}
     with suppress(FFmpegError):  # the end of the bytes may come as an error if the segment was cut
         for packet in demuxed(container, [track.stream for track in tracks.values()]) if tracks else ():
             if packet.size and not packet.is_corrupt:
                 slot = slots[packet.stream_index]
-                times = _times(packet, slot, last.get(slot))
-                last[slot] = times.dts
-                packets.append((packet, times))
+                time = packet.pts if packet.dts is None else packet.dts
+                last[slot] = last.get(slot, 0) if time is None else ticks(time, packet.time_base)
+                packets.append((last[slot], slot, packet))
     if not whole:
-        lasts = {times.stream: number for number, (_, times) in enumerate(packets)}
+        lasts = {slot: number for number, (_, slot, _) in enumerate(packets)}
         packets = [packets[number] for number in range(len(packets)) if number not in lasts.values()]
-    return sorted(packets, key=lambda packet: packet[1].dts)
-
-
-def _times(packet: Packet[Stream], slot: Slot, last: int | None) -> Times:
-    base = packet.time_base or Fraction(1, CLOCK_HZ)
-    dts = packet.pts if packet.dts is None else packet.dts
-    decoded = (0 if last is None else last + MIN_STEP) if dts is None else _ticks(dts, base)
-    shown = decoded if packet.pts is None else _ticks(packet.pts, base)
-    return Times(slot, decoded, shown, _ticks(packet.duration or 0, base))
-
-
-def _ticks(time: int, base: Fraction) -> int:
-    return time * CLOCK_HZ * base.numerator // base.denominator
+    return [(slot, packet) for _, slot, packet in sorted(packets, key=lambda packet: packet[0])]
 
 
 # The file.
@@ -320,9 +223,7 @@ class File:
             if not is_wanted or self._muxer.supported_codecs.isdisjoint(names):
                 self.left_out[slot] = track.codec
                 continue
-            self._streams[slot] = copy = self._muxer.add_stream_from_template(track.stream)
-            if language := track.stream.metadata.get("language"):
-                copy.metadata["language"] = language
+            self._streams[slot] = copied(track.stream, self._muxer)
             if track.codec in _FILTERS and _is_mpegts(track.stream):
                 self._filters[slot] = BitStreamFilterContext(_FILTERS[track.codec], track.stream)
         if not self._streams:
@@ -342,17 +243,22 @@ class File:
         """Whether it has such a stream."""
         return slot in self._streams
 
-    def write(self, packet: Packet[Stream], times: Times) -> None:
+    def write(self, slot: Slot, packet: Packet[Stream], times: tuple[int, int]) -> None:
         """Add a packet of a stream that it holds.
+
+        Args:
+            slot: the stream.
+            packet: is changed.
+            times: its presentation and decoding time in the file, in ticks of 90 kHz.
 
         Raises:
             OSError: the disk is full, ... (PyAV's ``FFmpegError`` included).
         """
-        bitstream = self._filters.get(times.stream)
+        bitstream, duration = self._filters.get(slot), ticks(packet.duration or 0, packet.time_base)
         for filtered in [packet] if bitstream is None else bitstream.filter(packet):
-            filtered.stream = self._streams[times.stream]
-            filtered.time_base = Fraction(1, CLOCK_HZ)
-            filtered.pts, filtered.dts, filtered.duration = times.pts, times.dts, times.duration
+            filtered.stream = self._streams[slot]
+            filtered.time_base = _TICK
+            (filtered.pts, filtered.dts), filtered.duration = times, duration
             self._muxer.mux_one(filtered)
             self._written = True
 
@@ -388,8 +294,8 @@ class Joiner:
     """Joins segments of media: MPEG-TS, MP4, and what else PyAV recognises.
 
     Fragmented MP4 whose later segments come without an init segment is read with the last one that was seen. Pictures
-    that refer to others which were lost are left out, so that nothing in the file is broken; what was lost stays open
-    on the time line for up to half a minute.
+    that refer to others which were lost are left out, so that nothing in the file is broken. What was lost stays open
+    on the time line, if it is less than 10 s.
 
     Args:
         path: the file; its ending says what kind it is to be (:data:`MUXERS`). Where the media changes, the next file
@@ -401,7 +307,7 @@ class Joiner:
         self._path = path
         self._say = say
         self._init = b""
-        self._timeline = Timeline()
+        self._timeline = Timeline(begin=0, step=MIN_STEP)
         self._decodable: set[Slot] = set()
         self._file: File | None = None
         self._waiting: deque[Part] = deque()
@@ -482,7 +388,7 @@ class Joiner:
                 opened.pop_all()
                 return part
         except (av.error.FFmpegError, OSError, ValueError) as error:
-            raise NotMedia(str(getattr(error, "strerror", None) or error)) from error
+            raise NotMedia(reason(error)) from error
 
     def _unusable(self, error: NotMedia, name: str) -> None:
         self._whole_before = False
@@ -500,7 +406,7 @@ class Joiner:
         """Write what is there, as soon as it is known what the file has to hold."""
         while self._waiting:
             part = self._waiting[0]
-            used = {times.stream for _, times in part.packets}
+            used = {slot for slot, _ in part.packets}
             if self._file is not None and not all(self._file.fits(slot, part.tracks[slot]) for slot in used):
                 self._end()
                 self._say(f"the media changes: it goes on in {self._next_path()}")
@@ -515,28 +421,24 @@ class Joiner:
     def _write(self, file: File, part: Part) -> None:
         if not part.follows:
             self._decodable.clear()
-        packets = [packet for packet in self._passed(part.packets) if file.holds(packet[1].stream)]
-        if packets:
-            wraps = part.container.format.name == "mpegts"
-            placed = self._timeline.place([times for _, times in packets], wraps=wraps)
-            for (packet, _), times in zip(packets, placed, strict=True):
-                file.write(packet, times)
+        for slot, packet in self._passed(part.packets):
+            if file.holds(slot):
+                file.write(slot, packet, self._timeline.stamp(slot, packet, packet.time_base))
 
-    def _passed(self, packets: _Packets) -> Iterator[tuple[Packet[Stream], Times]]:
+    def _passed(self, packets: _Packets) -> Iterator[tuple[Slot, Packet[Stream]]]:
         """The packets that can be decoded: after a loss, those of each video from its next keyframe on."""
         since: dict[Slot, int] = {}
-        for packet, times in packets:
-            slot = times.stream
+        for slot, packet in packets:
             if _kind(slot) == "video":
                 if slot not in self._decodable:
                     if not packet.is_keyframe:
                         continue
                     self._decodable.add(slot)
-                    since[slot] = times.pts
+                    since[slot] = packet.pts or 0
                 # A picture that comes after a keyframe and is shown before it refers to what came before, too.
-                if times.pts < since.get(slot, times.pts):
+                if packet.pts is not None and packet.pts < since.get(slot, packet.pts):
                     continue
-            yield packet, times
+            yield slot, packet
 
     def _open(self, *, last: bool) -> None:
         tracks: dict[Slot, Track] = {}
@@ -563,7 +465,7 @@ class Joiner:
 
     def _end(self) -> None:
         file, self._file = self._file, None
-        self._timeline = Timeline()
+        self._timeline = Timeline(begin=0, step=MIN_STEP)
         self._decodable.clear()
         if file is not None and not file.close():
             self.files.remove(file.path)
@@ -592,18 +494,14 @@ class JoinedFile:
         note: is told, for people, what does not get into it.
 
     Raises:
-        InvalidInput: that path cannot be written.
-        TrickleError: PyAV is not installed.
+        InvalidInput: that path cannot be written, or PyAV is not installed.
     """
 
     position: Position | None = None
     file: str | None = None
 
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
-        try:
-            import av  # noqa: F401
-        except ImportError as error:
-            raise TrickleError('writing media files needs PyAV: pip install "tricklecast[media]"') from error
+        need_pyav()
         check_path(path)
         if path.exists() and not path.is_file():
             raise InvalidInput(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
 import tempfile
-from array import array
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Final, cast
 
 import av
+import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.codec.context import Flags2
@@ -93,7 +92,7 @@ def _clip(suffix: str, seconds: float, video: str | None, audio: str | None, ope
 def _encode(path: Path, seconds: float, video: str | None, audio: str | None, open_gop: bool, side: int) -> None:
     with av.open(str(path), mode="w") as container:
         picture = _video_stream(container, video, open_gop, side) if video else None
-        sound = cast(AudioStream, container.add_stream(audio, rate=AUDIO_RATE)) if audio else None
+        sound = _audio_stream(container, audio) if audio else None
         for number in range(round(seconds * FRAME_RATE)):
             if picture is not None:
                 container.mux(picture.encode(_picture(number, side)))
@@ -116,11 +115,17 @@ def _video_stream(container: OutputContainer, codec: str, open_gop: bool, side: 
     return stream
 
 
+def _audio_stream(container: OutputContainer, codec: str) -> AudioStream:
+    options = {"aac_coder": "fast"} if codec == "aac" else {}  # a tenth of the time
+    return cast(AudioStream, container.add_stream(codec, rate=AUDIO_RATE, options=options))
+
+
 def _picture(number: int, side: int) -> VideoFrame:
     """A gradient that moves, so that every frame differs from every other."""
     frame = VideoFrame(side, side, "yuv420p")
     for plane in frame.planes:
-        plane.update(bytes((number * 3 + at) % 256 for at in range(plane.buffer_size)))
+        begin = number * 3 % 256
+        plane.update((bytes(range(256)) * (plane.buffer_size // 256 + 2))[begin : begin + plane.buffer_size])
     frame.pts = number
     frame.time_base = Fraction(1, FRAME_RATE)
     return frame
@@ -130,11 +135,8 @@ def _tone(number: int, format_: str) -> AudioFrame:
     """A frame's time of a rising tone, mono."""
     samples = AUDIO_RATE // FRAME_RATE
     frame = AudioFrame(format=format_, layout="mono", samples=samples)
-    wave = [math.sin((number * samples + at) * (0.02 + number * 0.0005)) * 0.5 for at in range(samples)]
-    if format_.startswith("flt"):
-        data = array("f", wave).tobytes()
-    else:
-        data = array("h", [round(value * 32767) for value in wave]).tobytes()
+    wave = np.sin((number * samples + np.arange(samples)) * (0.02 + number * 0.0005)) * 0.5
+    data = wave.astype("f4").tobytes() if format_.startswith("flt") else (wave * 32767).astype("i2").tobytes()
     frame.planes[0].update(data.ljust(frame.planes[0].buffer_size, b"\0"))
     frame.sample_rate = AUDIO_RATE
     frame.pts = number * samples

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 import av
+import numpy as np
 from av import Packet
 from av.audio.frame import AudioFrame
 from av.bitstream import BitStreamFilterContext
@@ -126,9 +126,9 @@ def beeps(frames: Iterable[AudioFrame], rate: int = 48_000, pause_s: float = 0.5
     """When the tone becomes loud, in seconds."""
     begun: list[Fraction] = []
     for frame in frames:
-        samples = array("f", bytes(frame.planes[0])[: frame.samples * 4])
-        for at, sample in enumerate(samples):
-            time = time_of(frame) + Fraction(at, rate)
-            if abs(sample) > 0.2 and (not begun or time - begun[-1] > pause_s):
+        samples = np.frombuffer(bytes(frame.planes[0])[: frame.samples * 4], "f4")
+        for at in np.flatnonzero(abs(samples) > 0.2):
+            time = time_of(frame) + Fraction(int(at), rate)
+            if not begun or time - begun[-1] > pause_s:
                 begun.append(time)
     return begun

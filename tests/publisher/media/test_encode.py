@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from av import Packet, VideoCodecContext
 from av.audio.frame import AudioFrame
@@ -40,10 +40,10 @@ def sound(begin_s: float, seconds: float, *, layout: str = "mono", rate: int = R
     samples = round(seconds * rate)
     frame = AudioFrame(format="flt", layout=layout, samples=samples)
     first = round(begin_s * rate)
-    wave = array("f", (level * math.sin((first + at) * 2 * math.pi * 441 / rate) for at in range(samples)))
+    wave = level * np.sin((first + np.arange(samples)) * 2 * np.pi * 441 / rate)
     if layout == "stereo":
-        wave = array("f", (value for value in wave for _ in range(2)))
-    frame.planes[0].update(wave.tobytes().ljust(frame.planes[0].buffer_size, b"\0"))
+        wave = wave.repeat(2)
+    frame.planes[0].update(wave.astype("f4").tobytes().ljust(frame.planes[0].buffer_size, b"\0"))
     frame.sample_rate, frame.pts, frame.time_base = rate, first, Fraction(1, rate)
     return frame
 

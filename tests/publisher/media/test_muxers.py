@@ -23,8 +23,8 @@ from tricklecast.publisher.media.muxers import (
     fragment,
     length_prefixed,
 )
-from tricklecast.publisher.media.timeline import CLOCK_HZ
 from tricklecast.trickle.media.containers import PACKET_BYTES, Continuity, Step, boxes, init_segment, tracks, ts_packets
+from tricklecast.trickle.media.timeline import CLOCK_HZ
 
 
 def read(path: Path) -> tuple[list[Stream], list[Packet[Stream]]]:

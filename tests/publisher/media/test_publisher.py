@@ -31,6 +31,12 @@ RATE = 48_000
 TICK = Fraction(1, 25)
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """One of the event loops; a test says where it runs on the other one, too."""
+    return "asyncio"
+
+
 def picture(number: int) -> np.ndarray[Any, Any]:
     """A grey one."""
     return np.full((64, 96, 3), 40 + number % 50 * 4, np.uint8)
@@ -55,7 +61,7 @@ def urls(server: RunningServer) -> Callable[[str], str]:
     return lambda name: f"{server.base}/{name}-{time.monotonic_ns()}"
 
 
-@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+@pytest.mark.parametrize(("container", "anyio_backend"), [("mpegts", "asyncio"), ("fmp4", "asyncio"), ("fmp4", "trio")])
 async def test_arrays_and_sound_become_segments(server: RunningServer, container: ContainerName) -> None:
     """A segment begins with a keyframe each second, says when that was captured, and all frames keep their times."""
     url = urls(server)(container)

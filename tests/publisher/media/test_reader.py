@@ -18,7 +18,7 @@ import av
 import pytest
 
 from tests.publisher.media.clips import FRAME_RATE, Decoded, decode, make_clip
-from tricklecast.publisher.media import inputs
+from tricklecast.publisher.media import inputs, reader
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import Input
 from tricklecast.publisher.media.muxers import ContainerName
@@ -220,8 +220,9 @@ def test_encoders_send_to_us(tmp_path: Path, scheme: str, format_: str, listen: 
     assert_continuous(decoded)
 
 
-def test_a_sender_that_stops_for_good_is_the_end(tmp_path: Path) -> None:
+def test_a_sender_that_stops_for_good_is_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody who stops streaming closes the connection, in the middle of it as far as RTMP is concerned."""
+    monkeypatch.setattr(reader, "MIN_OPEN_S", 0.1)
     url = f"rtmp://127.0.0.1:{free_port()}/live/cam"
     command = [sys.executable, "-m", "tests.publisher.media.sender", url, "flv", str(make_clip(tmp_path / "clip.mp4"))]
     sender = subprocess.Popen(command)

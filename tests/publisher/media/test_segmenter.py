@@ -14,9 +14,9 @@ import pytest
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
 from tricklecast.publisher.media.inputs import open_media
 from tricklecast.publisher.media.muxers import ContainerName
+from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.reader import Remuxer, SourceBroke
 from tricklecast.publisher.media.segmenter import Segmenter
-from tricklecast.publisher.media.timeline import Pace
 from tricklecast.publisher.steps import Chunk, Cut, Step
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi
@@ -27,18 +27,20 @@ FORMATS: dict[ContainerName, str] = {"mpegts": "mpegts", "fmp4": "mp4"}
 
 CLIPS: list[tuple[str, dict[str, object]]] = [
     ("clip.mp4", {}),
-    ("clip.mkv", {}),
-    ("clip.ts", {}),
     ("open.mkv", {"open_gop": True}),
-    ("hevc.mp4", {"video": "libx265", "audio": "libopus"}),
     ("hevc.ts", {"video": "libx265", "audio": "ac3"}),
-    ("hevc.mkv", {"video": "libx265", "open_gop": True, "audio": "eac3"}),
     ("mpeg4.mp4", {"video": "mpeg4", "audio": "libmp3lame"}),
     ("opus.ts", {"audio": "libopus"}),
-    ("mute.mp4", {"audio": None}),
     ("sound.mp4", {"video": None, "seconds": 5.0}),
 ]
 """What both containers carry."""
+
+TS_ONLY: list[tuple[str, dict[str, object]]] = [
+    ("clip.ts", {}),
+    ("hevc.mp4", {"video": "libx265", "audio": "libopus"}),
+    ("hevc.mkv", {"video": "libx265", "open_gop": True, "audio": "eac3"}),
+]
+"""Further ways into MPEG-TS, which has other rules for parameters."""
 
 MP4_ONLY: list[tuple[str, dict[str, object]]] = [
     ("av1.mkv", {"video": "libsvtav1", "audio": "flac"}),
@@ -105,8 +107,13 @@ def assert_identical(path: Path, data: bytes, format_: str) -> None:
     assert max(shifts) - min(shifts) <= Fraction(2, 1000)
 
 
-@BOTH
-@pytest.mark.parametrize(("name", "options"), CLIPS, ids=[name for name, _ in CLIPS])
+@pytest.mark.parametrize(
+    ("name", "options", "kind"),
+    [
+        *[pytest.param(*clip, kind, id=f"{clip[0]}-{kind}") for clip in CLIPS for kind in FORMATS],
+        *[pytest.param(*clip, "mpegts", id=clip[0]) for clip in TS_ONLY],
+    ],
+)
 def test_joined_segments_decode_to_the_frames_of_the_source(
     tmp_path: Path, name: str, options: dict[str, object], kind: ContainerName
 ) -> None:
@@ -267,7 +274,8 @@ def test_streams_that_cannot_be_carried_are_named(tmp_path: Path) -> None:
     """They are left out with a warning, the others published."""
     warnings: list[str] = []
     path = make_clip(tmp_path / "pcm.mkv", audio="pcm_s16le")
-    steps = list(Remuxer(Segmenter("mpegts"), warn=warnings.append).steps(open_media(str(path), "it"), "it"))
+    remuxer = Remuxer(Segmenter("mpegts"), warn=warnings.append, advice="; --transcode may help")
+    steps = list(remuxer.steps(open_media(str(path), "it"), "it"))
     assert warnings == ["left out: stream 1 (audio, pcm_s16le); --transcode may help"]
     assert set(decode(b"".join(joined(steps)), "mpegts").hashes) == {"video"}
 
@@ -318,6 +326,22 @@ def test_a_source_that_breaks_loses_nothing_that_was_read(tmp_path: Path) -> Non
         exhaust(steps, seen)
     decoded = decode(b"".join(joined(seen)), "mpegts")
     assert 50 < len(decoded.hashes["video"]) < 150
+
+
+def test_the_end_of_a_segment_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any packet of it may: by the same error."""
+    segmenter = Segmenter()
+
+    def full() -> Iterator[Step]:
+        yield Chunk(b"the rest")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(segmenter, "end", full)
+    source = open_media(str(make_clip(tmp_path / "clip.ts", seconds=0.2)), "it")
+    seen: list[Step] = []
+    with pytest.raises(SourceBroke, match="reading it failed half-way: the disk is full"):
+        exhaust(Remuxer(segmenter, warn=print).steps(source, "it"), seen)
+    assert seen[-1] == Chunk(b"the rest")
 
 
 @BOTH

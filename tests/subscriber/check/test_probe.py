@@ -38,7 +38,7 @@ WITHIN_S = 30.0
 @pytest.fixture(scope="module")
 def base() -> Iterator[str]:
     """The base URL of a server."""
-    with local_server() as server:
+    with local_server(channel_drain_s=300) as server:  # ended channels can be read for long
         yield f"http://127.0.0.1:{server.port}/trickle"
 
 
@@ -172,7 +172,7 @@ def test_the_time_ends_a_look_in_the_middle_of_a_segment(url: str, segments: lis
                 await until(lambda: probe.run().ended is Ended.TIME)
                 await segment.write(segments[1][1000:])
 
-    _, run = looked(url, publish, Order("", start="0", for_s=1.5, wait_s=1.5))
+    _, run = looked(url, publish, Order("", start="0", for_s=0.5, wait_s=0.5))
     assert [seen.left for seen in run.segments] == [False, True]
     judgement = judge(run)
     assert {finding.level for finding in judgement.findings} <= {Level.OK, Level.SKIP}
@@ -286,30 +286,39 @@ def checking(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize(("arguments", "code"), [((), 0), (("--max-segment", "900ms"), 1), (("--strict",), 1)])
-def test_the_exit_code_tells_how_it_is(segments: list[bytes], arguments: tuple[str, ...], code: int) -> None:
+@pytest.fixture(scope="module")
+def ended(base: str, segments: list[bytes]) -> str:
+    """A channel that has ended, with an empty segment: a warning."""
+    url = f"{base}/ended"
+
+    async def publish() -> None:
+        async with Publisher(url, content_type=wire.MPEG_TS, start=0) as publisher:
+            for data in [segments[0], b"", *segments[1:]]:
+                await publisher.publish(data)
+
+    anyio.run(publish)
+    return url
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "level"),
+    [([], 0, "warn"), (["--max-segment", "900ms"], 1, "fail"), (["--strict"], 1, "warn")],
+)
+def test_the_exit_code_tells_how_it_is(
+    ended: str,
+    arguments: list[str],
+    code: int,
+    level: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """Fine, beyond a limit that was given, and with a warning (an empty segment) that counts."""
-    with local_server() as server:
-        url = f"http://127.0.0.1:{server.port}/trickle/cam"
-
-        async def publish() -> str:
-            async with Publisher(url, content_type=wire.MPEG_TS, start=0) as publisher:
-                await publisher.publish(segments[0])
-                async with publisher.segment():
-                    pass  # an empty one: a warning
-                for data in segments[1:]:
-                    await publisher.publish(data)
-                with checking(url, "--json", *arguments) as process:
-                    await anyio.to_thread.run_sync(lambda: server.record(op="read", seq=4, reason="complete"))
-                    await publisher.close()
-                    out, err = await anyio.to_thread.run_sync(process.communicate)
-                assert err == ""
-                assert process.returncode == code
-                return out
-
-        document = json.loads(anyio.run(publish))
+    assert command(monkeypatch, ended, "--start", "0", "--json", *arguments) == code
+    said = capfd.readouterr()
+    assert said.err == ""
+    document = json.loads(said.out)
     assert document["ended"] == "channel ended"
-    assert document["level"] == ("fail" if arguments == ("--max-segment", "900ms") else "warn")
+    assert document["level"] == level
     assert len(document["segments"]) == 5
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.publisher.media.clips import decode, frame_hash, make_clip
-from tests.support.server import RunningServer, serve
+from tests.support.local import local_server
 from tricklecast.publisher import Publisher
 from tricklecast.publisher.media.inputs import open_media
 from tricklecast.publisher.media.muxers import ContainerName
@@ -25,7 +25,7 @@ from tricklecast.publisher.media.publisher import MediaPublisher
 from tricklecast.publisher.media.reader import Remuxer
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Cut
-from tricklecast.subscriber.media.frames import FRAMES_AHEAD, Frame, _Decoding, frames
+from tricklecast.subscriber.media.frames import FRAMES_AHEAD, PICTURES_AHEAD, Frame, _Decoding, frames
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
 from tricklecast.trickle.media.containers import PACKET_BYTES
@@ -35,17 +35,23 @@ pytestmark = pytest.mark.anyio
 LIMIT_S = 30
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """One of the event loops; a test says where it runs on the other one, too."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
-    """A real server; each test uses a channel of its own."""
-    with serve("--channel-drain-s", "300") as running:  # ended channels can be read for long
-        yield running
+def base() -> Iterator[str]:
+    """A server, whose ended channels can be read for long."""
+    with local_server(channel_drain_s=300) as server:
+        yield f"http://127.0.0.1:{server.port}/trickle"
 
 
 @pytest.fixture
-def url(server: RunningServer) -> str:
+def url(base: str) -> str:
     """A channel."""
-    return f"{server.base}/frames-{time.monotonic_ns()}"
+    return f"{base}/frames-{time.monotonic_ns()}"
 
 
 def segments_of(path: Path, container: ContainerName = "mpegts") -> list[bytes]:
@@ -72,8 +78,15 @@ async def read(url: str, **options: Any) -> list[Frame]:
         return [frame async for frame in frames(url, start="earliest", **options)]
 
 
-@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
-@pytest.mark.parametrize("options", [{}, {"video": "libx265", "audio": "libopus"}, {"open_gop": True}])
+@pytest.mark.parametrize(
+    ("container", "options"),
+    [
+        ("mpegts", {}),
+        ("mpegts", {"audio": "libopus", "open_gop": True}),
+        ("fmp4", {"open_gop": True}),
+        ("fmp4", {"video": "libx265", "audio": "libopus"}),
+    ],
+)
 async def test_all_frames_come_with_their_times(
     url: str, tmp_path: Path, container: ContainerName, options: dict[str, Any]
 ) -> None:
@@ -94,6 +107,7 @@ async def test_all_frames_come_with_their_times(
     assert [frame.gap for frame in found] == [0] * len(found)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("container", ["mpegts", "fmp4"])
 async def test_a_frame_comes_when_its_last_byte_is_there(url: str, container: ContainerName) -> None:
     """The next frame need not have begun, nor its segment have ended."""
@@ -235,11 +249,40 @@ async def test_only_a_few_frames_wait(url: str, tmp_path: Path) -> None:
             assert len(reader._ready) == FRAMES_AHEAD
 
 
-async def test_errors_of_the_subscription_are_raised(server: RunningServer) -> None:
+async def test_the_oldest_pictures_are_dropped(url: str, tmp_path: Path) -> None:
+    """With ``when_full="drop"``: the program gets the newest, and all of the sound."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4"))
+    await publish(url, [*segments, b""])
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start="earliest", audio="packets", when_full="drop") as reader:
+            first = await reader.next()
+            assert first is not None
+            assert reader.kinds == {"video", "audio"}
+            while not reader._over:
+                await reader._changed.wait()
+            found = [first, *[frame async for frame in reader]]
+    pictures = [frame.pts for frame in found if frame.kind == "video"]
+    newest = decode(b"".join(segments), "mpegts").times["video"][-PICTURES_AHEAD:]
+    assert [pts * first.time_base for pts in pictures][-PICTURES_AHEAD:] == newest
+    assert len(pictures) + reader.statistics().dropped == 75
+    assert PICTURES_AHEAD <= len(pictures) <= PICTURES_AHEAD + 1
+    assert len(found) - len(pictures) == len(decode(b"".join(segments), "mpegts").times["audio"])
+
+
+async def test_a_dropped_picture_leaves_its_gap_to_the_next_one() -> None:
+    """The program learns of missed segments, and of a restart, whatever it is too slow for."""
+    reader = frames("http://127.0.0.1:1/trickle/cam", when_full="drop")
+    for number in range(PICTURES_AHEAD + 1):
+        data: Any = SimpleNamespace(pts=number)
+        await reader._put(Frame("video", data, None, None, seq=5, gap=0 if number else 2, restarted=not number))
+    assert [(frame.pts, frame.gap, frame.restarted) for frame in reader._ready] == [(1, 2, True), (2, 0, False)]
+
+
+async def test_errors_of_the_subscription_are_raised(url: str) -> None:
     """Again at each call; a wrong argument at once."""
-    async with frames(f"{server.base}/nobody") as reader:
+    async with frames(url) as reader:
         for _ in range(2):
             with pytest.raises(ChannelNotFound):
                 await reader.next()
     with pytest.raises(InvalidInput, match="video, audio or both"):
-        frames(f"{server.base}/nobody", video=False)
+        frames(url, video=False)

@@ -1,14 +1,9 @@
-"""Media time: one 90 kHz time line over all streams and segments, and its relation to the wall clock. No I/O.
-
-- :class:`Timeline` gives every packet a time on one continuous line, whatever the clocks of the sources do.
-- :class:`Pace` holds packets back until they are due, and tells the wall-clock time of a media time.
-"""
+"""Media time: one 90 kHz time line over all streams, segments and sources, whatever their clocks do. No I/O."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Protocol, TypeVar
@@ -111,15 +106,19 @@ class Timeline:
       decoded;
     - where its clock jumps: back, or forward by more than :data:`MAX_JUMP`. The packets behind the jump are moved
       behind the packets before it, by the same amount in all streams. A counter that wraps leaves no trace.
+
+    Args:
+        begin: the time of the first packet, in ticks of 90 kHz, instead of its own.
+        step: the least distance between the decoding times of a stream, in the same ticks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, begin: int | None = None, step: int = 1) -> None:
         self._tracks: dict[int, _Track] = {}
         self._anchors: deque[_Anchor] = deque(maxlen=ANCHORS)
+        self._step = step
         self._first: int | None = None
-        self._newest = LEAD
-        self._end = LEAD
-        self._resume_at: int | None = None
+        self._newest = self._end = LEAD if begin is None else begin
+        self._resume_at = begin
 
     def stamp(self, number: int, packet: Stamped, time_base: Fraction) -> tuple[int, int]:
         """The presentation and decoding time of a packet, in 90 kHz ticks.
@@ -132,13 +131,13 @@ class Timeline:
         track = self._tracks.setdefault(number, _Track())
         time = packet.pts if packet.dts is None else packet.dts
         if time is None:
-            shown = decoded = self._newest if track.last < 0 else track.last + 1
+            shown = decoded = self._newest if track.last < 0 else track.last + self._step
         else:
             raw = ticks(time, time_base)
             raw_shown = raw if packet.pts is None else _near(ticks(packet.pts, time_base), raw)
             track.anchor = self._anchor(track, raw, raw_shown)
             decoded, shown = raw + track.anchor.shift, raw_shown + track.anchor.shift
-        decoded = max(decoded, track.last + 1)
+        decoded = max(decoded, track.last + self._step if track.last >= 0 else 0)
         shown = max(shown, decoded)
         self._advance(track, shown, decoded, ticks(packet.duration or 0, time_base))
         return shown, decoded
@@ -170,7 +169,9 @@ class Timeline:
     def _anchor(self, track: _Track, raw: int, shown: int) -> _Anchor:
         """The stretch that a packet belongs to; a new one, where the source's clock jumped."""
         if not self._anchors:
-            return self._begin(max(0, LEAD - raw) if self._resume_at is None else self._resume_at - shown)
+            if self._resume_at is None:
+                return self._begin(max(0, LEAD - raw))
+            return self._begin(self._resume_at - (raw if self._first is None else shown))
         own, newest = track.anchor, self._anchors[-1]
         fits_own = own is not None and self._fits(track, raw + own.shift, MAX_BACK)
         if own is not None and fits_own and (own is newest or raw + own.shift <= self._newest + MAX_OVERLAP):
@@ -197,98 +198,12 @@ class Timeline:
 
 
 def ticks(time: int, time_base: Fraction) -> int:
-    """A time in 90 kHz ticks."""
-    return round(time * time_base * CLOCK_HZ)
+    """A time in 90 kHz ticks. It is computed for every packet, and fractions are slow."""
+    numerator, denominator = time_base.as_integer_ratio()
+    return (2 * CLOCK_HZ * time * numerator + denominator) // (2 * denominator)
 
 
 def _near(shown: int, decoded: int) -> int:
     """A presentation time on the same side of a wrap as its decoding time."""
     sides = (shown + turn for wrap in (0, *WRAPS) for turn in (wrap, -wrap))
     return next((time for time in sides if abs(time - decoded) <= MAX_JUMP), decoded)
-
-
-# The wall clock.
-
-POLL_S: Final = 0.2
-"""A source that waits notices within so many seconds that it was stopped."""
-
-
-class Clock(Protocol):
-    """Time, and a way to let it pass."""
-
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-
-    def unix_us(self) -> int:
-        """Microseconds since 1970-01-01 UTC."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-
-
-class SystemClock:
-    """The machine's :class:`Clock`."""
-
-    monotonic = staticmethod(time.monotonic)
-    sleep = staticmethod(time.sleep)
-
-    @staticmethod
-    def unix_us() -> int:
-        return time.time_ns() // 1000
-
-
-class Pace:
-    """Maps media time onto the clock: from a moment on, at a constant speed.
-
-    A late packet does not move the packets behind it: a source that was held up catches up, so that it keeps its rate
-    over hours.
-
-    Args:
-        speed: seconds of media per second; ``None``: as fast as possible.
-        is_stopped: whether to give up waiting.
-        clock: the source of time.
-        begun_at: when the media begins, in the clock's seconds; ``None``: now.
-    """
-
-    def __init__(
-        self,
-        speed: float | None,
-        is_stopped: Callable[[], bool] = lambda: False,
-        clock: Clock | None = None,
-        *,
-        begun_at: float | None = None,
-    ) -> None:
-        self._speed = speed
-        self._is_stopped = is_stopped
-        self._clock = SystemClock() if clock is None else clock
-        now = self._clock.monotonic()
-        self._begun_at = now if begun_at is None else begun_at
-        self._begun_us = self._clock.unix_us() - round((now - self._begun_at) * 1e6)
-
-    def wait(self, media_s: float) -> bool:
-        """Wait until a media time is due.
-
-        Returns:
-            ``True`` when it is due, ``False`` once the source is stopped.
-        """
-        while not self._is_stopped():
-            left = self._late_s(media_s)
-            if left >= 0:
-                return True
-            self._clock.sleep(min(-left, POLL_S))
-        return False
-
-    def unix_us(self, media_s: float) -> int:
-        """The wall-clock time of a media time, in microseconds.
-
-        It follows the wall clock when that is set anew. Without pacing, it runs with the media from the start.
-        """
-        if self._speed is None:
-            return self._begun_us + round(media_s * 1e6)
-        return self._clock.unix_us() - round(self._late_s(media_s) * 1e6)
-
-    def _late_s(self, media_s: float) -> float:
-        """How many seconds ago a media time was due."""
-        if self._speed is None:
-            return 0.0
-        return self._clock.monotonic() - self._begun_at - media_s / self._speed

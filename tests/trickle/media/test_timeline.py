@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.publisher.media.generated import FakeClock
-from tricklecast.publisher.media.timeline import (
-    CLOCK_HZ,
-    LEAD,
-    MAX_HELD,
-    MAX_JUMP,
-    POLL_S,
-    Pace,
-    SystemClock,
-    Timeline,
-    fill_first_dts,
-)
+from tricklecast.trickle.media.timeline import CLOCK_HZ, LEAD, MAX_HELD, MAX_JUMP, Timeline, fill_first_dts
 
 MS = Fraction(1, 1000)
 TICK = Fraction(1, CLOCK_HZ)
@@ -182,6 +169,14 @@ def test_a_late_stream_begins_where_it_belongs() -> None:
     assert stamped(line, [20_000_000], stream=3) == [LEAD + 9_903_600]
 
 
+def test_a_stream_that_pauses_keeps_its_time_though_another_one_jumped() -> None:
+    """It follows the jump of the other one only where that makes sense."""
+    line = Timeline()
+    stamped(line, [0, FRAME])
+    stamped(line, [0, FRAME, 3600 * CLOCK_HZ], stream=1)
+    assert stamped(line, [5 * CLOCK_HZ]) == [LEAD + 5 * CLOCK_HZ]
+
+
 def test_another_source_goes_on_behind_what_there_is() -> None:
     """Whatever its timestamps are; the time for which nothing came is kept."""
     line = Timeline()
@@ -226,75 +221,22 @@ def test_the_rules_of_mpegts_hold_for_any_source(times: list[tuple[int | None, i
         last[stream] = decoded
 
 
-@pytest.mark.parametrize("speed", [0.5, 1.0, 8.0])
-def test_waits_until_a_media_time_is_there(speed: float) -> None:
-    """No longer and no shorter, counted from the start; times that have passed cost nothing."""
-    clock = FakeClock()
-    pace = Pace(speed, clock=clock)
-    for media_s in (0.0, 0.04, 2.0, 1.0):
-        assert pace.wait(media_s)
-    assert clock.now == pytest.approx(100 + 2 / speed)
+def test_a_line_may_begin_at_nought() -> None:
+    """As files do: all streams are moved alike, wherever the source begins."""
+    for begin in (0, 77 * CLOCK_HZ, -5 * CLOCK_HZ):
+        line = Timeline(begin=0)
+        assert stamp(line, Packet(begin + 2 * FRAME, begin), TICK) == (2 * FRAME, 0)
+        assert stamp(line, Packet(begin + 100, begin + 100, 1), TICK) == (100, 100)
+        assert stamp(line, Packet(begin + FRAME, begin + FRAME), TICK) == (FRAME, FRAME)
 
 
-def test_what_is_late_does_not_move_what_follows() -> None:
-    """A source that was held up keeps its rate."""
-    clock = FakeClock()
-    pace = Pace(1.0, clock=clock)
-    clock.now += 5
-    assert pace.wait(3.0)
-    assert clock.slept == []
-    assert pace.wait(6.0)
-    assert clock.now == pytest.approx(106)
-
-
-def test_media_may_have_begun_before() -> None:
-    """What is due already is not waited for, and the rest comes at its time."""
-    clock = FakeClock()
-    pace = Pace(1.0, clock=clock, begun_at=clock.now - 2)
-    assert pace.wait(1.9)
-    assert clock.slept == []
-    assert pace.unix_us(0.0) == clock.unix_us() - 2_000_000
-    assert pace.wait(3.0)
-    assert clock.now == pytest.approx(101)
-
-
-def test_without_speed_nothing_waits() -> None:
-    """The wall clock then runs with the media, from the start."""
-    clock = FakeClock()
-    pace = Pace(None, clock=clock)
-    begun = clock.unix_us()
-    assert pace.wait(1000.0)
-    assert clock.slept == []
-    clock.now += 7
-    assert pace.unix_us(1.5) == begun + 1_500_000
-
-
-def test_a_stopped_source_waits_no_longer() -> None:
-    """It notices while it waits."""
-    clock = FakeClock()
-    pace = Pace(1.0, lambda: clock.now > 103.5, clock)
-    assert pace.wait(3.0)
-    assert not pace.wait(60.0)
-    assert clock.now <= 103.5 + 2 * POLL_S
-    assert max(clock.slept) <= POLL_S
-
-
-def test_the_wall_clock_of_a_media_time() -> None:
-    """When it was due, however late it is asked for; and it follows a clock that is set anew."""
-    clock = FakeClock()
-    pace = Pace(8.0, clock=clock)
-    begun = clock.unix_us()
-    pace.wait(4.0)
-    clock.now += 0.003
-    assert pace.unix_us(4.0) == pytest.approx(begun + 500_000, abs=1)
-    clock.offset_us += 3_600_000_000
-    assert pace.unix_us(4.0) == pytest.approx(begun + 3_600_500_000, abs=1)
-
-
-def test_the_machines_clock_runs() -> None:
-    """Its wall clock is the system's, and sleeping takes time."""
-    clock = SystemClock()
-    before = clock.monotonic()
-    clock.sleep(0.001)
-    assert clock.monotonic() - before >= 0.001
-    assert abs(clock.unix_us() / 1e6 - time.time()) < 60
+@given(st.lists(st.tuples(st.integers(-(10**15), 10**15), st.integers(-(10**15), 10**15), st.integers(0, 2))))
+def test_decoding_times_may_need_a_distance(times: list[tuple[int, int, int]]) -> None:
+    """A file whose clock has milliseconds cannot hold two of a stream in one."""
+    line = Timeline(begin=0, step=90)
+    last: dict[int, int] = {}
+    for pts, dts, stream in times:
+        shown, decoded = stamp(line, Packet(pts, dts, stream), TICK)
+        assert 0 <= decoded <= shown
+        assert decoded >= last.get(stream, -90) + 90
+        last[stream] = decoded

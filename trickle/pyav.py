@@ -1,0 +1,61 @@
+"""What both clients do with PyAV: whether it is there, what its errors say, and what outlives a container."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from tricklecast.trickle.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from av import CodecContext
+    from av.container import OutputContainer
+    from av.stream import Stream
+
+NEEDS_PYAV: Final = 'media needs PyAV: pip install "tricklecast[media]"'
+
+_CLEARER: Final = {
+    "Immediate exit requested": "nothing came in time",  # a time-out interrupted libavformat
+    "Protocol not found": "PyAV was built without this protocol",
+}
+
+
+def need_pyav() -> None:
+    """Raises InvalidInput, with what to install, if PyAV is missing."""
+    try:
+        import av  # noqa: F401
+    except ImportError as error:
+        raise InvalidInput(NEEDS_PYAV) from error
+
+
+def reason(error: Exception) -> str:
+    """Why something failed, in one line."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return _CLEARER.get(text, text.splitlines()[0])
+
+
+def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaque: bool | None = None) -> Stream:
+    """A copy of a stream, with its language, for packets that are not encoded anew.
+
+    Args:
+        stream: of any container.
+        container: gets the copy; ``None``: one that writes nothing, so that the copy outlives all others.
+        is_opaque: the container need not have an encoder for it.
+    """
+    import av
+
+    if container is None:
+        container, is_opaque = av.open(os.devnull, "w", format="null"), True
+    copy = container.add_stream_from_template(stream, opaque=is_opaque)
+    if language := stream.metadata.get("language"):
+        copy.metadata["language"] = language
+    return copy
+
+
+def new_decoder(stream: Stream) -> CodecContext:
+    """A decoder for a stream, which outlives the stream's container."""
+    from av import CodecContext
+
+    decoder = CodecContext.create(stream.codec_context.codec.canonical_name, "r")
+    decoder.extradata = stream.codec_context.extradata
+    return decoder
