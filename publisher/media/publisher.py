@@ -233,8 +233,8 @@ class MediaPublisher:
         if (pts is None) != (time_base is None):
             raise InvalidInput("pts and time_base belong together")
         kind = "audio" if hasattr(frame, "samples") else "video"
-        if kind == "video" and not hasattr(frame, "planes") and (getattr(frame, "shape", ())[2:] != (3,)):
-            raise InvalidInput(f"not a picture of HxWx3 bytes or a frame of PyAV: {type(frame).__name__}")
+        if kind == "video":
+            _check_picture(frame)
         if pts is None and getattr(frame, "pts", None) is None:
             now = time.monotonic_ns()
             self._begun_ns = self._begun_ns or now
@@ -405,6 +405,17 @@ class _Pipeline:
             steps += self.segmenter.add(_TRACKS[kind], packet)
         self._held.clear()
         return steps
+
+
+def _check_picture(picture: Any) -> None:
+    if hasattr(picture, "planes"):
+        is_good, found = picture.width > 0 < picture.height, f"a frame of {picture.width}x{picture.height}"
+    else:
+        shape, dtype = getattr(picture, "shape", None), str(getattr(picture, "dtype", ""))
+        found = type(picture).__name__ if shape is None else f"{'x'.join(map(str, shape))} {dtype}"
+        is_good = shape is not None and len(shape) == 3 and shape[2] == 3 and min(shape) > 0 and dtype == "uint8"
+    if not is_good:
+        raise InvalidInput(f"a picture is an array of HxWx3 in uint8 (RGB) or a frame of PyAV, not {found}")
 
 
 def _unix_us(captured_at: float | None) -> int:

@@ -197,10 +197,10 @@ async def test_wrong_frames_are_refused(server: RunningServer, tmp_path: Path) -
     """By an error that names the frame; nothing is written after the end."""
     url = urls(server)("wrong")
     async with MediaPublisher(url) as publisher:
-        with pytest.raises(InvalidInput, match="not a picture"):
-            await publisher.write(np.zeros((4, 4), np.uint8))
-        with pytest.raises(InvalidInput, match="not a picture"):
+        with pytest.raises(InvalidInput, match="not str"):
             await publisher.write("picture")  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="not a frame of 0x0"):
+            await publisher.write(VideoFrame())
         with pytest.raises(InvalidInput, match="belong together"):
             await publisher.write(picture(0), pts=3)
         with av.open(str(make_clip(tmp_path / "clip.mkv", audio="pcm_s16le"))) as file:
@@ -211,12 +211,33 @@ async def test_wrong_frames_are_refused(server: RunningServer, tmp_path: Path) -
         await publisher.write(picture(0))
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((48, 64), "uint8"),
+        ((48, 64, 4), "uint8"),
+        ((3, 48, 64), "uint8"),
+        ((48, 64, 3), "float32"),
+        ((0, 0, 3), "uint8"),
+    ],
+)
+async def test_the_error_of_a_wrong_array_names_its_shape(
+    server: RunningServer, shape: tuple[int, ...], dtype: str
+) -> None:
+    """Grey, with alpha, channels first, floating point, empty: :meth:`write` raises at once, and can go on."""
+    sides = "x".join(map(str, shape))
+    async with MediaPublisher(urls(server)("shapes")) as publisher:
+        with pytest.raises(InvalidInput, match=rf"HxWx3 in uint8 .*, not {sides} {dtype}$"):
+            await publisher.write(np.zeros(shape, dtype))
+        await publisher.write(picture(0))
+
+
 async def test_an_encoder_that_fails_is_the_next_writes_error(server: RunningServer) -> None:
     """And the error of the block, if nothing is written any more."""
     url = urls(server)("fails")
-    with anyio.fail_after(LIMIT_S), pytest.raises(InvalidInput, match="cannot encode this video"):
+    with anyio.fail_after(LIMIT_S), pytest.raises(InvalidInput, match="does not take a picture of 70000x2"):
         async with MediaPublisher(url) as publisher:
-            await publisher.write(np.zeros((4, 4, 3), np.float64))
+            await publisher.write(np.zeros((2, 70_000, 3), np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -226,3 +247,9 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     """Before anything is published."""
     with pytest.raises(InvalidInput):
         MediaPublisher("http://127.0.0.1:1/trickle/x", **options)
+
+
+def test_the_error_of_a_wrong_preset_names_all_presets() -> None:
+    """It does not blame the size of the pictures."""
+    with pytest.raises(InvalidInput, match=r"not a preset of x264: 'quick' \(ultrafast, superfast, .* veryslow\)"):
+        MediaPublisher("http://127.0.0.1:1/trickle/x", preset="quick")
