@@ -21,6 +21,7 @@ from tests.support.server import RunningServer
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.publisher import PICTURES_AHEAD, FramesDropped, MediaPublisher
 from tricklecast.subscriber import Subscriber
+from tricklecast.subscriber.media.frames import frames
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 
@@ -103,7 +104,7 @@ async def test_a_frame_without_a_time_is_now(server: RunningServer) -> None:
 
 
 async def test_frames_of_pyav_keep_their_time_and_are_not_changed(server: RunningServer) -> None:
-    """Of any pixel format; a picture of another size is brought to the first one's."""
+    """Of any size and pixel format."""
     url = urls(server)("frames")
     with anyio.fail_after(LIMIT_S):
         async with MediaPublisher(url, when_full="wait") as publisher:
@@ -116,6 +117,37 @@ async def test_frames_of_pyav_keep_their_time_and_are_not_changed(server: Runnin
         data = b"".join(await read_all(url))
     assert [(frame.pts, frame.time_base) for frame in kept] == [(1000 + 40 * n, Fraction(1, 1000)) for n in range(4)]
     assert decode(data, "mpegts").times["video"] == [1 + Fraction(number, 25) for number in range(4)]
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+async def test_pictures_of_another_size_begin_a_new_segment(server: RunningServer, container: ContainerName) -> None:
+    """They keep their size; no picture is lost, and sound goes on."""
+    url = urls(server)("sizes")
+    sizes = [(64, 96)] * 10 + [(96, 64)] * 10 + [(64, 96)] * 10
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, audio=True, container=container, when_full="wait", fps=25) as publisher:
+            for number, sides in enumerate(sizes):
+                await publisher.write(np.full((*sides, 3), 99, np.uint8), pts=50 + number, time_base=TICK)
+                await publisher.write(sound(50 + number))
+        found = [frame async for frame in frames(url, start="earliest", format="rgb24")]
+        segments = await read_all(url)
+    assert [frame.array.shape[:2] for frame in found] == sizes
+    assert [frame.pts * frame.time_base for frame in found] == [(50 + number) * TICK for number in range(30)]
+    assert [frame.seq for frame in found] == [0] * 10 + [1] * 10 + [2] * 10
+    assert all(decode(segment, "mpegts" if container == "mpegts" else "mp4").times["audio"] for segment in segments)
+
+
+async def test_odd_sizes_are_said_once(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    """H.264 takes even ones: one pixel is left out or doubled, and the log says so."""
+    url = urls(server)("odd")
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, when_full="wait") as publisher:
+            for number in range(3):
+                await publisher.write(np.zeros((65, 97, 3), np.uint8), pts=number, time_base=TICK)
+        found = [frame async for frame in frames(url, start="earliest", format="rgb24")]
+    assert [frame.array.shape for frame in found] == [(64, 96, 3)] * 3
+    messages = [record.getMessage() for record in caplog.records if "97x65" in record.getMessage()]
+    assert messages == ["pictures of 97x65 are encoded as 96x64: H.264 has even sides only"]
 
 
 @pytest.mark.parametrize("container", ["mpegts", "fmp4"])
