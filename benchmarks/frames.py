@@ -109,7 +109,6 @@ async def measured(base: str, name: str, command: list[str], warm_up_s: float, s
 
     async def read() -> None:
         async for frame in frames(target, format="gray", start="current", wait_for_channel_s=60):
-            assert frame.array is not None
             bars = frame.array[HEIGHT // 2, BAR // 2 :: BAR] > 127
             number = sum(1 << bar for bar, is_white in enumerate(bars) if is_white != bool(command))
             if number in written:

@@ -21,7 +21,7 @@ from anyio import to_thread
 
 from tricklecast.publisher.client import Publisher
 from tricklecast.publisher.feed import Feed, Totals
-from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, encoder_for
+from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, VideoShape, encoder_for
 from tricklecast.publisher.media.muxers import ContainerName, codec_name
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Cut, Step
@@ -107,9 +107,9 @@ class MediaPublisher:
             await publisher.write(picture)  # a numpy array, HxWx3, uint8; or a frame of PyAV
 
     A frame keeps the time that it has (``pts`` and ``time_base``); without one, its time is now. Pictures are encoded
-    as H.264, sound as AAC or Opus; :meth:`write_packet` publishes packets that are encoded already. All pictures are
-    brought to the size of the first one. At the end of the block the channel ends; after an exception it stays for a
-    successor.
+    as H.264, sound as AAC or Opus; :meth:`write_packet` publishes packets that are encoded already. A picture of
+    another size begins a new segment; odd sides lose or gain a pixel, since H.264 has even ones only. At the end of the
+    block the channel ends; after an exception it stays for a successor.
 
     Args:
         url: the channel.
@@ -233,8 +233,8 @@ class MediaPublisher:
         if (pts is None) != (time_base is None):
             raise InvalidInput("pts and time_base belong together")
         kind = "audio" if hasattr(frame, "samples") else "video"
-        if kind == "video" and not hasattr(frame, "planes") and (getattr(frame, "shape", ())[2:] != (3,)):
-            raise InvalidInput(f"not a picture of HxWx3 bytes or a frame of PyAV: {type(frame).__name__}")
+        if kind == "video":
+            _check_picture(frame)
         if pts is None and getattr(frame, "pts", None) is None:
             now = time.monotonic_ns()
             self._begun_ns = self._begun_ns or now
@@ -334,6 +334,8 @@ class _Pipeline:
         self._held: list[tuple[str, Packet[Stream]]] = []
         self._first_us: int | None = None
         self._is_started = False
+        self._size: str | None = None  # of encoded pictures
+        self._said_even = False
 
     def announce(self, stream: Stream) -> None:
         """Packets of this stream follow. A copy of it is kept, since its container may be closed soon."""
@@ -352,11 +354,11 @@ class _Pipeline:
         if self._first_us is None:
             self._first_us = item.captured_us
         try:
-            steps: list[Step] = []
+            steps = self._resized(item) if item.kind == "video" and not hasattr(item.data, "stream_index") else []
             for packet in self._packets(item):
                 self._held.append((item.kind, packet))
-            has_all = self._streams.keys() >= self._kinds
-            if self._is_started or has_all or item.captured_us - self._first_us >= START_S * 1_000_000:
+            is_late = item.captured_us - self._first_us >= START_S * 1_000_000 or len(self._held) >= ITEMS_AHEAD
+            if self._is_started or is_late or self._streams.keys() >= self._kinds:
                 steps += self._released()
             return steps
         except (FFmpegError, ValueError) as error:
@@ -372,16 +374,32 @@ class _Pipeline:
             encoder.close()
         return steps
 
+    def _resized(self, item: _Item) -> list[Step]:
+        """Where pictures have another size from now on, end the segment: the next one has an encoder of its own."""
+        from av.video.frame import VideoFrame
+
+        if not hasattr(item.data, "planes"):
+            item.data = VideoFrame.from_ndarray(item.data, format="rgb24")
+        shape = VideoShape.of(item.data, self._rate, None)
+        size, own = f"{shape.width}x{shape.height}", f"{item.data.width}x{item.data.height}"
+        if size != own and not self._said_even:
+            self._said_even = True
+            logger.warning("pictures of %s are encoded as %s: H.264 has even sides only", own, size)
+        encoder = None if self._size == size else self._encoders.pop(item.kind, None)
+        self._size = size
+        if encoder is None:
+            return []
+        self._held += [(item.kind, packet) for packet in encoder.restart()]
+        steps = [*self._released(), *self.segmenter.end()]
+        encoder.close()
+        return steps
+
     def _packets(self, item: _Item) -> list[Packet[Stream]]:
         data = item.data
         if hasattr(data, "stream_index"):
             self._take(item.kind, self._announced[item.kind][1])
             data.opaque = item.captured_us
             return [data]
-        if item.kind == "video" and not hasattr(data, "planes"):
-            from av.video.frame import VideoFrame
-
-            data = VideoFrame.from_ndarray(data, format="rgb24")
         if item.pts is not None:
             data.pts, data.time_base = item.pts, item.time_base
         encoder = self._encoders.get(item.kind)
@@ -405,6 +423,17 @@ class _Pipeline:
             steps += self.segmenter.add(_TRACKS[kind], packet)
         self._held.clear()
         return steps
+
+
+def _check_picture(picture: Any) -> None:
+    if hasattr(picture, "planes"):
+        is_good, found = picture.width > 0 < picture.height, f"a frame of {picture.width}x{picture.height}"
+    else:
+        shape, dtype = getattr(picture, "shape", None), str(getattr(picture, "dtype", ""))
+        found = type(picture).__name__ if shape is None else f"{'x'.join(map(str, shape))} {dtype}"
+        is_good = shape is not None and len(shape) == 3 and shape[2] == 3 and min(shape) > 0 and dtype == "uint8"
+    if not is_good:
+        raise InvalidInput(f"a picture is an array of HxWx3 in uint8 (RGB) or a frame of PyAV, not {found}")
 
 
 def _unix_us(captured_at: float | None) -> int:

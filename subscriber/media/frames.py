@@ -24,7 +24,7 @@ from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.tasks import BackgroundTask
-from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
 from tricklecast.trickle.media.demux import FORMATS, Refused, SampleGuard, demuxed
@@ -63,7 +63,6 @@ class Frame:
     Attributes:
         kind: ``"video"`` or ``"audio"``.
         data: the frame as PyAV decoded it; with ``audio="packets"``, a packet of sound.
-        array: the picture in the wanted format, HxWx3 for ``"rgb24"``; ``None`` without a format, and for sound.
         captured_at: the producer's wall-clock time of this frame, in seconds of Unix time, if the stream carries it.
         seq: the segment that it belongs to.
         gap: the number of segments that were missed immediately before this frame.
@@ -72,11 +71,24 @@ class Frame:
 
     kind: Literal["video", "audio"]
     data: VideoFrame | AudioFrame | Packet[Stream]
-    array: np.ndarray[Any, Any] | None
+    _array: np.ndarray[Any, Any] | None
     captured_at: float | None
     seq: int
     gap: int = 0
     restarted: bool = False
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The picture in the format that :func:`frames` was called with, HxWx3 for ``"rgb24"``.
+
+        Raises:
+            LocalProtocolError: it was called without a format, or this frame is sound.
+        """
+        if self._array is None:
+            is_sound = self.kind == "audio"
+            hint = "sound is in frame.data" if is_sound else 'call frames(url, format="rgb24")'
+            raise LocalProtocolError(f"this frame has no array: {hint}")
+        return self._array
 
     @property
     def pts(self) -> int:
@@ -132,7 +144,7 @@ def frames(
         video: whether pictures are decoded.
         audio: whether sound is decoded; ``"packets"``: sound comes as it is, without decoding.
         format: the pixel format of :attr:`Frame.array` (needs numpy), as in ``"rgb24"`` or ``"gray"``; ``None``: there
-            are only PyAV's own frames.
+            are no arrays, only PyAV's own frames.
         when_full: what happens when the program is too slow: ``"wait"``: the reader waits for it; ``"drop"``: the
             oldest picture is dropped, so that the program gets the newest ones.
         start: the first segment, as for :class:`~tricklecast.subscriber.Subscriber`.
@@ -145,8 +157,23 @@ def frames(
     kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
     if not kinds:
         raise InvalidInput("frames() needs video, audio or both")
+    if when_full not in ("wait", "drop"):
+        raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
+    if format is not None:
+        _check_format(format)
     decoding = _Decoding(kinds, {"audio"} if audio == "packets" else set(), format)
     return FrameReader(Subscriber(url, start=start, **subscriber), decoding, drops=when_full == "drop")
+
+
+def _check_format(name: str) -> None:
+    from av.error import FFmpegError
+    from av.video.frame import VideoFrame
+
+    try:
+        VideoFrame(16, 16, "yuv420p").to_ndarray(format=name)
+    except (ValueError, FFmpegError) as error:
+        usual = "rgb24, bgr24, rgba, gray, yuv420p"
+        raise InvalidInput(f"no arrays of the pixel format {name!r} (usual ones: {usual})") from error
 
 
 class FrameReader:

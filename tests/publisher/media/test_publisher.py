@@ -18,9 +18,19 @@ from av.video.frame import VideoFrame
 
 from tests.publisher.media.clips import decode, make_clip
 from tests.support.server import RunningServer
+from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.muxers import ContainerName
-from tricklecast.publisher.media.publisher import PICTURES_AHEAD, FramesDropped, MediaPublisher
+from tricklecast.publisher.media.publisher import (
+    ITEMS_AHEAD,
+    PICTURES_AHEAD,
+    FramesDropped,
+    MediaPublisher,
+    _Item,
+    _Pipeline,
+)
+from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.subscriber import Subscriber
+from tricklecast.subscriber.media.frames import frames
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 
@@ -103,7 +113,7 @@ async def test_a_frame_without_a_time_is_now(server: RunningServer) -> None:
 
 
 async def test_frames_of_pyav_keep_their_time_and_are_not_changed(server: RunningServer) -> None:
-    """Of any pixel format; a picture of another size is brought to the first one's."""
+    """Of any size and pixel format."""
     url = urls(server)("frames")
     with anyio.fail_after(LIMIT_S):
         async with MediaPublisher(url, when_full="wait") as publisher:
@@ -116,6 +126,37 @@ async def test_frames_of_pyav_keep_their_time_and_are_not_changed(server: Runnin
         data = b"".join(await read_all(url))
     assert [(frame.pts, frame.time_base) for frame in kept] == [(1000 + 40 * n, Fraction(1, 1000)) for n in range(4)]
     assert decode(data, "mpegts").times["video"] == [1 + Fraction(number, 25) for number in range(4)]
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+async def test_pictures_of_another_size_begin_a_new_segment(server: RunningServer, container: ContainerName) -> None:
+    """They keep their size; no picture is lost, and sound goes on."""
+    url = urls(server)("sizes")
+    sizes = [(64, 96)] * 10 + [(96, 64)] * 10 + [(64, 96)] * 10
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, audio=True, container=container, when_full="wait", fps=25) as publisher:
+            for number, sides in enumerate(sizes):
+                await publisher.write(np.full((*sides, 3), 99, np.uint8), pts=50 + number, time_base=TICK)
+                await publisher.write(sound(50 + number))
+        found = [frame async for frame in frames(url, start="earliest", format="rgb24")]
+        segments = await read_all(url)
+    assert [frame.array.shape[:2] for frame in found] == sizes
+    assert [frame.pts * frame.time_base for frame in found] == [(50 + number) * TICK for number in range(30)]
+    assert [frame.seq for frame in found] == [0] * 10 + [1] * 10 + [2] * 10
+    assert all(decode(segment, "mpegts" if container == "mpegts" else "mp4").times["audio"] for segment in segments)
+
+
+async def test_odd_sizes_are_said_once(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    """H.264 takes even ones: one pixel is left out or doubled, and the log says so."""
+    url = urls(server)("odd")
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, when_full="wait") as publisher:
+            for number in range(3):
+                await publisher.write(np.zeros((65, 97, 3), np.uint8), pts=number, time_base=TICK)
+        found = [frame async for frame in frames(url, start="earliest", format="rgb24")]
+    assert [frame.array.shape for frame in found] == [(64, 96, 3)] * 3
+    messages = [record.getMessage() for record in caplog.records if "97x65" in record.getMessage()]
+    assert messages == ["pictures of 97x65 are encoded as 96x64: H.264 has even sides only"]
 
 
 @pytest.mark.parametrize("container", ["mpegts", "fmp4"])
@@ -147,6 +188,15 @@ async def test_a_stream_that_was_not_announced_begins_with_the_next_segment(serv
     kinds = [sorted(decode(segment, "mpegts").times) for segment in segments]
     assert kinds[0] == ["video"]
     assert kinds[-1] == ["audio", "video"]
+
+
+def test_what_waits_for_another_stream_has_a_limit() -> None:
+    """Whatever times of capture a program gives: a sound that does not come cannot fill the memory."""
+    pipeline = _Pipeline(Segmenter(), {"video", "audio"}, Encoding(preset="ultrafast"), Fraction(25))
+    items = (_Item("video", picture(number), 0, number, TICK) for number in range(ITEMS_AHEAD))
+    *before, last = [pipeline.feed(item) for item in items]
+    assert not any(before)
+    assert last
 
 
 async def test_pictures_are_dropped_where_the_encoder_is_too_slow(
@@ -197,10 +247,10 @@ async def test_wrong_frames_are_refused(server: RunningServer, tmp_path: Path) -
     """By an error that names the frame; nothing is written after the end."""
     url = urls(server)("wrong")
     async with MediaPublisher(url) as publisher:
-        with pytest.raises(InvalidInput, match="not a picture"):
-            await publisher.write(np.zeros((4, 4), np.uint8))
-        with pytest.raises(InvalidInput, match="not a picture"):
+        with pytest.raises(InvalidInput, match="not str"):
             await publisher.write("picture")  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="not a frame of 0x0"):
+            await publisher.write(VideoFrame())
         with pytest.raises(InvalidInput, match="belong together"):
             await publisher.write(picture(0), pts=3)
         with av.open(str(make_clip(tmp_path / "clip.mkv", audio="pcm_s16le"))) as file:
@@ -211,12 +261,33 @@ async def test_wrong_frames_are_refused(server: RunningServer, tmp_path: Path) -
         await publisher.write(picture(0))
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((48, 64), "uint8"),
+        ((48, 64, 4), "uint8"),
+        ((3, 48, 64), "uint8"),
+        ((48, 64, 3), "float32"),
+        ((0, 0, 3), "uint8"),
+    ],
+)
+async def test_the_error_of_a_wrong_array_names_its_shape(
+    server: RunningServer, shape: tuple[int, ...], dtype: str
+) -> None:
+    """Grey, with alpha, channels first, floating point, empty: :meth:`write` raises at once, and can go on."""
+    sides = "x".join(map(str, shape))
+    async with MediaPublisher(urls(server)("shapes")) as publisher:
+        with pytest.raises(InvalidInput, match=rf"HxWx3 in uint8 .*, not {sides} {dtype}$"):
+            await publisher.write(np.zeros(shape, dtype))
+        await publisher.write(picture(0))
+
+
 async def test_an_encoder_that_fails_is_the_next_writes_error(server: RunningServer) -> None:
     """And the error of the block, if nothing is written any more."""
     url = urls(server)("fails")
-    with anyio.fail_after(LIMIT_S), pytest.raises(InvalidInput, match="cannot encode this video"):
+    with anyio.fail_after(LIMIT_S), pytest.raises(InvalidInput, match="does not take a picture of 70000x2"):
         async with MediaPublisher(url) as publisher:
-            await publisher.write(np.zeros((4, 4, 3), np.float64))
+            await publisher.write(np.zeros((2, 70_000, 3), np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -226,3 +297,9 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     """Before anything is published."""
     with pytest.raises(InvalidInput):
         MediaPublisher("http://127.0.0.1:1/trickle/x", **options)
+
+
+def test_the_error_of_a_wrong_preset_names_all_presets() -> None:
+    """It does not blame the size of the pictures."""
+    with pytest.raises(InvalidInput, match=r"not a preset of x264: 'quick' \(ultrafast, superfast, .* veryslow\)"):
+        MediaPublisher("http://127.0.0.1:1/trickle/x", preset="quick")

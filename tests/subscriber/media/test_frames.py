@@ -27,7 +27,7 @@ from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Cut
 from tricklecast.subscriber.media.frames import FRAMES_AHEAD, PICTURES_AHEAD, Frame, _Decoding, frames
 from tricklecast.subscriber.media.joiner import NotMedia
-from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, LocalProtocolError
 from tricklecast.trickle.media.containers import PACKET_BYTES
 
 pytestmark = pytest.mark.anyio
@@ -130,7 +130,6 @@ async def test_frames_carry_the_producers_time_and_arrays(url: str, tmp_path: Pa
     await publish(url, segments_of(make_clip(tmp_path / "clip.mp4")))
     found = await read(url, format="rgb24")
     for frame in found:
-        assert frame.array is not None
         assert frame.array.shape == (64, 64, 3)
         assert frame.captured_at is not None
         assert begun - 1 < frame.captured_at < time.time() + 2
@@ -286,3 +285,20 @@ async def test_errors_of_the_subscription_are_raised(url: str) -> None:
                 await reader.next()
     with pytest.raises(InvalidInput, match="video, audio or both"):
         frames(url, video=False)
+    with pytest.raises(InvalidInput, match="'wait' or 'drop'"):
+        frames(url, when_full="block")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("format", ["rgb", "yuv410p", "vaapi"])
+def test_a_format_that_gives_no_array_is_refused(format: str) -> None:
+    """Unknown, without arrays, of hardware: where :func:`frames` is called, and not at the first picture."""
+    with pytest.raises(InvalidInput, match=f"no arrays of the pixel format '{format}' .*rgb24"):
+        frames("http://127.0.0.1:1/trickle/cam", format=format)
+
+
+async def test_a_picture_without_a_format_has_no_array(url: str, tmp_path: Path) -> None:
+    """The error says how to get one; sound has none, whatever the format."""
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4"))[:1])
+    for frame in await read(url, audio=True):
+        with pytest.raises(LocalProtocolError, match='format="rgb24"' if frame.kind == "video" else "sound"):
+            assert frame.array
