@@ -107,9 +107,9 @@ class MediaPublisher:
             await publisher.write(picture)  # a numpy array, HxWx3, uint8; or a frame of PyAV
 
     A frame keeps the time that it has (``pts`` and ``time_base``); without one, its time is now. Pictures are encoded
-    as H.264, sound as AAC or Opus; :meth:`write_packet` publishes packets that are encoded already. A picture of another
-    size begins a new segment; odd sides lose or gain a pixel, since H.264 has even ones only. At the end of the block the
-    channel ends; after an exception it stays for a successor.
+    as H.264, sound as AAC or Opus; :meth:`write_packet` publishes packets that are encoded already. A picture of
+    another size begins a new segment; odd sides lose or gain a pixel, since H.264 has even ones only. At the end of the
+    block the channel ends; after an exception it stays for a successor.
 
     Args:
         url: the channel.
