@@ -208,7 +208,7 @@ class FrameReader:
         self._drops = drops
         self._reconnects = reconnects
         self._failures = 0
-        self._is_between_lives = False
+        self._is_in_life = self._is_between_lives = False
         self._decoding = decoding
         self._counts = decoding.counts
         self._ready: deque[Frame] = deque()
@@ -309,21 +309,22 @@ class FrameReader:
             # A life that ended without a frame for us is not the one of that position: then its newest segment is new.
             is_other = is_ended and self._failures and isinstance(self._start, Position)
             self._start = "current" if is_other else subscriber.position or self._start
-            if is_ended:
+            if is_ended and self._is_in_life:
                 await self._finish_life()
             if self._failures:
                 await anyio.sleep(Backoff().delay(self._failures, Random()))
 
     async def _finish_life(self) -> None:
         """Wait until the program knows that the life has ended."""
-        self._decoding.lost()
-        self._is_between_lives = True
+        self._decoding.lost(restarted=True)
+        self._is_in_life, self._is_between_lives = False, True
         self._notify()
         while self._is_between_lives and not self._over:
             await self._changed.wait()
 
     async def _read(self, segment: Segment) -> None:
         self._counts.segments += 1
+        self._is_in_life = True
         reader = self._reading = _ChunkReader(segment)
 
         def decode() -> None:
@@ -440,9 +441,10 @@ class _Decoding:
         self._seq = self._gap = 0
         self._restarted = False
 
-    def lost(self, missed: int = 0) -> None:
-        """Something is missing here, perhaps whole segments: decoders begin anew."""
+    def lost(self, missed: int = 0, *, restarted: bool = False) -> None:
+        """Something is missing here, perhaps whole segments, or the channel restarted: decoders begin anew."""
         self._gap += missed
+        self._restarted |= restarted
         if self._decoders:
             self.counts.resets += 1
         self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
@@ -463,7 +465,11 @@ class _Decoding:
         if segment.gap or segment.restarted:
             yield from self.flush()
             self.lost()
-        self._seq, self._gap, self._restarted = segment.seq, self._gap + segment.gap, segment.restarted
+        self._seq, self._gap, self._restarted = (
+            segment.seq,
+            self._gap + segment.gap,
+            self._restarted or segment.restarted,
+        )
         head = reader.fill(SNIFF_BYTES)
         if not head:
             return

@@ -331,6 +331,22 @@ async def test_a_reader_that_reconnects_reads_the_next_life(url: str, tmp_path: 
             assert (counts.segments, counts.damaged, counts.resets) == (7, 0, 3)
 
 
+async def test_a_reader_that_reconnects_may_miss_a_life(url: str, tmp_path: Path) -> None:
+    """Of one that began and ended meanwhile, it reads the newest segment, as it does of any channel."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, reconnect=True, on_lag="live") as reader:
+            await publish(url, segments)
+            found = [await reader.next() for _ in range(75)]
+            while not reader._is_between_lives:
+                await reader._changed.wait()
+            await publish(url, segments)
+            assert await reader.next() is None
+            found += [await reader.next() for _ in range(25)]
+            assert await reader.next() is None
+    assert [frame.restarted for frame in found if frame] == [number == 75 for number in range(100)]
+
+
 async def test_a_loop_that_reconnects_goes_on_over_lives(url: str, tmp_path: Path) -> None:
     """Until it is left."""
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
