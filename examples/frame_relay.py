@@ -1,15 +1,23 @@
 """Pass each picture of a channel through a function: ``python examples/frame_relay.py SOURCE_URL TARGET_URL``."""
 
+import asyncio
 import sys
 
-import anyio
-
-from tricklecast.media import relay
+from tricklecast.media import RelayStatistics, relay
 
 
 def inverted(picture):  # height x width x 3, uint8; runs in a worker thread
     return 255 - picture
 
 
+def main(source: str, target: str) -> None:
+    counts = RelayStatistics()
+    try:
+        asyncio.run(relay(source, target, inverted, reconnect=True, statistics=counts))
+    except KeyboardInterrupt:  # the relay has ended its target
+        print(f"stopped: {counts.frames} pictures, {counts.dropped} dropped", file=sys.stderr)
+        sys.exit(130)
+
+
 if __name__ == "__main__":
-    print(anyio.run(relay, sys.argv[1], sys.argv[2], inverted))
+    main(*sys.argv[1:])

@@ -312,7 +312,7 @@ class Subscriber:
 
     def _failed(self, error: Exception) -> Exception:
         self._error = error
-        if isinstance(error, TrickleError) and error.resume is None and _may_help(error):
+        if isinstance(error, TrickleError) and error.resume is None and may_help(error):
             error.resume = self._position
         self._monitor.emit(Failed(error))
         return error
@@ -391,7 +391,7 @@ class Subscriber:
         self._position = self._position or Position(seq)
 
 
-def _may_help(error: TrickleError) -> bool:
+def may_help(error: TrickleError) -> bool:
     """Whether another subscription can go on where this one failed: not if the server will refuse that, too."""
     if isinstance(error, Refused):
         return error.temporary

@@ -9,16 +9,27 @@ from fractions import Fraction
 from typing import Any
 
 import anyio
+import httpx
 import numpy as np
 import pytest
 
 from tests.publisher.media.clips import decode
 from tests.publisher.media.test_publisher import picture, read_all, sound
 from tests.support.local import local_server
-from tricklecast.media import MediaPublisher, RelayStatistics, frames, process_frames, relay
+from tricklecast.media import (
+    FrameReader,
+    FrameStatistics,
+    MediaPublisher,
+    MediaStatistics,
+    RelayStatistics,
+    frames,
+    process_frames,
+    relay,
+)
+from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.check.probe import Order, Probe
 from tricklecast.subscriber.check.rules import Level, judge
-from tricklecast.trickle.errors import ChannelNotFound
+from tricklecast.trickle.errors import ChannelNotFound, ConnectionLost, Refused
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +80,7 @@ async def test_a_relay_changes_pictures_and_keeps_times_and_sound(source: str, a
         before = decode(b"".join(await read_all(source)), "mpegts")
         after = decode(b"".join(await read_all(target)), "mpegts")
         found = [frame async for frame in frames(target, start="earliest", format="rgb24")]
-    assert counts.frames + counts.dropped == PICTURES
+    assert counts.frames + counts.reader.dropped == PICTURES
     assert counts.frames == len(after.times["video"]) == len(seen)
     assert set(after.times["video"]) <= set(before.times["video"])
     assert after.hashes["audio"] == before.hashes["audio"]
@@ -103,14 +114,89 @@ async def test_the_target_begins_with_the_source(base: str) -> None:
 
 
 async def test_a_function_that_fails_ends_the_relay(source: str) -> None:
-    """With its own error."""
+    """With its own error; the target's channel stays for a successor."""
 
     @process_frames(source, f"{source}-broken", start="earliest")
     def broken(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         raise ZeroDivisionError("no picture")
 
-    with anyio.fail_after(LIMIT_S), pytest.raises(ZeroDivisionError, match="no picture"):
-        await broken()
+    with anyio.fail_after(LIMIT_S):
+        with pytest.raises(ZeroDivisionError, match="no picture"):
+            await broken()
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"{source}-broken/next")
+    assert answer.status_code == 200
+    assert "Lp-Trickle-Closed" not in answer.headers
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_relay_that_is_stopped_ends_its_target(base: str, anyio_backend: str) -> None:
+    """By a cancellation, as Ctrl-C is one: viewers get whole segments, and a normal end."""
+    url = f"{base}/stopped-{anyio_backend}"
+    counts = RelayStatistics()
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, fps=25) as publisher, anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: relay(url, f"{url}-out", lambda image: image, reconnect=True, statistics=counts))
+            for number in range(10):
+                await publisher.write(picture(number), pts=number, time_base=TICK)
+            async with Subscriber(f"{url}-out", start=0, wait_for_channel_s=LIMIT_S) as viewer:
+                await anext(viewer)
+            tasks.cancel_scope.cancel()
+        async with Subscriber(f"{url}-out", start=0) as viewer:
+            found = [segment async for segment in viewer if await segment.read()]
+    assert [segment.truncated for segment in found] == [None]
+    assert counts.publisher is not None
+    assert counts.publisher.segments == 1
+
+
+async def test_a_relay_that_reconnects_gives_each_life_of_the_source_one_of_the_target(base: str) -> None:
+    """It waits for a source that is not there yet; the target ends with the source. Counters go on."""
+    url, levels, counts = f"{base}/lives", [40, 220], RelayStatistics()
+
+    async def life(reader: FrameReader) -> set[int]:
+        found = set()
+        while (frame := await reader.next()) is not None:
+            found.add(round(int(frame.array[32, 48, 0]), -1))
+        return found
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks, frames(f"{url}-out", format="rgb24", reconnect=True) as reader:
+            tasks.start_soon(lambda: relay(url, f"{url}-out", lambda image: image, reconnect=True, statistics=counts))
+            for level in levels:
+                async with MediaPublisher(url, when_full="wait", fps=25) as publisher:
+                    for number in range(50):
+                        await publisher.write(np.full((64, 96, 3), level, np.uint8), pts=number, time_base=TICK)
+                assert await life(reader) == {level}
+            tasks.cancel_scope.cancel()
+    assert counts.publisher is not None
+    assert counts.publisher.segments >= 2
+    assert counts.frames == counts.publisher.frames
+
+
+async def test_a_relay_that_reconnects_begins_its_target_anew(
+    source: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the way to the target fails; and only if waiting can help."""
+    errors: list[Exception] = [ConnectionLost(), Refused(503), Refused(403)]
+    write = MediaPublisher.write
+
+    async def failing(publisher: MediaPublisher, *args: Any, **options: Any) -> None:
+        await write(publisher, *args, **options)
+        raise errors.pop(0)
+
+    monkeypatch.setattr(MediaPublisher, "write", failing)
+    with anyio.fail_after(LIMIT_S), pytest.raises(Refused, match="403"):
+        await relay(source, f"{source}-anew", lambda image: image, start=0, takeover=True, reconnect=True)
+    assert [record.message for record in caplog.records if "begins anew" in record.message] == [
+        "connection lost; the relay's target begins anew",
+        "refused by the server [503]; the relay's target begins anew",
+    ]
+
+
+def test_dropped_pictures_are_one_sum() -> None:
+    """Before the function, or after it: the program was too slow for them."""
+    counts = RelayStatistics(reader=FrameStatistics(dropped=2), publisher=MediaStatistics(9, 3, 1, 0, 0, 99, 0))
+    assert counts.dropped == 5
 
 
 async def test_check_finds_nothing_wrong_with_a_relay(source: str) -> None:

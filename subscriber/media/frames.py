@@ -10,21 +10,25 @@ with ``when_full="drop"``, the oldest picture is dropped.
 from __future__ import annotations
 
 import io
+import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 import anyio
 from anyio import from_thread, to_thread
 
-from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.client import Subscriber, may_help
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.subscriber.segment import Segment
+from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.client.tasks import BackgroundTask
-from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, LocalProtocolError, Position, TrickleError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
 from tricklecast.trickle.media.demux import FORMATS, Refused, SampleGuard, demuxed
@@ -37,8 +41,13 @@ if TYPE_CHECKING:
     from av.stream import Stream
     from av.video.frame import VideoFrame
 
+logger = logging.getLogger("tricklecast.subscriber")
+
 FRAMES_AHEAD: Final = 4
 """So many decoded frames wait for the program."""
+
+FOREVER_S: Final = 1e9
+"""How long ``reconnect=True`` waits for a channel, in seconds: 31 years."""
 
 PICTURES_AHEAD: Final = 2
 SOUNDS_AHEAD: Final = 256
@@ -132,6 +141,7 @@ def frames(
     format: str | None = None,
     when_full: Literal["wait", "drop"] = "wait",
     start: Any = "current",
+    reconnect: bool = False,
     **subscriber: Any,
 ) -> FrameReader:
     """Decode a channel::
@@ -148,6 +158,9 @@ def frames(
         when_full: what happens when the program is too slow: ``"wait"``: the reader waits for it; ``"drop"``: the
             oldest picture is dropped, so that the program gets the newest ones.
         start: the first segment, as for :class:`~tricklecast.subscriber.Subscriber`.
+        reconnect: whether reading goes on for ever: the reader waits for a channel that is not there, for the next
+            life of one that has ended, and for a server that is away. The first frame of a later life is
+            ``restarted``; ``on_lag="earliest"`` reads a life from its beginning instead of its newest segment.
         subscriber: further arguments of :class:`~tricklecast.subscriber.Subscriber`.
 
     Raises:
@@ -161,8 +174,14 @@ def frames(
         raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
     if format is not None:
         _check_format(format)
+    if reconnect:
+        if subscriber.keys() & {"wait_for_channel_s", "transport"}:
+            raise InvalidInput("reconnect=True waits without a limit; it takes client=, not transport=")
+        subscriber["wait_for_channel_s"] = FOREVER_S
     decoding = _Decoding(kinds, {"audio"} if audio == "packets" else set(), format)
-    return FrameReader(Subscriber(url, start=start, **subscriber), decoding, drops=when_full == "drop")
+    subscribe = partial(Subscriber, url, **subscriber)
+    subscribe(start=start)  # raises what is wrong with the arguments
+    return FrameReader(subscribe, start, decoding, drops=when_full == "drop", reconnects=reconnect)
 
 
 def _check_format(name: str) -> None:
@@ -183,9 +202,15 @@ class FrameReader:
     block ends. A cancelled wait loses no frame.
     """
 
-    def __init__(self, subscriber: Subscriber, decoding: _Decoding, *, drops: bool = False) -> None:
-        self._subscriber = subscriber
+    def __init__(
+        self, subscribe: Callable[..., Subscriber], start: Any, decoding: _Decoding, *, drops: bool, reconnects: bool
+    ) -> None:
+        self._subscribe = subscribe
+        self._start = start
         self._drops = drops
+        self._reconnects = reconnects
+        self._failures = 0
+        self._is_in_life = self._is_between_lives = False
         self._decoding = decoding
         self._counts = decoding.counts
         self._ready: deque[Frame] = deque()
@@ -223,11 +248,13 @@ class FrameReader:
 
     async def __aiter__(self) -> AsyncIterator[Frame]:
         async with self if self._task is None else nullcontext():
-            while (frame := await self.next()) is not None:
-                yield frame
+            while (frame := await self.next()) is not None or not self._over:
+                if frame is not None:
+                    yield frame
 
     async def next(self) -> Frame | None:
-        """The next frame; ``None`` at the end of the channel.
+        """The next frame; ``None`` at the end of the channel. With ``reconnect=True``, further calls wait for its next
+        life.
 
         Raises:
             TrickleError: as :class:`~tricklecast.subscriber.Subscriber` does.
@@ -237,6 +264,10 @@ class FrameReader:
             if self._error is not None:
                 raise self._error
             if self._over:
+                return None
+            if self._is_between_lives:
+                self._is_between_lives = False
+                self._notify()
                 return None
             await self._changed.wait()
         frame = self._ready.popleft()
@@ -249,19 +280,53 @@ class FrameReader:
 
     async def _run(self) -> None:
         try:
-            async with self._subscriber as subscriber:
-                async for segment in subscriber:
-                    await self._read(segment)
-            for frame in await to_thread.run_sync(lambda: list(self._decoding.flush())):
-                await self._put(frame)
+            await self._read_life()
+            while self._reconnects:
+                await self._read_life()
         except Exception as error:
             self._error = error
         finally:
             self._over = True
             self._notify()
 
+    async def _read_life(self) -> None:
+        """Read until the channel ends; with ``reconnect=True``, or until its subscriber gives up."""
+        before = self._counts.segments
+        subscriber = self._subscribe(start=self._start)
+        is_ended = True
+        try:
+            async with subscriber:
+                async for segment in subscriber:
+                    await self._read(segment)
+        except TrickleError as error:
+            if not (self._reconnects and may_help(error)):
+                raise
+            is_ended = isinstance(error, ChannelNotFound)
+            logger.warning("%s; reading goes on as soon as possible", error)
+        self._failures = 0 if self._counts.segments > before else self._failures + 1
+        if is_ended:
+            for frame in await to_thread.run_sync(lambda: list(self._decoding.flush())):
+                await self._put(frame)
+        if self._reconnects:
+            # A life that ended without a frame for us is not the one of that position: then its newest segment is new.
+            is_other = is_ended and self._failures and isinstance(self._start, Position)
+            self._start = "current" if is_other else subscriber.position or self._start
+            if is_ended and self._is_in_life:
+                await self._finish_life()
+            if self._failures:
+                await anyio.sleep(Backoff().delay(self._failures, Random()))
+
+    async def _finish_life(self) -> None:
+        """Wait until the program knows that the life has ended."""
+        self._decoding.lost(restarted=True)
+        self._is_in_life, self._is_between_lives = False, True
+        self._notify()
+        while self._is_between_lives and not self._over:
+            await self._changed.wait()
+
     async def _read(self, segment: Segment) -> None:
         self._counts.segments += 1
+        self._is_in_life = True
         reader = self._reading = _ChunkReader(segment)
 
         def decode() -> None:
@@ -378,9 +443,10 @@ class _Decoding:
         self._seq = self._gap = 0
         self._restarted = False
 
-    def lost(self, missed: int = 0) -> None:
-        """Something is missing here, perhaps whole segments: decoders begin anew."""
+    def lost(self, missed: int = 0, *, restarted: bool = False) -> None:
+        """Something is missing here, perhaps whole segments, or the channel restarted: decoders begin anew."""
         self._gap += missed
+        self._restarted |= restarted
         if self._decoders:
             self.counts.resets += 1
         self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
@@ -401,7 +467,11 @@ class _Decoding:
         if segment.gap or segment.restarted:
             yield from self.flush()
             self.lost()
-        self._seq, self._gap, self._restarted = segment.seq, self._gap + segment.gap, segment.restarted
+        self._seq, self._gap, self._restarted = (
+            segment.seq,
+            self._gap + segment.gap,
+            self._restarted or segment.restarted,
+        )
         head = reader.fill(SNIFF_BYTES)
         if not head:
             return

@@ -10,6 +10,7 @@ import random
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -136,10 +137,25 @@ def test_frames(trickle: TestServer) -> None:
 
 
 def test_frame_relay(trickle: TestServer) -> None:
-    """A relay ends with its source, and says what it did."""
-    output(start("frames.py", trickle.url("bars"), 1))
-    (line,) = output(start("frame_relay.py", trickle.url("bars"), trickle.url("inverted")))
-    assert line.startswith("RelayStatistics(frames=")
+    """A relay goes on over two lives of its source; at Ctrl-C it ends its target, and says in one line what it did."""
+    source, target = trickle.url("bars"), trickle.url("inverted")
+    relay = start("frame_relay.py", source, target)
+    output(start("frames.py", source, 1))
+    eventually(lambda: life(target) == ("1", "terminated"))
+    with subprocess.Popen([sys.executable, str(ROOT / "examples" / "frames.py"), source, "60"], cwd=ROOT) as camera:
+        eventually(lambda: life(target) == ("2", None))
+        relay.send_signal(signal.SIGINT)
+        out, err = relay.communicate(timeout=TIMEOUT_S)
+        camera.kill()
+    assert (relay.returncode, out, len(err.splitlines())) == (130, "", 1), err
+    assert err.startswith("stopped: ")
+    assert life(target) == ("2", "terminated")
+
+
+def life(url: str) -> tuple[str | None, str | None]:
+    """Which life of a channel it is, and whether it has ended."""
+    headers = httpx.get(f"{url}/next").headers
+    return headers.get("Lp-Trickle-Epoch"), headers.get("Lp-Trickle-Closed")
 
 
 def test_resume(trickle: TestServer, tmp_path: Path) -> None:

@@ -25,9 +25,16 @@ from tricklecast.publisher.media.publisher import MediaPublisher
 from tricklecast.publisher.media.reader import Remuxer
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Cut
-from tricklecast.subscriber.media.frames import FRAMES_AHEAD, PICTURES_AHEAD, Frame, _Decoding, frames
+from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.media.frames import FRAMES_AHEAD, PICTURES_AHEAD, Frame, FrameReader, _Decoding, frames
 from tricklecast.subscriber.media.joiner import NotMedia
-from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, LocalProtocolError
+from tricklecast.trickle.errors import (
+    ChannelNotFound,
+    ConnectionLost,
+    InvalidInput,
+    LocalProtocolError,
+    Refused,
+)
 from tricklecast.trickle.media.containers import PACKET_BYTES
 
 pytestmark = pytest.mark.anyio
@@ -302,3 +309,91 @@ async def test_a_picture_without_a_format_has_no_array(url: str, tmp_path: Path)
     for frame in await read(url, audio=True):
         with pytest.raises(LocalProtocolError, match='format="rgb24"' if frame.kind == "video" else "sound"):
             assert frame.array
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_reader_that_reconnects_reads_the_next_life(url: str, tmp_path: Path) -> None:
+    """It waits for a channel that is not there yet. ``next`` says where a life ends; no frame of it comes again."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+
+    async def life(reader: FrameReader) -> list[bool]:
+        found = []
+        while (frame := await reader.next()) is not None:
+            found.append(frame.restarted)
+        return found
+
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, reconnect=True, on_lag="earliest") as reader:
+            await publish(url, segments)
+            assert await life(reader) == [False] * 75
+            for count in (1, 3):
+                await publish(url, segments[:count])
+                assert await life(reader) == [True] + [False] * (25 * count - 1)
+            counts = reader.statistics()
+            assert (counts.segments, counts.damaged, counts.resets) == (7, 0, 3)
+
+
+async def test_a_reader_that_reconnects_may_miss_a_life(url: str, tmp_path: Path) -> None:
+    """Of one that began and ended meanwhile, it reads the newest segment, as it does of any channel."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, reconnect=True, on_lag="live") as reader:
+            await publish(url, segments)
+            found = [await reader.next() for _ in range(75)]
+            while not reader._is_between_lives:
+                await reader._changed.wait()
+            await publish(url, segments)
+            assert await reader.next() is None
+            found += [await reader.next() for _ in range(25)]
+            assert await reader.next() is None
+    assert [frame.restarted for frame in found if frame] == [number == 75 for number in range(100)]
+
+
+async def test_a_loop_that_reconnects_goes_on_over_lives(url: str, tmp_path: Path) -> None:
+    """Until it is left."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    found = 0
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks, frames(url, reconnect=True, on_lag="earliest") as reader:
+            tasks.start_soon(publish, url, segments[:1])
+            async for _ in reader:
+                found += 1
+                if found == 25:
+                    tasks.start_soon(publish, url, segments[:2])
+                if found == 75:
+                    break
+
+
+async def test_a_reader_that_reconnects_survives_an_outage(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a subscriber gives up, another one goes on behind the last segment. A refusal for good is an error."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    errors: list[tuple[int, Exception]] = [(1, ConnectionLost()), (1, ConnectionLost()), (2, Refused(503))]
+    settled = Subscriber._settled
+
+    async def failing(subscriber: Subscriber) -> Any:
+        if subscriber.position is not None and errors and subscriber.position.seq == errors[0][0]:
+            raise subscriber._failed(errors.pop(0)[1])
+        return await settled(subscriber)
+
+    monkeypatch.setattr(Subscriber, "_settled", failing)
+    await publish(url, segments)
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start="earliest", reconnect=True) as reader:
+            found = [await reader.next() for _ in range(75)]
+            assert await reader.next() is None
+    assert not errors
+    assert len({frame.pts for frame in found if frame}) == 75
+    errors.append((0, Refused(403)))
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start=0, reconnect=True) as reader:
+            with pytest.raises(Refused):
+                await reader.next()
+
+
+@pytest.mark.parametrize("options", [{"wait_for_channel_s": 5}, {"transport": None}])
+def test_a_reader_that_reconnects_makes_its_own_subscribers(options: dict[str, Any]) -> None:
+    """It waits without a limit, and a transport ends with its subscriber."""
+    with pytest.raises(InvalidInput, match="reconnect=True"):
+        frames("http://127.0.0.1:1/trickle/cam", reconnect=True, **options)
