@@ -189,7 +189,7 @@ async def test_a_relay_that_reconnects_begins_its_target_anew(
         await relay(source, f"{source}-anew", lambda image: image, start=0, takeover=True, reconnect=True)
     assert [record.message for record in caplog.records if "begins anew" in record.message] == [
         "connection lost; the relay's target begins anew",
-        "refused by the server [503]; the relay's target begins anew",
+        "refused by the server (HTTP 503); the relay's target begins anew",
     ]
 
 
