@@ -694,6 +694,28 @@ def test_the_answer_is_due_once_the_body_has_ended() -> None:
     run(main())
 
 
+def test_a_body_that_has_ended_has_nothing_more() -> None:
+    """But its trailers. Its connection may serve another request, which its limits do not touch."""
+
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ndata\r\n0\r\nX-End: 1\r\n\r\n")
+
+    async def main() -> None:
+        async with fake_server(script) as server, client() as http:
+            response = await http.send(http.build_request("GET", server.base), stream=True)
+            body = response.extensions["body"]
+            assert await body.receive() == b"data"
+            for _ in range(2):
+                assert await body.receive() == b""
+                assert await body.receive_chunk() == b""
+                body.limit_silence(0.01)
+            assert body.trailers == {"x-end": "1"}
+            await response.aclose()
+
+    run(main())
+
+
 @pytest.mark.parametrize(("left", "waits"), [([9, 6, 3, 0], 3), ([9, 6, 6], 2), ([0, 0], 1), ([5, 9], 1)])
 def test_the_answer_is_due_once_the_body_has_arrived(
     left: list[int], waits: int, monkeypatch: pytest.MonkeyPatch
