@@ -32,12 +32,11 @@ from anyio.abc import TaskGroup
 
 from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media
 from tricklecast.publisher.media.muxers import codec_name
-from tricklecast.publisher.media.reader import MediaOptions, read_media
+from tricklecast.publisher.media.reader import MediaInput, MediaOptions, read_media
 from tricklecast.publisher.run import run
 from tricklecast.publisher.steps import IsStopped, Report, Step
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
-from tricklecast.trickle.pyav import reason
 from tricklecast.trickle.terminal import Bearer, Screen, count
 
 if TYPE_CHECKING:
@@ -307,39 +306,24 @@ class _Lines(Screen):
 
 
 @dataclass(frozen=True, slots=True)
-class _SessionSource:
+class _SessionSource(MediaInput):
     """The media of all sources of a session.
 
     Attributes:
-        arrivals: the sources.
-        options: how segments are made.
         has_ended: no source follows the one that is connected.
     """
 
-    arrivals: _Arrivals
-    options: MediaOptions
     has_ended: threading.Event
-
-    @property
-    def drops(self) -> bool:
-        """Encoders do not wait."""
-        return True
 
     def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
         """Open the first source; the others are opened as they come."""
-
-        def is_over() -> bool:
-            return is_stopped() or self.has_ended.is_set()
-
-        return self._until_end(read_media(self.arrivals, self.options, report, is_over))
+        return self._until_end(
+            read_media(self.what, self.options, report, lambda: is_stopped() or self.has_ended.is_set())
+        )
 
     def _until_end(self, steps: Iterator[Step]) -> Iterator[Step]:
-        from av.error import FFmpegError
-
         try:
             yield from steps
-        except FFmpegError as error:  # a muxer does not accept what the stream says about itself
-            raise InvalidInput(f"the stream cannot be written: {reason(error)}") from error
         finally:
             self.has_ended.set()  # a source that comes now begins a new session
 

@@ -271,7 +271,7 @@ class _TsWriter:
 
 def _without_clock(packet: TsPacket) -> TsPacket:
     """A packet without the clock reference (PCR, section 2.4.3.5) that every muxer writes into its first stream."""
-    if packet.pcr is None:
+    if not packet.has_clock:
         return packet
     data = packet.data
     return TsPacket(data[:5] + bytes([data[5] & ~_PCR]) + b"\xff" * _PCR_BYTES + data[6 + _PCR_BYTES :])

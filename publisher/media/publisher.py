@@ -357,8 +357,8 @@ class _Pipeline:
             steps = self._resized(item) if item.kind == "video" and not hasattr(item.data, "stream_index") else []
             for packet in self._packets(item):
                 self._held.append((item.kind, packet))
-            has_all = self._streams.keys() >= self._kinds
-            if self._is_started or has_all or item.captured_us - self._first_us >= START_S * 1_000_000:
+            is_late = item.captured_us - self._first_us >= START_S * 1_000_000 or len(self._held) >= ITEMS_AHEAD
+            if self._is_started or is_late or self._streams.keys() >= self._kinds:
                 steps += self._released()
             return steps
         except (FFmpegError, ValueError) as error:

@@ -272,7 +272,7 @@ class Remuxer:
             live: the time since the last packet of the source before has passed in the media, too.
 
         Raises:
-            InvalidInput: the container can carry nothing of it.
+            InvalidInput: the container can carry nothing of it, or does not accept a stream.
             SourceBroke: it broke.
         """
         from av.error import FFmpegError
@@ -280,8 +280,10 @@ class Remuxer:
         failure: Exception | None = None
         with closing(source):
             streams = self.choose(source, name)
-            self._segmenter.start(streams)
-
+            try:
+                self._segmenter.start(streams)
+            except FFmpegError as error:  # a muxer does not accept what a stream says about itself
+                raise InvalidInput(f"{name} cannot be written: {reason(error)}") from error
             arriving = ((track, packet) for track, packet in self._arriving(source, live) if track in streams)
             added = (self._segmenter.add(track, packet) for track, packet in fill_first_dts(arriving))
             for steps in (chain.from_iterable(added), self._segmenter.end()):

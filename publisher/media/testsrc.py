@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from av.stream import Stream
     from av.video.frame import VideoFrame
 
-N = TypeVar("N", int, float, Fraction)
+N = TypeVar("N", float, Fraction)
 
 NAME: Final = "testsrc"
 AUDIO_RATE: Final = 48_000
@@ -43,6 +43,7 @@ BITS_PER_PIXEL: Final = 0.12
 """Bits for each pixel of each frame, where no bitrate is given: the clocks are sharp, the rest is good enough."""
 
 MIN_BITRATE: Final = 100_000
+TONE_HZ: Final = 440
 TONE_BITRATE: Final = 64_000
 PRESET: Final = "superfast"
 
@@ -62,7 +63,6 @@ class TestOptions:
         gop: from keyframe to keyframe, in seconds.
         bitrate: of the picture, in bits per second; ``None``: by its size.
         audio: the codec of the tone, ``"aac"`` or ``"opus"``; ``None``: no tone.
-        tone: its frequency, in Hz.
     """
 
     __test__ = False  # pytest takes it for a test by its name
@@ -74,14 +74,13 @@ class TestOptions:
     gop: float = 1.0
     bitrate: int | None = None
     audio: str | None = "aac"
-    tone: int = 440
 
     @classmethod
     def parse(cls, text: str) -> TestOptions:
         """Read ``testsrc``, or ``testsrc:`` and options as in ``size=640x360,rate=25,duration=10s,speed=8``.
 
-        The others are ``gop=1s``, ``bitrate=500k``, ``audio=opus`` (or ``aac``, ``none``) and ``tone=440``;
-        ``speed=max`` is without pacing.
+        The others are ``gop=1s``, ``bitrate=500k`` and ``audio=opus`` (or ``aac``, ``none``). ``speed=max`` is without
+        pacing.
 
         Raises:
             InvalidInput: an option is unknown, doubled or has no sensible value.
@@ -197,7 +196,7 @@ class TestSource:
     def _tones(self) -> Iterator[AudioFrame]:
         if self._options.audio is None:
             return
-        tone = f"frequency={self._options.tone}:beep_factor=4:sample_rate={AUDIO_RATE}:samples_per_frame={SAMPLES}"
+        tone = f"frequency={TONE_HZ}:beep_factor=4:sample_rate={AUDIO_RATE}:samples_per_frame={SAMPLES}"
         graph = _generator("sine", tone, "aformat", "sample_fmts=fltp")
         while True:
             sound = cast("AudioFrame", graph.pull())
@@ -255,10 +254,6 @@ def _parse_audio(text: str) -> str | None:
     return None if text == "none" else text
 
 
-def _parse_tone(text: str) -> int:
-    return _checked(int(text), 20, 20_000, " Hz")
-
-
 def _checked(value: N, least: float, most: float, unit: str) -> N:
     if not least <= value <= most:
         raise InvalidInput(f"it must lie between {least} and {most}{unit}")
@@ -273,7 +268,6 @@ _OPTIONS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "gop": (parse_duration, "1s"),
     "bitrate": (parse_bitrate, "500k"),
     "audio": (_parse_audio, "opus"),
-    "tone": (_parse_tone, "440"),
 }
 """Of each attribute of :class:`TestOptions`: its parser, and an example."""
 

@@ -427,7 +427,7 @@ class MediaReader:
         if self._number is not None and follows and not init and numbers and numbers[0] <= self._number:
             faults[Fault.LOST_AT_SEAM] += 1
         faults[Fault.LOST_INSIDE] += sum(later <= earlier for earlier, later in pairwise(numbers))
-        faults[Fault.NO_TIME] += sum(not part.times for part in parts)
+        faults[Fault.NO_TIME] += sum(not part.has_time for part in parts)
         self._number = numbers[-1] if numbers else self._number
         if not faults[Fault.NOT_FRAGMENTED]:
             self._init = init or self._init

@@ -170,6 +170,8 @@ def frames(
     kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
     if not kinds:
         raise InvalidInput("frames() needs video, audio or both")
+    if when_full not in ("wait", "drop"):
+        raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
     if format is not None:
         _check_format(format)
     if reconnect:

@@ -46,10 +46,6 @@ _TICK: Final = Fraction(1, CLOCK_HZ)
 Slot: TypeAlias = int
 """Which stream this is, from segment to segment: see :func:`_slot`."""
 
-_OTHER_FORMATS: Final = "mpegts,matroska,flv,ogg,aac,mp3,ac3,eac3,flac,wav,h264,hevc,mpeg,mpegvideo,ivf,nut,avi"
-"""What else may be read if libavformat recognises it. Playlists are not among it, since they open other files, nor is
-MP4, which is recognised here."""
-
 
 class NotMedia(TrickleError):
     """A segment's bytes are no media that can be read."""
@@ -291,7 +287,7 @@ _RAW: Final = " (--raw, or another ending, takes any bytes)"
 
 
 class Joiner:
-    """Joins segments of media: MPEG-TS, MP4, and what else PyAV recognises.
+    """Joins segments of MPEG-TS or MP4.
 
     Fragmented MP4 whose later segments come without an init segment is read with the last one that was seen. Pictures
     that refer to others which were lost are left out, so that nothing in the file is broken. What was lost stays open
@@ -372,15 +368,15 @@ class Joiner:
         data.seek(0)
         kind = sniff(data.read(SNIFF_BYTES))
         data.seek(0)
-        # Probing would need more of the first bytes than a short segment has.
-        options = {} if kind in FORMATS else {"format_whitelist": _OTHER_FORMATS}
+        if kind not in FORMATS:
+            raise NotMedia("it is neither MPEG-TS nor MP4")
         try:
             if kind is Container.FMP4:
                 content = SampleGuard().feed(data.read())
                 init = init_segment(content)
                 self._init = init or self._init
                 data = io.BytesIO(content if init else self._init + content)
-            container = av.open(data, mode="r", format=FORMATS.get(kind), options=options)
+            container = av.open(data, mode="r", format=FORMATS[kind])
             with ExitStack() as opened:
                 opened.enter_context(container)
                 tracks = _tracks(container)

@@ -67,12 +67,10 @@ class Track:
     Attributes:
         number: its id.
         timescale: ticks per second of its times; 1 if the header has none.
-        handler: ``b"vide"``, ``b"soun"``, or another code of four letters.
     """
 
     number: int
     timescale: int
-    handler: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +79,11 @@ class Fragment:
 
     Attributes:
         number: the sequence number of its ``mfhd``, which counts up from fragment to fragment.
-        times: decoding time of the first sample (``tfdt``), in ticks, by track number.
+        has_time: it says when the first sample of a track is decoded (``tfdt``).
     """
 
     number: int
-    times: dict[int, int]
+    has_time: bool
 
 
 def boxes(data: Buffer) -> Iterator[Box]:
@@ -138,8 +136,7 @@ def tracks(init: Buffer) -> list[Track]:
             # Both headers begin with a version, on which the width of two times before the number depends.
             header, media = find_box(item.body, b"tkhd"), find_box(item.body, b"mdia", b"mdhd")
             ident, scale = (number(part, 20 if part[:1] == b"\1" else 12, 4) for part in (header, media))
-            handler = find_box(item.body, b"mdia", b"hdlr")[8:12]
-            found.append(Track(ident, max(1, scale), handler))
+            found.append(Track(ident, max(1, scale)))
     return found
 
 
@@ -147,14 +144,9 @@ def fragments(data: Buffer) -> Iterator[Fragment]:
     """Yield the fragments among the boxes of a segment."""
     for item in boxes(data):
         if item.kind == b"moof":
-            times = {}
-            for part in boxes(item.body):
-                if part.kind == b"traf":
-                    begin = find_box(part.body, b"tfdt")
-                    if len(begin) >= 8:
-                        track = number(find_box(part.body, b"tfhd"), 4, 4)
-                        times[track] = number(begin, 4, 8 if begin[0] == 1 else 4)
-            yield Fragment(number(find_box(item.body, b"mfhd"), 4, 4), times)
+            parts = (part.body for part in boxes(item.body) if part.kind == b"traf")
+            has_time = any(len(find_box(part, b"tfdt")) >= 8 for part in parts)
+            yield Fragment(number(find_box(item.body, b"mfhd"), 4, 4), has_time)
 
 
 def fragment_samples(data: Buffer) -> int:
@@ -286,17 +278,9 @@ class TsPacket:
         return bool(self._flags & 0x80)
 
     @property
-    def is_random_access(self) -> bool:
-        """The random access indicator is set: decoding can begin here."""
-        return bool(self._flags & 0x40)
-
-    @property
-    def pcr(self) -> int | None:
-        """The program clock reference, in ticks of 27 MHz; ``None`` if the packet has none."""
-        field = self.adaptation
-        if not self._flags & 0x10 or len(field) < 7:
-            return None
-        return (int.from_bytes(field[1:5]) << 1 | field[5] >> 7) * 300 + ((field[5] & 1) << 8 | field[6])
+    def has_clock(self) -> bool:
+        """There is a program clock reference (PCR), in the first bytes behind the flags."""
+        return bool(self._flags & 0x10) and len(self.adaptation) >= 7
 
     @property
     def _flags(self) -> int:

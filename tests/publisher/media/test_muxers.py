@@ -179,7 +179,7 @@ def pids(data: bytes) -> list[int]:
 
 def clocks(data: bytes) -> set[int]:
     """The PIDs of packets with a clock reference."""
-    return {packet.pid for packet in ts_packets(data) if packet.pcr is not None}
+    return {packet.pid for packet in ts_packets(data) if packet.has_clock}
 
 
 def remuxed(clip: Path, kinds: tuple[str, ...] = ("video", "audio"), muxer: Muxer | None = None) -> list[bytes]:

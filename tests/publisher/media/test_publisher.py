@@ -18,8 +18,17 @@ from av.video.frame import VideoFrame
 
 from tests.publisher.media.clips import decode, make_clip
 from tests.support.server import RunningServer
+from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.muxers import ContainerName
-from tricklecast.publisher.media.publisher import PICTURES_AHEAD, FramesDropped, MediaPublisher
+from tricklecast.publisher.media.publisher import (
+    ITEMS_AHEAD,
+    PICTURES_AHEAD,
+    FramesDropped,
+    MediaPublisher,
+    _Item,
+    _Pipeline,
+)
+from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.media.frames import frames
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
@@ -179,6 +188,15 @@ async def test_a_stream_that_was_not_announced_begins_with_the_next_segment(serv
     kinds = [sorted(decode(segment, "mpegts").times) for segment in segments]
     assert kinds[0] == ["video"]
     assert kinds[-1] == ["audio", "video"]
+
+
+def test_what_waits_for_another_stream_has_a_limit() -> None:
+    """Whatever times of capture a program gives: a sound that does not come cannot fill the memory."""
+    pipeline = _Pipeline(Segmenter(), {"video", "audio"}, Encoding(preset="ultrafast"), Fraction(25))
+    items = (_Item("video", picture(number), 0, number, TICK) for number in range(ITEMS_AHEAD))
+    *before, last = [pipeline.feed(item) for item in items]
+    assert not any(before)
+    assert last
 
 
 async def test_pictures_are_dropped_where_the_encoder_is_too_slow(

@@ -328,6 +328,16 @@ def test_a_source_that_breaks_loses_nothing_that_was_read(tmp_path: Path) -> Non
     assert 50 < len(decoded.hashes["video"]) < 150
 
 
+def test_a_stream_that_says_nonsense_about_itself_is_refused(tmp_path: Path) -> None:
+    """By an error that names the source."""
+    data = bytearray(make_clip(tmp_path / "clip.mp4", seconds=0.2, audio=None).read_bytes())
+    parameters = data.index(b"avcC") + 4
+    data[parameters + 6 : parameters + 8] = b"\xff\xff"  # the length of the first ones
+    source = open_media(io.BytesIO(data), "it")
+    with pytest.raises(InvalidInput, match="it cannot be written: Invalid data"):
+        list(Remuxer(Segmenter(), warn=print).steps(source, "it"))
+
+
 def test_the_end_of_a_segment_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As any packet of it may: by the same error."""
     segmenter = Segmenter()

@@ -66,14 +66,13 @@ def video(packet: Packet[Stream]) -> bool:
         ("clip.mp4", {}, {"fresh": False}),
         ("clip.mp4", {}, {"format_": "mp4"}),
         ("open.ts", {"open_gop": True}, {}),
-        ("hevc.mp4", {"video": "libx265"}, {}),
-        ("hevc.mp4", {"video": "libx265"}, {"format_": "mp4"}),
         ("hevc-open.ts", {"video": "libx265", "open_gop": True}, {}),
+        ("hevc.mp4", {"video": "libx265"}, {"format_": "mp4"}),
+        ("ac3.mp4", {"audio": "ac3"}, {}),
         ("mpeg2.ts", {"video": "mpeg2video", "audio": "mp2"}, {}),
         ("mpeg4.ts", {"video": "mpeg4", "audio": "libmp3lame"}, {}),
         ("opus.mp4", {"audio": "libopus"}, {}),
         ("opus.mp4", {"audio": "libopus"}, {"format_": "mp4"}),
-        ("ac3.mp4", {"audio": "ac3"}, {}),
         ("mute.mp4", {"audio": None}, {}),
         ("sound.mp4", {"video": None}, {"length_s": 1.0}),
         ("sound.mp4", {"video": None}, {"length_s": 1.0, "format_": "mp4"}),
@@ -104,8 +103,10 @@ def test_well_made_segments_are_fine(clip: Clip, name: str, options: dict[str, A
         assert judgement.finding("decodes").level is Level.OK
 
 
-@pytest.mark.parametrize("rate", [Fraction(30_000, 1001), Fraction(24_000, 1001), Fraction(60_000, 1001)])
-@pytest.mark.parametrize("format_", ["mpegts", "mp4"])
+@pytest.mark.parametrize(
+    ("rate", "format_"),
+    [(Fraction(30_000, 1001), "mpegts"), (Fraction(24_000, 1001), "mp4"), (Fraction(60_000, 1001), "mp4")],
+)
 def test_broken_frame_rates_are_fine(tmp_path: Path, rate: Fraction, format_: str) -> None:
     """Frames of 1001 / 30000 s do not fall on whole ticks, and frames of sound at 44.1 kHz do not either."""
     segments = cut(odd_clip(tmp_path / "clip.mp4", rate), format_=format_)

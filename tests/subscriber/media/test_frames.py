@@ -292,6 +292,8 @@ async def test_errors_of_the_subscription_are_raised(url: str) -> None:
                 await reader.next()
     with pytest.raises(InvalidInput, match="video, audio or both"):
         frames(url, video=False)
+    with pytest.raises(InvalidInput, match="'wait' or 'drop'"):
+        frames(url, when_full="block")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("format", ["rgb", "yuv410p", "vaapi"])

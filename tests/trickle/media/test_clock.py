@@ -221,6 +221,7 @@ class Picture:
         return small
 
 
+@few_walks
 @given(unix_ms=clock_times, width=st.integers(160, 400), height=st.integers(90, 300))
 @example(unix_ms=0, width=160, height=90)
 @example(unix_ms=2**TIME_BITS - 1, width=1920, height=1080)
@@ -253,6 +254,7 @@ def test_a_clock_survives_being_scaled_down(unix_ms: int, divisor: int) -> None:
     assert Picture(unix_ms, 320, 180).scaled(divisor).read() == unix_ms
 
 
+@few_walks
 @given(unix_ms=clock_times, black=st.integers(0, 100), contrast=st.integers(60, 155))
 def test_a_clock_survives_a_change_of_brightness(unix_ms: int, black: int, contrast: int) -> None:
     """Black and white are what is darkest and brightest in it."""
@@ -277,6 +279,7 @@ def test_noise_never_makes_another_time(unix_ms: int, seed: int, noise: int) -> 
     assert picture.read() in (unix_ms, None)
 
 
+@few_walks
 @given(
     unix_ms=clock_times,
     flipped=st.lists(st.integers(0, ROWS * COLUMNS - 1), min_size=1, max_size=ROWS * COLUMNS, unique=True),
