@@ -308,7 +308,8 @@ class FrameReader:
             for frame in await to_thread.run_sync(lambda: list(self._decoding.flush())):
                 await self._put(frame)
         if self._reconnects:
-            # A life that ended without a frame for us is not the one of that position: then its newest segment is new.
+            # A subscriber waits at the end of the life that it knows. If it ended without a segment, another life
+            # has begun and ended meanwhile: all of that one is new.
             is_other = is_ended and self._failures and isinstance(self._start, Position)
             self._start = "current" if is_other else subscriber.position or self._start
             if is_ended and self._is_in_life:
