@@ -133,7 +133,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"measurements of each [{ROUNDS}]")
     parser.add_argument("--quick", action="store_true", help="one round of a tenth: that it works, not what it costs")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only works whose name contains this, as 'publish 64'")
     asked = parser.parse_args()
+    works = [work for work in WORKS if asked.only in work.name]
+    if not works:
+        parser.error(f"no work is called {asked.only!r}: {', '.join(work.name for work in WORKS)}")
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(f"load average {os.getloadavg()[0]:.1f} at the start")
     found, missing = clients()
@@ -142,7 +146,7 @@ def main() -> int:
     cores = Cores.choose()
     table = Table("work", "unit", *found, *(f"tricklecast / {name}" for name in found if name != "tricklecast"))
     try:
-        for work in WORKS:
+        for work in works:
             scaled = _scaled(work, 10) if asked.quick else work
             taken: dict[str, list[float]] = {name: [] for name in found}
             for number in range(1 if asked.quick else asked.rounds):

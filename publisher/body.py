@@ -1,7 +1,7 @@
 """A request's body that is written while it is being sent, and kept so that it can be sent again.
 
 One writer at a time. As long as the connection takes what is written, a chunk goes from the writer's own task straight
-to the socket. Only a chunk for which the socket has no room is left to the request's task.
+to the socket. Only where the socket has no room, the writer waits until the request's task has found some.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import anyio
 import anyio.lowlevel
 import httpx
 
+from tricklecast.trickle.client.tasks import Changes
 from tricklecast.trickle.client.transport import BodyWriter, LiveBody
 
 CHUNK_OVERHEAD: Final = 64
 """Counted on top of each chunk's bytes: about what CPython needs to keep it, so that small ones cannot add up."""
 
-BURST: Final = 64
-"""So many kept chunks are sent again before other tasks get their turn."""
+BURST: Final = 16
+"""After so many chunks other tasks get their turn: a millisecond, for chunks of 64 KiB."""
 
 
 class Body:
@@ -47,7 +47,7 @@ class Body:
         self._resting = False
         self._stopped = False
         self._writers = 0
-        self._changed = anyio.Event()
+        self._changed = Changes()
 
     @property
     def count(self) -> int:
@@ -84,7 +84,7 @@ class Body:
         """
         writer = self._writers
         while self._is_open_to(writer) and not self._has_room(len(chunk) + CHUNK_OVERHEAD):
-            await self.wait()
+            await self._changed.wait()
         if not self._is_open_to(writer):
             return False
         at, live = self.count, self._is_live
@@ -92,15 +92,16 @@ class Body:
         self._held_bytes += len(chunk) + CHUNK_OVERHEAD
         self.handed += len(chunk)
         self.over = last
-        if self._sending is not None and self._sending.write_now(chunk, at, last=last):
-            await anyio.lowlevel.checkpoint()
+        self._push()
+        if not self._lacks(at):
+            if not self.count % BURST:
+                await anyio.lowlevel.checkpoint()
             return self._is_open_to(writer)
-        self.notify()
         try:
             if not live:
                 await anyio.lowlevel.checkpoint()
             while live and self._is_open_to(writer) and not self._resting and self._lacks(at):
-                await self.wait()
+                await self._changed.wait()
         except BaseException:
             if self._is_open_to(writer) and (self._sending is None or self._sending.taken <= at):
                 self._chunks.pop()
@@ -127,13 +128,13 @@ class Body:
     def end(self) -> None:
         """No chunk follows."""
         self.over = True
-        self.notify()
+        self._push()
 
     async def flush(self) -> bool:
         """Wait until the end was handed over in the way of :meth:`put`, with the same result."""
         writer, live = self._writers, self._is_live
         while live and self._is_open_to(writer) and not self._resting and not (self._sending and self._sending.ended):
-            await self.wait()
+            await self._changed.wait()
         return self._is_open_to(writer)
 
     def stop(self) -> None:
@@ -142,14 +143,13 @@ class Body:
         self._let_go_of(self.count)
         self.notify()
 
-    async def wait(self) -> None:
+    async def changed(self) -> None:
         """Wait for the next change."""
         await self._changed.wait()
 
     def notify(self) -> None:
         """Something has changed."""
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.notify()
 
     def chunk(self, at: int) -> bytes:
         """The chunk with this number, counted from 0; it must still be held."""
@@ -159,6 +159,11 @@ class Body:
         """So many chunks were written to the connection under way."""
         if not self._retaining:
             self._let_go_of(count)
+
+    def _push(self) -> None:
+        if self._sending is not None:
+            self._sending.push()
+        self._changed.notify()
 
     def _let_go_of(self, count: int) -> None:
         while self._let_go < count:
@@ -200,21 +205,11 @@ class Sending(LiveBody):
         self._body = body
         self._begun = begun
         self._writer: BodyWriter | None = None
+        self._waits = False  # for resume()
+        self._has_last = False  # the transport has taken the end with the last chunk
 
-    def write_now(self, chunk: bytes, at: int, *, last: bool = False) -> bool:
-        """Write a chunk in the task of its writer; ``False`` if it has to wait for others, or for room."""
-        if self._writer is None or not self.written == self.taken == at:
-            return False
-        self._take(chunk)
-        if not self._writer.write(chunk, last=last):
-            return False  # the request's task, which waits for the body's next change, waits for room
-        self._confirm()
-        if last:
-            self._end()
-        return True
-
-    async def write_to(self, writer: BodyWriter) -> None:
-        """Write the body; called by the transport.
+    def start(self, writer: BodyWriter) -> None:
+        """Write the body to a connection; see :class:`LiveBody`.
 
         Raises:
             httpx.WriteError: the request is made again, for the sake of authentication, and the body is not held.
@@ -222,29 +217,41 @@ class Sending(LiveBody):
         if not self._body.held:
             raise httpx.WriteError("the body cannot be sent again")
         self.sent = self.taken = self.written = 0
-        self._writer = writer
-        try:
-            await self._write(writer)
-        finally:
-            self._writer = None  # the request is over: its connection takes nothing more
+        self._writer, self._waits, self._has_last, self.ended = writer, False, False, False
+        self.push()
+        self._body.notify()
 
-    async def _write(self, writer: BodyWriter) -> None:
-        while True:
-            if self.written < self.taken:
-                if not await writer.flush():
-                    return
-                self._confirm()
-                self._body.notify()
-            elif self.taken < self._body.count:
-                if writer.write(self._take(self._body.chunk(self.taken))):
-                    self._confirm()
-                    if self.written == self._body.count or not self.written % BURST:
-                        self._body.notify()
-                        await anyio.lowlevel.checkpoint()
-            elif self._body.over:
-                return self._end()
-            else:
-                await self._body.wait()
+    def resume(self) -> None:
+        """See :class:`LiveBody`."""
+        self._waits = False
+        if self.written < self.taken:
+            self._confirm()
+        self.push()
+        self._body.notify()
+
+    def detach(self) -> None:
+        """See :class:`LiveBody`."""
+        self._writer = None
+
+    def push(self) -> None:
+        """Write what was handed over, as far as there is room."""
+        body, writer, first = self._body, self._writer, self.taken
+        if writer is None or self._waits:
+            return
+        while self.taken < body.count:
+            if self.taken - first == BURST:
+                self._waits = True
+                return writer.pause()
+            chunk = self._take(body.chunk(self.taken))
+            self._has_last = body.over and self.taken == body.count
+            if not writer.write(chunk, last=self._has_last):
+                self._waits = True
+                return
+            self._confirm()
+        if body.over and not self.ended:
+            if not self._has_last:
+                writer.end()
+            self._end()
 
     def __aiter__(self) -> Sending:
         return self
@@ -258,7 +265,7 @@ class Sending(LiveBody):
             if self._body.over:
                 self._end()
                 raise StopAsyncIteration
-            await self._body.wait()
+            await self._body.changed()
         return self._take(self._body.chunk(self.taken))
 
     def _take(self, chunk: bytes) -> bytes:

@@ -112,7 +112,8 @@ class Publisher:
         url: the channel, ``http[s]://host:port/trickle/CHANNEL``.
         content_type: the media type of the segments.
         start: ``"resume"`` goes on where the channel is (the server is asked; a new channel begins at 0),
-            ``"reset"`` does the same and closes what an earlier publisher left open; a number begins there.
+            ``"reset"`` does the same and closes what an earlier publisher left open. A number begins there; the server
+            skips those between. If the channel is beyond it already, the first use raises ``Superseded``.
         takeover: publish even if another client publishes to the channel at the moment. Otherwise the first use
             raises :exc:`~tricklecast.trickle.errors.ChannelBusy`, if the server can tell.
         preconnect: how many requests are opened ahead: 0, 1 or 2. More than two the server would not take: it accepts

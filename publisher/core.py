@@ -370,8 +370,10 @@ class Plan:
         if exposed and not self.keeps_keys:
             return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
         reset, final = ticket.reset or numbering.leaps(ticket.seq), ticket.final or ticket.exposed != exposed
-        now = replace(ticket, life=numbering.life, confirmed=numbering.confirmed, numbering=self._life)
-        return replace(now, exposed=exposed, reset=reset, final=final)
+        return Ticket(
+            *(ticket.seq, ticket.key, ticket.attempt, reset, exposed, final),
+            *(numbering.life, numbering.confirmed, self._life),
+        )
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Decision:
         """``POST /{channel}/{seq}`` was answered or lost."""
@@ -539,6 +541,7 @@ class Numbering:
         self._flowed = -1 if start is None else start - 1
         self._head = -1
         self._epoch: int | None = None
+        self._chosen = start
         self._unsettled: set[int] = set()
         self._loose: deque[int] = deque(maxlen=LOOSE)
 
@@ -619,15 +622,15 @@ class Numbering:
                 self.begin_life()
             return None
         if older is not None and epoch is not None and epoch > older:
-            return f"the channel was ended and begun again, by another client (epoch {epoch}, not {older})"
+            return f"another client ended the channel and began it again (epoch {epoch}, not {older})"
         if head > self.newest + 1:
-            return f"the head is {head}, and nothing was published here beyond {self.newest}"
+            return f"another client has published up to {head - 1}; this publisher has come to {self.newest}"
         if head <= since - (0 if exact else BACKWARDS):
             if unwritten or head - 1 in self._unsettled or head - 1 in self._loose:
                 self.begin_life()
                 self._head = head
                 return None
-            return f"the head is {head}, and {since} was published here before: another client has it by now"
+            return f"another client has begun the channel anew: its head is {head}, {since} was published before"
         self._head = max(self._head, head)
         return None
 
@@ -641,12 +644,18 @@ class Numbering:
     def move(self, seq: int, head: int, *, begun: bool) -> int | None:
         """A seq lies too far ahead; returns where it goes instead, ``None`` if it is right and only came too early.
 
-        Only the first segment of all may have begun at a wrong place. What was numbered after it follows it.
+        Only the first segment of all may have begun at a wrong place. What was numbered after it follows it. If the
+        program chose its number, it is sent once more with a reset: with that a server takes any number from its head
+        on.
         """
         assert self.next is not None, "a ticket was handed out"
         out_of_line = seq >= self.next
         first = self.confirmed < 0 and self.life == 0 and seq <= min(self._unsettled, default=seq)
         if not out_of_line and not first:
+            return None
+        chosen, self._chosen = self._chosen, None
+        if first and seq == chosen and head < seq:
+            self._head = head
             return None
         if first and not out_of_line:
             self.next = head  # whatever was numbered after it is out of line now

@@ -10,8 +10,8 @@
     async with Publisher(url, on_event=on_event) as publisher:
         ...
 
-The callback runs in the event loop, between two steps of the publisher: it must not block. The same events go to the
-logger ``tricklecast.publisher``.
+The callback runs in the event loop, between two steps of the publisher: it must not block. The ``str()`` of an event is
+a sentence; the same sentences go to the logger ``tricklecast.publisher``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tricklecast.publisher.core import Receipt
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import SegmentDropped, TrickleError
 
 logger: Final = logging.getLogger("tricklecast.publisher")
 logger.addHandler(logging.NullHandler())  # a program that has not set up logging sees nothing of it
@@ -34,12 +34,18 @@ class SegmentBegun:
 
     seq: int
 
+    def __str__(self) -> str:
+        return f"segment {self.seq} begins"
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentPublished:
     """The server has confirmed a segment."""
 
     receipt: Receipt
+
+    def __str__(self) -> str:
+        return f"segment {self.receipt.seq} is published ({self.receipt.sent} bytes)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,12 @@ class SegmentLost:
 
     seq: int | None
     error: Exception
+
+    def __str__(self) -> str:
+        if isinstance(self.error, SegmentDropped):
+            return str(self.error)
+        name = "a segment" if self.seq is None else f"segment {self.seq}"
+        return f"{name} is lost: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +83,18 @@ class Retrying:
     attempt: int
     seq: int | None = None
 
+    def __str__(self) -> str:
+        return f"{self.error}; attempt {self.attempt + 1} in {self.delay_s:.2f} s"
+
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
     """The server does not answer, or a connection to it broke. Told once, until :class:`Reconnected`."""
 
     error: TrickleError
+
+    def __str__(self) -> str:
+        return f"the server does not answer: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,9 @@ class Reconnected:
 
     outage_s: float
 
+    def __str__(self) -> str:
+        return f"the server answers again, after {self.outage_s:.1f} s"
+
 
 @dataclass(frozen=True, slots=True)
 class Renumbered:
@@ -97,12 +118,18 @@ class Renumbered:
     old: int
     new: int
 
+    def __str__(self) -> str:
+        return f"segment {self.old} is published as segment {self.new}"
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """Nothing more can be published: ``Superseded``, ``ChannelBusy``, ``ChannelEnded``, ``Refused`` and so on."""
 
     error: Exception
+
+    def __str__(self) -> str:
+        return f"nothing more can be published: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +143,10 @@ class Finished:
 
     ended: bool
     unconfirmed: tuple[int, ...]
+
+    def __str__(self) -> str:
+        end = "the channel is ended" if self.ended else "the channel stays open"
+        return f"{end}; not confirmed: {', '.join(map(str, self.unconfirmed))}" if self.unconfirmed else end
 
 
 PublisherEvent: TypeAlias = (

@@ -95,7 +95,7 @@ def _client_name() -> str:
 def _who_else(error: ChannelBusy | Superseded) -> str:
     """Which other client publishes, and what the user can do about it."""
     if isinstance(error, Superseded):
-        return f"another publisher has taken over this channel: {error}"
+        return f"another publisher has taken over this channel{error.where}"
     who = error.publisher or "another client"
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - error.publishing_s))
     return f"{who} publishes to this channel since {since}; --takeover publishes in its place"

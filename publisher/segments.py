@@ -30,6 +30,7 @@ from tricklecast.publisher.events import (
 )
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.answers import Lost, Outcome, exchange
+from tricklecast.trickle.client.tasks import Changes, clock
 from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,
@@ -84,7 +85,6 @@ class Requests:
         """Publish a segment. Returns early if the server answers early."""
         headers = {
             "Content-Type": self._content_type,
-            "Transfer-Encoding": "chunked",
             wire.IDEMPOTENCY_KEY: ticket.key,
             **self._polite,
         }
@@ -116,10 +116,7 @@ class Requests:
         body: Sending | None = None,
     ) -> Outcome:
         attempts = {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
-        request = self._http.build_request(method, url, headers=headers | attempts)
-        if body is not None:
-            request.stream = body
-        outcome = await exchange(self._http, request, seq=seq)
+        outcome = await exchange(self._http, method, url, headers | attempts, body=body, seq=seq)
         return outcome if isinstance(outcome, Lost) else outcome.answer
 
 
@@ -139,7 +136,7 @@ class Segment:
         self._entered_at = 0.0
         self._first_byte_s: float | None = None
         self._upload: Upload | None = None  # its request, once there is something to send
-        self._done = anyio.Event()
+        self._done = Changes()
         self._result: Receipt | Exception | None = None
         self._seen = False  # its writer knows the result, or has asked for it
 
@@ -168,7 +165,7 @@ class Segment:
         if self._is_entered:
             raise LocalProtocolError("a segment is entered once")
         await self._segments.enter(self)
-        self._is_entered, self._entered_at = True, anyio.current_time()
+        self._is_entered, self._entered_at = True, self._segments.now()
         return self
 
     async def __aexit__(
@@ -187,7 +184,7 @@ class Segment:
                 if self._wait:
                     await self.settled()
         finally:
-            if not handed_over:
+            if not handed_over and self._result is None:
                 self._segments.give_up(self, ClosedHere("the segment was cut off"))
 
     async def write(self, chunk: bytes) -> None:
@@ -232,7 +229,8 @@ class Segment:
         """
         self._check_entered()
         self._seen = True
-        await self._done.wait()
+        while self._result is None:
+            await self._done.wait()
         return self.receipt
 
     def _check_entered(self) -> None:
@@ -294,6 +292,7 @@ class Segments:
         retain_bytes: int,
     ) -> None:
         self.failure: Exception | None = None
+        self.now = anyio.current_time
         self._plan = plan
         self._requests = requests
         self._drops = drops
@@ -311,7 +310,7 @@ class Segments:
         self._idle_since = 0.0
         self._locating = False
         self._deleting = 0
-        self._changed = anyio.Event()
+        self._changed = Changes()
         self._counts: Counter[str] = Counter()
         self._last_error: Exception | None = None
 
@@ -388,7 +387,8 @@ class Segments:
     def start(self, start: StartTask) -> None:
         """Open the preconnects, in tasks that ``start`` makes."""
         self._start = start
-        self._idle_since = anyio.current_time()
+        self.now = clock()
+        self._idle_since = self.now()
         self.open_ahead()
 
     def open_ahead(self) -> None:
@@ -403,15 +403,16 @@ class Segments:
         """End the preconnect as an empty segment whenever nothing was sent for so many seconds; never returns."""
         while True:
             await anyio.sleep_until(self._idle_since + every_s)
-            if anyio.current_time() < self._idle_since + every_s:
+            if self.now() < self._idle_since + every_s:
                 continue
-            self._idle_since = anyio.current_time()
+            self._idle_since = self.now()
             idle = all(segment._upload is None for segment in self._pending)
             if idle and not self._plan.uncertain and self._accepting and self.error is None:
                 segment = Segment(self, wait=True)
                 segment._entered_at = self._idle_since
                 self.bind(segment).body.end()
-                await segment._done.wait()
+                while segment._result is None:
+                    await segment._done.wait()
 
     async def finish(self, limit_s: float, *, tell: bool) -> tuple[int, ...]:
         """Take no more segments: those being written are cut off, those that were ended get ``limit_s`` seconds.
@@ -503,7 +504,7 @@ class Segments:
             upload.body.stop()
             if upload in self._ahead:
                 self._ahead.remove(upload)
-            if upload.segment is not None:
+            if upload.segment is not None and upload.segment._result is None:
                 self._settle(upload.segment, self.error or ClosedHere("the segment was cut off"))
             self._notify()
 
@@ -513,7 +514,7 @@ class Segments:
             if self._stopped or self.error is not None:
                 return False
             upload.body.rest()
-            if anyio.current_time() < self._pause_until:
+            if self.now() < self._pause_until:
                 with anyio.CancelScope(deadline=self._pause_until):
                     await self._changed.wait()
             else:
@@ -534,18 +535,18 @@ class Segments:
         An older segment that has to be sent again goes first: a channel that begins anew begins at its first byte.
         """
         seq, plan = upload.ticket.seq, self._plan
-        if plan.uncertain or self._stopped or self.error is not None or anyio.current_time() < self._pause_until:
+        if plan.uncertain or self._stopped or self.error is not None or self.now() < self._pause_until:
             return False
         others = (segment._upload for segment in self._pending if segment._upload is not None)
         return plan.numbering.may_open(seq) and not any(other.resting and other.ticket.seq < seq for other in others)
 
     async def _attempt(self, upload: Upload) -> bool:
         """Make one request; whether another one is to follow."""
-        begun_at = anyio.current_time()
+        begun_at = self.now()
         body, ticket = upload.body, upload.ticket
         sending = body.send(lambda: self._on_begun(upload))
         outcome = await self._requests.post(ticket, sending)
-        lived_s = anyio.current_time() - begun_at
+        lived_s = self.now() - begun_at
         progress = Progress(sending.sent, sending.ended, lived_s, body.handed, body.over, body.held)
         self._note(outcome)
         decision = self._plan.on_post(ticket, outcome, progress)
@@ -563,7 +564,7 @@ class Segments:
             case RetryAfter(delay_s, exposed, holds):
                 upload.ticket = ticket.again(exposed=exposed)
                 if holds:
-                    self._pause_until = max(self._pause_until, anyio.current_time() + delay_s)
+                    self._pause_until = max(self._pause_until, self.now() + delay_s)
             case Resync(delay_s, seq):
                 upload.ticket, holds = ticket.again(seq), False
                 self._report(Renumbered(ticket.seq, seq))
@@ -582,7 +583,7 @@ class Segments:
         upload.touched, upload.resting = True, False
         self._plan.begin(upload.ticket)
         if upload.segment is not None:
-            upload.segment._first_byte_s = anyio.current_time() - upload.segment._entered_at
+            upload.segment._first_byte_s = self.now() - upload.segment._entered_at
             self._report(SegmentBegun(upload.ticket.seq))
         self._notify()
         self.open_ahead()
@@ -602,11 +603,11 @@ class Segments:
     def _settle(self, segment: Segment, result: Receipt | Exception) -> None:
         """A segment was published or lost, unless that was known before."""
         if segment._result is None:
-            self._idle_since = now = anyio.current_time()
+            self._idle_since = now = self.now()
             if isinstance(result, Receipt):
                 result = replace(result, first_byte_s=segment._first_byte_s, answered_s=now - segment._entered_at)
             segment._result = result
-            segment._done.set()
+            segment._done.notify()
             self._report_result(segment, result)
         if segment in self._pending:
             self._pending.remove(segment)
@@ -648,12 +649,12 @@ class Segments:
                 await anyio.sleep_until(self._pause_until)
                 attempt += 1
                 self._counts["retries"] += 1
-                since, begun_at = self._plan.numbering.confirmed, anyio.current_time()
+                since, begun_at = self._plan.numbering.confirmed, self.now()
                 outcome = await self._requests.next(attempt)
                 self._note(outcome)
-                decision = self._plan.on_located(outcome, since, anyio.current_time() - begun_at)
+                decision = self._plan.on_located(outcome, since, self.now() - begun_at)
                 if isinstance(decision, RetryAfter):
-                    self._pause_until = max(self._pause_until, anyio.current_time() + decision.delay_s)
+                    self._pause_until = max(self._pause_until, self.now() + decision.delay_s)
                     if decision.error is not None:
                         self._report(Retrying(decision.error, decision.delay_s, attempt))
                 elif isinstance(decision, Stop):
@@ -688,5 +689,4 @@ class Segments:
 
     def _notify(self) -> None:
         """Something has changed: wake each task that waits for it."""
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.notify()

@@ -33,8 +33,9 @@ from tricklecast.subscriber.core import (
 )
 from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.client.answers import Answer, Auth, Chunks, Lost, Opened, exchange
+from tricklecast.trickle.client.answers import Answer, Auth, Lost, Opened, OtherBody, exchange
 from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.client.transport import ResponseBody
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 
@@ -88,12 +89,14 @@ class Received:
         if self._head_size < COMPARED_BYTES:
             self._head.append(chunk)
             self._head_size += len(chunk)
+        if len(chunk) >= COMPARED_BYTES:
+            self._tail, self._tail_size = [chunk[-COMPARED_BYTES:]], COMPARED_BYTES
+            return
         self._tail.append(chunk)
         self._tail_size += len(chunk)
         if self._tail_size >= 2 * COMPARED_BYTES or len(self._tail) >= COMPARED_BYTES:
             # Chunks of a few bytes are joined, so that this costs little for each of them.
-            last = b"".join(self._tail)[-COMPARED_BYTES:] if len(self._tail) > 1 else chunk
-            self._tail, self._tail_size = [last], min(len(last), COMPARED_BYTES)
+            self._tail, self._tail_size = [b"".join(self._tail)[-COMPARED_BYTES:]], COMPARED_BYTES
 
     def is_like(self, other: Received) -> bool:
         """Whether two readings have the same size, beginning and end."""
@@ -108,15 +111,15 @@ class Source:
     """A response from which a segment is read.
 
     Attributes:
-        response: the response.
-        chunks: its body.
+        answer: the response's head.
+        body: its body.
         requested_at, answered_at: when the GET was made and when its head came, in seconds on a monotonic clock.
         attempt: how many GETs the segment has taken so far.
         first: bytes of the body that were received already and belong to the user.
     """
 
-    response: httpx.Response
-    chunks: Chunks
+    answer: Answer
+    body: ResponseBody | OtherBody
     requested_at: float
     answered_at: float
     attempt: int = 1
@@ -169,7 +172,7 @@ class Preconnect:
             await self._task.stop()
         finally:
             if self.source is not None:
-                await self.source.response.aclose()
+                await self.source.body.aclose()
 
 
 def _headers() -> dict[str, str]:
@@ -182,7 +185,7 @@ def _headers() -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fetcher:
     """Makes the GETs of one subscriber.
 
@@ -195,6 +198,7 @@ class Fetcher:
         runtime: clock, delays and random numbers.
         on_resolved: called with the seq that ``next`` turned out to be.
         headers: of each request.
+        place: the server's address, for errors.
     """
 
     url: ChannelURL
@@ -205,6 +209,10 @@ class Fetcher:
     runtime: Runtime
     on_resolved: Callable[[int], None]
     headers: dict[str, str] = field(default_factory=_headers)
+    place: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = wire.redacted(self.url.root)
 
     def preconnect(self, delay_s: float) -> Preconnect:
         """Begin the GET for the next segment, after ``delay_s`` seconds."""
@@ -214,17 +222,19 @@ class Fetcher:
         """Make one GET; ``None`` if its head did not come within ``wait_s`` seconds."""
         url = self.url.next() if ask.seq is None else self.url.segment(ask.seq)
         headers = self.headers | {wire.ATTEMPT: str(ask.attempt)}
-        # No timeout for reading: waiting is the normal state, and ``wait_s`` bounds it.
-        timeout = httpx.Timeout(None, connect=CONNECT_S)
-        request = self.http.build_request("GET", url, headers=headers, timeout=timeout)
         self.monitor.counts["requests"] += 1
-        place = f"{wire.redacted(self.url.root)}: "
-        found: Opened | Lost | None = None
-        with anyio.move_on_after(wait_s):
-            found = await exchange(
-                self.http, request, seq=ask.seq, place=place, auth=self.auth, stays_open=_has_body(ask)
-            )
-        return found
+        found = await exchange(
+            self.http,
+            "GET",
+            url,
+            headers,
+            limits=httpx.Timeout(wait_s, connect=CONNECT_S),
+            seq=ask.seq,
+            place=f"{self.place}: ",
+            auth=self.auth,
+            stays_open=_has_body(ask),
+        )
+        return None if isinstance(found, Lost) and found.waited_s else found
 
     async def _run(self, pending: Preconnect, delay_s: float | None) -> None:
         while delay_s is not None:
@@ -237,19 +247,17 @@ class Fetcher:
         requested_at = self.runtime.now()
         ask = self.cursor.ask()
         found = await self._get(ask, self.cursor.refresh_after(self.runtime.rng))
-        response = found.response if isinstance(found, Opened) else None
         outcome: Outcome | None = None
         try:
             # No await between the answer and its result: a subscriber that is closed now finds the response.
             outcome = None if pending.abandoned else self._decide(ask, found)
             if isinstance(outcome, Advance):
-                assert response is not None
-                pending.settle(outcome, Source(response, Chunks(response), requested_at, self.runtime.now()))
+                assert isinstance(found, Opened)
+                pending.settle(outcome, Source(found.answer, found.body, requested_at, self.runtime.now()))
                 return None
         finally:
-            if response is not None and pending.source is None:
-                with anyio.CancelScope(shield=True):
-                    await response.aclose()
+            if isinstance(found, Opened) and pending.source is None:
+                await found.body.aclose()
         if isinstance(outcome, End | Stop):
             pending.settle(outcome)
             return None
@@ -314,16 +322,16 @@ class Fetcher:
                     if not (connected and isinstance(lost, ConnectionLost)):
                         return error  # the server process, and all that it held, is gone
                     cause = lost
-                case Opened(answer, response) if is_same(answer, begun, received.size):
-                    source = await self._skip(begun, received, response, requested_at, attempt)
+                case Opened(answer) as opened if is_same(answer, begun, received.size):
+                    source = await self._skip(begun, received, opened, requested_at, attempt)
                     if isinstance(source, Source):
                         self.cursor.resumed()
                         return source
                     if source is None:
                         return error
                     cause = source
-                case Opened(answer, response):
-                    await response.aclose()
+                case Opened(answer, body):
+                    await body.aclose()
                     if answer.status != wire.Status.TOO_MANY_REQUESTS and answer.status < wire.Status.SERVER_ERROR:
                         return error
                     cause, floor_s = answer.error(begun.seq), answer.retry_after_s
@@ -334,31 +342,30 @@ class Fetcher:
             no_fault = False
 
     async def _skip(
-        self, begun: Advance, received: Received, response: httpx.Response, requested_at: float, attempt: int
+        self, begun: Advance, received: Received, opened: Opened, requested_at: float, attempt: int
     ) -> Source | ConnectionLost | None:
         """Drop what the user has; ``None`` if the segment does not begin with it."""
         source: Source | ConnectionLost | None = None
-        chunks, again, chunk = Chunks(response), Received(), b""
+        body, again, chunk = opened.body, Received(), b""
         answered_at = self.runtime.now()
+        body.limit_silence(ANSWER_S)
         try:
             while again.size < received.size:
-                with anyio.fail_after(ANSWER_S):
-                    chunk = await chunks.receive_chunk()
+                chunk = await body.receive_chunk()
                 if not chunk:
                     return None
                 old = chunk[: received.size - again.size]
                 again.add(old)
                 chunk = chunk[len(old) :]
             if again.is_like(received):
-                source = Source(response, chunks, requested_at, answered_at, attempt, chunk)
-        except TimeoutError:
+                source = Source(opened.answer, body, requested_at, answered_at, attempt, chunk)
+        except httpx.ReadTimeout:
             return None
         except httpx.TransportError as error:
             source = ConnectionLost(seq=begun.seq, detail=str(error))
         finally:
             if not isinstance(source, Source):
-                with anyio.CancelScope(shield=True):
-                    await response.aclose()
+                await body.aclose()
         return source
 
 

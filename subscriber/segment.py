@@ -89,6 +89,7 @@ class Segment:
         self._monitor = monitor
         self._on_end = on_end
         self._stall_s = stall_timeout_s
+        source.body.limit_silence(stall_timeout_s)
         self._on_broken = on_broken
         self._received = Received()
         self._unread: list[bytes] = []  # of a read() that was cancelled
@@ -213,28 +214,22 @@ class Segment:
 
     async def _read_on(self, joined: bool) -> bytes:
         """Bytes from the connection; ``b""`` if there are none because it ended, broke or stalled."""
-        chunks = self._source.chunks
-        data: bytes | None = None
-        deadline = float("inf") if self._stall_s is None else anyio.current_time() + self._stall_s
+        body = self._source.body
         try:
-            with anyio.CancelScope(deadline=deadline) as self._scope:
-                data = await (chunks.receive() if joined else chunks.receive_chunk())
+            data = await (body.receive() if joined else body.receive_chunk())
         except httpx.TransportError as error:
             if not self._is_left():
-                self._cut = self._lost(str(error))
+                self._no_fault = isinstance(error, httpx.ReadTimeout)
+                self._cut = self._lost(f"no byte for {self._stall_s:g} s" if self._no_fault else str(error))
             return b""
         except BaseException:
-            if not chunks.is_cancel_safe and not self._is_left():
+            if not body.keeps_cancelled and not self._is_left():
                 # A transport that the user passed: its response is of no use after a cancellation. Ask for the rest.
                 self._no_fault, self._cut = True, self._lost("the read was cancelled")
             raise
-        finally:
-            self._scope = None
-        if data is None and not self._is_left():
-            self._no_fault, self._cut = True, self._lost(f"no byte for {self._stall_s:g} s")
-        elif data == b"":
+        if not data:
             await self._end(Reading.WHOLE)
-        return data or b""
+        return data
 
     async def _resume(self, error: ConnectionLost) -> bytes:
         """Go on behind what was read, or mark the segment as broken."""
@@ -245,7 +240,7 @@ class Segment:
             rest = None
             try:
                 with anyio.CancelScope() as self._scope:
-                    await self._close_response()
+                    await self._source.body.aclose()
                     rest = await self._fetcher.rest(
                         self._begun, self._received, error, self._source.attempt, no_fault=self._no_fault
                     )
@@ -253,7 +248,7 @@ class Segment:
                 self._scope = None
         if rest is None or self._is_left():
             if isinstance(rest, Source):
-                await rest.response.aclose()
+                await rest.body.aclose()
             return b""
         if isinstance(rest, ConnectionLost):
             rest.resume = self.position
@@ -263,7 +258,8 @@ class Segment:
         if not self._no_fault:
             self._monitor.emit(SegmentResumed(self.seq, self._received.size))
         self._source, self._cut, self._no_fault, self._resumed_at = rest, None, False, self._received.size
-        self.truncated = self.truncated or rest.response.headers.get(wire.TRUNCATED)
+        rest.body.limit_silence(self._stall_s)
+        self.truncated = self.truncated or rest.answer.headers.get(wire.TRUNCATED)
         return rest.first
 
     def _lost(self, detail: str) -> ConnectionLost:
@@ -279,8 +275,7 @@ class Segment:
         if self.reading is not Reading.OPEN:
             return
         self.reading = reading
-        trailers = self._source.response.extensions.get("trailers", {})
-        self.truncated = self.truncated or trailers.get(wire.TRUNCATED)
+        self.truncated = self.truncated or self._source.body.trailers.get(wire.TRUNCATED)
         try:
             if self.truncated is not None:
                 self._monitor.emit(SegmentTruncated(self.seq, self.truncated))
@@ -288,8 +283,4 @@ class Segment:
                 self._monitor.emit(SegmentBroken(self.seq, self._received.size, self.broken))
             self._on_end(self)
         finally:
-            await self._close_response()
-
-    async def _close_response(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._source.response.aclose()
+            await self._source.body.aclose()

@@ -196,10 +196,16 @@ class BrokenByPeer(TrickleError):
     what = "the server failed the request"
 
     def __str__(self) -> str:
-        about = "" if self.seq is None else f" (seq {self.seq})"
-        status = "" if self.status is None else f" [{self.status}]"
-        detail = f": {self.detail}" if self.detail else ""
-        return f"{self.what}{about}{status}{detail}"
+        adds = self.detail and self.detail.lower() != self.what
+        return f"{self.what}: {self.detail}{self.where}" if adds else f"{self.what}{self.where}"
+
+    @property
+    def where(self) -> str:
+        """The status and the segment, as far as they are known: " (HTTP 409, segment 19)"."""
+        parts = [] if self.status is None else [f"HTTP {self.status}"]
+        if self.seq is not None and self.seq >= 0:  # "the newest segment" is a negative number on the wire
+            parts.append(f"segment {self.seq}")
+        return f" ({', '.join(parts)})" if parts else ""
 
 
 class ChannelNotFound(BrokenByPeer):
@@ -242,7 +248,7 @@ class Superseded(BrokenByPeer):
         latest: the head, if the server said so.
     """
 
-    what = "the segment is closed, or another publisher has it"
+    what = "another publisher has taken over, or the segment is closed"
 
     def __init__(
         self,
@@ -254,6 +260,9 @@ class Superseded(BrokenByPeer):
     ) -> None:
         super().__init__(status, seq=seq, detail=detail)
         self.latest = latest
+
+    def __str__(self) -> str:
+        return f"{self.detail[:1].lower()}{self.detail[1:] or self.what}{self.where}"
 
 
 class ChannelBusy(BrokenByPeer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from tricklecast.trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
 from tricklecast.trickle.wire import LAST_SEQ
@@ -121,8 +121,7 @@ class ChannelURL:
         return self._url(f"{quote(self.channel, safe='')}/next")
 
     def _url(self, tail: str) -> str:
-        scheme, _, netloc = self.root.partition("://")
-        return urlunsplit((scheme, netloc, f"{self.base_path}/{tail}", self.query, ""))
+        return f"{self.root}{self.base_path}/{tail}" + (f"?{self.query}" if self.query else "")
 
 
 def parse_server_url(url: str) -> str:

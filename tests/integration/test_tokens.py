@@ -68,7 +68,7 @@ def test_a_refusal_is_final(server: LocalServer, arguments: list[str], given: by
     refused = run(*command, given=given)
     assert refused.returncode == 1
     assert b"the server wants a valid token" in refused.stderr
-    assert b"[401]: Token required" in refused.stderr
+    assert b"Token required (HTTP 401)" in refused.stderr
     not_allowed = run(*command, variable=token(trickle={"publish": ["x"]}), given=given)
     assert b"the server does not allow this" in not_allowed.stderr
     assert len(server.records) - before <= 4

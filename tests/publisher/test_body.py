@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.support.peers import run
-from tricklecast.publisher.body import BURST, CHUNK_OVERHEAD, Body
+from tricklecast.publisher.body import BURST, CHUNK_OVERHEAD, Body, Sending
 
 ROOM = 10 + 2 * CHUNK_OVERHEAD
 """What two chunks of five bytes take."""
@@ -340,22 +340,27 @@ def test_flushing_waits_for_a_request_that_has_caught_up(ended: bool) -> None:
 
 
 class Socket:
-    """A writer for a live body, with room for so many chunks until it is flushed."""
+    """A writer for a live body, with room for so many chunks; :meth:`make_room` makes room for as many as wanted."""
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room
-        self.chunks: list[bytes] = []
-        self.flushed = anyio.Event()
-        self.reads = True
+        self.written: list[bytes] = []
+        self.pauses = 0
 
     def write(self, chunk: bytes, *, last: bool = False) -> bool:
-        self.chunks.append(chunk + b"$" * last)
+        self.written.append(chunk + b"$" * last)
         self.room -= 1
         return self.room >= 0
 
-    async def flush(self) -> bool:
-        await self.flushed.wait()
-        return self.reads
+    def end(self) -> None:
+        self.written.append(b"$")
+
+    def pause(self) -> None:
+        self.pauses += 1
+
+    async def make_room(self, sending: Sending) -> None:
+        self.room = 1000
+        sending.resume()
 
 
 def test_a_live_body_is_written_in_the_task_of_its_writer() -> None:
@@ -368,46 +373,56 @@ def test_a_live_body_is_written_in_the_task_of_its_writer() -> None:
         begun: list[int] = []
         sending = body.send(lambda: begun.append(sending.written))
         socket = Socket()
-        assert not sending.write_now(b"early", 1)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sending.write_to, socket)
-            await anyio.wait_all_tasks_blocked()
-            assert socket.chunks == [b"kept"]
-            with anyio.CancelScope() as scope:
-                scope.cancel()
-                await body.put(b"live")
-            assert socket.chunks == [b"kept", b"live"]
-            assert (body.handed, sending.sent, sending.written) == (8, 8, 2)
-            body.end()
-            assert await body.flush()
+        sending.start(socket)
+        assert socket.written == [b"kept"]
+        await body.put(b"live")
+        assert socket.written == [b"kept", b"live"]
+        assert (body.handed, sending.sent, sending.written) == (8, 8, 2)
+        body.end()
+        assert socket.written == [b"kept", b"live", b"$"]
+        assert await body.flush()
+        sending.detach()
         assert (begun, sending.ended) == ([1], True)
-        assert not sending.write_now(b"late", 2)
 
     run(main())
 
 
-@pytest.mark.parametrize("reads", [True, False])
-def test_without_room_the_request_waits_and_the_writer_with_it(reads: bool) -> None:
-    """Until the socket has taken the chunk, or nobody reads and the request is over."""
+def test_a_chunk_that_came_before_the_connection_leaves_with_it() -> None:
+    """Its writer waits for that."""
+
+    async def main() -> None:
+        body = Body(1000)
+        sending, socket = body.send(), Socket()
+
+        async def connect() -> None:
+            sending.start(socket)
+
+        await lets_wait(body.put(b"early"), connect())
+        assert socket.written == [b"early"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_without_room_the_writer_waits(goes_on: bool) -> None:
+    """Until the socket has taken the chunk, or the request is over."""
 
     async def main() -> None:
         body = Body(1000)
         sending, socket = body.send(), Socket(room=1)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sending.write_to, socket)
-            await anyio.wait_all_tasks_blocked()
-            assert await body.put(b"one")
+        sending.start(socket)
+        assert await body.put(b"one")
 
-            async def go_on() -> None:
-                assert socket.chunks == [b"one", b"two"]
-                socket.reads = reads
-                socket.flushed.set()
-                await anyio.wait_all_tasks_blocked()
-                body.end() if reads else body.rest()
+        async def go_on() -> None:
+            assert socket.written == [b"one", b"two"]
+            if goes_on:
+                await socket.make_room(sending)
+            else:
+                sending.detach()
+                body.rest()
 
-            await lets_wait(body.put(b"two"), go_on())
-        assert sending.written == (2 if reads else 1)
-        assert sending.ended is reads
+        await lets_wait(body.put(b"two"), go_on())
+        assert sending.written == (2 if goes_on else 1)
 
     run(main())
 
@@ -419,13 +434,13 @@ def test_the_last_chunk_brings_the_end() -> None:
         for room in (1, 0):
             body = Body(1000)
             sending, socket = body.send(), Socket(room)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(sending.write_to, socket)
-                await anyio.wait_all_tasks_blocked()
-                socket.flushed.set()
+            sending.start(socket)
+            if room:
                 assert await body.put(b"all", last=True)
-                assert await body.flush()
-            assert (socket.chunks, sending.ended, body.over) == ([b"all$"], True, True)
+            else:
+                await lets_wait(body.put(b"all", last=True), socket.make_room(sending))
+            assert await body.flush()
+            assert (socket.written, sending.ended, body.over) == ([b"all$"], True, True)
 
     run(main())
 
@@ -437,14 +452,14 @@ def test_what_was_kept_waits_for_room_as_well() -> None:
         body = Body(1000)
         body.rest()
         await body.put(b"one")
+        await body.put(b"two")
         body.end()
         sending, socket = body.send(), Socket(room=0)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sending.write_to, socket)
-            await anyio.wait_all_tasks_blocked()
-            assert (sending.taken, sending.written) == (1, 0)
-            socket.flushed.set()
-        assert (sending.written, sending.ended) == (1, True)
+        sending.start(socket)
+        sending.push()
+        assert (sending.taken, sending.written, socket.written) == (1, 0, [b"one"])
+        await socket.make_room(sending)
+        assert (sending.written, sending.ended, socket.written) == (2, True, [b"one", b"two$"])
 
     run(main())
 
@@ -459,6 +474,24 @@ def test_many_small_chunks_are_let_go_and_sent_again_in_linear_time() -> None:
         body._chunks.extend([b"x"] * count)
         body._held_bytes, body.handed = count * (1 + CHUNK_OVERHEAD), count
         sending, socket = body.send(), Socket(room=10**9)
+        sending.start(socket)
+        while sending.written < count:
+            assert sending.written % BURST == 0
+            sending.resume()
+        assert socket.pauses == (count - 1) // BURST
+        assert await body.put(b"one more")
+        assert (body.held, body._held_bytes) == (False, 0)
+        assert len(socket.written) == count + 1
+
+    run(main())
+
+
+def test_a_writer_that_never_waits_lets_other_tasks_run() -> None:
+    """After each burst, so that the answer of the server is seen."""
+
+    async def main() -> None:
+        body = Body(0)
+        body.send().start(Socket(room=10**9))
         turns = 0
 
         async def other() -> None:
@@ -469,14 +502,10 @@ def test_many_small_chunks_are_let_go_and_sent_again_in_linear_time() -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(other)
-            tasks.start_soon(sending.write_to, socket)
-            while sending.written < count:
-                await body.wait()
-            assert turns >= count // BURST
-            assert await body.put(b"one more")
-            assert (body.held, body._held_bytes) == (False, 0)
+            for _ in range(10 * BURST):
+                await body.put(b"x")
             tasks.cancel_scope.cancel()
-        assert len(socket.chunks) == count + 1
+        assert turns >= 9
 
     run(main())
 
@@ -487,13 +516,11 @@ def test_a_body_that_was_let_go_is_not_begun_again() -> None:
     async def main() -> None:
         body = Body(0)
         sending, socket = body.send(), Socket()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sending.write_to, socket)
-            await anyio.wait_all_tasks_blocked()
-            for _ in range(2):
-                await body.put(b"x")
-            tasks.cancel_scope.cancel()
+        sending.start(socket)
+        for _ in range(2):
+            await body.put(b"x")
+        sending.detach()
         with pytest.raises(httpx.WriteError):
-            await sending.write_to(socket)
+            sending.start(socket)
 
     run(main())

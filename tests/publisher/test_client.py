@@ -279,11 +279,30 @@ def test_470_moves_the_segment_to_the_head() -> None:
     async def main() -> None:
         trickle = Trickle()
         trickle.instead = {"POST 50": [reply(470, {wire.LATEST: 7})]}
-        async with fake_server(trickle) as server, publisher(server, start=50) as pub:
+        trickle.head = 50
+        async with fake_server(trickle) as server, publisher(server) as pub:
             await trickle.seen("POST 7")
             assert (await pub.publish(b"x")).seq == 7
             assert (await pub.publish(b"y")).seq == 8
-        assert trickle.log[:2] == ["POST 50", "POST 7"]
+        assert trickle.log[:3] == ["GET next", "POST 50", "POST 7"]
+
+    run(main())
+
+
+def test_a_number_that_was_chosen_is_where_the_publisher_begins(server: RunningServer) -> None:
+    """Beyond the head, those between are skipped; before the head there is no place any more."""
+
+    async def main() -> None:
+        url = f"{server.base}/chosen"
+        async with Publisher(url) as pub:
+            await pub.publish(b"0")
+            await pub.detach()
+        async with Publisher(url, start=3) as pub:
+            assert [(await pub.publish(b"x")).seq for _ in range(2)] == [3, 4]
+            await pub.detach()
+        async with Publisher(url, start=2) as pub:
+            with pytest.raises(errors.Superseded):
+                await pub.publish(b"x")
 
     run(main())
 
@@ -545,7 +564,7 @@ def test_events_tell_what_happens() -> None:
         assert events[-1] == Finished(True, ())
         events.clear()
         trickle = Trickle()
-        trickle.instead = {"POST 50": [reply(470, {wire.LATEST: 7})]}
+        trickle.instead = {"POST 50": [reply(470, {wire.LATEST: 7})] * 2}
         async with fake_server(trickle) as server, publisher(server, start=50, on_event=events.append) as pub:
             assert (await pub.publish(b"x")).seq == 7
         assert Renumbered(50, 7) in events

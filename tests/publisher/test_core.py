@@ -49,7 +49,7 @@ GONE = Progress(sent=10, handed=10, held=False)
 def answer(status: int, detail: str = "", **headers: object) -> Answer:
     """An answer with ``Lp-Trickle-`` headers."""
     named = {f"Lp-Trickle-{name}": str(value) for name, value in headers.items()}
-    return Answer.read(status, httpx.Headers(named), detail.encode())
+    return Answer.read(status, httpx.Headers(named).raw, detail.encode())
 
 
 def lost(connected: bool = True) -> Lost:
@@ -235,17 +235,36 @@ def test_a_retry_that_is_closed_while_it_is_sent_is_lost() -> None:
 # 470 and 409.
 
 
+def placed(head: int) -> Plan:
+    """A plan that has asked the server where its head is."""
+    plan = Plan("resume", rng=TopRandom())
+    plan.on_next(answer(200, Latest=head))
+    return plan
+
+
 def test_470_moves_the_first_segment_to_the_head() -> None:
     """Before anything was published the server's position is taken over, after a wait; later tickets follow it."""
-    plan = Plan(50, rng=TopRandom())
+    plan = placed(50)
     ticket = plan.take()
     assert plan.on_post(ticket, answer(470, Latest=3), IDLE) == Resync(0.25, 3)
     assert plan.take().seq == 4
 
 
+@pytest.mark.parametrize("progress", [IDLE, HALF])
+def test_a_number_that_was_chosen_is_sent_again_with_a_reset(progress: Progress) -> None:
+    """With it the server takes any number from its head on. One that does not has the last word."""
+    plan = Plan(50, rng=TopRandom())
+    ticket = take(plan) if progress.begun else plan.take()
+    assert plan.on_post(ticket, answer(470, Latest=3), progress) == RetryAfter(0.25)
+    again = plan.before_request(ticket.again())
+    assert isinstance(again, Ticket)
+    assert (again.seq, again.reset) == (50, True)
+    assert plan.on_post(again, answer(470, Latest=3), progress) == Resync(0.5, 3)
+
+
 def test_470_moves_segments_in_their_order() -> None:
     """Of several the oldest is moved; the others wait until they follow it."""
-    plan = Plan(50, rng=TopRandom())
+    plan = placed(50)
     first, second = take(plan), take(plan)
     assert plan.on_post(second, answer(470, Latest=7), HALF) == RetryAfter(0.25)
     assert plan.on_post(first, answer(470, Latest=7), HALF) == Resync(0.5, 7)
@@ -381,7 +400,7 @@ def test_409_to_a_retry_in_another_publishers_channel_stops() -> None:
     plan.numbering.bind(ticket.seq)
     verdict = plan.on_post(ticket.again(exposed=True), answer(409, Latest=9), HALF)
     assert isinstance(verdict, Stop)
-    assert "beyond 6" in str(verdict.error)
+    assert "has come to 6" in str(verdict.error)
     assert isinstance(plan.on_post(ticket.again(exposed=True), answer(409), HALF), Stop)
 
 
@@ -452,7 +471,7 @@ def test_what_was_under_way_does_not_end_the_trouble() -> None:
 
 def test_retry_after_is_a_floor() -> None:
     """The jitter comes on top of what the server asked for, for 470 as well."""
-    plan = Plan(9, rng=TopRandom())
+    plan = placed(9)
     ticket = plan.take()
     headers: Mapping[str, str] = httpx.Headers({"Retry-After": "7", wire.LATEST: "1"})
     assert plan.on_post(ticket, Answer(503, headers), IDLE) == RetryAfter(7.25, holds=True)
@@ -560,9 +579,9 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (answer(200, Latest=9, Epoch=1), "beyond 6"),
+        (answer(200, Latest=9, Epoch=1), "has come to 6"),
         (answer(200, Latest=3, Epoch=1), "another client"),
-        (answer(200, Latest=6, Epoch=2), "begun again"),
+        (answer(200, Latest=6, Epoch=2), "began it again"),
     ],
 )
 def test_another_publishers_channel_is_left_alone(reply: Answer, why: str) -> None:
@@ -786,9 +805,9 @@ def test_a_seq_leaps_over_those_that_were_given_up() -> None:
     [
         (6, 2, None),
         (7, 2, None),
-        (8, 2, "beyond 6"),
+        (8, 2, "has come to 6"),
         (5, 2, "another client"),
-        (6, 3, "begun again"),
+        (6, 3, "began it again"),
         (6, None, None),
         (6, 1, None),
         (0, 2, None),
@@ -861,7 +880,8 @@ def test_a_seq_that_came_too_early_stays() -> None:
 
 def test_the_first_of_several_moves_and_the_others_follow() -> None:
     """A wrong beginning is given up; numbers that are still in use are passed by."""
-    numbering = Numbering(9)
+    numbering = Numbering(None)
+    numbering.place(9, None)
     for _ in range(2):
         numbering.bind(numbering.take())
     assert numbering.move(10, 8, begun=True) is None
@@ -873,7 +893,8 @@ def test_the_first_of_several_moves_and_the_others_follow() -> None:
 
 def test_numbers_out_of_line_are_not_given_twice() -> None:
     """One that has not heard yet that it must move keeps its number for so long."""
-    numbering = Numbering(1)
+    numbering = Numbering(None)
+    numbering.place(1, None)
     for _ in range(2):
         numbering.bind(numbering.take())
     assert numbering.move(1, 0, begun=True) == 0
@@ -998,7 +1019,7 @@ def busy(retry_after: int | None = None) -> Answer:
     """Another client publishes to the channel."""
     again = {} if retry_after is None else {wire.RETRY_AFTER: str(retry_after)}
     named = {wire.PUBLISHING_FOR: "60", wire.PUBLISHER: "studio", wire.LATEST: "9"}
-    return Answer.read(409, httpx.Headers(named | again), b"studio publishes")
+    return Answer.read(409, httpx.Headers(named | again).raw, b"studio publishes")
 
 
 def test_a_busy_channel_is_left_to_its_publisher() -> None:

@@ -13,31 +13,43 @@ from tricklecast.publisher.events import (
     Finished,
     PublisherEvent,
     Reconnected,
+    Renumbered,
     Reporter,
+    Retrying,
+    SegmentBegun,
+    SegmentLost,
     SegmentPublished,
 )
-from tricklecast.trickle.errors import ConnectionLost
+from tricklecast.trickle.errors import ConnectionLost, SegmentDropped
 
 LOST = ConnectionLost(detail="gone")
-EVENTS: list[tuple[PublisherEvent, int]] = [
-    (SegmentPublished(Receipt(0, 1, 1, Closed.COMPLETE)), logging.DEBUG),
-    (Disconnected(LOST), logging.WARNING),
-    (Failed(LOST), logging.ERROR),
-    (Finished(True, ()), logging.DEBUG),
+EVENTS: list[tuple[PublisherEvent, int, str]] = [
+    (SegmentBegun(7), logging.DEBUG, "segment 7 begins"),
+    (SegmentPublished(Receipt(0, 1, 1, Closed.COMPLETE)), logging.DEBUG, "segment 0 is published (1 bytes)"),
+    (SegmentLost(7, LOST), logging.WARNING, "segment 7 is lost: connection lost: gone"),
+    (SegmentLost(None, SegmentDropped()), logging.WARNING, "a segment was dropped: too many were in flight"),
+    (SegmentLost(7, SegmentDropped(7)), logging.WARNING, "segment 7 was dropped: too many were in flight"),
+    (Retrying(LOST, 0.254, 1), logging.INFO, "connection lost: gone; attempt 2 in 0.25 s"),
+    (Disconnected(LOST), logging.WARNING, "the server does not answer: connection lost: gone"),
+    (Reconnected(2.5), logging.INFO, "the server answers again, after 2.5 s"),
+    (Renumbered(50, 7), logging.WARNING, "segment 50 is published as segment 7"),
+    (Failed(LOST), logging.ERROR, "nothing more can be published: connection lost: gone"),
+    (Finished(True, ()), logging.DEBUG, "the channel is ended"),
+    (Finished(False, (3, 4)), logging.DEBUG, "the channel stays open; not confirmed: 3, 4"),
 ]
 
 
-@pytest.mark.parametrize(("event", "level"), EVENTS)
+@pytest.mark.parametrize(("event", "level", "sentence"), EVENTS)
 def test_an_event_goes_to_the_callback_and_the_log(
-    event: PublisherEvent, level: int, caplog: pytest.LogCaptureFixture
+    event: PublisherEvent, level: int, sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the channel's name, at a level that fits."""
+    """With the channel's name, as a sentence, at a level that fits."""
     seen: list[PublisherEvent] = []
     with caplog.at_level(logging.DEBUG, "tricklecast.publisher"):
         Reporter(seen.append, "cam", lambda: 0.0)(event)
         Reporter(None, "cam", lambda: 0.0)(event)
     assert seen == [event]
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, f"cam: {event}")] * 2
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, f"cam: {sentence}")] * 2
 
 
 def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -157,7 +157,7 @@ def test_a_dropped_segment_is_not_blamed_on_the_network_if_the_server_said_no() 
         trickle.instead = {"POST 0": [reply(503, {"Retry-After": 200}, b"Limit reached: publishers\n")]}
         totals, warnings = await feed(trickle, segments(6, 100), drops=True, retries=1)
         assert (totals.segments, totals.dropped) == (0, 3)
-        reason = "refused by the server (seq 0) [503]: Limit reached: publishers"
+        reason = "refused by the server: Limit reached: publishers (HTTP 503, segment 0)"
         assert warnings[:3] == [f"segment {seq} is dropped: {reason}" for seq in range(3)]
 
     run(main())

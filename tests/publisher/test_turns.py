@@ -97,7 +97,9 @@ def test_what_is_dropped_meanwhile_says_why() -> None:
             await pub.publish(b"new")
             with pytest.raises(errors.SegmentDropped) as caught:
                 await dropped.settled()
-            assert str(caught.value.__cause__) == "refused by the server (seq 0) [503]: Limit reached: publishers"
+            assert (
+                str(caught.value.__cause__) == "refused by the server: Limit reached: publishers (HTTP 503, segment 0)"
+            )
             assert pub.trouble is None
 
     run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Literal, TypeAlias
 
+import httpx
 import pytest
 
 from tricklecast.subscriber.core import (
@@ -67,7 +68,7 @@ class Driver:
         for plain in ("Retry-After", "Content-Length", "Content-Type"):
             if (value := names.pop("Lp-Trickle-" + plain.replace("-", "_").capitalize(), None)) is not None:
                 names[plain] = value
-        return self.cursor.answered(Answer.read(status, names, body), self.now, self.rng)
+        return self.cursor.answered(Answer.read(status, httpx.Headers(names).raw, body), self.now, self.rng)
 
     def lost(self, error: ConnectionLost | RemoteProtocolError = LOST, *, connected: bool = True) -> Outcome:
         return self.cursor.lost(error, self.now, self.rng, connected=connected)
@@ -309,7 +310,7 @@ class TestResuming:
         """``fail``: the wanted segment is gone for good."""
         error = stopped(Driver("128@3", on_lag=OnLag.FAIL).answer(200, seq=128, epoch=4, latest=130))
         assert isinstance(error, SegmentMissing)
-        assert str(error) == "segment not available (seq 128): the channel has another life: epoch 4 instead of 3"
+        assert str(error) == "segment not available: the channel has another life: epoch 4 instead of 3 (segment 128)"
         assert error.latest == 130
 
     def test_a_position_ahead_of_the_head_is_a_restart(self) -> None:

@@ -247,7 +247,7 @@ def _answer(reply: Reply, ask: Ask) -> Answer:
         told[wire.SEQ] = str(ask.seq if ask.seq >= 0 else 7)
     if reply.closed:
         told[wire.CLOSED] = wire.TERMINATED
-    return Answer.read(reply.status, told)
+    return Answer.read(reply.status, [(name.encode(), value.encode()) for name, value in told.items()])
 
 
 @st.composite

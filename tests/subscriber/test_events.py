@@ -217,7 +217,7 @@ def test_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
         ("INFO", "cam: connected"),
         ("WARNING", f"cam: {cause}; attempt 2 in 0.25 s"),
         ("INFO", f"cam: {cause}; attempt 3 in 0.50 s"),
-        ("INFO", "cam: channel not found [404]; going on at segment 7"),
+        ("INFO", "cam: channel not found (HTTP 404); going on at segment 7"),
         ("WARNING", "cam: missed segments 3 to 6 (missing)"),
         ("WARNING", "cam: missed segment 9 (restarted)"),
         ("INFO", "cam: segment 7 is 2 behind the newest one"),

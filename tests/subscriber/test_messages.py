@@ -79,7 +79,8 @@ class TestMessages:
         got = received(json_messages, channel(s0=b"1", s1=b"{", s2=b"2"))
         assert got[0] == Message(0, 1)
         assert isinstance(got[1], BadMessage)
-        assert str(got[1]).startswith("not a JSON message (seq 1): ")
+        assert str(got[1]).startswith("not a JSON message: ")
+        assert str(got[1]).endswith(" (segment 1)")
         assert got[1].resume == Position(2)
         assert got[2] == Message(2, 2, skipped=1)
 

@@ -14,7 +14,6 @@ from tests.subscriber.test_client import Slept, collect, ended, subscribed
 from tricklecast.subscriber import Segment, Subscriber, TrickleTransport
 from tricklecast.subscriber.core import Advance
 from tricklecast.subscriber.fetch import is_same
-from tricklecast.trickle import wire
 from tricklecast.trickle.client.answers import Answer
 from tricklecast.trickle.errors import ConnectionLost, Position
 
@@ -307,7 +306,7 @@ def test_a_segment_is_the_same_by_its_head() -> None:
 
     def may_be(**headers: object) -> bool:
         names = {f"Lp-Trickle-{name.capitalize()}": str(value) for name, value in headers.items()}
-        return is_same(Answer.read(200, names), begun, 3)
+        return is_same(Answer.read(200, httpx.Headers(names).raw), begun, 3)
 
     assert may_be(seq=4, epoch=2)
     assert may_be(seq=4, epoch=2, size=3)
@@ -315,4 +314,6 @@ def test_a_segment_is_the_same_by_its_head() -> None:
     assert not may_be(seq=5, epoch=2)
     assert not may_be(epoch=2)
     assert not may_be(seq=4)
-    assert not is_same(Answer.read(200, {wire.SEQ: "4", wire.EPOCH: "2", "Content-Length": "0"}), begun, 3)
+    assert not is_same(
+        Answer.read(200, [(b"lp-trickle-seq", b"4"), (b"lp-trickle-epoch", b"2"), (b"content-length", b"0")]), begun, 3
+    )

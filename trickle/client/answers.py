@@ -7,7 +7,7 @@ that are integers, and one printable line of an error's body.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -16,7 +16,7 @@ import httpx
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.connection import InvalidAnswer
-from tricklecast.trickle.client.transport import ResponseBody
+from tricklecast.trickle.client.transport import LiveBody, ResponseBody, TrickleClient
 from tricklecast.trickle.errors import (
     ConnectionLost,
     RemoteProtocolError,
@@ -40,10 +40,14 @@ _INTEGERS: Final = (
     *(wire.PUBLISHING_FOR, wire.RETRY_AFTER),
 )
 _TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE, wire.PUBLISHER)
-_KNOWN: Final = {name.lower(): (name, re.compile(r"-?[0-9]{1,15}", re.ASCII)) for name in _INTEGERS} | {
-    name.lower(): (name, re.compile(".*", re.DOTALL)) for name in _TEXTS
+_KNOWN: Final = {name.lower().encode(): (name, True) for name in _INTEGERS} | {
+    name.lower().encode(): (name, False) for name in _TEXTS
 }
-"""The protocol's headers under their names in lower case, with what their values may be."""
+"""The protocol's headers under their names in lower case, and whether they are integers."""
+
+_NONE: Final[Mapping[str, str]] = {}
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +70,33 @@ class Answer:
     detail: str = ""
 
     @classmethod
-    def read(cls, status: int, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+    def read(cls, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> Answer:
         """Take a response's head in.
 
         Args:
             status: the HTTP status.
-            headers: all headers, with names in any case.
+            headers: all headers, with names in any case. A protocol's header that comes twice is left out.
             body: the beginning of an error's body.
         """
-        # A dict is looked up faster than httpx's headers, of which each look-up compares all names.
-        given = {name.lower(): value for name, value in headers.items()}
-        known = {}
-        for lower, (name, pattern) in _KNOWN.items():
-            if (value := given.get(lower, "").strip()) and pattern.fullmatch(value):
-                known[name] = value
-        empty = given.get("content-length", "").strip() == "0"
-        return cls(status, known, given.get("content-type", ""), empty, first_line(body))
+        known: dict[str, str] = {}
+        twice: set[str] = set()
+        content_type, empty = "", False
+        for raw, value in headers:
+            lower = raw.lower()
+            if found := _KNOWN.get(lower):
+                name, is_integer = found
+                text = value.decode("utf-8", "replace").strip()
+                if name in known:
+                    twice.add(name)
+                elif text and (not is_integer or _INTEGER.fullmatch(text)):
+                    known[name] = text
+            elif lower == b"content-type":
+                content_type = value.decode("utf-8", "replace")
+            elif lower == b"content-length":
+                empty = value.strip() == b"0"
+        for name in twice:
+            del known[name]
+        return cls(status, known, content_type, empty, first_line(body) if body else "")
 
     def natural(self, name: str) -> int | None:
         """The value of an integer header; ``None`` where it is missing or negative, which no seq is."""
@@ -132,16 +147,20 @@ Outcome = Answer | Lost
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An answer with its response, which is open only if that was asked for."""
+    """An answer with its body, which is open only if that was asked for."""
 
     answer: Answer
-    response: httpx.Response
+    body: ResponseBody | OtherBody
 
 
 async def exchange(
     http: httpx.AsyncClient,
-    request: httpx.Request,
+    method: str,
+    url: str,
+    headers: Mapping[str, str] = _NONE,
     *,
+    body: LiveBody | None = None,
+    limits: httpx.Timeout | None = None,
     seq: int | None = None,
     place: str = "",
     auth: Auth | None = None,
@@ -151,65 +170,113 @@ async def exchange(
 
     Args:
         http: sends it.
-        request: what to send.
+        method, url, headers: as in httpx.
+        body: sent in chunks.
+        limits: timeouts instead of those of ``http``.
         seq: the segment that it is about, for errors.
         place: put before the reason of a loss, such as the server's address.
         auth: authentication instead of that of ``http``.
         stays_open: whether the response's body is wanted. Otherwise its first line is read, for at most
-            :data:`DETAIL_S` seconds, and the response is closed.
+            :data:`DETAIL_S` seconds, and the body is closed.
     """
     try:
-        response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
+        status, fields, received = await _send(http, method, url, headers, body, limits, auth)
     except InvalidAnswer as error:
         return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
     except httpx.TransportError as error:
         lost = ConnectionLost(seq=seq, detail=f"{place}{str(error) or type(error).__name__}")
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return Lost(lost, connected=False)
-        if not isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
-            return Lost(lost)
-        limits = request.extensions.get("timeout", {})
-        return Lost(lost, waited_s=limits.get("read" if isinstance(error, httpx.ReadTimeout) else "write") or 0.0)
-    answer = Answer.read(response.status_code, response.headers)
+        limits = limits or http.timeout
+        if isinstance(error, httpx.ReadTimeout):
+            return Lost(lost, waited_s=limits.read or 0.0)
+        return Lost(lost, waited_s=(isinstance(error, httpx.WriteTimeout) and limits.write) or 0.0)
+    answer = Answer.read(status, fields)
     if stays_open(answer):
-        return Opened(answer, response)
-    body = await _beginning(response, is_empty=answer.empty)
-    return Opened(replace(answer, detail=first_line(body)) if body else answer, response)
+        return Opened(answer, received)
+    line = first_line(await _beginning(received, is_empty=answer.empty))
+    return Opened(replace(answer, detail=line) if line else answer, received)
 
 
-class Chunks:
-    """The chunks of a response's body, also of one that another transport brought or a mock has filled already.
+async def _send(
+    http: httpx.AsyncClient,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: LiveBody | None,
+    limits: httpx.Timeout | None,
+    auth: Auth | None,
+) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | OtherBody]:
+    if auth is None and isinstance(http, TrickleClient):
+        reply = await http.send_plain(method, url, headers, body, limits)
+        if reply is not None:
+            return reply.head.status_code, reply.head.headers, reply.body
+    if body is not None:
+        headers = {**headers, "Transfer-Encoding": "chunked"}
+    request = http.build_request(
+        method, url, headers=headers, timeout=httpx.USE_CLIENT_DEFAULT if limits is None else limits
+    )
+    if body is not None:
+        request.stream = body
+    response: httpx.Response | None = None
+    # Other transports may know no limits, such as one that a test has made.
+    with anyio.move_on_after(None if limits is None or body is not None else limits.read):
+        response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
+    if response is None:
+        raise httpx.ReadTimeout("no answer")
+    return response.status_code, response.headers.raw, response.extensions.get("body") or OtherBody(response)
 
-    Args:
-        response: with this package's own transport, a read that is cancelled loses nothing.
+
+class OtherBody:
+    """The body of a response that another transport brought, or that a mock has filled already.
+
+    It has the methods of :class:`ResponseBody`. A chunk is what the transport makes of it, and after a read that was
+    cancelled the body is of no use.
     """
 
+    keeps_cancelled: Final = False
+
     def __init__(self, response: httpx.Response) -> None:
-        body = response.extensions.get("body")
-        self._body = body if isinstance(body, ResponseBody) else None
-        self._others: AsyncIterator[bytes] | None = None
-        if self._body is None:
-            self._others = response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
+        self._response = response
+        self._parts = response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
+        self._read_s: float | None = None
+        self._scope: anyio.CancelScope | None = None
 
     @property
-    def is_cancel_safe(self) -> bool:
-        """Whether a read that is cancelled loses nothing; after it, another transport's response is of no use."""
-        return self._body is not None
+    def trailers(self) -> Mapping[str, str]:
+        """What followed the body, if the transport tells."""
+        return self._response.extensions.get("trailers") or {}
+
+    def limit_silence(self, read_s: float | None) -> None:
+        """From now on a read raises ``httpx.ReadTimeout`` if nothing comes for ``read_s`` seconds."""
+        self._read_s = read_s
 
     async def receive_chunk(self) -> bytes:
-        """The next chunk as the server sent it; ``b""`` at the end.
+        """The next part; ``b""`` at the end.
 
         Raises:
-            httpx.TransportError: the body broke off.
+            httpx.TransportError: the body broke off, was silent for too long, or was closed by another task.
         """
-        if self._body is not None:
-            return await self._body.receive_chunk()
-        assert self._others is not None
-        return await anext(self._others, b"")
+        part: bytes | None = None
+        try:
+            with anyio.move_on_after(self._read_s) as self._scope:
+                part = await anext(self._parts, b"")
+        finally:
+            self._scope = None
+        if part is None:
+            raise httpx.ReadTimeout("the body was silent for too long, or was closed")
+        return part
 
     async def receive(self) -> bytes:
-        """The same, with chunks that came together joined, up to about 64 KiB."""
-        return await (self._body.receive() if self._body is not None else self.receive_chunk())
+        """The same."""
+        return await self.receive_chunk()
+
+    async def aclose(self) -> None:
+        """Leave the body, in a cancelled scope, too; a task that waits for it gets an error."""
+        if self._scope is not None:
+            self._scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._response.aclose()
 
 
 def first_line(body: bytes) -> str:
@@ -218,19 +285,17 @@ def first_line(body: bytes) -> str:
     return "".join(char for char in line if char.isprintable())[:DETAIL_CHARS].strip()
 
 
-async def _beginning(response: httpx.Response, *, is_empty: bool) -> bytes:
+async def _beginning(body: ResponseBody | OtherBody, *, is_empty: bool) -> bytes:
     """The beginning of a body, for its first line. A body that ends soon leaves its connection usable."""
-    body = b""
+    begin = b""
     try:
-        if is_empty and "body" in response.extensions:  # this package's transport knows that without reading
-            return body
-        chunks = Chunks(response)
+        if is_empty and isinstance(body, ResponseBody):  # this package's transport knows that without reading
+            return begin
         with anyio.move_on_after(DETAIL_S):
-            while len(body) <= DETAIL_BYTES and (chunk := await chunks.receive()):
-                body += chunk
+            while len(begin) <= DETAIL_BYTES and (chunk := await body.receive()):
+                begin += chunk
     except httpx.TransportError:
         pass  # the status counts even if the body breaks off
     finally:
-        with anyio.CancelScope(shield=True):
-            await response.aclose()
-    return body[:DETAIL_BYTES]
+        await body.aclose()
+    return begin[:DETAIL_BYTES]

@@ -113,7 +113,7 @@ class Channel:
         async with httpx.AsyncClient(
             transport=transport, headers=self._headers, auth=self._auth, timeout=self._timeout
         ) as http:
-            opened = await exchange(http, http.build_request(method, url, headers=headers))
+            opened = await exchange(http, method, url, headers or {})
             if isinstance(opened, Lost):
                 raise opened.error
             return opened.answer

@@ -1,32 +1,27 @@
 """One HTTP/1.1 connection whose two directions are independent of each other.
 
-h11 knows the grammar of requests and of heads, ``decoder`` that of a response's body; this module moves the bytes. The
-request's body is written while the response comes in. The response's body is handed on in the chunks that the server
-sent, and the trailers behind it are kept.
+``heads`` knows the grammar of heads, ``decoder`` that of a response's body; this module moves the bytes. The request's
+body is written while the response comes in. The response's body is handed on in the chunks that the server sent, and
+the trailers behind it are kept.
 """
 
 from __future__ import annotations
 
 import ssl
+from time import monotonic
 from typing import Final
 
 import anyio
 import anyio.lowlevel
-import h11
 import httpx
 from anyio.abc import ByteStream
 
 from tricklecast.trickle.client.decoder import MAX_CHUNK, BodyDecoder, InvalidBody
-from tricklecast.trickle.client.sockets import SocketStream
-
-MAX_HEADER_BYTES: Final = 65536
-"""Longest head of a response (nginx's limit is 32 KiB, uvicorn's 64 KiB)."""
+from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, begins_like_http, parse_response
+from tricklecast.trickle.client.sockets import Silence, SocketStream
 
 MAX_CHUNKS: Final = 256
 """After this many chunks in a row without a pause, other tasks get their turn."""
-
-_HTTP: Final = b"HTTP/"
-"""How each answer of an HTTP server begins."""
 
 Origin = tuple[str, str, int]
 """Scheme, host, port."""
@@ -52,12 +47,15 @@ class Connection:
         self.reused = False
         self._stream = stream
         self._tcp = tcp
-        self._http = _grammar()
         self._unsent: bytes | memoryview = b""
         self._flushing = False
         self._cut_short = False
+        self._is_head_request = False
+        self._body_left: int | None = 0
+        self._request_over = False
         self._answered = False
-        self._method = b""
+        self._early = b""
+        self._head: ResponseHead | None = None
         self._body: BodyDecoder | None = None
         self._failure: httpx.TransportError | None = None
         self._chunks = 0
@@ -73,20 +71,28 @@ class Connection:
         """Bytes written that the peer has not received yet."""
         return self._tcp.unacknowledged
 
+    @property
+    def receive_s(self) -> float | None:
+        """How long to wait for bytes of the response, in seconds; ``None``: for ever."""
+        return self._tcp.receive_s
+
+    @receive_s.setter
+    def receive_s(self, seconds: float | None) -> None:
+        self._tcp.receive_s = seconds
+
     def is_usable(self) -> bool:
         """Whether this idle connection may carry another request."""
-        return anyio.current_time() < self._expires_at and self._tcp.is_silent()
+        return monotonic() < self._expires_at and self._tcp.is_silent()
 
     def start_next(self, keepalive_s: float) -> bool:
         """Prepare for another request; ``False`` where the last exchange does not allow one."""
-        body = self._body
-        over = self._http.our_state is h11.DONE and body is not None and body.over and not body.has_rest
-        if not over or self._unsent or self._flushing or self._cut_short:
+        head, body = self._head, self._body
+        over = head is not None and head.keeps_alive and body is not None and body.over and not body.has_rest
+        if not (over and self._request_over) or self._unsent or self._flushing or self._cut_short:
             return False
-        self._http = _grammar()
-        self._body = None
-        self.reused, self._answered = True, False
-        self._expires_at = anyio.current_time() + keepalive_s
+        self._head = self._body = None
+        self.reused, self._answered, self._request_over = True, False, False
+        self._expires_at = monotonic() + keepalive_s
         return True
 
     def close(self) -> None:
@@ -95,21 +101,57 @@ class Connection:
 
     # The request.
 
-    def write(self, *events: h11.Event) -> bool:
-        """Write events in one piece as far as the kernel has room, without waiting and without copying their bytes.
+    # Each of the following three writes as far as the kernel has room, without waiting and without copying a body's
+    # bytes. It returns whether all of it has left; otherwise call flush().
 
-        Returns:
-            Whether all of it has left. Otherwise call :meth:`flush`.
+    def write_head(self, head: bytes, body_bytes: int | None) -> bool:
+        """Begin a request.
+
+        Args:
+            head: its head.
+            body_bytes: how long its body is, in bytes; ``None`` if it comes in chunks.
+        """
+        self._is_head_request = head.startswith(b"HEAD ")
+        self._body_left = body_bytes
+        self._request_over = body_bytes == 0
+        return self._write([head])
+
+    def write_body(self, data: bytes, *, last: bool = False) -> bool:
+        """Write a part of the request's body, as one chunk if it comes in chunks.
+
+        Args:
+            data: at least one byte.
+            last: the body ends with it.
 
         Raises:
-            h11.LocalProtocolError: an event does not fit the request's head.
+            httpx.LocalProtocolError: the body has not the length that was announced; nothing was written.
         """
-        if isinstance(events[0], h11.Request):
-            self._method = events[0].method
-        parts = [part for event in events for part in self._http.send_with_data_passthrough(event) or []]
+        if self._body_left is None:
+            self._request_over = last
+            return self._write([b"%x\r\n" % len(data), data, b"\r\n0\r\n\r\n" if last else b"\r\n"])
+        left = self._body_left - len(data)
+        if left < 0 or (last and left):
+            raise httpx.LocalProtocolError("the body does not have the length that its head announces")
+        self._body_left = left
+        self._request_over |= last
+        return self._write([data])
+
+    def end_body(self) -> bool:
+        """End the request's body, if that has not been done yet.
+
+        Raises:
+            httpx.LocalProtocolError: a part of the length that was announced is missing.
+        """
+        if self._body_left:
+            raise httpx.LocalProtocolError("the body does not have the length that its head announces")
+        is_written = self._request_over or self._body_left == 0
+        self._request_over = True
+        return self._write([] if is_written else [b"0\r\n\r\n"])
+
+    def _write(self, parts: list[bytes]) -> bool:
         if self._unsent or self._flushing or self._stream is not self._tcp:
             self._unsent = b"".join([self._unsent, *parts])
-        else:
+        elif parts:
             self._unsent = self._tcp.send_now(parts)
         self._cut_short |= self._tcp.peer_stopped_reading
         return not (self._unsent or self._flushing or self._cut_short)
@@ -131,7 +173,7 @@ class Connection:
 
     # The response.
 
-    async def answer(self) -> h11.Response:
+    async def answer(self) -> ResponseHead:
         """Wait for the final response's head; interim answers are passed over.
 
         Raises:
@@ -139,11 +181,25 @@ class Connection:
             httpx.ReadError: the connection ended within the head.
             InvalidAnswer: what came is not HTTP.
         """
-        while not isinstance(head := self._next_head(), h11.Response):
-            if head is h11.NEED_DATA:
-                self._http.receive_data(await self._receive_some())
-        self._body = BodyDecoder(head, self._http.trailing_data[0], is_empty=self._method == b"HEAD")
-        return head
+        while True:
+            try:
+                found = parse_response(self._early)
+            except InvalidHead as error:
+                raise InvalidAnswer(str(error)) from error
+            if found is None:
+                data = await self._receive_some()
+                if not data:
+                    raise InvalidAnswer("the connection was closed in the middle of a head")
+                self._early += data
+                continue
+            head, self._early = found
+            if head.status_code == 101:
+                raise InvalidAnswer("the server wants to talk another protocol")
+            if head.status_code >= 200:
+                self._head = head
+                self._body = BodyDecoder(head, self._early, is_empty=self._is_head_request)
+                self._early = b""
+                return head
 
     async def receive_chunk(self) -> bytes:
         """The next chunk of the body as the server sent it; ``b""`` at the end.
@@ -153,6 +209,7 @@ class Connection:
 
         Raises:
             httpx.ReadError: the connection ended before the body did, or was closed here.
+            httpx.ReadTimeout: nothing came for ``receive_s`` seconds. The next call goes on.
             InvalidAnswer: what came is not HTTP.
         """
         body = self._body
@@ -167,6 +224,8 @@ class Connection:
                     body.feed(data)
                 elif not body.end():
                     raise self._failed(httpx.ReadError("the connection was closed in the middle of an answer"))
+        except httpx.ReadTimeout:
+            raise
         except httpx.TransportError:
             if partial := body.take_partial():
                 return partial
@@ -199,11 +258,14 @@ class Connection:
         try:
             data = await self._stream.receive()
         except anyio.EndOfStream:
-            if self._ends_early:
+            if self._body is None and begins_like_http(self._early):  # before an answer, or in the middle of its head
                 raise self._lost("the server closed the connection without an answer") from None
             return b""
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
             raise self._lost("the connection broke") from error
+        except Silence:
+            what = "no byte for" if self._answered else "no answer within"
+            raise httpx.ReadTimeout(f"{what} {self.receive_s:g} s") from None
         self._chunks = 0
         self._answered = True
         return data
@@ -217,25 +279,9 @@ class Connection:
         except InvalidBody as error:
             raise self._failed(InvalidAnswer(str(error))) from error
 
-    def _next_head(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        try:
-            return self._http.next_event()
-        except h11.RemoteProtocolError as error:
-            raise InvalidAnswer(str(error)) from error
-
     def _failed(self, error: httpx.TransportError) -> httpx.TransportError:
         self._failure = error
         return error
 
-    @property
-    def _ends_early(self) -> bool:
-        """Whether a stream that ends now ends before its answer has begun, or in the middle of an HTTP head."""
-        head = self._http.trailing_data[0]
-        return self._body is None and _HTTP.startswith(head[: len(_HTTP)])
-
     def _lost(self, why: str) -> httpx.ReadError:
         return httpx.ReadError(why) if self._answered else NoAnswer(why)
-
-
-def _grammar() -> h11.Connection:
-    return h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEADER_BYTES)

@@ -1,6 +1,6 @@
 """The body of a response, out of the bytes of its connection: no I/O.
 
-h11 reads heads. It also reads bodies, but copies each byte three times, and makes several objects of each chunk.
+h11 could do this, too, but copies each byte three times, and makes several objects of each chunk.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import h11
+from tricklecast.trickle.client.heads import Fields, InvalidHead, ResponseHead, parse_fields
 
 MAX_CHUNK: Final = 64 * 1024
 """Chunks of up to this many bytes are handed on in one piece; of longer ones, pieces of this size."""
@@ -44,12 +44,10 @@ class BodyDecoder:
 
     __slots__ = ("_at", "_chunked", "_data", "_left", "_part_bytes", "_parts", "_state", "over", "trailers")
 
-    def __init__(self, head: h11.Response, data: bytes = b"", *, is_empty: bool = False) -> None:
-        headers = dict(head.headers)
-        length = headers.get(b"content-length")
-        self.trailers: list[tuple[bytes, bytes]] = []
-        self._chunked = b"transfer-encoding" in headers
-        self._left: int | None = None if self._chunked or length is None else int(length)
+    def __init__(self, head: ResponseHead, data: bytes = b"", *, is_empty: bool = False) -> None:
+        self.trailers: Fields = []
+        self._chunked = head.chunked
+        self._left = head.length
         self.over = is_empty or head.status_code in (204, 304) or self._left == 0
         self._state = BodyDecoder._read_size if self._chunked else BodyDecoder._read_bytes
         self._data = data
@@ -138,12 +136,9 @@ class BodyDecoder:
         text = self._take_until(b"\r\n\r\n", MAX_TRAILERS)
         if text is None:
             return None
-        fields = [line.partition(b":")[::2] for line in text.split(b"\r\n")]
         try:
-            self.trailers = h11.EndOfMessage(
-                headers=[(name, value.strip(b" \t")) for name, value in fields]
-            ).headers.raw_items()
-        except h11.LocalProtocolError as error:
+            self.trailers = parse_fields(text.split(b"\r\n"))
+        except InvalidHead as error:
             raise InvalidBody(f"trailers: {error}") from error
         self.over = True
         return None

@@ -4,12 +4,14 @@ The stream transports of asyncio drop their reading side as soon as one write fa
 early and closes then resets the connection under the body that is still being written. The answer already lies in the
 kernel's buffer, and would be lost with the write. Here reading and writing are independent, as they are in the kernel.
 
-Each call makes at most one task switch: data that the kernel has is read at once, and data for which the kernel has
-room is written at once.
+Each call makes at most one task switch. Data for which the kernel has room is written at once. Under asyncio the event
+loop watches the socket for as long as it is open: data is read as soon as it comes, and the task that waits for it is
+woken with it. Data that nobody takes stops that, so that no more than one read of :data:`READ_BYTES` is held.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
@@ -23,6 +25,10 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream
 
+with suppress(ImportError):  # Windows has neither
+    from fcntl import ioctl
+    from termios import TIOCOUTQ
+
 STAGGER_S: Final = 0.25
 """After this time without an answer, the next address of a host is tried as well (RFC 8305, section 5)."""
 
@@ -30,9 +36,12 @@ PEER_TIMEOUT_S: Final = 10
 """A peer that acknowledges nothing for this long has vanished. On a quiet connection, probes begin after this time.
 TCP itself would wait for a quarter of an hour, or for ever."""
 
-READ_BYTES: Final = 128 * 1024
-"""A chunk of 64 KiB with its framing in one system call. Python allocates all of it each time: 256 KiB cost three times
-as much CPU per MiB."""
+READ_BYTES: Final = 120 * 1024
+"""A chunk of 64 KiB with its framing in one system call. Python allocates all of it each time: from 128 KiB on, the C
+library maps new pages for each read (``M_MMAP_THRESHOLD``), and a read costs three times as much CPU."""
+
+_WINDOWS: Final = sys.platform == "win32"
+"""Its usual event loop cannot watch sockets."""
 
 _OPTIONS: Final = {
     # A chunk is a frame of live media or a small message: it leaves at once, not after the last one is acknowledged.
@@ -45,20 +54,32 @@ _OPTIONS: Final = {
 """The names differ between systems: an option that this system does not know is left out."""
 
 
+class Silence(Exception):
+    """No byte came for ``receive_s`` seconds. Not an ``OSError``: that would end a TLS stream above this one."""
+
+
 class SocketStream(ByteStream):
     """A connected, non-blocking TCP socket as an anyio byte stream.
 
     Attributes:
         peer_stopped_reading: a write was rejected. Later writes are dropped; reading still works.
         stall_s: how long to write to a peer that receives nothing, in seconds; ``None``: for ever.
+        receive_s: how long to wait for bytes from the peer, in seconds; ``None``: for ever.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._is_busy = True
         self._sending = anyio.Lock()
         self.peer_stopped_reading = False
         self.stall_s: float | None = None
+        self.receive_s: float | None = None
+        self._received = b""
+        self._ended = False
+        self._failure: OSError | None = None
+        self._watcher: asyncio.AbstractEventLoop | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._due_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     def send_now(self, parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
         """Write what the kernel has room for, without waiting; the parts are not joined first.
@@ -97,11 +118,8 @@ class SocketStream(ByteStream):
     def unacknowledged(self) -> int:
         """Bytes written that the peer has not received yet; 0 where the system does not tell."""
         try:
-            from fcntl import ioctl
-            from termios import TIOCOUTQ
-
             return int.from_bytes(ioctl(self._socket, TIOCOUTQ, bytes(4)), sys.byteorder)
-        except (ImportError, OSError, ValueError):  # not on Windows; ValueError: the socket is closed
+        except (NameError, OSError, ValueError):  # not on Windows; ValueError: the socket is closed
             return 0
 
     async def _wait_for_room(self) -> None:
@@ -114,37 +132,94 @@ class SocketStream(ByteStream):
                 raise TimeoutError
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
-        """Read what is there, waiting for at least one byte. A call that is cancelled has read nothing.
+        """Bytes from the peer; waits for at least one. A call that is cancelled loses nothing: the next one has them.
 
         Raises:
             anyio.EndOfStream: the peer closed its side.
             anyio.BrokenResourceError: the connection is broken.
             anyio.ClosedResourceError: it was closed here.
+            Silence: nothing came for ``receive_s`` seconds.
         """
-        # Nothing is awaited after recv(): asyncio's own cancellation would lose the bytes, also in a shielded scope.
-        if self._is_busy:
-            await anyio.lowlevel.checkpoint()
-        else:
-            await anyio.lowlevel.checkpoint_if_cancelled()
-        waited = False
-        while True:
-            try:
-                data = self._socket.recv(max_bytes)
-            except BlockingIOError:
+        while not (data := self._received):
+            if self._socket.fileno() < 0:
+                raise anyio.ClosedResourceError
+            if self._failure is not None:
+                raise anyio.BrokenResourceError from self._failure
+            if self._ended:
+                raise anyio.EndOfStream
+            await (self._wait_for_anyio() if _WINDOWS or in_trio() else self._wait())
+        self._received = data[max_bytes:]
+        return data if len(data) <= max_bytes else data[:max_bytes]
+
+    async def _wait_for_anyio(self) -> None:
+        await anyio.lowlevel.checkpoint()  # other tasks run even if this connection always has data
+        self._read()
+        if not (self._received or self._ended or self._failure):
+            with anyio.move_on_after(self.receive_s) as scope:
                 await anyio.wait_readable(self._socket)
-                waited = True
-            except OSError as error:
-                if self._socket.fileno() < 0:
-                    raise anyio.ClosedResourceError from error
-                raise anyio.BrokenResourceError from error
-            else:
-                self._is_busy = not waited  # other tasks run even if this connection always has data
-                if not data:
-                    raise anyio.EndOfStream
-                return data
+            if scope.cancelled_caught:
+                raise Silence
+            self._read()
+
+    async def _wait(self) -> None:
+        """Let the event loop watch the socket, and wait until it has read something."""
+        loop = asyncio.get_running_loop()
+        if self._watcher is not loop:  # not watched, or by the loop of an earlier asyncio.run()
+            loop.add_reader(self._socket, self._on_readable)
+            self._watcher = loop
+            self._set_timer(None)
+        self._waiter = loop.create_future()
+        if self.receive_s is not None:
+            self._due_at = loop.time() + self.receive_s
+            # One timer for many waits: it is set again only when it fires.
+            if self._timer is None or self._timer.when() > self._due_at:
+                self._set_timer(loop)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _on_readable(self) -> None:
+        if self._received or self._ended or self._failure:  # not taken yet: the rest stays in the kernel
+            self._unwatch()
+        else:
+            self._read()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+
+    def _read(self) -> None:
+        """Take what the kernel has."""
+        try:
+            self._received = self._socket.recv(READ_BYTES)
+            self._ended = not self._received
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._failure = error
+
+    def _unwatch(self) -> None:
+        loop, self._watcher = self._watcher, None
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._socket)
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if loop is None else loop.call_at(self._due_at, self._on_timer, loop)
+
+    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done() or self.receive_s is None:
+            return
+        if loop.time() < self._due_at:
+            self._set_timer(loop)
+        else:
+            self._waiter.set_exception(Silence())
 
     def is_silent(self) -> bool:
         """Whether the peer has neither closed nor sent anything, as is expected of an idle connection."""
+        if self._received or self._ended or self._failure:
+            return False
         try:
             self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -164,8 +239,12 @@ class SocketStream(ByteStream):
     def close(self) -> None:
         """Close the socket, for callers that cannot wait."""
         if self._socket.fileno() >= 0:
+            self._unwatch()
+            self._set_timer(None)
             anyio.notify_closing(self._socket)
             self._socket.close()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
 
 
 async def connect_tcp(host: str, port: int) -> SocketStream:

@@ -1,4 +1,4 @@
-"""Work in a background task that any other task may stop.
+"""Tasks: work in the background that any other task may stop, and waiting for a change.
 
 A task group cannot do this: its cancel scope belongs to the task that entered it. But a client may be opened in one
 task and closed in another (a fixture, a lifespan, an async generator that asyncio collects). This is the only module
@@ -19,6 +19,35 @@ from tricklecast.trickle.errors import ClosedHere
 
 _TASKS: Final[set[asyncio.Task[None]]] = set()
 """Running tasks: the event loop itself holds only weak references to them."""
+
+
+class Changes:
+    """Wakes the tasks that wait for something to change. Telling nobody costs nothing."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event: anyio.Event | None = None
+
+    async def wait(self) -> None:
+        """Wait for the next :meth:`notify`."""
+        self._event = self._event or anyio.Event()
+        await self._event.wait()
+
+    def notify(self) -> None:
+        """Something has changed."""
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()
+
+
+def clock() -> Callable[[], float]:
+    """The clock of the event loop that runs: ``anyio.current_time`` looks for the loop each time that it is asked."""
+    if in_trio():
+        import trio
+
+        return trio.current_time
+    return asyncio.get_running_loop().time
 
 
 class BackgroundTask:

@@ -25,19 +25,21 @@ from __future__ import annotations
 
 import ssl
 from abc import abstractmethod
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import anyio.to_thread
-import h11
 import httpx
 from anyio.streams.tls import TLSStream
 
 from tricklecast.trickle.client.connection import Connection, InvalidAnswer, NoAnswer, Origin
+from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, request_head
 from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, reason
+from tricklecast.trickle.client.tasks import Changes
 
 __all__ = ["BodyWriter", "InvalidAnswer", "LiveBody", "ResponseBody", "TrickleClient", "TrickleTransport"]
 
@@ -51,29 +53,72 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class BodyWriter(Protocol):
-    """Where a :class:`LiveBody` writes its chunks."""
+    """Where a :class:`LiveBody` writes its chunks. Nothing here waits."""
 
     def write(self, chunk: bytes, *, last: bool = False) -> bool:
-        """Send one chunk as far as there is room; returns whether it has left. If not, :meth:`flush` waits for it.
+        """Send one chunk as far as there is room; returns whether it has left. If not, :meth:`LiveBody.resume` will be
+        called once it has, and nothing is written before that.
 
         Args:
             chunk: at least one byte.
             last: the body's end follows at once, in the same packet if possible.
         """
 
-    async def flush(self) -> bool:
-        """Wait until all has left; ``False`` if the server no longer reads."""
+    def end(self) -> None:
+        """Send the body's end; not after a last chunk."""
+
+    def pause(self) -> None:
+        """Let other tasks have their turn: :meth:`LiveBody.resume` is called after that."""
 
 
 class LiveBody(httpx.AsyncByteStream):
     """A request's body that is written, not read. Assign it to ``request.stream``."""
 
     @abstractmethod
-    async def write_to(self, writer: BodyWriter) -> None:
-        """Write the body from its start, and return at its end. Any task may use the writer until then.
+    def start(self, writer: BodyWriter) -> None:
+        """The request's head has left: write what is there. Any task may use the writer until :meth:`detach`.
 
-        The call is cancelled when the answer comes first.
+        May be called again after :meth:`detach`, if nothing was written: the connection is another one.
         """
+
+    @abstractmethod
+    def resume(self) -> None:
+        """What was written last has left: go on."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """The writer takes nothing more: the answer has come, or the connection broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, ready to be sent.
+
+    Attributes:
+        origin: to whom.
+        method: ``GET`` and so on.
+        head: request line and headers.
+        body: its body; ``None`` if there is none, or it is empty.
+        body_bytes: the body's length; ``None`` if it is sent in chunks.
+        connect_s, write_s, read_s: see the module's timeouts, in seconds.
+    """
+
+    origin: Origin
+    method: str
+    head: bytes
+    body: httpx.AsyncByteStream | None = None
+    body_bytes: int | None = 0
+    connect_s: float | None = None
+    write_s: float | None = None
+    read_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response: its head, and the body that has yet to be read."""
+
+    head: ResponseHead
+    body: ResponseBody
 
 
 class TrickleTransport(httpx.AsyncBaseTransport):
@@ -101,28 +146,52 @@ class TrickleTransport(httpx.AsyncBaseTransport):
 
         An exception of the request's own body stream comes through as it is.
         """
-        exchange = _Exchange(self, request)
+        headers = request.headers.raw
+        lengths = {name.lower(): value for name, value in headers}
+        chunked = b"transfer-encoding" in lengths
+        stream = request.stream
+        body = stream if isinstance(stream, httpx.AsyncByteStream) else None
+        if isinstance(stream, httpx.ByteStream):
+            body = stream if b"".join(stream) else None
+        timeout: Mapping[str, float | None] = request.extensions.get("timeout", {})
+        try:
+            head = request_head(request.method.encode(), request.url.raw_path, headers)
+        except InvalidHead as error:
+            raise httpx.LocalProtocolError(str(error)) from error
+        reply = await self.send(
+            Call(
+                origin_of(request.url),
+                request.method,
+                head,
+                body,
+                None if chunked else int(lengths.get(b"content-length", b"0")),
+                timeout.get("connect"),
+                timeout.get("write"),
+                timeout.get("read"),
+            )
+        )
+        extensions = {
+            "http_version": b"HTTP/" + reply.head.http_version,
+            "reason_phrase": reply.head.reason,
+            "trailers": reply.body.trailers,
+            "body": reply.body,
+        }
+        return httpx.Response(
+            reply.head.status_code, headers=reply.head.headers, stream=reply.body, extensions=extensions
+        )
+
+    async def send(self, call: Call) -> Reply:
+        """The same without httpx's objects."""
+        exchange = _Exchange(self, call)
         try:
             head = await exchange.run()
-            body = ResponseBody(self, exchange.connection, exchange.read_s)
+            return Reply(head, ResponseBody(self, exchange.connection, call.read_s))
         except BaseException:
             exchange.abandon()
             raise
-        extensions = {
-            "http_version": b"HTTP/" + head.http_version,
-            "reason_phrase": head.reason,
-            "trailers": body.trailers,
-            "body": body,
-        }
-        return httpx.Response(
-            head.status_code, headers=list(head.headers.raw_items()), stream=body, extensions=extensions
-        )
 
-    async def acquire(self, url: httpx.URL, connect_s: float | None, *, fresh: bool) -> Connection:
-        """A connection to the URL's origin: a pooled one that is still silent, unless ``fresh``, or a new one."""
-        if url.scheme not in _PORTS:
-            raise httpx.UnsupportedProtocol(f"not http or https: {url}")
-        origin = (url.scheme, url.host, url.port or _PORTS[url.scheme])
+    async def acquire(self, origin: Origin, connect_s: float | None, *, fresh: bool) -> Connection:
+        """A connection: a pooled one that is still silent, unless ``fresh``, or a new one."""
         idle = self._idle.get(origin, [])
         while idle and not fresh:
             connection = idle.pop()
@@ -133,7 +202,7 @@ class TrickleTransport(httpx.AsyncBaseTransport):
             with anyio.fail_after(connect_s):
                 stream, tcp = await self._connect(*origin)
         except TimeoutError as error:
-            raise httpx.ConnectTimeout(f"{url.host} did not answer in time") from error
+            raise httpx.ConnectTimeout(f"{origin[1]} did not answer in time") from error
         except (anyio.BrokenResourceError, anyio.EndOfStream) as error:
             raise httpx.ConnectError("the connection was closed during the TLS handshake") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: not a host name
@@ -176,72 +245,130 @@ class TrickleTransport(httpx.AsyncBaseTransport):
         return self._verify
 
 
-class TrickleClient(httpx.AsyncClient):
-    """An httpx client that hands a plain request to its :class:`TrickleTransport` at once.
+def origin_of(url: httpx.URL) -> Origin:
+    """Whom to connect to for a URL.
 
-    httpx's own way, with its generators for redirects and authentication, costs as much as the rest of a small
-    segment. It is taken where there is something for it to do: authentication, or another transport.
+    Raises:
+        httpx.UnsupportedProtocol: it is neither http nor https.
+    """
+    if url.scheme not in _PORTS:
+        raise httpx.UnsupportedProtocol(f"not http or https: {url}")
+    return url.scheme, url.host, url.port or _PORTS[url.scheme]
+
+
+class TrickleClient(httpx.AsyncClient):
+    """An httpx client whose plain requests can be sent without httpx's objects.
+
+    httpx's own way, with its generators for redirects and authentication and its objects for URLs and headers, costs
+    more than the rest of a small segment. It is taken where there is something for it to do: authentication, cookies,
+    or another transport.
     """
 
-    async def send(self, request: httpx.Request, *, stream: bool = False, **options: Any) -> httpx.Response:
-        """Send a request; see ``httpx.AsyncClient.send``."""
-        auth = self.auth or request.url.userinfo or options.get("auth", httpx.USE_CLIENT_DEFAULT)
+    def __init__(self, *, transport: httpx.AsyncBaseTransport, **options: Any) -> None:
+        super().__init__(transport=transport, **options)
+        self._is_plain = (
+            self.auth is None
+            and isinstance(transport, TrickleTransport)
+            and type(transport).handle_async_request is TrickleTransport.handle_async_request
+        )
+        self._usual = {name.lower(): (name, value) for name, value in self.headers.raw}
+        self._urls: dict[str, tuple[Origin, bytes]] = {}
+
+    async def send_plain(
+        self, method: str, url: str, headers: Mapping[str, str], body: LiveBody | None, limits: httpx.Timeout | None
+    ) -> Reply | None:
+        """Send a request; ``None``, and nothing is sent, if it has to go httpx's way.
+
+        Args:
+            method, url, headers: as in httpx.
+            body: sent in chunks.
+            limits: timeouts instead of the client's.
+
+        Raises:
+            httpx.TransportError: see :meth:`TrickleTransport.handle_async_request`.
+        """
+        if not self._is_plain or self.is_closed or self.cookies.jar or "@" in url or not url.isascii():
+            return None
+        root = url.find("/", url.find("//") + 2)
+        if (known := self._urls.get(url[:root])) is None:
+            parsed = httpx.URL(url[:root])
+            known = self._urls[url[:root]] = (origin_of(parsed), parsed.netloc)
+        origin, host = known
+        fields = {b"host": (b"Host", host), **self._usual}
+        for name, value in headers.items():
+            raw = name.encode()
+            fields[raw.lower()] = (raw, value.encode())
+        if body is not None:
+            fields[b"transfer-encoding"] = (b"Transfer-Encoding", b"chunked")
+        try:
+            head = request_head(method.encode(), url[root:].encode(), fields.values())
+        except InvalidHead as error:
+            raise httpx.LocalProtocolError(str(error)) from error
+        limits = limits or self.timeout
+        length = 0 if body is None else None
+        call = Call(origin, method, head, body, length, limits.connect, limits.write, limits.read)
         transport = self._transport
-        plain = stream and auth is httpx.USE_CLIENT_DEFAULT and not self.is_closed
-        if not plain or not isinstance(transport, TrickleTransport):
-            return await super().send(request, stream=stream, **options)
-        response = await transport.handle_async_request(request)
-        response.request = request
-        if "set-cookie" in response.headers:  # a load balancer's, so that all requests get to one server
-            self.cookies.extract_cookies(response)
-        return response
+        assert isinstance(transport, TrickleTransport)
+        reply = await transport.send(call)
+        if any(name == b"set-cookie" for name, _ in reply.head.headers):  # a load balancer's
+            request = httpx.Request(method, url)
+            self.cookies.extract_cookies(
+                httpx.Response(reply.head.status_code, headers=reply.head.headers, request=request)
+            )
+        return reply
 
 
 class ResponseBody(httpx.AsyncByteStream):
     """The body of a response. At its end, or when it is closed, it gives its connection back.
 
-    A read that is cancelled loses nothing: the next one goes on.
+    Args:
+        transport: takes the connection back.
+        connection: carries the body.
+        read_s: the longest silence within the body, in seconds; ``None``: no limit.
 
     Attributes:
         trailers: what followed the body; filled at its end.
+        keeps_cancelled: a read that is cancelled loses nothing.
     """
+
+    keeps_cancelled: Final = True
 
     def __init__(self, transport: TrickleTransport, connection: Connection, read_s: float | None) -> None:
         self.trailers = httpx.Headers()
         self._transport = transport
         self._connection: Connection | None = connection
-        self._read_s = read_s
+        self.limit_silence(read_s)
+
+    def limit_silence(self, read_s: float | None) -> None:
+        """From now on a read raises ``httpx.ReadTimeout`` if nothing comes for ``read_s`` seconds."""
+        if self._connection is not None:
+            self._connection.receive_s = read_s
 
     async def receive_chunk(self) -> bytes:
         """The next chunk as the server sent it (a long one in pieces); ``b""`` at the end or once closed.
 
         Raises:
-            httpx.ReadError: the connection ended before the body did (``ReadTimeout``: nothing came in time).
+            httpx.ReadError: the connection ended before the body did, or was closed by another task.
+            httpx.ReadTimeout: nothing came in time.
             InvalidAnswer: what came is not HTTP.
         """
-        return await self._receive(joined=False)
-
-    async def receive(self) -> bytes:
-        """The bytes that are here, about 64 KiB at most: chunks that came together are joined. Else the same."""
-        return await self._receive(joined=True)
-
-    async def _receive(self, *, joined: bool) -> bytes:
         connection = self._connection
         if connection is None:
             return b""
-        read = connection.receive if joined else connection.receive_chunk
-        if self._read_s is None:
-            data = await read()
-        else:
-            try:
-                with anyio.fail_after(self._read_s):
-                    data = await read()
-            except TimeoutError as error:
-                raise httpx.ReadTimeout("the answer stopped half-way") from error
-        if not data:
+        return await connection.receive_chunk() or self._end(connection)
+
+    async def receive(self) -> bytes:
+        """The bytes that are here, about 64 KiB at most: chunks that came together are joined. Else the same."""
+        connection = self._connection
+        if connection is None:
+            return b""
+        return await connection.receive() or self._end(connection)
+
+    def _end(self, connection: Connection) -> bytes:
+        if connection.trailers:
             self.trailers.update(httpx.Headers(connection.trailers))
-            self._finish()
-        return data
+        self.close()
+        return b""
 
     def __aiter__(self) -> ResponseBody:
         return self
@@ -253,35 +380,35 @@ class ResponseBody(httpx.AsyncByteStream):
 
     def close(self) -> None:
         """Leave the body; a task that waits for it gets ``httpx.ReadError``. Twice is fine."""
-        self._finish()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.receive_s = None
+            self._transport.release(connection)
 
     async def aclose(self) -> None:
         """The same."""
-        self._finish()
-
-    def _finish(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._transport.release(connection)
+        self.close()
 
 
 class _Exchange:
-    """One request, up to the head of its response. It is the writer of the request's body."""
+    """One request, up to the head of its response. It is the writer of the request's body.
 
-    def __init__(self, transport: TrickleTransport, request: httpx.Request) -> None:
+    A live body is written by the tasks that have its chunks, as long as there is room. Only when there is none, a
+    second task is begun, which waits for room.
+    """
+
+    def __init__(self, transport: TrickleTransport, call: Call) -> None:
         self._transport = transport
-        self._request = request
-        timeout: Mapping[str, float | None] = request.extensions.get("timeout", {})
-        self.read_s = timeout.get("read")
-        self._connect_s = timeout.get("connect")
-        self._write_s = timeout.get("write")
+        self._call = call
         self._connection: Connection | None = None
-        self._head_sent = anyio.Event()
-        self._early_chunks: deque[bytes] = deque()
+        self._head_sent = False
+        self._head_changes = Changes()
         self._body_begun = False
-        self._body_over = False
+        self._body_over = call.body is None
+        self._pauses = False  # nothing is to be written before the second task has called resume()
+        self._paused: anyio.Event | None = None  # wakes the second task
         self._unacknowledged = 0
-        self._waiting = anyio.CancelScope()
+        self._waiting: anyio.CancelScope | None = None
 
     @property
     def connection(self) -> Connection:
@@ -293,127 +420,156 @@ class _Exchange:
         if self._connection is not None:
             self._connection.close()
 
-    async def run(self) -> h11.Response:
-        """Send the request and wait for the final response's head."""
-        stream = self._request.stream
-        if isinstance(stream, httpx.ByteStream) and not b"".join(stream):
-            self._body_over = True
-            return await self._exchange()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write_body)
-                head = await self._exchange()
-                tasks.cancel_scope.cancel()  # an early answer: the rest of the body is not wanted
-        except BaseExceptionGroup as group:
-            first = group.exceptions[0]
-            raise first from first.__cause__
-        return head
+    async def run(self) -> ResponseHead:
+        """Send the request and wait for the final response's head.
 
-    async def _exchange(self) -> h11.Response:
-        """Send the head and wait for the answer; once more, if a pooled connection turns out to be dead.
-
-        Not for a GET: its answer may be long in coming, so a connection that ends meanwhile is a lost server, which the
-        client has to know.
+        The request is sent once more if a pooled connection turns out to be dead. Not a GET: its answer may be long in
+        coming, so a connection that ends meanwhile is a lost server, which the client has to know.
         """
+        stream = self._call.body
+        if stream is None or isinstance(stream, LiveBody):
+            return await self._send()
+        return await self._beside(lambda: self._write_stream(stream), self._send)
+
+    async def _send(self) -> ResponseHead:
         try:
             return await self._attempt(fresh=False)
         except NoAnswer:
-            if self._request.method == "GET" or not self.connection.reused or self._body_begun:
+            if self._call.method == "GET" or not self.connection.reused or self._body_begun:
                 raise
-            self._head_sent = anyio.Event()
-            self.connection.close()
-            return await self._attempt(fresh=True)
+        self._head_sent, self._pauses, self._paused = False, False, None
+        self.connection.close()
+        return await self._attempt(fresh=True)
 
-    async def _attempt(self, *, fresh: bool) -> h11.Response:
-        url = self._request.url
-        connection = self._connection = await self._transport.acquire(url, self._connect_s, fresh=fresh)
-        head = h11.Request(method=self._request.method, target=url.raw_path, headers=self._request.headers.raw)
-        # An empty body, perhaps one that ended on the connection before this one, ends with its head.
-        self._write(head, *([h11.EndOfMessage()] if self._body_over else []))
-        await self._flush()
-        self._head_sent.set()
+    async def _attempt(self, *, fresh: bool) -> ResponseHead:
+        call = self._call
+        connection = self._connection = await self._transport.acquire(call.origin, call.connect_s, fresh=fresh)
+        body = call.body
+        has_left = connection.write_head(call.head, call.body_bytes)
+        if self._body_over and not isinstance(body, LiveBody):
+            has_left = connection.end_body()  # of a body that is empty
+        if not has_left:
+            await self._flush()
+        self._head_sent = True
+        self._head_changes.notify()
+        if body is None:
+            connection.receive_s = call.read_s
+            return self._checked(await connection.answer())
+        if not isinstance(body, LiveBody):
+            return await self._answer()
+        self._body_over = False
+        try:
+            body.start(self)
+            return await self._answer()
+        finally:
+            body.detach()
+
+    async def _answer(self) -> ResponseHead:
+        """Wait for the response's head, and for room for the body meanwhile."""
         while True:
+            if self._pauses and self._paused is None:
+                self._paused = anyio.Event()
+                return await self._beside(self._resume, self._answer)
             with anyio.CancelScope() as self._waiting:
                 self._limit_wait()
-                answer = await connection.answer()
-                self._check_end(answer)
-                return answer
-            if not 0 < connection.unacknowledged < self._unacknowledged:
-                raise httpx.ReadTimeout(f"no answer within {self.read_s:g} s")
+                return self._checked(await self.connection.answer())
+            if self._pauses and self._paused is None:
+                continue
+            if not 0 < self.connection.unacknowledged < self._unacknowledged:
+                raise httpx.ReadTimeout(f"no answer within {self._call.read_s:g} s")
 
-    def _check_end(self, head: h11.Response) -> None:
-        names = dict(head.headers)
-        ends = b"transfer-encoding" in names or b"content-length" in names
-        if self._request.method == "GET" and head.status_code == 200 and not ends:
-            raise InvalidAnswer("the answer has neither a length nor chunks: its end could not be told from a cut")
+    def _checked(self, head: ResponseHead) -> ResponseHead:
+        if self._call.method == "GET" and head.status_code == 200 and not head.chunked and head.length is None:
+            raise InvalidAnswer("the answer has neither a length nor chunks: a cut would look like its end")
+        return head
 
     def _limit_wait(self) -> None:
         """Once the body is over, the answer is due within ``timeout.read``, or while the peer still receives it."""
-        if self._body_over and self.read_s is not None and self._connection is not None:
-            self._unacknowledged = self._connection.unacknowledged
-            self._waiting.deadline = anyio.current_time() + self.read_s
+        if self._body_over and self._waiting is not None and self._call.read_s is not None:
+            self._unacknowledged = self.connection.unacknowledged
+            self._waiting.deadline = anyio.current_time() + self._call.read_s
 
-    # The request's body.
+    async def _beside(
+        self, second: Callable[[], Coroutine[Any, Any, None]], first: Callable[[], Awaitable[ResponseHead]]
+    ) -> ResponseHead:
+        """Wait for the head; ``second`` runs at the same time, and is cancelled with an early answer."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(second)
+                head = await first()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            cause = group.exceptions[0]
+            raise cause from cause.__cause__
+        return head
 
-    async def _write_body(self) -> None:
-        """Write the body until it ends or nobody reads it."""
-        stream = self._request.stream
-        if isinstance(stream, LiveBody):
-            await self._wait_for_head()
-            await stream.write_to(self)
-        else:
-            assert isinstance(stream, httpx.AsyncByteStream)
-            chunks = aiter(stream)
-            try:
-                async for chunk in chunks:
-                    if chunk and not self.write(chunk) and not await self.flush():
-                        return
-            finally:
-                await _close(chunks)
-        await self._wait_for_head()
-        if not self._body_over:
-            self._body_over = True
-            self._limit_wait()
-            if not self._write(h11.EndOfMessage()):
-                await self._flush()
+    # The writer of a live body.
 
     def write(self, chunk: bytes, *, last: bool = False) -> bool:
-        """Send one chunk as far as there is room; see :class:`BodyWriter`."""
-        if not self._head_sent.is_set() or self._early_chunks:  # the connection may be about to be replaced
-            self._early_chunks.append(chunk)
-            return False
+        """See :class:`BodyWriter`."""
         self._body_begun = True
-        if not last:
-            return self._write(h11.Data(data=chunk))
+        has_left = self.connection.write_body(chunk, last=last)
+        if last:
+            self._body_over = True
+            self._limit_wait()
+        if not has_left:
+            self.pause()
+        return has_left
+
+    def end(self) -> None:
+        """See :class:`BodyWriter`."""
         self._body_over = True
         self._limit_wait()
-        return self._write(h11.Data(data=chunk), h11.EndOfMessage())
+        if not self.connection.end_body():
+            self.pause()
 
-    async def flush(self) -> bool:
-        """Wait until all chunks have left; see :class:`BodyWriter`."""
-        while True:
-            await self._wait_for_head()
-            if not self._early_chunks:
-                return await self._flush()
-            self._body_begun = True
-            self._write(h11.Data(data=self._early_chunks.popleft()))
+    def pause(self) -> None:
+        """See :class:`BodyWriter`."""
+        self._pauses = True
+        if self._paused is not None:
+            self._paused.set()
+        elif self._waiting is not None:
+            self._waiting.cancel()  # begins the second task
+
+    async def _resume(self) -> None:
+        """Wait for room whenever there is none, and then let the body go on."""
+        body = self._call.body
+        assert isinstance(body, LiveBody)
+        while await self._flush():
+            await anyio.lowlevel.checkpoint()
+            self._pauses, self._paused = False, anyio.Event()
+            body.resume()
+            await self._paused.wait()
+
+    # A body that is read.
+
+    async def _write_stream(self, stream: httpx.AsyncByteStream) -> None:
+        """Write a body until it ends or nobody reads it."""
+        chunks = aiter(stream)
+        try:
+            async for chunk in chunks:
+                await self._wait_for_head()
+                self._body_begun = True
+                if chunk and not self.connection.write_body(chunk) and not await self._flush():
+                    return
+        finally:
+            await _close(chunks)
+        await self._wait_for_head()
+        self._body_over = True
+        self._limit_wait()
+        if not self.connection.end_body():
+            await self._flush()
 
     async def _wait_for_head(self) -> None:
         """Wait until the head has left on the connection that there is when this returns: it may be replaced."""
-        while not self._head_sent.is_set():
-            await self._head_sent.wait()
-
-    def _write(self, *events: h11.Event) -> bool:
-        try:
-            return self.connection.write(*events)
-        except h11.LocalProtocolError as error:
-            raise httpx.LocalProtocolError(str(error)) from error
+        while not self._head_sent:
+            await self._head_changes.wait()
 
     async def _flush(self) -> bool:
         try:
-            return await self.connection.flush(self._write_s)
+            return await self.connection.flush(self._call.write_s)
         except TimeoutError as error:
-            raise httpx.WriteTimeout(f"the server has read nothing for {self._write_s:g} s") from error
+            raise httpx.WriteTimeout(f"the server has read nothing for {self._call.write_s:g} s") from error
 
 
 async def _close(iterator: AsyncIterator[bytes]) -> None:

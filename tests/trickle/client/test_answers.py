@@ -10,7 +10,7 @@ import pytest
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import answers
-from tricklecast.trickle.client.answers import Answer, Chunks, Lost, Opened, exchange, first_line
+from tricklecast.trickle.client.answers import Answer, Lost, Opened, OtherBody, exchange, first_line
 from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import ChannelEnded, ConnectionLost, Refused, RemoteProtocolError, SegmentMissing
 
@@ -22,7 +22,7 @@ def client(read_s: float | None = 5.0) -> httpx.AsyncClient:
 
 
 async def get(http: httpx.AsyncClient, url: str) -> Opened | Lost:
-    return await exchange(http, http.build_request("GET", url), seq=7, place="here: ")
+    return await exchange(http, "GET", url, seq=7, place="here: ")
 
 
 def test_only_clean_headers_are_taken_in() -> None:
@@ -40,7 +40,7 @@ def test_only_clean_headers_are_taken_in() -> None:
             "Content-Length": "0",
         }
     )
-    answer = Answer.read(200, headers)
+    answer = Answer.read(200, headers.raw)
     assert answer.headers == {wire.SEQ: "7", wire.LATEST: "-1", wire.RETRY_AFTER: "2", wire.LIFE: "abc:3"}
     assert (answer.natural(wire.SEQ), answer.natural(wire.LATEST), answer.natural(wire.SIZE)) == (7, None, None)
     assert (answer.content_type, answer.empty, answer.closed) == ("video/mp2t", True, False)
@@ -48,13 +48,19 @@ def test_only_clean_headers_are_taken_in() -> None:
     assert answer.retry_after_s == 2.0
 
 
+def test_a_header_that_comes_twice_is_left_out() -> None:
+    """Which of the two holds cannot be known."""
+    answer = Answer.read(200, [(b"lp-trickle-seq", b"1"), (b"Lp-Trickle-Size", b"2"), (b"Lp-Trickle-Seq", b"3")])
+    assert answer.headers == {wire.SIZE: "2"}
+
+
 def test_an_answer_stands_for_an_error() -> None:
     """With the segment that was asked for and the first line of the body."""
-    answer = Answer.read(470, httpx.Headers({wire.LATEST: "9"}), b"Entry not found\nmore")
+    answer = Answer.read(470, [(b"lp-trickle-latest", b"9")], b"Entry not found\nmore")
     error = answer.error(3)
     assert isinstance(error, SegmentMissing)
     assert (error.seq, error.latest, error.detail) == (3, 9, "Entry not found")
-    ended = Answer.read(200, httpx.Headers({wire.CLOSED: wire.TERMINATED}))
+    ended = Answer.read(200, [(b"Lp-Trickle-Closed", b"terminated")])
     assert ended.closed
     assert isinstance(ended.error(None), ChannelEnded)
 
@@ -87,7 +93,7 @@ def test_an_answer_brings_its_first_line() -> None:
             for _ in range(2):
                 opened = await get(http, server.base)
                 assert isinstance(opened, Opened)
-                assert opened.response.is_closed
+                assert await opened.body.receive() == b""
                 error = opened.answer.error(7)
                 assert isinstance(error, Refused)
                 assert error.detail == "you may not"
@@ -133,16 +139,14 @@ def test_a_body_that_is_wanted_stays_open() -> None:
             await peer.closed()
 
         async with fake_server(script) as server, client() as http:
-            request = http.build_request("GET", server.base)
-            opened = await exchange(http, request, stays_open=lambda answer: answer.status == 200)
+            opened = await exchange(http, "GET", server.base, stays_open=lambda answer: answer.status == 200)
             assert isinstance(opened, Opened)
-            chunks = Chunks(opened.response)
-            assert chunks.is_cancel_safe
-            assert await chunks.receive_chunk() == b"a"
-            assert await chunks.receive() in (b"b", b"bc")
-            while await chunks.receive():
+            assert opened.body.keeps_cancelled
+            assert await opened.body.receive_chunk() == b"a"
+            assert await opened.body.receive() in (b"b", b"bc")
+            while await opened.body.receive():
                 pass
-            await opened.response.aclose()
+            await opened.body.aclose()
 
     run(main())
 
@@ -160,11 +164,12 @@ def test_bodies_of_other_transports_are_read_as_well() -> None:
         for response, expected in ((streamed, [b"a", b"b"]), (filled, [b"ab"])):
             if response is filled:
                 await response.aread()
-            chunks, got = Chunks(response), list[bytes]()
-            assert not chunks.is_cancel_safe
-            while chunk := await (chunks.receive() if got else chunks.receive_chunk()):
+            body, got = OtherBody(response), list[bytes]()
+            assert not body.keeps_cancelled
+            while chunk := await (body.receive() if got else body.receive_chunk()):
                 got.append(chunk)
             assert got == expected
+            assert not body.trailers
 
     run(main())
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
-import h11
 import httpx
 import pytest
 
@@ -281,6 +280,9 @@ class TestJoined:
         run(main)
 
 
+HEAD = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 class TestWriting:
     """What is written while an earlier write is waiting for room."""
 
@@ -293,11 +295,10 @@ class TestWriting:
                 peer, _ = listener.accept()
             connection = Connection(("http", "h", 80), tcp, tcp)
             with peer:
-                head = h11.Request(method="POST", target="/", headers=[("Host", "h"), ("Transfer-Encoding", "chunked")])
-                assert connection.write(head)
+                assert connection.write_head(HEAD, None)
                 first = b"a" * (16 << 20)
-                assert not connection.write(h11.Data(data=first))
-                assert not connection.write(h11.Data(data=b"b"))
+                assert not connection.write_body(first)
+                assert not connection.write_body(b"b")
                 received = bytearray()
 
                 def drain() -> None:
@@ -311,8 +312,8 @@ class TestWriting:
 
                     tasks.start_soon(flush)
                     await anyio.wait_all_tasks_blocked()
-                    assert not connection.write(h11.Data(data=b"c"))
-                    assert not connection.write(h11.EndOfMessage())
+                    assert not connection.write_body(b"c")
+                    assert not connection.end_body()
                     await anyio.to_thread.run_sync(drain)
                 body = bytes(received).partition(b"\r\n\r\n")[2]
                 assert body == b"%x\r\n%b\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n" % (len(first), first)
@@ -330,9 +331,8 @@ class TestWriting:
                 tcp = await connect_tcp("127.0.0.1", listener.getsockname()[1])
                 listener.accept()[0].close()
             connection = Connection(("http", "h", 80), tcp, tcp)
-            head = h11.Request(method="POST", target="/", headers=[("Host", "h"), ("Transfer-Encoding", "chunked")])
-            connection.write(head)
-            while connection.write(h11.Data(data=b"x")):
+            connection.write_head(HEAD, None)
+            while connection.write_body(b"x"):
                 await anyio.lowlevel.checkpoint()
             assert not await connection.flush(1)
             with pytest.raises(NoAnswer):

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.trickle.client import sockets
-from tricklecast.trickle.client.sockets import PEER_TIMEOUT_S, SocketStream, connect_tcp, reason
+from tricklecast.trickle.client.sockets import PEER_TIMEOUT_S, Silence, SocketStream, connect_tcp, reason
 
 
 def pair() -> tuple[SocketStream, socket.socket]:
@@ -132,48 +132,118 @@ def test_a_connection_that_breaks_is_told_from_one_that_ends() -> None:
 
 
 def test_a_stream_that_always_has_data_lets_others_run() -> None:
-    """Reading what is there already is a task switch, too; a read that is cancelled has read nothing."""
+    """What one read of the kernel brought is handed out at once; the next read is a task switch."""
 
     async def main() -> None:
         stream, peer = pair()
+        others: list[int] = []
+
+        async def other() -> None:
+            others.append(1)
+
         with peer:
-            peer.sendall(b"abc")
-            others: list[int] = []
-
-            async def other() -> None:
-                others.append(1)
-
             async with stream, anyio.create_task_group() as tasks:
-                await anyio.wait_readable(stream._socket)
-                tasks.start_soon(other)
-                assert await stream.receive(1) == b"a"
-                assert others
-                with anyio.CancelScope() as scope:
-                    scope.cancel()
-                    await stream.receive(1)
-                assert await stream.receive() == b"bc"
+                for part in (b"abc", b"d"):
+                    others.clear()
+                    peer.sendall(part)
+                    tasks.start_soon(other)
+                    assert await stream.receive(2) == part[:2]
+                    assert others
+                    assert not part[2:] or await stream.receive() == part[2:]
 
     run(main())
 
 
 def test_a_task_that_is_cancelled_has_read_nothing() -> None:
-    """Also by asyncio itself, whose cancellation reaches into shielded scopes."""
+    """Also by asyncio itself, and whatever has happened between the bytes and the task that waits for them."""
 
     async def main() -> None:
         stream, peer = pair()
         with peer:
-            peer.sendall(b"abc")
             async with stream:
-                await anyio.wait_readable(stream._socket)
-                for _ in range(3):
-                    reading = asyncio.ensure_future(stream.receive(1))
+                for steps in range(6):
+                    reading = asyncio.ensure_future(stream.receive())
                     await asyncio.sleep(0)
+                    peer.sendall(b"abc")
+                    for _ in range(steps):
+                        await asyncio.sleep(0)
                     reading.cancel()
                     await asyncio.wait([reading])
-                    assert reading.cancelled()
-                assert await stream.receive() == b"abc"
+                    assert (await stream.receive() if reading.cancelled() else reading.result()) == b"abc"
 
     run(main())
+
+
+def test_bytes_that_nobody_takes_stay_in_the_kernel() -> None:
+    """A peer that sends to a reader that does something else is held back, and nothing is lost."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        data = bytes(range(256)) * 256
+        with peer:
+            async with stream:
+                peer.sendall(b"begin")
+                assert await stream.receive() == b"begin"
+                peer.setblocking(False)
+                sent = full = 0
+                while full < 10:  # so many turns of the loop in a row without room for another byte
+                    await anyio.sleep(0.001)
+                    try:
+                        sent += peer.send(data[sent % len(data) :])
+                        full = 0
+                    except BlockingIOError:
+                        full += 1
+                received = b""
+                while len(received) < sent:
+                    received += await stream.receive()
+                assert received == (data * (sent // len(data) + 1))[:sent]
+
+    run(main())
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_silence_is_an_error_after_which_reading_goes_on(backend: str) -> None:
+    """The limit counts from the beginning of each wait, and may be changed between two of them."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        with peer:
+            async with stream:
+                for receive_s in (60.0, 0.1):
+                    stream.receive_s = receive_s
+                    peer.sendall(b"abc")
+                    assert await stream.receive() == b"abc"
+                for _ in range(2):
+                    with pytest.raises(Silence):
+                        await stream.receive()
+                peer.sendall(b"def")
+                assert await stream.receive() == b"def"
+                stream.receive_s = None  # a timer that is still set does nothing
+                with anyio.move_on_after(0.2):
+                    await stream.receive()
+
+    anyio.run(main, backend=backend)
+
+
+def test_a_stream_can_be_used_in_another_event_loop() -> None:
+    """A client may keep its idle connections from one ``asyncio.run()`` to the next."""
+    made: list[tuple[SocketStream, socket.socket]] = []
+
+    async def use() -> None:
+        if not made:
+            made.append(pair())
+        stream, peer = made[0]
+        stream.receive_s = 60.0
+        peer.sendall(b"abc")
+        assert await stream.receive() == b"abc"
+
+    async def leave() -> None:
+        stream, peer = made[0]
+        peer.close()
+        await stream.aclose()
+
+    for main in (use, use, leave):
+        run(main())
 
 
 def test_closing_wakes_the_reader() -> None:

@@ -13,8 +13,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from tests.support.peers import Peer, fake_server, run
-from tricklecast.trickle.client.connection import Connection
+from tests.support.peers import Head, Peer, fake_server, run
 from tricklecast.trickle.client.sockets import SocketStream
 from tricklecast.trickle.client.transport import BodyWriter, InvalidAnswer, LiveBody, TrickleClient, TrickleTransport
 
@@ -121,17 +120,29 @@ def test_an_answer_in_the_middle_of_the_body_stops_it(reset: bool) -> None:
 
 
 class Written(LiveBody):
-    """A body that a test writes through ``writer``."""
+    """A body that a test writes through ``writer``.
+
+    Attributes:
+        starts: how often it was started.
+    """
 
     def __init__(self) -> None:
         self.writer: BodyWriter | None = None
+        self.starts = 0
         self.begun = anyio.Event()
-        self.over = anyio.Event()
+        self.resumed = anyio.Event()
 
-    async def write_to(self, writer: BodyWriter) -> None:
+    def start(self, writer: BodyWriter) -> None:
         self.writer = writer
+        self.starts += 1
         self.begun.set()
-        await self.over.wait()
+
+    def resume(self) -> None:
+        resumed, self.resumed = self.resumed, anyio.Event()
+        resumed.set()
+
+    def detach(self) -> None:
+        self.writer = None
 
 
 def live(http: httpx.AsyncClient, url: str, body: LiveBody) -> httpx.Request:
@@ -142,18 +153,19 @@ def live(http: httpx.AsyncClient, url: str, body: LiveBody) -> httpx.Request:
 
 
 def test_a_live_body_is_written_by_any_task() -> None:
-    """Its chunks leave at once, from the task that has them; one that does not fit is waited for."""
+    """Its chunks leave at once, from the task that has them; it is told when one that does not fit has left."""
 
     async def main() -> None:
-        step = asyncio.Event()
+        step, over = asyncio.Event(), asyncio.Event()
         big = b"x" * (16 << 20)
 
         async def script(peer: Peer) -> None:
             await peer.head()
             assert await peer.chunk() == b"one"
             step.set()
-            assert await peer.body() == [b"two", big]
+            assert await peer.body() == [b"two", big, big, b"end"]
             await peer.answer(200)
+            over.set()
 
         async with fake_server(script) as server, client() as http:
             body, answers = Written(), []
@@ -168,10 +180,39 @@ def test_a_live_body_is_written_by_any_task() -> None:
                 assert body.writer.write(b"one")
                 await step.wait()
                 assert body.writer.write(b"two")
-                assert not body.writer.write(big)
-                assert await body.writer.flush()
-                body.over.set()
+                for _ in range(2):
+                    resumed = body.resumed
+                    assert not body.writer.write(big)
+                    await resumed.wait()
+                resumed = body.resumed
+                body.writer.pause()
+                await resumed.wait()
+                assert body.writer.write(b"end", last=True)
+                await over.wait()
             assert [answer.status_code for answer in answers] == [200]
+            assert body.writer is None
+
+    run(main())
+
+
+def test_an_end_without_room_follows_the_chunk_before_it() -> None:
+    """The answer is waited for although the body's end has not left yet."""
+
+    async def main() -> None:
+        big = b"x" * (16 << 20)
+
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.body() == [big]
+            await peer.answer(200)
+
+        class Big(Written):
+            def start(self, writer: BodyWriter) -> None:
+                assert not writer.write(big)
+                writer.end()
+
+        async with fake_server(script) as server, client() as http:
+            assert (await http.send(live(http, server.base, Big()))).status_code == 200
 
     run(main())
 
@@ -192,17 +233,15 @@ def test_the_last_chunk_and_the_end_leave_together() -> None:
                 await body.begun.wait()
                 assert body.writer is not None
                 assert body.writer.write(b"all", last=True)
-                body.over.set()
 
     run(main())
 
 
-def test_chunks_written_while_the_connection_is_replaced_follow() -> None:
-    """A pooled connection died under the head: nothing is written before the head has left on the new one."""
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_live_body_starts_again_on_the_connection_that_replaces_a_dead_one(ends: bool) -> None:
+    """As long as no chunk of it was written; its end alone can be repeated."""
 
     async def main() -> None:
-        replacing, replaced = asyncio.Event(), asyncio.Event()
-
         async def stale(peer: Peer) -> None:
             await peer.head()
             await peer.answer(200)
@@ -211,28 +250,22 @@ def test_chunks_written_while_the_connection_is_replaced_follow() -> None:
 
         async def fresh(peer: Peer) -> None:
             await peer.head()
-            assert await peer.body() == [b"one", b"two"]
+            assert await peer.body() == ([] if ends else [b"one"])
             await peer.answer(200)
 
-        class Late(TrickleTransport):
-            async def acquire(self, url: httpx.URL, connect_s: float | None, *, fresh: bool) -> Connection:
-                if fresh:
-                    replacing.set()
-                    await replaced.wait()
-                return await super().acquire(url, connect_s, fresh=fresh)
+        class Twice(Written):
+            def start(self, writer: BodyWriter) -> None:
+                super().start(writer)
+                if ends:
+                    writer.end()
+                elif self.starts == 2:
+                    assert writer.write(b"one", last=True)
 
-        async with fake_server(stale, fresh) as server, httpx.AsyncClient(transport=Late()) as http:
+        async with fake_server(stale, fresh) as server, client() as http:
             await http.get(server.base)
-            body = Written()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(http.send, live(http, server.base, body))
-                await replacing.wait()
-                assert body.writer is not None
-                assert not body.writer.write(b"one")
-                assert not body.writer.write(b"two")
-                replaced.set()
-                assert await body.writer.flush()
-                body.over.set()
+            body = Twice()
+            assert (await http.send(live(http, server.base, body))).status_code == 200
+            assert body.starts == 2
 
     run(main())
 
@@ -655,7 +688,7 @@ def test_the_answer_is_due_once_the_body_has_ended() -> None:
             with pytest.raises(httpx.ReadTimeout):
                 await http.post(server.base, content=b"over")
             with pytest.raises(httpx.ReadTimeout):
-                await http.get(server.base)
+                await http.post(server.base, content=b"data")
 
     run(main())
 
@@ -680,7 +713,7 @@ def test_the_answer_is_due_once_the_body_has_arrived(
 
         async with fake_server(script) as server, client(read=0.02) as http:
             with pytest.raises(httpx.ReadTimeout, match=r"no answer within 0\.02 s"):
-                await http.get(server.base)
+                await http.post(server.base, content=b"data")
         assert len(asked) == 2 * waits
 
     run(main())
@@ -776,6 +809,42 @@ def test_a_body_longer_than_announced_is_a_local_error() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("length", ["5", "4"])
+def test_a_body_shorter_than_announced_is_a_local_error(length: str) -> None:
+    """Its connection cannot be used again; a body of the right length is sent as it is."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.reader.readexactly(4) == b"four"
+            if length == "4":
+                await peer.answer(200)
+            await peer.closed()
+
+        async with fake_server(script) as server, client() as http:
+            sending = http.post(server.base, content=Chunks(b"fo", b"ur"), headers={"Content-Length": length})
+            if length == "4":
+                assert (await sending).status_code == 200
+            else:
+                with pytest.raises(httpx.LocalProtocolError):
+                    await sending
+
+    run(main())
+
+
+def test_a_header_that_http_does_not_allow_is_a_local_error() -> None:
+    """Nothing is sent, whichever way the request takes."""
+
+    async def main() -> None:
+        async with TrickleClient(transport=TrickleTransport()) as http:
+            with pytest.raises(httpx.LocalProtocolError):
+                await http.get("http://127.0.0.1:1/", headers={"X": "a\r\nY: b"})
+            with pytest.raises(httpx.LocalProtocolError):
+                await http.send_plain("GET", "http://127.0.0.1:1/", {"X": "a\r\nY: b"}, None, None)
+
+    run(main())
+
+
 def test_idle_connections_are_bounded_and_expire() -> None:
     """At most four idle connections are kept, none beyond its time."""
 
@@ -861,27 +930,31 @@ def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_plain_request_takes_the_short_way() -> None:
-    """Cookies are kept as httpx keeps them; with authentication, or once it is closed, httpx's own way is taken."""
+    """It has the client's headers, and ones of its own. With cookies or authentication, httpx's own way is taken."""
 
     async def main() -> None:
-        heads: list[dict[str, str]] = []
+        heads: list[Head] = []
 
         async def script(peer: Peer) -> None:
-            for number in range(4):
-                heads.append((await peer.head()).headers)
+            for number in range(2):
+                heads.append(await peer.head())
                 headers: dict[str, object] = {"Set-Cookie": "node=b"} if number == 0 else {}
                 await peer.answer(200, {"Content-Length": "0", **headers})
 
         async with fake_server(script) as server:
-            async with TrickleClient(transport=TrickleTransport()) as http:
-                for auth in (httpx.USE_CLIENT_DEFAULT, httpx.USE_CLIENT_DEFAULT, ("user", "secret")):
-                    response = await http.send(http.build_request("GET", server.base), stream=True, auth=auth)
-                    assert response.request.url == server.base
-                    assert await response.aread() == b""
-                await http.get(server.base)
-            with pytest.raises(RuntimeError):
-                await http.send(http.build_request("GET", server.base), stream=True)
-        assert [head.get("cookie") for head in heads] == [None, "node=b", "node=b", "node=b"]
-        assert [head.get("authorization", "")[:5] for head in heads] == ["", "", "Basic", ""]
+            root = server.base.removesuffix("/trickle")
+            async with TrickleClient(transport=TrickleTransport(), headers={"User-Agent": "a", "X": "b"}) as http:
+                reply = await http.send_plain("GET", f"{root}/c/1?token=a", {"user-agent": "c"}, None, None)
+                assert reply is not None
+                assert (reply.head.status_code, await reply.body.receive()) == (200, b"")
+                assert await http.send_plain("GET", f"{root}/c/2", {}, None, None) is None
+                await http.get(f"{root}/c/2")
+            assert await http.send_plain("GET", root, {}, None, None) is None  # it is closed
+            async with TrickleClient(transport=TrickleTransport(), auth=("user", "secret")) as http:
+                assert await http.send_plain("GET", f"{root}/c/3", {}, None, None) is None
+        first, second = heads
+        assert (first.method, first.path, first.headers["host"]) == ("GET", "/c/1?token=a", root.partition("//")[2])
+        assert (first.headers["user-agent"], first.headers["x"]) == ("c", "b")
+        assert (second.path, second.headers["cookie"]) == ("/c/2", "node=b")
 
     run(main())

@@ -1,0 +1,97 @@
+"""Heads: what is sent is HTTP, and what is not HTTP is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tricklecast.trickle.client.heads import MAX_HEAD, InvalidHead, parse_response, request_head
+
+
+def head_of(*lines: bytes, rest: bytes = b"") -> bytes:
+    """The bytes of a response with these lines."""
+    return b"\r\n".join(lines) + b"\r\n\r\n" + rest
+
+
+def test_a_request_is_written_as_it_is_given() -> None:
+    """Line by line, names and values unchanged."""
+    head = request_head(b"POST", b"/trickle/c/1?token=a", [(b"Host", b"h:80"), (b"X-Empty", b"")])
+    assert head == b"POST /trickle/c/1?token=a HTTP/1.1\r\nHost: h:80\r\nX-Empty: \r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "value"),
+    [
+        (b"/a b", b"X", b"1"),
+        (b"/a\r\nX: 1", b"X", b"1"),
+        (b"/", b"X Y", b"1"),
+        (b"/", b"", b"1"),
+        (b"/", b"X", b"1\r\nY: 2"),
+        (b"/", b"X", b"1\n"),
+        (b"/", b"X", b"\x00"),
+    ],
+)
+def test_a_request_cannot_be_split(target: bytes, name: bytes, value: bytes) -> None:
+    """A line end or a control character in a part of it would be another header, or another request."""
+    with pytest.raises(InvalidHead):
+        request_head(b"GET", target, [(name, value)])
+
+
+def test_a_response_is_read() -> None:
+    """Names become lower case, white space around values goes; the bytes behind the head are kept."""
+    data = head_of(b"HTTP/1.1 470 Not \xe4 here", b"Lp-Trickle-Seq: 7 ", b"X:\t", b"Content-Length: 4", rest=b"body")
+    found = parse_response(data)
+    assert found is not None
+    head, rest = found
+    assert (head.http_version, head.status_code, head.reason, rest) == (b"1.1", 470, b"Not \xe4 here", b"body")
+    assert head.headers == [(b"lp-trickle-seq", b"7"), (b"x", b""), (b"content-length", b"4")]
+    assert (head.chunked, head.length, head.keeps_alive) == (False, 4, True)
+
+
+def test_a_head_may_come_in_any_pieces() -> None:
+    """As long as it is not complete, more is needed; also of nothing."""
+    data = head_of(b"HTTP/1.1 200", b"Transfer-Encoding: Chunked", b"Content-Length: 9")
+    assert not any(parse_response(data[:size]) for size in range(len(data)))
+    found = parse_response(data)
+    assert found is not None
+    assert (found[0].chunked, found[0].length, found[0].reason) == (True, None, b"")
+
+
+@pytest.mark.parametrize(
+    ("lines", "keeps"),
+    [
+        ([b"HTTP/1.1 200 OK", b"Connection: keep-alive"], True),
+        ([b"HTTP/1.1 200 OK", b"Connection: x, Close"], False),
+        ([b"HTTP/1.1 200 OK", b"Connection: x", b"connection: close"], False),
+        ([b"HTTP/1.0 200 OK", b"Connection: keep-alive"], False),
+    ],
+)
+def test_some_responses_end_their_connection(lines: list[bytes], keeps: bool) -> None:
+    """Those that say so, and those of HTTP/1.0."""
+    found = parse_response(head_of(*lines))
+    assert found is not None
+    assert found[0].keeps_alive is keeps
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0",
+        b"HTTQ",
+        head_of(b"HTTP/1.1 20 OK"),
+        head_of(b"HTTP/2.0 200 OK"),
+        head_of(b"HTTP/1.1 200 OK\x00"),
+        head_of(b"HTTP/1.1 200 OK", b"no colon"),
+        head_of(b"HTTP/1.1 200 OK", b"X : 1"),
+        head_of(b"HTTP/1.1 200 OK", b"X: 1", b" folded"),
+        head_of(b"HTTP/1.1 200 OK", b"X: 1\nY: 2"),
+        head_of(b"HTTP/1.1 200 OK", b"Content-Length: 1", b"Content-Length: 2"),
+        head_of(b"HTTP/1.1 200 OK", b"Content-Length: -1"),
+        head_of(b"HTTP/1.1 200 OK", b"Transfer-Encoding: gzip, chunked"),
+        head_of(b"HTTP/1.1 200 OK", b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD,
+    ],
+)
+def test_what_is_not_http_is_refused(data: bytes) -> None:
+    """So is a head that is too long, or whose body could end in two places."""
+    with pytest.raises(InvalidHead):
+        parse_response(data)

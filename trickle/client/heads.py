@@ -1,0 +1,127 @@
+"""The heads of HTTP/1.1 requests and responses, from and to bytes: no I/O.
+
+Only what a client needs, and strictly: every line ends with CR LF, and a head from which the end of the body could be
+read in two ways is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+MAX_HEAD: Final = 65536
+"""Longest head of a response, in bytes (nginx's limit is 32 KiB, uvicorn's 64 KiB)."""
+
+Fields = list[tuple[bytes, bytes]]
+"""Headers in their order: names in lower case, values without white space around them."""
+
+_HTTP: Final = b"HTTP/"
+"""How each answer of an HTTP server begins."""
+
+_NAME: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_STATUS_LINE: Final = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
+_FIELD: Final = re.compile(rb"(%b):([\t\x20-\x7e\x80-\xff]*)" % _NAME)
+_REQUEST_LINE: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/1\.1\r\n")
+_FIELDS: Final = re.compile(rb"(?:%b: [\t\x20-\x7e\x80-\xff]*\r\n)*" % _NAME)
+_LENGTH: Final = re.compile(rb"[0-9]{1,15}")
+
+
+class InvalidHead(Exception):
+    """The head breaks the rules of HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """The status line and the headers of a response.
+
+    Attributes:
+        http_version: ``b"1.1"`` or ``b"1.0"``.
+        status_code: the HTTP status.
+        reason: the phrase behind it.
+        headers: all headers.
+        chunked: the body comes in chunks.
+        length: the body's length in bytes; ``None`` if it comes in chunks, or ends with the connection.
+        keeps_alive: the connection may carry another request afterwards.
+    """
+
+    http_version: bytes
+    status_code: int
+    reason: bytes
+    headers: Fields
+    chunked: bool
+    length: int | None
+    keeps_alive: bool
+
+
+def request_head(method: bytes, target: bytes, headers: Collection[tuple[bytes, bytes]]) -> bytes:
+    """The head of a request.
+
+    Raises:
+        InvalidHead: HTTP does not allow the method, the target or a header.
+    """
+    line = b"%b %b HTTP/1.1\r\n" % (method, target)
+    fields = b"".join([b"%b: %b\r\n" % field for field in headers])
+    is_split = fields.count(b"\n") != len(headers)
+    if is_split or not _REQUEST_LINE.fullmatch(line) or not _FIELDS.fullmatch(fields):
+        raise InvalidHead("the request's target or a header is not allowed in HTTP")
+    return b"%b%b\r\n" % (line, fields)
+
+
+def begins_like_http(data: bytes) -> bool:
+    """Whether a response may begin with these bytes; also for none."""
+    return _HTTP.startswith(data[: len(_HTTP)])
+
+
+def parse_response(data: bytes) -> tuple[ResponseHead, bytes] | None:
+    """Read the head of a response; returns it with the bytes behind it, or ``None`` if its end has not come yet.
+
+    Raises:
+        InvalidHead: it breaks the rules of HTTP, or is longer than :data:`MAX_HEAD`.
+    """
+    if not begins_like_http(data):
+        raise InvalidHead(f"it begins with {data[:20]!r}")
+    end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
+    if end < 0:
+        if len(data) >= MAX_HEAD:
+            raise InvalidHead(f"its head is longer than {MAX_HEAD} bytes")
+        return None
+    first, *lines = data[:end].split(b"\r\n")
+    status = _STATUS_LINE.fullmatch(first)
+    if status is None:
+        raise InvalidHead(f"not a status line: {first[:40]!r}")
+    version, code, reason = status.groups()
+    headers = parse_fields(lines)
+    lengths, codings, connection = [], [], b""
+    for name, value in headers:
+        if name == b"content-length":
+            lengths.append(value)
+        elif name == b"transfer-encoding":
+            codings.append(value.lower())
+        elif name == b"connection":
+            connection += b"," + value.lower()
+    if codings not in ([], [b"chunked"]):
+        raise InvalidHead(f"unknown transfer coding: {b', '.join(codings)[:40]!r}")
+    if len(set(lengths)) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
+        raise InvalidHead(f"not a length: {b', '.join(lengths)[:40]!r}")
+    closes = version == b"1.0" or (connection != b"" and b"close" in map(bytes.strip, connection.split(b",")))
+    length = int(lengths[0]) if lengths and not codings else None
+    head = ResponseHead(version, int(code), reason or b"", headers, bool(codings), length, not closes)
+    return head, data[end + 4 :]
+
+
+def parse_fields(lines: list[bytes]) -> Fields:
+    """Read headers or trailers, a line each.
+
+    Raises:
+        InvalidHead: a line is not ``Name: value``.
+    """
+    fields = []
+    for line in lines:
+        found = _FIELD.fullmatch(line)
+        if found is None:
+            raise InvalidHead(f"not a header: {line[:40]!r}")
+        name, value = found.groups()
+        fields.append((name.lower(), value.strip(b" \t")))
+    return fields
