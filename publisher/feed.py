@@ -43,6 +43,9 @@ bursts of several segments; receivers buffer more than this."""
 CONFIRM_S: Final = 10.0
 """How long the server may take to confirm the last segments of live media, in seconds."""
 
+INTERRUPTED_S: Final = 2.0
+"""How long it may take to confirm the last segments after Ctrl-C, in seconds."""
+
 
 class Receiver(Protocol):
     """Where :class:`Feed` takes steps from: :class:`Steps`, or a memory object stream of anyio."""
@@ -168,33 +171,41 @@ class Feed:
         self._drops = drops
         self._warn = warn
         self._in_flight: set[Segment] = set()
+        self._queue: _Queue | None = None  # of the segment that the source is making
+        self._writing = 0  # tasks that write a segment
         self._settled = anyio.Event()
         self._failure: Exception | None = None
 
     async def run(self) -> Totals:
         """Publish until the source ends.
 
+        If its task is cancelled (Ctrl-C), the segment that the source is making is ended where it is, and the server
+        has :data:`INTERRUPTED_S` seconds to confirm it. A cancellation of a scope cuts it off.
+
         Raises:
             TrickleError: the publisher cannot go on, or the source failed; then its last segment is truncated.
         """
         async with anyio.create_task_group() as tasks:
-            queue: _Queue | None = None
             try:
                 while True:
                     step = await self._steps.receive()
                     if isinstance(step, Chunk):
-                        queue = queue or await self._begin(tasks)
+                        queue = self._queue or await self._begin(tasks)
                         await queue.add(step.data)
-                    elif queue is not None:
-                        queue.end()
-                        queue = None
+                    else:
+                        self._end_segment()
             except anyio.EndOfStream:
-                if queue is not None:
-                    queue.end()
+                self._end_segment()
+            except anyio.get_cancelled_exc_class():
+                self._end_segment()
+                with anyio.move_on_after(INTERRUPTED_S, shield=True):
+                    while self._writing:
+                        await self._settled.wait()
+                raise
             except Exception as error:  # of the source: segments that are complete can still be confirmed
                 self._failure = error
-                if queue is not None:
-                    queue.fail(error)
+                if self._queue is not None:
+                    self._queue.fail(error)
             if self._drops:
                 tasks.cancel_scope.deadline = anyio.current_time() + CONFIRM_S
         if self._failure is not None:
@@ -204,12 +215,19 @@ class Feed:
             self._warn(f"segment {segment.seq} is lost: no answer within {CONFIRM_S:g} s")
         return self.totals
 
+    def _end_segment(self) -> None:
+        """No step follows that belongs to the same segment."""
+        if self._queue is not None:
+            self._queue.end()
+            self._queue = None
+
     async def _begin(self, tasks: TaskGroup) -> _Queue:
         """Enter the next segment."""
         with anyio.move_on_after(BURST_S if self._drops else None):
             while len(self._in_flight) >= MAX_IN_FLIGHT:
                 await self._settled.wait()
-        queue = _Queue(self._drops)
+        queue = self._queue = _Queue(self._drops)
+        self._writing += 1
         tasks.start_soon(self._write, queue, tasks)
         await queue.entered.wait()
         return queue
@@ -236,9 +254,10 @@ class Feed:
             self._fail(segment, error, tasks)
         finally:
             queue.abandon()
+            self._writing -= 1
+            settled, self._settled = self._settled, anyio.Event()
+            settled.set()
         self._in_flight.discard(segment)
-        settled, self._settled = self._settled, anyio.Event()
-        settled.set()
 
     def _fail(self, segment: Segment, error: Exception, tasks: TaskGroup) -> None:
         if self._publisher.error is None and isinstance(error, BrokenByPeer):

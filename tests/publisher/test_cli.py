@@ -206,6 +206,25 @@ def test_interrupted_it_ends_the_channel(server: RunningServer, number: int, cod
         assert response.headers["Lp-Trickle-Closed"] == "terminated"
 
 
+def test_interrupted_it_ends_the_last_segment(server: RunningServer) -> None:
+    """Ctrl-C is a normal end: what was read of the input is one more whole segment. Two signals at once are one."""
+    with publishing(create(server, "last"), "-", "--raw", "--by", "time:1h") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"the last words")
+        process.stdin.flush()
+        with urllib.request.urlopen(f"{server.base}/last/0", timeout=WITHIN_S) as response:
+            assert response.read(4) == b"the "
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
+            assert response.read() == b"last words"
+        assert process.wait(WITHIN_S) == 130
+        summary = process.stderr.read().decode()
+    assert re.fullmatch(r"published 1 segment .*, the last one 0; interrupted, the channel is ended\n", summary)
+    with urllib.request.urlopen(f"{server.base}/last/0", timeout=WITHIN_S) as response:
+        assert response.headers["Lp-Trickle-Truncated"] is None
+
+
 def test_interrupted_it_may_keep_the_channel(server: RunningServer) -> None:
     """With --leave-open, the channel stays as it is."""
     with publishing(create(server, "kept"), "-", "--raw", "--by", "line", "--leave-open") as process:
