@@ -83,6 +83,8 @@ class LocalPublisher:
     ) -> None:
         if error is None:
             await self.end()
+        elif (channel := self.plane.registry.live(self.channel)) is not None:
+            channel.publishers.dismiss(self.identity)
 
     def segment(self) -> LocalSegment:
         """The next segment, as an async context manager; its number is known inside the block."""

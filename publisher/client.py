@@ -65,6 +65,9 @@ CLOSE_S: Final = 5.0
 CONFIRM_S: Final = 2.0
 """Part of it: how long the publisher waits for the answers to segments that were ended, before it ends the channel."""
 
+LEAVE_S: Final = 1.0
+"""How long the server is given to hear that this publisher leaves the channel to another one."""
+
 LINGER_S: Final = 0.5
 """How long it waits for the preconnect's answer after the channel was ended."""
 
@@ -305,7 +308,7 @@ class Publisher:
         return await self._close(end=True)
 
     async def detach(self) -> tuple[int, ...]:
-        """Stop publishing without ending the channel, so that another publisher can go on with it.
+        """Stop publishing without ending the channel, so that another publisher can go on with it, at once.
 
         Segments are treated as by :meth:`close`, and readers of one that is cut off are told.
 
@@ -328,6 +331,9 @@ class Publisher:
                     await self._ask(self._requests.delete, self._plan.on_delete)
                     ended = True
                     await self._segments.close_ahead(LINGER_S)
+                elif self._owns_channel:
+                    self._segments.cut_ahead()
+                    await self._segments.leave(LEAVE_S)
         finally:
             await self._release(Finished(ended, unconfirmed))
         if end and limit.cancelled_caught and not ended:

@@ -73,7 +73,7 @@ class PublisherStatistics:
 
 
 class Requests:
-    """Makes the four requests about one channel; :class:`~tricklecast.publisher.client.Publisher` has the arguments."""
+    """Makes the requests about one channel; :class:`~tricklecast.publisher.client.Publisher` has the arguments."""
 
     def __init__(self, http: httpx.AsyncClient, url: ChannelURL, content_type: str, *, takeover: bool) -> None:
         self._http = http
@@ -105,6 +105,10 @@ class Requests:
     async def give_up(self, seq: int) -> Outcome:
         """Tell the server that no more will come of a segment: what it has is a part."""
         return await self._send("DELETE", self._url.segment(seq), {wire.TRUNCATED: "dropped"}, seq=seq)
+
+    async def leave(self, seq: int) -> Outcome:
+        """Tell the server that this client publishes no more. ``seq`` is its newest segment, which is over."""
+        return await self._send("DELETE", self._url.segment(seq), {wire.TRUNCATED: "left", wire.LEAVE: "1"}, seq=seq)
 
     async def _send(
         self,
@@ -449,6 +453,15 @@ class Segments:
         with anyio.move_on_after(limit_s):
             while self._ahead:
                 await self._changed.wait()
+
+    async def leave(self, limit_s: float) -> None:
+        """Tell the server, within ``limit_s`` seconds, that another publisher need not wait for this one to come back.
+
+        Nothing depends on the answer: a server that does not know the request keeps the channel for its usual time.
+        """
+        if (seq := self._plan.numbering.newest) >= 0:
+            with anyio.move_on_after(limit_s):
+                await self._requests.leave(seq)
 
     def cut_ahead(self, spare: Upload | None = None) -> None:
         """Cut the preconnects off, all but one. Were they ended, they would become empty segments."""

@@ -50,6 +50,8 @@ WWW_AUTHENTICATE: Final = "WWW-Authenticate"
 RESET: Final = "Lp-Trickle-Reset"
 IF_IDLE: Final = "Lp-Trickle-If-Idle"
 """Of a POST of a segment and of the DELETE of a channel: refuse it if another client publishes to the channel."""
+LEAVE: Final = "Lp-Trickle-Leave"
+"""Of the DELETE of a segment: the client publishes no more to the channel, so another one need not wait for it."""
 EXPECT_CONTENT: Final = "Expect-Content"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 ATTEMPT: Final = "Trickle-Attempt"
@@ -83,6 +85,7 @@ ALLOWED_REQUEST_HEADERS: Final = (
     "Content-Type",
     RESET,
     IF_IDLE,
+    LEAVE,
     "Authorization",
     IDEMPOTENCY_KEY,
     ATTEMPT,

@@ -33,6 +33,7 @@ from tricklecast.app.data_plane.request import (
     EXPECT_CONTENT,
     IDEMPOTENCY_KEY,
     IF_IDLE,
+    LEAVE,
     LIFE,
     RESET,
     TRUNCATED,
@@ -409,7 +410,8 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
         case Op.CLOSE_SEGMENT:
             assert route.seq is not None, "closing names a seq"
             truncate = bool(request.text(TRUNCATED))
-            done = registry.close_segment(route.channel, route.seq, now, truncate=truncate)
+            leaver = identity(request.headers, request.ip) if request.text(LEAVE) else None
+            done = registry.close_segment(route.channel, route.seq, now, truncate=truncate, leaver=leaver)
         case _:
             done = registry.find(route.channel)
     if isinstance(done, Reply):

@@ -200,7 +200,7 @@ def test_another_publisher_is_not_disturbed(shared: LocalServer, name: str) -> N
 
 
 def test_an_error_leaves_the_channel_to_a_successor(shared: LocalServer, name: str) -> None:
-    """It is not ended, and a segment without a byte leaves nothing behind."""
+    """It is not ended, a segment without a byte leaves nothing behind, and the successor need not wait."""
 
     async def program(bus: Bus) -> int:
         with pytest.raises(ValueError, match="mine"):  # noqa: PT012 - the block's end raises
@@ -208,7 +208,7 @@ def test_an_error_leaves_the_channel_to_a_successor(shared: LocalServer, name: s
                 await publisher.publish(b"x")
                 async with publisher.segment():
                     raise ValueError("mine")
-        return await LocalPublisher(bus, name).publish(b"y")
+        return await LocalPublisher(bus, name, client="another").publish(b"y")
 
     assert run(shared, program) == 1
 

@@ -269,7 +269,7 @@ def test_a_second_publisher_is_refused(server: RunningServer) -> None:
         assert read(server, "busy", 0) == b"one\n"
         done = publish(url, "-", "--raw", stdin=b"other")
         assert (done.returncode, done.stdout) == (1, "")
-        line = r"tricklecast: \S+ publishes to this channel since \d\d:\d\d:\d\d; --takeover publishes in its place\n"
+        line = r"tricklecast: \S+ has published to this channel since \d\d:\d\d:\d\d; --takeover publishes in its place\n"
         assert re.fullmatch(line, done.stderr), done.stderr
         with publishing(url, "-", "--raw") as silent:  # it need not have anything to publish
             assert silent.wait(WITHIN_S) == 1

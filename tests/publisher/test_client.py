@@ -149,7 +149,7 @@ def test_nothing_is_asked_after_the_end() -> None:
 
 
 def test_detach_leaves_the_channel() -> None:
-    """The preconnect is cut, not ended, since an ended one would become an empty segment."""
+    """The preconnect is cut, not ended: that would make an empty segment. The server is told that the place is free."""
 
     async def main() -> None:
         trickle = Trickle()
@@ -159,7 +159,8 @@ def test_detach_leaves_the_channel() -> None:
                 await trickle.seen("POST 1")
                 await pub.detach()
                 await pub.detach()
-            assert trickle.log == ["POST 0", "POST 1"]
+            assert trickle.log == ["POST 0", "POST 1", "DELETE 0"]
+            assert trickle.heads[2].headers[wire.LEAVE.lower()] == "1"
         assert trickle.stored == {"0": [b"x"]}
 
     run(main())
@@ -420,8 +421,9 @@ def test_a_crash_is_not_the_end_of_the_channel(how: str) -> None:
                     tasks.start_soon(work, server)
                     await trickle.seen("POST 1")
                     tasks.cancel_scope.cancel()
-            assert trickle.log == ["POST 0", "POST 1", "DELETE 0"]
+            assert trickle.log == ["POST 0", "POST 1", "DELETE 0", "DELETE 0"]
         assert trickle.heads[2].headers[wire.TRUNCATED.lower()] == "dropped"
+        assert trickle.heads[3].headers[wire.LEAVE.lower()] == "1"
 
     run(main())
 
