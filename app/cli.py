@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import signal
 import sys
@@ -25,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tricklecast.trickle import __version__
-from tricklecast.trickle.errors import InvalidChannelName, InvalidURL, TrickleError
+from tricklecast.trickle.errors import ConnectionLost, InvalidChannelName, InvalidURL, TrickleError
 
 T = TypeVar("T")
 
@@ -363,7 +364,8 @@ def main() -> None:
         sys.stderr.write(f"tricklecast: {error}\n")
         sys.exit(2)
     except TrickleError as error:
-        sys.stderr.write(f"tricklecast: {error}\n")
+        refused = isinstance(error, ConnectionLost) and error.detail == os.strerror(errno.ECONNREFUSED)
+        sys.stderr.write(f"tricklecast: {error}{'; start one with `tricklecast serve`' if refused else ''}\n")
         sys.exit(getattr(error, "exit_code", 1))
     except BrokenPipeError:
         # The reader of our output has gone. Without this the interpreter would flush once more at exit.

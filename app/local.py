@@ -35,6 +35,7 @@ from tricklecast.trickle.errors import (
     LocalProtocolError,
     SegmentTooLarge,
     TrickleError,
+    as_bytes,
     error_for,
 )
 from tricklecast.trickle.records import Op
@@ -168,12 +169,14 @@ class LocalSegment:
             Superseded: another publisher has taken the segment over, or it was closed.
             SegmentTooLarge, Refused: a limit of the server is reached.
             LocalProtocolError: the segment is not entered.
+            TypeError: the chunk is not bytes.
         """
         writer = self._writer
         if writer is None:
             raise LocalProtocolError("a segment is written inside its block")
-        if self._outcome is None and data:
-            self._outcome = writer.channel.append(writer, (bytes(data),), self._plane.clock())
+        chunk = as_bytes(data)
+        if self._outcome is None and chunk:
+            self._outcome = writer.channel.append(writer, (chunk,), self._plane.clock())
             self._account(writer)
         self._check()
         self._let_readers_first(writer.channel)

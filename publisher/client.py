@@ -284,14 +284,26 @@ class Publisher:
             await segment._write(data, last=True)
         return segment.receipt
 
-    async def publish_json(self, obj: object) -> Receipt:
+    async def publish_json(self, obj: object, *, limit: int = wire.MESSAGE_LIMIT) -> Receipt:
         """Publish an object as a segment of JSON, one line in UTF-8.
+
+        Args:
+            obj: what :func:`json.dumps` takes, apart from ``nan`` and infinite numbers, which JSON does not have.
+            limit: the longest document, in bytes. Readers refuse longer ones unless they pass a higher ``limit``, too.
 
         Raises:
             TypeError: ``obj`` cannot be written as JSON.
+            InvalidInput: it has a value that JSON does not have, or is longer than ``limit``; nothing was sent.
             TrickleError: as :meth:`Segment.write`.
         """
-        return await self.publish(json.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+        try:
+            text = json.dumps(obj, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            data = text.encode() + b"\n"
+        except ValueError as error:  # UnicodeEncodeError, a lone surrogate, included
+            raise InvalidInput(f"not JSON: {error}") from None
+        if len(data) > limit:
+            raise InvalidInput(f"a document of {len(data)} bytes; the limit is {limit}, for readers, too")
+        return await self.publish(data)
 
     async def close(self) -> tuple[int, ...]:
         """End the channel, then close the preconnect. Further calls do nothing.

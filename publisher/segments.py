@@ -37,6 +37,7 @@ from tricklecast.trickle.errors import (
     LocalProtocolError,
     SegmentDropped,
     TrickleError,
+    as_bytes,
 )
 from tricklecast.trickle.paths import ChannelURL
 
@@ -209,6 +210,7 @@ class Segment:
             ConnectionLost: the connection broke, and the segment could not be sent again.
             SegmentDropped: it was given up, since too many were in flight.
             LocalProtocolError: the segment is not open, or another task is writing it.
+            TypeError: the chunk is not bytes.
         """
         await self._write(chunk)
 
@@ -220,7 +222,7 @@ class Segment:
         self._writing = True
         try:
             self._check_result()
-            if (data := bytes(chunk)) and not await self._segments.bind(self).body.put(data, last=last):
+            if (data := as_bytes(chunk)) and not await self._segments.bind(self).body.put(data, last=last):
                 self._check_result()
         finally:
             self._writing = False

@@ -27,7 +27,7 @@ from tricklecast.subscriber.events import (
     SubscriberStatistics,
 )
 from tricklecast.subscriber.fetch import Fetcher, Preconnect, Runtime, Unanswered
-from tricklecast.subscriber.messages import MESSAGE_LIMIT, Messages, OnError
+from tricklecast.subscriber.messages import Messages, OnError
 from tricklecast.subscriber.segment import OnBroken, Segment
 from tricklecast.trickle.client.answers import Auth
 from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
@@ -42,6 +42,7 @@ from tricklecast.trickle.errors import (
     RemoteProtocolError,
     TrickleError,
 )
+from tricklecast.trickle.wire import MESSAGE_LIMIT
 
 STALL_TIMEOUT_S: Final = 30.0
 """Default for the longest silence within a segment before the server is asked whether it is still there."""
@@ -87,7 +88,7 @@ class Subscriber:
     Args:
         url: the channel's URL.
         start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has begun), ``"earliest"``
-            (the oldest one that is kept), N, -N for the N-th from the head, or a :class:`Position` (or its text,
+            (the oldest one that is kept), N, -N (-1 is ``next``, -2 ``current``), or a :class:`Position` (or its text,
             ``128@3:9f86d081884c7d65``). A position also tells whether the channel still has the same life. If not, the
             first segment is ``restarted``, and ``on_lag`` says which one that is.
         on_lag: where to go on when the wanted segment has left the window: ``"live"``, ``"earliest"`` or ``"fail"``.
@@ -376,7 +377,7 @@ class Subscriber:
             leave: whether the segment that is being read ends here; otherwise it can be read to its end.
 
         Raises:
-            InvalidSeq: ``start`` cannot be used.
+            InvalidInput: ``start`` cannot be used.
             ClosedHere: the subscriber is not in use.
         """
         target = Start.parse(start)

@@ -22,13 +22,10 @@ import orjson
 
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.arguments import check_number
-from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, Position, SegmentTooLarge
+from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, InvalidInput, Position, SegmentTooLarge
 
 if TYPE_CHECKING:
     from tricklecast.subscriber.client import Subscriber
-
-MESSAGE_LIMIT: Final = 1024 * 1024
-"""Longest document by default, in bytes: far more than a control message has, and little enough to be held."""
 
 OnError: TypeAlias = Literal["raise", "skip"]
 
@@ -82,6 +79,8 @@ class Messages:
 
     def __init__(self, subscriber: Subscriber, *, limit: int, on_error: OnError, lines: bool = False) -> None:
         check_number("limit", limit, at_least=1, whole=True)
+        if on_error not in ("raise", "skip"):
+            raise InvalidInput(f"on_error is 'raise' or 'skip', not {on_error!r}")
         self.subscriber: Final = subscriber
         self.skipped = 0
         self._limit = limit

@@ -13,6 +13,10 @@ DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
 MPEG_TS: Final = "video/mp2t"
 MP4: Final = "video/mp4"
 
+MESSAGE_LIMIT: Final = 1024 * 1024
+"""The longest JSON document, in bytes: far more than a control message has, and little enough to be held. A publisher
+writes none that readers with the usual limit refuse."""
+
 CHANGEFEED: Final = "_changes"
 """The server's own channel: one JSON object ``{"added": [...]}`` or ``{"removed": [...]}`` per segment."""
 

@@ -182,6 +182,20 @@ def test_limits_and_the_end_are_the_errors_of_the_clients(shared: LocalServer, n
     assert errors[2].status == 403  # type: ignore[attr-defined]
 
 
+def test_text_and_numbers_are_not_published(shared: LocalServer, name: str) -> None:
+    """As by a client: 5 is not five zeros."""
+
+    async def program(bus: Bus) -> int:
+        publisher = LocalPublisher(bus, name)
+        with pytest.raises(TypeError, match="bytes are expected, not str"):
+            await publisher.publish("text")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="bytes are expected, not int"):
+            await publisher.publish(5)  # type: ignore[arg-type]
+        return await publisher.publish(bytearray(b"x"))  # type: ignore[arg-type]
+
+    assert run(shared, program) == 0
+
+
 def test_another_publisher_is_not_disturbed(shared: LocalServer, name: str) -> None:
     """Unless it is to be taken over. Whose segment is closed by somebody else is told."""
 

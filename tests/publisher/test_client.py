@@ -908,3 +908,29 @@ def test_wrong_use_is_refused() -> None:
                         await segment.__aenter__()
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"x": math.nan}, "not JSON: Out of range float values are not JSON compliant"),
+        ("\ud800", "not JSON: 'utf-8' codec can't encode character"),
+        ("x" * (1 << 20), "a document of 1048579 bytes; the limit is 1048576, for readers, too"),
+    ],
+    ids=["nan", "surrogate", "long"],
+)
+def test_a_document_that_readers_would_refuse_is_not_sent(document: object, text: str) -> None:
+    """Its author is told, and not each reader; a higher limit is possible. Text is no bytes."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        async with fake_server(trickle) as server, publisher(server, start=0, preconnect=0) as pub:
+            with pytest.raises(errors.InvalidInput) as refused:
+                await pub.publish_json(document)
+            assert str(refused.value).startswith(text)
+            with pytest.raises(TypeError, match="bytes are expected, not str"):
+                await pub.publish("text")  # type: ignore[arg-type]
+            assert trickle.log == []
+            assert (await pub.publish_json("x" * (1 << 20), limit=2 << 20)).stored == (1 << 20) + 3
+
+    run(main())
