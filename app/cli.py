@@ -11,21 +11,27 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tricklecast.trickle import __version__
-from tricklecast.trickle.errors import InvalidChannelName, InvalidURL, TrickleError
+from tricklecast.trickle.errors import ConnectionLost, InvalidChannelName, InvalidURL, TrickleError
 
 T = TypeVar("T")
+
+ONE_SIGNAL_S: Final = 1.0
+"""Signals within so many seconds are one: ``timeout -s INT`` sends two, to its child and to the child's group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,11 +279,12 @@ def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a command that is a coroutine.
 
-    The first SIGINT, SIGTERM or SIGHUP cancels it, and a second one cancels its clean-up. A closing terminal sends
-    SIGHUP; a command that was started with ``nohup`` ignores it.
+    The first SIGINT, SIGTERM or SIGHUP cancels it, and one that comes later than :data:`ONE_SIGNAL_S` cancels its
+    clean-up. A closing terminal sends SIGHUP; a command that was started with ``nohup`` ignores it. After the first
+    signal, the process ignores them once the coroutine is over: it is about to exit with the code of the first one.
 
-    The event loop takes the signals. ``asyncio.run`` would cancel between any two bytecodes, possibly in the middle of
-    a change to a future.
+    The signals cancel in the event loop. ``asyncio.run`` would cancel between any two bytecodes, possibly in the middle
+    of a change to a future.
 
     Raises:
         typer.Exit: a signal has interrupted it; the code is 128 plus the signal's number, as in shells.
@@ -285,18 +292,28 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     import asyncio  # takes longer to load than `--help` takes
 
     caught: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    if handlers[signal.SIGHUP] is signal.SIG_IGN:
+        del handlers[signal.SIGHUP]
 
     async def interruptible() -> T:
-        task = asyncio.current_task()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
+        ignored_until = 0.0
 
-        def stop(number: int) -> None:
-            caught.append(number)
-            task.cancel()
+        def stop(number: int, _frame: object) -> None:
+            nonlocal ignored_until
+            now = monotonic()
+            if now >= ignored_until:
+                caught.append(number)
+                ignored_until = now + ONE_SIGNAL_S
+                with suppress(RuntimeError):  # the loop is closed: the command is over
+                    loop.call_soon_threadsafe(task.cancel)
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        for number in handlers:
+            # Not the loop's add_signal_handler: when the loop is closed, that gives the signals back to Python, and one
+            # that comes then kills the process.
+            signal.signal(number, stop)
         return await main
 
     try:
@@ -305,6 +322,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         if not caught:
             raise
         raise typer.Exit(128 + caught[0]) from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_IGN if caught else handler)
 
 
 cli = typer.Typer(
@@ -344,7 +364,8 @@ def main() -> None:
         sys.stderr.write(f"tricklecast: {error}\n")
         sys.exit(2)
     except TrickleError as error:
-        sys.stderr.write(f"tricklecast: {error}\n")
+        refused = isinstance(error, ConnectionLost) and error.detail == os.strerror(errno.ECONNREFUSED)
+        sys.stderr.write(f"tricklecast: {error}{'; start one with `tricklecast serve`' if refused else ''}\n")
         sys.exit(getattr(error, "exit_code", 1))
     except BrokenPipeError:
         # The reader of our output has gone. Without this the interpreter would flush once more at exit.

@@ -36,6 +36,7 @@ from tricklecast.trickle.errors import (
     LocalProtocolError,
     SegmentTooLarge,
     TrickleError,
+    as_bytes,
     error_for,
 )
 from tricklecast.trickle.paths import parse_channel
@@ -88,6 +89,8 @@ class LocalPublisher:
     ) -> None:
         if error is None:
             await self.end()
+        elif (channel := self.plane.registry.live(self.channel)) is not None:
+            channel.publishers.dismiss(self.identity)
 
     def segment(self) -> LocalSegment:
         """The next segment, as an async context manager; its number is known inside the block."""
@@ -171,12 +174,14 @@ class LocalSegment:
             Superseded: another publisher has taken the segment over, or it was closed.
             SegmentTooLarge, Refused: a limit of the server is reached.
             LocalProtocolError: the segment is not entered.
+            TypeError: the chunk is not bytes.
         """
         writer = self._writer
         if writer is None:
             raise LocalProtocolError("a segment is written inside its block")
-        if self._outcome is None and data:
-            self._outcome = writer.channel.append(writer, (bytes(data),), self._plane.clock())
+        chunk = as_bytes(data)
+        if self._outcome is None and chunk:
+            self._outcome = writer.channel.append(writer, (chunk,), self._plane.clock())
             self._account(writer)
         self._check()
         self._let_readers_first(writer.channel)

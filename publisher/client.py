@@ -72,6 +72,9 @@ CLOSE_S: Final = 5.0
 CONFIRM_S: Final = 2.0
 """Part of it: how long the publisher waits for the answers to segments that were ended, before it ends the channel."""
 
+LEAVE_S: Final = 1.0
+"""How long the server is given to hear that this publisher leaves the channel to another one."""
+
 LINGER_S: Final = 0.5
 """How long it waits for the preconnect's answer after the channel was ended."""
 
@@ -288,14 +291,26 @@ class Publisher:
             await segment._write(data, last=True)
         return segment.receipt
 
-    async def publish_json(self, obj: object) -> Receipt:
+    async def publish_json(self, obj: object, *, limit: int = wire.MESSAGE_LIMIT) -> Receipt:
         """Publish an object as a segment of JSON, one line in UTF-8.
+
+        Args:
+            obj: what :func:`json.dumps` takes, apart from ``nan`` and infinite numbers, which JSON does not have.
+            limit: the longest document, in bytes. Readers refuse longer ones unless they pass a higher ``limit``, too.
 
         Raises:
             TypeError: ``obj`` cannot be written as JSON.
+            InvalidInput: it has a value that JSON does not have, or is longer than ``limit``; nothing was sent.
             TrickleError: as :meth:`Segment.write`.
         """
-        return await self.publish(json.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+        try:
+            text = json.dumps(obj, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            data = text.encode() + b"\n"
+        except ValueError as error:  # UnicodeEncodeError, a lone surrogate, included
+            raise InvalidInput(f"not JSON: {error}") from None
+        if len(data) > limit:
+            raise InvalidInput(f"a document of {len(data)} bytes; the limit is {limit}, for readers, too")
+        return await self.publish(data)
 
     async def close(self) -> tuple[int, ...]:
         """End the channel, then close the preconnect. Further calls do nothing.
@@ -312,7 +327,7 @@ class Publisher:
         return await self._close(end=True)
 
     async def detach(self) -> tuple[int, ...]:
-        """Stop publishing without ending the channel, so that another publisher can go on with it.
+        """Stop publishing without ending the channel, so that another publisher can go on with it, at once.
 
         Segments are treated as by :meth:`close`, and readers of one that is cut off are told.
 
@@ -335,6 +350,9 @@ class Publisher:
                     await self._ask(self._requests.delete, self._plan.on_delete)
                     ended = True
                     await self._segments.close_ahead(LINGER_S)
+                elif self._owns_channel:
+                    self._segments.cut_ahead()
+                    await self._segments.leave(LEAVE_S)
         finally:
             await self._release(Finished(ended, unconfirmed))
         if end and limit.cancelled_caught and not ended:

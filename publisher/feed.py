@@ -41,6 +41,9 @@ bursts of several segments; receivers buffer more than this."""
 CONFIRM_S: Final = 10.0
 """How long the server may take to confirm the last segments of live media, in seconds."""
 
+INTERRUPTED_S: Final = 2.0
+"""How long it may take to confirm the last segments after Ctrl-C, in seconds."""
+
 
 class Receiver(Protocol):
     """Where :class:`Feed` takes steps from: :class:`Steps`, or a memory object stream of anyio."""
@@ -176,33 +179,41 @@ class Feed:
         self._drops = drops
         self._warn = warn
         self._in_flight: set[Segment] = set()
+        self._segment: Segment | None = None  # that the source is making
+        self._settling = 0  # tasks that wait for the end of a segment
         self._settled = Changes()
         self._failure: Exception | None = None
 
     async def run(self) -> Totals:
         """Publish until the source ends.
 
+        If its task is cancelled (Ctrl-C), the segment that the source is making is ended where it is, and the server
+        has :data:`INTERRUPTED_S` seconds to confirm it. A cancellation of a scope cuts it off.
+
         Raises:
             TrickleError: the publisher cannot go on, or the source failed; then its last segment is truncated.
         """
         async with anyio.create_task_group() as tasks:
-            segment: Segment | None = None
             try:
                 while True:
                     step = await self._steps.receive()
                     if isinstance(step, Chunk):
-                        segment = segment or await self._begin(tasks)
+                        segment = self._segment = self._segment or await self._begin(tasks)
                         await self._write(segment, step.data)
-                    elif segment is not None:
-                        segment.end_nowait()
-                        segment = None
+                    else:
+                        self._end_segment()
             except anyio.EndOfStream:
-                if segment is not None:
-                    segment.end_nowait()
+                self._end_segment()
+            except anyio.get_cancelled_exc_class():
+                self._end_segment()
+                with anyio.move_on_after(INTERRUPTED_S, shield=True):
+                    while self._settling:
+                        await self._settled.wait()
+                raise
             except Exception as error:  # of the source: segments that are complete can still be confirmed
                 self._failure = error
-                if segment is not None:
-                    await segment.__aexit__(type(error), error, None)
+                if self._segment is not None:
+                    await self._segment.__aexit__(type(error), error, None)
             if self._drops:
                 tasks.cancel_scope.deadline = anyio.current_time() + CONFIRM_S
         if self._failure is not None:
@@ -212,6 +223,12 @@ class Feed:
             self._warn(f"segment {segment.seq} is lost: no answer within {CONFIRM_S:g} s")
         return self.totals
 
+    def _end_segment(self) -> None:
+        """No step follows that belongs to the same segment."""
+        if self._segment is not None:
+            self._segment.end_nowait()
+            self._segment = None
+
     async def _begin(self, tasks: TaskGroup) -> Segment:
         """Enter the next segment."""
         with anyio.move_on_after(BURST_S if self._drops else None):
@@ -219,6 +236,7 @@ class Feed:
                 await self._settled.wait()
         segment = await self._publisher.segment(wait=False).__aenter__()
         self._in_flight.add(segment)
+        self._settling += 1
         tasks.start_soon(self._settle, segment, tasks)
         return segment
 
@@ -248,5 +266,7 @@ class Feed:
             elif self._failure is None:
                 self._failure = error
                 tasks.cancel_scope.cancel()
+        finally:
+            self._settling -= 1
+            self._settled.notify()
         self._in_flight.discard(segment)
-        self._settled.notify()

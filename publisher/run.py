@@ -24,14 +24,18 @@ from tricklecast.trickle.wire import CLIENT, redacted
 CLOSE_S: Final = 5.0
 """How long the end of a run may take, in seconds, also after Ctrl-C."""
 
+STOPPED: Final = "stopped by an error"
+"""How a run ends, in its summary, unless it gets to its end."""
+
 
 async def run(
     url: str, source: Source, *, leave_open: bool = False, screen: Screen | None = None, **options: Any
 ) -> Totals:
     """Publish all that a source has.
 
-    At the end of the source, and when the run is cancelled (Ctrl-C), the channel is ended. After an error it stays open
-    for a successor, and the segment that was being written is closed as truncated.
+    At the end of the source, and when the run is cancelled (Ctrl-C), the segment that was being written is ended, and
+    so is the channel. After an error, or when the run is cancelled once more, the channel stays open for a successor,
+    and the segment is closed as truncated.
 
     Args:
         url: the channel.
@@ -64,7 +68,7 @@ async def run(
         **options,
     )
     feed: Feed | None = None
-    how = "stopped by an error"
+    how = STOPPED
     try:
         async with stepping(lambda is_stopped: source.open(status, is_stopped)) as steps, publisher:
             feed = Feed(publisher, steps, drops=source.drops, warn=status.say)
@@ -74,9 +78,12 @@ async def run(
                         await feed.run()
                     if publisher.error is not None:
                         raise publisher.error
+                    how = "interrupted before the end of the channel"  # unless the next line is done
                     how = await _leave(publisher, leave_open)
                 except anyio.get_cancelled_exc_class():
-                    how = f"interrupted, {await _leave(publisher, leave_open)}"
+                    if how == STOPPED:
+                        how = "interrupted twice: the channel stays open"
+                        how = f"interrupted, {await _leave(publisher, leave_open)}"
                     raise
     except (ChannelBusy, Superseded) as error:
         raise TrickleError(_who_else(error)) from error
@@ -98,7 +105,7 @@ def _who_else(error: ChannelBusy | Superseded) -> str:
         return f"another publisher has taken over this channel{error.where}"
     who = error.publisher or "another client"
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - error.publishing_s))
-    return f"{who} publishes to this channel since {since}; --takeover publishes in its place"
+    return f"{who} has published to this channel since {since}; --takeover publishes in its place"
 
 
 async def _leave(publisher: Publisher, leave_open: bool) -> str:

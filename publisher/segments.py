@@ -37,6 +37,7 @@ from tricklecast.trickle.errors import (
     LocalProtocolError,
     SegmentDropped,
     TrickleError,
+    as_bytes,
 )
 from tricklecast.trickle.paths import ChannelURL
 
@@ -73,7 +74,7 @@ class PublisherStatistics:
 
 
 class Requests:
-    """Makes the four requests about one channel; :class:`~tricklecast.publisher.client.Publisher` has the arguments."""
+    """Makes the requests about one channel; :class:`~tricklecast.publisher.client.Publisher` has the arguments."""
 
     def __init__(self, http: httpx.AsyncClient, url: ChannelURL, content_type: str, *, takeover: bool) -> None:
         self._http = http
@@ -105,6 +106,10 @@ class Requests:
     async def give_up(self, seq: int) -> Outcome:
         """Tell the server that no more will come of a segment: what it has is a part."""
         return await self._send("DELETE", self._url.segment(seq), {wire.TRUNCATED: "dropped"}, seq=seq)
+
+    async def leave(self, seq: int) -> Outcome:
+        """Tell the server that this client publishes no more. ``seq`` is its newest segment, which is over."""
+        return await self._send("DELETE", self._url.segment(seq), {wire.TRUNCATED: "left", wire.LEAVE: "1"}, seq=seq)
 
     async def _send(
         self,
@@ -203,6 +208,7 @@ class Segment:
             ConnectionLost: the connection broke, and the segment could not be sent again.
             SegmentDropped: it was given up, since too many were in flight.
             LocalProtocolError: the segment is not open, or another task is writing it.
+            TypeError: the chunk is not bytes.
         """
         await self._write(chunk)
 
@@ -236,7 +242,7 @@ class Segment:
         self._writing = True
         try:
             self._check_result()
-            if (data := bytes(chunk)) and not await self._segments.bind(self).body.put(data, last=last):
+            if (data := as_bytes(chunk)) and not await self._segments.bind(self).body.put(data, last=last):
                 self._check_result()
         finally:
             self._writing = False
@@ -475,6 +481,15 @@ class Segments:
         with anyio.move_on_after(limit_s):
             while self._ahead:
                 await self._changed.wait()
+
+    async def leave(self, limit_s: float) -> None:
+        """Tell the server, within ``limit_s`` seconds, that another publisher need not wait for this one to come back.
+
+        Nothing depends on the answer: a server that does not know the request keeps the channel for its usual time.
+        """
+        if (seq := self._plan.numbering.newest) >= 0:
+            with anyio.move_on_after(limit_s):
+                await self._requests.leave(seq)
 
     def cut_ahead(self, spare: Upload | None = None) -> None:
         """Cut the preconnects off, all but one. Were they ended, they would become empty segments."""

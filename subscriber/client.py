@@ -86,7 +86,7 @@ class Subscriber:
     Args:
         url: the channel's URL.
         start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has begun), ``"earliest"``
-            (the oldest one that is kept), N, -N for the N-th from the head, or a :class:`Position` (or its text,
+            (the oldest one that is kept), N, -N (-1 is ``next``, -2 ``current``), or a :class:`Position` (or its text,
             ``128@3:9f86d081884c7d65``). A position also tells whether the channel still has the same life. If not, the
             first segment is ``restarted``, and ``on_lag`` says which one that is.
         on_lag: where to go on when the wanted segment has left the window: ``"live"``, ``"earliest"`` or ``"fail"``.
@@ -359,7 +359,7 @@ class Subscriber:
             leave: whether the segment that is being read ends here; otherwise it can be read to its end.
 
         Raises:
-            InvalidSeq: ``start`` cannot be used.
+            InvalidInput: ``start`` cannot be used.
             ClosedHere: the subscriber is not in use.
         """
         target = Start.parse(start)

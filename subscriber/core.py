@@ -32,7 +32,14 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer
 from tricklecast.trickle.client.retry import Outage, Retries
-from tricklecast.trickle.errors import Position, RemoteProtocolError, SegmentMissing, TrickleError
+from tricklecast.trickle.errors import (
+    InvalidInput,
+    InvalidSeq,
+    Position,
+    RemoteProtocolError,
+    SegmentMissing,
+    TrickleError,
+)
 from tricklecast.trickle.paths import parse_seq
 
 REFRESH_S: Final = 20.0
@@ -101,8 +108,16 @@ class Start:
         where its head is.
 
         Raises:
-            InvalidSeq: the text is not a start.
+            InvalidInput: the text is not a start.
         """
+        try:
+            return cls._parse(start)
+        except InvalidSeq:
+            allowed = "next, current, earliest, a number, -N, or a position such as 128@3:9f86d081884c7d65"
+            raise InvalidInput(f"use {allowed}, not {str(start)[:40]!r}") from None
+
+    @classmethod
+    def _parse(cls, start: AnyStart) -> Start:
         match start:
             case "next":
                 return cls(None)
@@ -113,7 +128,7 @@ class Start:
             case Position():
                 return cls(start.seq, named=True, position=start)
             case str() if "@" in start:
-                return cls.parse(Position.parse(start))
+                return cls._parse(Position.parse(start))
         seq = parse_seq(str(start))
         if seq >= 0:
             return cls(seq, named=True)

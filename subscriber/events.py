@@ -122,13 +122,22 @@ class Lagging:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTruncated:
-    """A segment is not whole; ``reason`` is the server's word for it, for example ``"publisher_lost"``."""
+    """A segment is not whole; ``reason`` is the server's word: ``"truncated"``, ``"skipped"`` or ``"terminated"``."""
 
     seq: int
     reason: str
 
     def __str__(self) -> str:
-        return f"segment {self.seq} is truncated: {self.reason}"
+        reason = _TRUNCATIONS.get(self.reason, self.reason)
+        return f"segment {self.seq} {reason if self.reason == 'skipped' else f'is truncated: {reason}'}"
+
+
+_TRUNCATIONS: Final = {
+    "truncated": "its publisher did not finish it",
+    "terminated": "the channel ended in the middle of it",
+    "skipped": "was never published: its publisher skipped it",
+}
+"""The servers' words, in plain English."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,8 @@ import orjson
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.arguments import check_number
-from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, Position, SegmentTooLarge
-
-MESSAGE_LIMIT: Final = 1024 * 1024
-"""Longest document by default, in bytes: far more than a control message has, and little enough to be held."""
+from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, InvalidInput, Position, SegmentTooLarge
+from tricklecast.trickle.wire import MESSAGE_LIMIT
 
 OnError: TypeAlias = Literal["raise", "skip"]
 
@@ -95,6 +93,8 @@ class Messages:
         on_error: OnError = "raise",
     ) -> None:
         check_number("limit", limit, at_least=1, whole=True)
+        if on_error not in ("raise", "skip"):
+            raise InvalidInput(f"on_error is 'raise' or 'skip', not {on_error!r}")
         self.subscriber: Final = subscriber
         self.skipped = 0
         self._limit = limit

@@ -177,7 +177,8 @@ def test_a_command_of_a_client_starts(project: Project) -> None:
     """A server that does not answer is one line, not a module that is missing."""
     done = project.run("-c", COMMAND, "channels", "http://127.0.0.1:1")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "tricklecast: connection lost: http://127.0.0.1:1: Connection refused\n"
+    said = "cannot connect to http://127.0.0.1:1: Connection refused; start one with `tricklecast serve`"
+    assert done.stderr == f"tricklecast: {said}\n"
 
 
 def test_a_program_with_packages_of_the_same_names(project: Project) -> None:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tricklecast.trickle import wire
 
@@ -196,8 +197,9 @@ class BrokenByPeer(TrickleError):
     what = "the server failed the request"
 
     def __str__(self) -> str:
-        adds = self.detail and self.detail.lower() != self.what
-        return f"{self.what}: {self.detail}{self.where}" if adds else f"{self.what}{self.where}"
+        if self.detail.lower().startswith(self.what):  # the server begins with the same words
+            return f"{self.what}{self.detail[len(self.what) :]}{self.where}"
+        return f"{self.what}: {self.detail}{self.where}" if self.detail else f"{self.what}{self.where}"
 
     @property
     def where(self) -> str:
@@ -208,10 +210,19 @@ class BrokenByPeer(TrickleError):
         return f" ({', '.join(parts)})" if parts else ""
 
 
+NOT_FOUND_WORDS: Final = frozenset({"Stream not found", "Invalid stream"})
+"""What servers say of a channel that does not exist: nothing more than the status does."""
+
+
 class ChannelNotFound(BrokenByPeer):
     """404: there is no such channel, and this request may not create it."""
 
     what = "channel not found"
+
+    def __str__(self) -> str:
+        if self.detail in NOT_FOUND_WORDS:
+            return f"{self.what}{self.where}"
+        return super().__str__()
 
 
 class SegmentMissing(BrokenByPeer):
@@ -296,7 +307,9 @@ class ChannelBusy(BrokenByPeer):
 
     def __str__(self) -> str:
         who = "another client" if self.publisher is None else self.publisher
-        return f"{who} has published to this channel for {self.publishing_s} s; use takeover to publish in its place"
+        return (
+            f"{who} has published to this channel for {self.publishing_s} s; pass takeover=True to publish in its place"
+        )
 
 
 class SegmentsUnconfirmed(BrokenByPeer):
@@ -355,9 +368,36 @@ class RemoteProtocolError(BrokenByPeer):
 
 
 class ConnectionLost(BrokenByPeer):
-    """No answer: the connection could not be made, or broke."""
+    """No answer: the connection could not be made, or broke.
+
+    Attributes:
+        server: scheme and authority of the server to which no connection could be made; ``None`` if there was one.
+    """
 
     what = "connection lost"
+
+    def __init__(
+        self, status: int | None = None, *, seq: int | None = None, detail: str = "", server: str | None = None
+    ) -> None:
+        super().__init__(status, seq=seq, detail=detail)
+        self.server = server
+        if server is not None:
+            self.what = f"cannot connect to {server}"
+
+
+def as_bytes(data: object) -> bytes:
+    """The bytes that a program wants to publish.
+
+    Raises:
+        TypeError: they are not bytes. ``bytes()`` itself takes 5 for five zeros.
+    """
+    if isinstance(data, bytes):
+        return data
+    try:
+        return memoryview(data).tobytes()  # type: ignore[arg-type]
+    except TypeError:
+        hint = ": encode it, or use publish_json" if isinstance(data, str) else ""
+        raise TypeError(f"bytes are expected, not {type(data).__name__}{hint}") from None
 
 
 def header_int(headers: Mapping[str, str], name: str) -> int | None:

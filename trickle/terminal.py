@@ -20,7 +20,8 @@ from typing import Annotated, Any, Final, Protocol, TextIO, TypeAlias, TypeVar
 
 import typer
 
-from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.errors import NOT_FOUND_WORDS, ChannelNotFound, InvalidInput, TrickleError
+from tricklecast.trickle.wire import redacted
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -70,6 +71,19 @@ def checked(option: str, parse: Callable[[S], T], value: S, allowed: str = "") -
         return parse(value)
     except ValueError as error:  # InvalidInput included
         raise typer.BadParameter(f"use {allowed}" if allowed else str(error), param_hint=option) from None
+
+
+def no_channel(error: ChannelNotFound, url: str, hint: str = "") -> TrickleError:
+    """What a command says if there is no channel.
+
+    Args:
+        error: as the client raised it.
+        url: the channel.
+        hint: what the user can do about it.
+    """
+    if error.detail and error.detail not in NOT_FOUND_WORDS:  # the path is wrong, and the server says how
+        return error
+    return TrickleError(f"no channel at {redacted(url)}; is its publisher running?{hint and f' {hint}'}")
 
 
 # Access tokens.

@@ -13,6 +13,10 @@ DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
 MPEG_TS: Final = "video/mp2t"
 MP4: Final = "video/mp4"
 
+MESSAGE_LIMIT: Final = 1024 * 1024
+"""The longest JSON document, in bytes: far more than a control message has, and little enough to be held. A publisher
+writes none that readers with the usual limit refuse."""
+
 CHANGEFEED: Final = "_changes"
 """The server's own channel: one JSON object ``{"added": [...]}`` or ``{"removed": [...]}`` per segment."""
 
@@ -50,6 +54,8 @@ WWW_AUTHENTICATE: Final = "WWW-Authenticate"
 RESET: Final = "Lp-Trickle-Reset"
 IF_IDLE: Final = "Lp-Trickle-If-Idle"
 """Of a POST of a segment and of the DELETE of a channel: refuse it if another client publishes to the channel."""
+LEAVE: Final = "Lp-Trickle-Leave"
+"""Of the DELETE of a segment: the client publishes no more to the channel, so another one need not wait for it."""
 EXPECT_CONTENT: Final = "Expect-Content"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 ATTEMPT: Final = "Trickle-Attempt"
@@ -83,6 +89,7 @@ ALLOWED_REQUEST_HEADERS: Final = (
     "Content-Type",
     RESET,
     IF_IDLE,
+    LEAVE,
     "Authorization",
     IDEMPOTENCY_KEY,
     ATTEMPT,

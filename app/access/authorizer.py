@@ -171,7 +171,7 @@ class RequestAuthorizer:
 
     def _check_rights(self, claims: Claims, op: Op, channel: str, ip: str | None) -> Granted | Refused | Pending:
         if not claims.rights.allow(op, channel):
-            return Refused(responses.NOT_ALLOWED, claims.subject)
+            return Refused(responses.not_allowed(op, channel), claims.subject)
         # The server has verified the token; the webhook need not see it.
         return self._ask_webhook(Granted(claims.subject, claims.expires_at), op, channel, ip, None)
 

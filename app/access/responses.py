@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from tricklecast.app.access.rights import RIGHTS_OF_OP, Right
 from tricklecast.app.data_plane.responses import EXPIRED, OVERLOAD_RETRY_S, Reply
 from tricklecast.trickle import wire
-from tricklecast.trickle.records import Reason
+from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status
 
 _CHALLENGE: Final = 'Bearer realm="tricklecast"'
@@ -27,6 +28,15 @@ MISSING: Final = _refusal(Status.UNAUTHORIZED, Reason.token("missing"), _CHALLEN
 NOT_ALLOWED: Final = _refusal(
     Status.FORBIDDEN, Reason.FORBIDDEN, f'{_CHALLENGE}, error="insufficient_scope"', b"Not allowed"
 )
+
+_VERBS: Final = {Right.PUBLISH: "publish to", Right.SUBSCRIBE: "subscribe to", Right.MANAGE: "manage"}
+
+
+def not_allowed(op: Op, channel: str) -> Reply:
+    """The answer to a valid token whose rights do not suffice. It names the right; the channel need not exist."""
+    verbs = " or ".join(_VERBS[right] for right in RIGHTS_OF_OP[op])
+    return NOT_ALLOWED._replace(body=f"The token gives no right to {verbs} {channel}".encode())
+
 
 REFUSED_BY_WEBHOOK: Final = {
     401: _refusal(Status.UNAUTHORIZED, Reason.webhook("refused"), _CHALLENGE, b"Not allowed"),

@@ -1,7 +1,8 @@
 """Which clients publish to a channel, so that a publisher can ask not to be let in beside another one.
 
 A client publishes while it holds a writer, with or without bytes, and for ``publisher_grace_s`` after the last time
-that something was published: it may be between two requests, or about to reconnect.
+that something was published: it may be between two requests, or about to reconnect. One that says that it leaves does
+not publish from then on.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ class Presence:
     Attributes:
         since: when it began, in seconds; a break shorter than the grace does not count.
         writers: how many it holds.
+        left: it has said that it leaves, and its writers are about to end.
     """
 
-    __slots__ = ("client", "since", "writers")
+    __slots__ = ("client", "left", "since", "writers")
 
     def __init__(self, client: Identity, since: float) -> None:
         self.client = client
         self.since = since
         self.writers = 0
+        self.left = False
 
 
 class Occupied(NamedTuple):
@@ -80,6 +83,7 @@ class Publishers:
             presence = last if last is not None and goes_on else Presence(client, now)
             self._present[client] = presence
         presence.writers += 1
+        presence.left = False
         return presence
 
     def leave(self, presence: Presence) -> None:
@@ -87,6 +91,13 @@ class Publishers:
         presence.writers -= 1
         if not presence.writers:
             del self._present[presence.client]
+
+    def dismiss(self, client: Identity) -> None:
+        """A client says that it leaves: its place is free at once, whether or not it still holds writers."""
+        if (presence := self._present.get(client)) is not None:
+            presence.left = True
+        if self.last is not None and self.last.client == client:
+            self.last = None
 
     def other_than(self, client: Identity, now: float, active_at: float) -> Occupied | None:
         """A client other than this one that publishes, if there is one.
@@ -96,7 +107,7 @@ class Publishers:
             active_at: when something was published last.
         """
         for presence in self._present.values():
-            if presence.client != client:
+            if presence.client != client and not presence.left:
                 return Occupied(presence.client, now - presence.since, None)
         last = self.last
         if last is None or last.client == client or now >= active_at + self._grace_s:

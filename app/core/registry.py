@@ -220,14 +220,22 @@ class Registry:
         channel = self.channels.get(name)
         return None if channel is None or channel.ended else channel
 
-    def close_segment(self, name: str, seq: int, now: float, *, truncate: bool = False) -> Refusal | None:
-        """Close one segment, as truncated if ``truncate``; closing a closed one changes nothing."""
+    def close_segment(
+        self, name: str, seq: int, now: float, *, truncate: bool = False, leaver: Identity | None = None
+    ) -> Refusal | None:
+        """Close one segment, as truncated if ``truncate``; closing a closed one changes nothing.
+
+        Args:
+            leaver: this client publishes no more to the channel.
+        """
         if is_reserved(name):
             return Refusal(Why.RESERVED)
         channel = self.live(name)
         if channel is None:
             return self._missing(name)
         refusal = channel.close_segment(seq, now, truncate=truncate)
+        if leaver is not None:
+            channel.publishers.dismiss(leaver)
         self.faults.deliver()
         return refusal
 

@@ -33,6 +33,7 @@ from tricklecast.app.data_plane.request import (
     EXPECT_CONTENT,
     IDEMPOTENCY_KEY,
     IF_IDLE,
+    LEAVE,
     LIFE,
     RESET,
     TRUNCATED,
@@ -57,8 +58,9 @@ from tricklecast.app.data_plane.responses import (
     path_reply,
     refusal_reply,
     stored_reply,
+    too_large,
 )
-from tricklecast.app.data_plane.routing import HINT, Route
+from tricklecast.app.data_plane.routing import Route, hint_for
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
@@ -367,7 +369,8 @@ def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply |
     if size is not None and size > registry.limits.segment_bytes:
         assert route.seq is not None, "a publish names a seq"
         fields = ((wire.SEQ, registry.would_write(route.channel, route.seq)),)
-        return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, fields, b"Segment too large", close=True)
+        body = too_large(registry.limits.segment_bytes)
+        return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, fields, body, close=True)
     return None
 
 
@@ -396,9 +399,8 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
         case Op.CREATE:
             if has_body(request.headers):
                 # Meant for a segment: it would vanish.
-                done = Reply(
-                    Status.BAD_REQUEST, Reason.BAD_REQUEST, body=f"Unexpected body: {HINT}".encode(), close=True
-                )
+                body = f"Unexpected body: {hint_for(route.channel)}".encode()
+                done = Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=body, close=True)
             elif not _is_plain(request.headers.get(EXPECT_CONTENT, b"")):
                 done = Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=b"Invalid Expect-Content")
             else:
@@ -409,7 +411,8 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
         case Op.CLOSE_SEGMENT:
             assert route.seq is not None, "closing names a seq"
             truncate = bool(request.text(TRUNCATED))
-            done = registry.close_segment(route.channel, route.seq, now, truncate=truncate)
+            leaver = identity(request.headers, request.ip) if request.text(LEAVE) else None
+            done = registry.close_segment(route.channel, route.seq, now, truncate=truncate, leaver=leaver)
         case _:
             done = registry.find(route.channel)
     if isinstance(done, Reply):

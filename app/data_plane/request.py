@@ -18,6 +18,7 @@ EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
 TRUNCATED: Final = wire.TRUNCATED.lower().encode()
 RESET: Final = wire.RESET.lower().encode()
 IF_IDLE: Final = wire.IF_IDLE.lower().encode()
+LEAVE: Final = wire.LEAVE.lower().encode()
 LIFE: Final = wire.LIFE.lower().encode()
 IDEMPOTENCY_KEY: Final = wire.IDEMPOTENCY_KEY.lower().encode()
 _ATTEMPT: Final = wire.ATTEMPT.lower().encode()
@@ -28,7 +29,7 @@ _CREDENTIALS_BYTES: Final = 9 << 10
 
 _NEEDED: Final = (
     USER_AGENT, b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
-    TRUNCATED, RESET, IF_IDLE, IDEMPOTENCY_KEY, LIFE, _ATTEMPT, CLIENT,
+    TRUNCATED, RESET, IF_IDLE, LEAVE, IDEMPOTENCY_KEY, LIFE, _ATTEMPT, CLIENT,
 )  # fmt: skip
 """Header fields that a parked POST or DELETE may still be asked for; of any other parked request none."""
 

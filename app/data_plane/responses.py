@@ -282,13 +282,18 @@ def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
         case Verdict.NOT_THE_SAME:
             return Reply(Status.CONFLICT, Reason.CONFLICT, headers, b"Not the body of this key", close=True)
         case Verdict.TOO_LARGE:
-            return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, headers, b"Segment too large", close=True)
+            return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, headers, too_large(outcome.size), close=True)
         case Verdict.OVER_BUDGET:
             return limit_reply(Limit.TOTAL_BYTES, jitter, close=True)._replace(headers=headers)
         case Verdict.ABORTED:
             return None
         case _:
             assert_never(outcome.verdict)
+
+
+def too_large(limit: int) -> bytes:
+    """The body of a 413, which a segment gets that exceeds the limit, in bytes."""
+    return f"Segment too large: the limit is {limit} bytes (max_segment_bytes)".encode()
 
 
 def stored_reply(stored: AlreadyStored) -> Reply:

@@ -21,6 +21,9 @@ NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
 HINT: Final = "this URL names a channel; its segments are at CHANNEL/SEQ"
 """The answer to a client that reads or publishes at a channel's URL."""
 
+NO_CHANNEL: Final = "this URL has no channel; a segment is at CHANNEL/SEQ, the head at CHANNEL/next"
+"""The same if a segment stands in the channel's place: the client takes the base path for a channel's URL."""
+
 _NEXT: Final = NEXT_ROUTE.encode()
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 
@@ -134,7 +137,7 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
         return Route(None, error=f"Invalid channel name: {error.why}")
     if len(parts) == 1:
         op = CHANNEL_METHODS.get(method)
-        hint = "" if op else f"Method not allowed: {HINT}"
+        hint = "" if op else f"Method not allowed: {hint_for(channel)}"
         return Route(op, channel, allow="POST, DELETE, OPTIONS", error=hint)
     if len(parts) > 2:
         return Route(None, channel, error="Not found", not_found=True)
@@ -149,6 +152,11 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
     if channel == CHANGEFEED and op is Op.READ:
         op = Op.CHANGES
     return Route(op, channel, seq, _SEGMENT_ALLOW)
+
+
+def hint_for(channel: str) -> str:
+    """What to tell a client that uses a URL of one part, which names ``channel``, as if it were a segment's."""
+    return NO_CHANNEL if channel == NEXT_ROUTE or channel.removeprefix("-").isdecimal() else HINT
 
 
 @lru_cache(maxsize=8192)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.terminal import (
     CaFile,
     Token,
@@ -18,6 +19,7 @@ from tricklecast.trickle.terminal import (
     bearer_for,
     checked,
     count,
+    no_channel,
     option,
     parse_duration,
     size,
@@ -38,7 +40,7 @@ async def check(
     url: Annotated[str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.")],
     for_time: Annotated[str, option("TIME", "Test for this time: 30s, 2m, 1h.", "--for")] = "30s",
     start: Annotated[
-        str, option("WHERE", "Where to begin: next, current, earliest, a number, or -N for the N-th from the end.")
+        str, option("WHERE", "Where to begin: next, current, earliest, a number, or -N (-1 is next, -2 current).")
     ] = "next",
     wait: Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.")] = "0s",
     strict: Annotated[bool, option(None, "Treat warnings as failures.", "--strict")] = False,
@@ -100,6 +102,8 @@ async def check(
     try:
         with _progress(probe, for_s):
             await probe.look()
+    except ChannelNotFound as error:
+        raise no_channel(error, url, "" if wait_s else "--wait 10s waits for it") from error
     finally:
         # Also after Ctrl-C, unless it failed before there was anything to tell.
         if probe.segments or sys.exc_info()[0] is None:

@@ -79,7 +79,7 @@ class Probe:
         unix_us: the wall clock, in microseconds since 1970.
 
     Raises:
-        InvalidURL, InvalidChannelName, InvalidSeq: the order cannot be carried out.
+        InvalidInput: the order cannot be carried out.
 
     Attributes:
         size: bytes read so far.

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import ChannelNotFound, TrickleError
 from tricklecast.trickle.terminal import (
     CaFile,
     Token,
     TokenFile,
     bearer_for,
     checked,
+    no_channel,
     option,
     parse_duration,
     parse_size,
@@ -51,8 +52,8 @@ async def subscribe(
         option(
             "WHERE",
             "Where to begin: current (the newest segment that has begun), next (the one after it), earliest, a "
-            "number, -N (the N-th from the end), or a position such as 128@3:9f86d081884c7d65, as the last line of an "
-            "earlier run names it.",
+            "number, -N (-1 is next, -2 current, -3 the one before, ...), or a position such as "
+            "128@3:9f86d081884c7d65, as the last line of an earlier run names it.",
             default="current",
         ),
     ] = None,
@@ -156,6 +157,8 @@ async def subscribe(
     except TrickleError as error:
         if report is not None and on_stderr:
             raise typer.Exit(1) from error  # the last event says why; nothing but events may go to this stream
+        if isinstance(error, ChannelNotFound):
+            raise no_channel(error, url, "" if request.wait_s else "--wait 10s waits for it") from error
         raise
     lost = totals.missed + (totals.truncated + totals.broken if losses is FailOn.LOSS else 0)
     if lost and losses is not FailOn.NEVER:

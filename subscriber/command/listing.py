@@ -132,6 +132,8 @@ async def _ask(root: str, route: str, tls: ssl.SSLContext | None, auth: Bearer |
         raise RemoteProtocolError(detail=f"{shown}: {error}") from error
     except TimeoutError as error:
         raise ConnectionLost(detail=f"{shown}: no answer within {TIMEOUT_S:g} s") from error
+    except httpx.ConnectError as error:
+        raise ConnectionLost(detail=str(error), server=shown) from error
     except httpx.TransportError as error:
         raise ConnectionLost(detail=f"{shown}: {error or type(error).__name__}") from error
 

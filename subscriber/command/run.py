@@ -22,7 +22,13 @@ from tricklecast.subscriber.archive import FolderWriter, Keep
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.listing import newest_began, start_since
 from tricklecast.subscriber.core import OnLag
-from tricklecast.subscriber.events import Retrying, SkippedAhead, SubscriberEvent, SubscriberStatistics
+from tricklecast.subscriber.events import (
+    Retrying,
+    SegmentTruncated,
+    SkippedAhead,
+    SubscriberEvent,
+    SubscriberStatistics,
+)
 from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Output, SinkClosed, descriptor_sink, open_sink
@@ -340,10 +346,8 @@ def _faults(segment: Segment) -> list[str]:
     faults = []
     if segment.restarted:
         faults.append(f"warning: the channel's numbering began again at segment {segment.seq}")
-    if segment.truncated == "skipped":
-        faults.append(f"warning: segment {segment.seq} was never published: its publisher skipped it")
-    elif segment.truncated is not None:
-        faults.append(f"warning: segment {segment.seq} is truncated: {segment.truncated}")
+    if segment.truncated is not None:
+        faults.append(f"warning: {SegmentTruncated(segment.seq, segment.truncated)}")
     if segment.broken is not None:
         faults.append(f"warning: segment {segment.seq} was cut after {segment.bytes_read} bytes: {segment.broken}")
     return faults

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,59 @@ def test_the_result_comes_through() -> None:
     assert run(main()) == 7
 
 
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """A run that a signal has ended leaves the process to its end; this one goes on."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+def test_signals_of_one_moment_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`timeout -s INT` sends two within milliseconds: the second one disturbs neither the clean-up nor the exit."""
+    times = iter([100.0, 100.9])
+    monkeypatch.setattr("tricklecast.app.cli.monotonic", lambda: next(times, 101.5))
+    cleaned: list[str] = []
+
+    async def main() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            cleaned.append("up")
+
+    with pytest.raises(typer.Exit) as left:
+        run(main())
+    assert (cleaned, left.value.exit_code) == (["up"], 130)
+    os.kill(os.getpid(), signal.SIGINT)  # while the process exits
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_later_signal_cancels_the_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever presses Ctrl-C again after a second does not want to wait."""
+    times = iter([100.0, 101.0])
+    monkeypatch.setattr("tricklecast.app.cli.monotonic", lambda: next(times))
+
+    async def main() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep_forever()
+
+    with pytest.raises(typer.Exit) as left:
+        run(main())
+    assert left.value.exit_code == 130
+
+
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cancels_in_order(number: signal.Signals) -> None:
     """The coroutine may clean up, waiting included; the exit code is the shells'."""

@@ -183,6 +183,20 @@ def test_limits_and_the_end_are_the_errors_of_the_clients(shared: LocalServer, n
     assert errors[2].status == 403  # type: ignore[attr-defined]
 
 
+def test_text_and_numbers_are_not_published(shared: LocalServer, name: str) -> None:
+    """As by a client: 5 is not five zeros."""
+
+    async def program(bus: Bus) -> int:
+        publisher = LocalPublisher(bus, name)
+        with pytest.raises(TypeError, match="bytes are expected, not str"):
+            await publisher.publish("text")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="bytes are expected, not int"):
+            await publisher.publish(5)  # type: ignore[arg-type]
+        return await publisher.publish(bytearray(b"x"))  # type: ignore[arg-type]
+
+    assert run(shared, program) == 0
+
+
 def test_another_publisher_is_not_disturbed(shared: LocalServer, name: str) -> None:
     """Unless it is to be taken over. Whose segment is closed by somebody else is told."""
 
@@ -201,7 +215,7 @@ def test_another_publisher_is_not_disturbed(shared: LocalServer, name: str) -> N
 
 
 def test_an_error_leaves_the_channel_to_a_successor(shared: LocalServer, name: str) -> None:
-    """It is not ended, and a segment without a byte leaves nothing behind."""
+    """It is not ended, a segment without a byte leaves nothing behind, and the successor need not wait."""
 
     async def program(bus: Bus) -> int:
         with pytest.raises(ValueError, match="mine"):  # noqa: PT012 - the block's end raises
@@ -209,7 +223,7 @@ def test_an_error_leaves_the_channel_to_a_successor(shared: LocalServer, name: s
                 await publisher.publish(b"x")
                 async with publisher.segment():
                     raise ValueError("mine")
-        return await LocalPublisher(bus, name).publish(b"y")
+        return await LocalPublisher(bus, name, client="another").publish(b"y")
 
     assert run(shared, program) == 1
 

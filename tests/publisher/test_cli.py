@@ -206,6 +206,25 @@ def test_interrupted_it_ends_the_channel(server: RunningServer, number: int, cod
         assert response.headers["Lp-Trickle-Closed"] == "terminated"
 
 
+def test_interrupted_it_ends_the_last_segment(server: RunningServer) -> None:
+    """Ctrl-C is a normal end: what was read of the input is one more whole segment. Two signals at once are one."""
+    with publishing(create(server, "last"), "-", "--raw", "--by", "time:1h") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"the last words")
+        process.stdin.flush()
+        with urllib.request.urlopen(f"{server.base}/last/0", timeout=WITHIN_S) as response:
+            assert response.read(4) == b"the "
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
+            assert response.read() == b"last words"
+        assert process.wait(WITHIN_S) == 130
+        summary = process.stderr.read().decode()
+    assert re.fullmatch(r"published 1 segment .*, the last one 0; interrupted, the channel is ended\n", summary)
+    with urllib.request.urlopen(f"{server.base}/last/0", timeout=WITHIN_S) as response:
+        assert response.headers["Lp-Trickle-Truncated"] is None
+
+
 def test_interrupted_it_may_keep_the_channel(server: RunningServer) -> None:
     """With --leave-open, the channel stays as it is."""
     with publishing(create(server, "kept"), "-", "--raw", "--by", "line", "--leave-open") as process:
@@ -250,7 +269,9 @@ def test_a_second_publisher_is_refused(server: RunningServer) -> None:
         assert read(server, "busy", 0) == b"one\n"
         done = publish(url, "-", "--raw", stdin=b"other")
         assert (done.returncode, done.stdout) == (1, "")
-        line = r"tricklecast: \S+ publishes to this channel since \d\d:\d\d:\d\d; --takeover publishes in its place\n"
+        line = (
+            r"tricklecast: \S+ has published to this channel since \d\d:\d\d:\d\d; --takeover publishes in its place\n"
+        )
         assert re.fullmatch(line, done.stderr), done.stderr
         with publishing(url, "-", "--raw") as silent:  # it need not have anything to publish
             assert silent.wait(WITHIN_S) == 1
@@ -290,7 +311,11 @@ def bad_inputs(base: str, tmp_path: Path) -> dict[str, tuple[list[object], int, 
     return {
         "no scheme": (["nonsense", clip], 1, "not a usable URL"),
         "no channel": ([base.removesuffix("/trickle"), clip], 1, "names no channel"),
-        "refused": (["http://127.0.0.1:1/trickle/x", clip], 1, "connection lost"),
+        "refused": (
+            ["http://127.0.0.1:1/trickle/x", clip],
+            1,
+            "cannot connect to http://127.0.0.1:1: Connection refused",
+        ),
         "reserved name": ([f"{base}/_x", clip], 1, "the server does not allow this"),
         "not a trickle server": ([f"{base.removesuffix('/trickle')}/api/v1/x", clip, "--start", "0"], 1, "40"),
         "missing file": ([f"{base}/bad", tmp_path / "missing.mp4"], 1, "No such file"),
@@ -368,7 +393,7 @@ def test_a_segment_that_is_too_large_is_reported(tmp_path: Path) -> None:
     with serve("--max-segment-bytes", "100000", access_log=log) as server:
         done = publish(f"{server.base}/c", "-", "--raw", "--by", "size:1MiB", stdin=bytes(1_500_000))
         assert done.returncode == 1, done.stderr
-        assert "segment 0 is lost: segment too large (HTTP 413, segment 0)" in done.stderr
+        assert "segment 0 is lost: segment too large: the limit is " in done.stderr
         assert server.stop() == 0
     posts = [record for record in map(json.loads, log.read_text().splitlines()) if record.get("op") == "publish"]
     assert {record["release"] for record in posts} == {"tricklecast/0.1.0"}

@@ -150,7 +150,7 @@ def test_nothing_is_asked_after_the_end() -> None:
 
 
 def test_detach_leaves_the_channel() -> None:
-    """The preconnect is cut, not ended, since an ended one would become an empty segment."""
+    """The preconnect is cut, not ended: that would make an empty segment. The server is told that the place is free."""
 
     async def main() -> None:
         trickle = Trickle()
@@ -160,7 +160,8 @@ def test_detach_leaves_the_channel() -> None:
                 await trickle.seen("POST 1")
                 await pub.detach()
                 await pub.detach()
-            assert trickle.log == ["POST 0", "POST 1"]
+            assert trickle.log == ["POST 0", "POST 1", "DELETE 0"]
+            assert trickle.heads[2].headers[wire.LEAVE.lower()] == "1"
         assert trickle.stored == {"0": [b"x"]}
 
     run(main())
@@ -454,8 +455,9 @@ def test_a_crash_is_not_the_end_of_the_channel(how: str) -> None:
                     tasks.start_soon(work, server)
                     await trickle.seen("POST 1")
                     tasks.cancel_scope.cancel()
-            assert trickle.log == ["POST 0", "POST 1", "DELETE 0"]
+            assert trickle.log == ["POST 0", "POST 1", "DELETE 0", "DELETE 0"]
         assert trickle.heads[2].headers[wire.TRUNCATED.lower()] == "dropped"
+        assert trickle.heads[3].headers[wire.LEAVE.lower()] == "1"
 
     run(main())
 
@@ -938,5 +940,31 @@ def test_wrong_use_is_refused() -> None:
                         _ = segment.receipt
                     with pytest.raises(errors.LocalProtocolError):
                         await segment.__aenter__()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"x": math.nan}, "not JSON: Out of range float values are not JSON compliant"),
+        ("\ud800", "not JSON: 'utf-8' codec can't encode character"),
+        ("x" * (1 << 20), "a document of 1048579 bytes; the limit is 1048576, for readers, too"),
+    ],
+    ids=["nan", "surrogate", "long"],
+)
+def test_a_document_that_readers_would_refuse_is_not_sent(document: object, text: str) -> None:
+    """Its author is told, and not each reader; a higher limit is possible. Text is no bytes."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        async with fake_server(trickle) as server, publisher(server, start=0, preconnect=0) as pub:
+            with pytest.raises(errors.InvalidInput) as refused:
+                await pub.publish_json(document)
+            assert str(refused.value).startswith(text)
+            with pytest.raises(TypeError, match="bytes are expected, not str"):
+                await pub.publish("text")  # type: ignore[arg-type]
+            assert trickle.log == []
+            assert (await pub.publish_json("x" * (1 << 20), limit=2 << 20)).stored == (1 << 20) + 3
 
     run(main())

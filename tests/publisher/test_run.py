@@ -1,12 +1,22 @@
-"""What a person sees of a run: a live line, and a summary."""
+"""A run, and what a person sees of it: a live line, and a summary."""
 
 from __future__ import annotations
 
+import asyncio
 import io
+import threading
+from collections.abc import Iterator
 
+import pytest
+
+from tests.publisher.fakes import Trickle
+from tests.support.peers import Head, Peer, fake_server
+from tests.support.peers import run as run_in_loop
+from tests.support.waiting import until
 from tricklecast.publisher.feed import Totals
-from tricklecast.publisher.run import Status
+from tricklecast.publisher.run import Status, run
 from tricklecast.publisher.segments import PublisherStatistics
+from tricklecast.publisher.steps import Chunk, Cut, IsStopped, Report, Step
 from tricklecast.trickle.terminal import Screen
 
 
@@ -52,3 +62,56 @@ def test_the_summary_is_one_line() -> None:
         Totals(segments=1, bytes=2048, lost=3, dropped=2, seq=0), PublisherStatistics(retries=1), "over"
     )
     assert one == "published 1 segment (2.0 kB) in 0.0 s, the last one 0, 1 retry, 2 dropped, 3 lost; over"
+
+
+class OneSegment:
+    """A source of one segment, which then ends, or is silent until the test is over."""
+
+    drops = False
+
+    def __init__(self, *, ends: bool) -> None:
+        self._ends = ends
+        self.over = threading.Event()
+
+    def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
+        return self._steps()
+
+    def _steps(self) -> Iterator[Step]:
+        yield Chunk(b"x")
+        yield Cut()
+        if not self._ends:
+            self.over.wait()
+
+
+@pytest.mark.parametrize(
+    ("ends", "how"),
+    [
+        (False, "interrupted twice: the channel stays open"),
+        (True, "interrupted before the end of the channel"),
+    ],
+)
+def test_an_interrupted_end_is_not_called_an_error(ends: bool, how: str) -> None:
+    """Whoever does not want to wait for a server that has stopped is told what that means."""
+
+    async def main() -> None:
+        trickle, asked, said = Trickle(), asyncio.Event(), io.StringIO()
+
+        async def silent(peer: Peer, head: Head) -> None:
+            asked.set()
+            await peer.closed()
+
+        trickle.instead = {"DELETE": [silent]}
+        source = OneSegment(ends=ends)
+        async with fake_server(trickle) as server:
+            task = asyncio.ensure_future(run(f"{server.base}/c", source, screen=Screen(said)))
+            if not ends:
+                await until(lambda: "0" in trickle.stored)
+                task.cancel()
+            await asked.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            source.over.set()
+        assert said.getvalue().endswith(f"the last one 0; {how}\n")
+
+    run_in_loop(main())

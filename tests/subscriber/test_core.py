@@ -34,7 +34,7 @@ from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S
 from tricklecast.trickle.errors import (
     ChannelNotFound,
     ConnectionLost,
-    InvalidSeq,
+    InvalidInput,
     Position,
     Refused,
     RemoteProtocolError,
@@ -1093,8 +1093,8 @@ def test_a_start_is_a_word_a_number_or_a_position(given: AnyStart, start: Start)
 
 @pytest.mark.parametrize("given", ["", "first", "1.5", "+1", "9" * 16, "--1", "@1", "1@", "-1@2", "1@x"])
 def test_a_bad_start_is_refused(given: str) -> None:
-    """Anything else is not a seq."""
-    with pytest.raises(InvalidSeq):
+    """The error names what is allowed."""
+    with pytest.raises(InvalidInput, match=r"^use next, current, earliest, a number, -N, or a position such .* not"):
         Start.parse(given)
 
 

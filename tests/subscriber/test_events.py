@@ -219,6 +219,8 @@ def test_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     for event in (
         Restarted(0, 2, None),
         SegmentTruncated(7, "publisher_lost"),
+        SegmentTruncated(8, "truncated"),
+        SegmentTruncated(9, "skipped"),
         SegmentResumed(7, 10),
         SegmentBroken(8, 10, lost),
         Ended(),
@@ -236,6 +238,8 @@ def test_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
         ("INFO", "cam: segment 7 is 2 behind the newest one"),
         ("INFO", "cam: the channel's numbering has changed; going on with its segment 0"),
         ("WARNING", "cam: segment 7 is truncated: publisher_lost"),
+        ("WARNING", "cam: segment 8 is truncated: its publisher did not finish it"),
+        ("WARNING", "cam: segment 9 was never published: its publisher skipped it"),
         ("INFO", "cam: segment 7 goes on after 10 bytes"),
         ("WARNING", f"cam: segment 8 broke after 10 bytes: {cause}"),
         ("INFO", "cam: the channel has ended"),

@@ -89,6 +89,12 @@ class TestMessages:
         got = received(json_messages, channel(s0=b"x", s1=b"{", s2=b"2", s3=b"3"), on_error="skip")
         assert got == [Message(2, 2, skipped=2), Message(3, 3)]
 
+    def test_how_errors_are_met_is_one_of_two_words(self) -> None:
+        """Any other is refused, rather than taken for one of them."""
+        for on_error in ("ignore", None):
+            with pytest.raises(InvalidInput, match="on_error is 'raise' or 'skip', not"):
+                json_messages("http://host/trickle/c", on_error=on_error)  # type: ignore[arg-type]
+
     def test_a_part_is_never_taken_for_a_document(self) -> None:
         """Even if it looks like one: truncated by its publisher, or cut on the way."""
         got = received(json_messages, cut_or_truncated)

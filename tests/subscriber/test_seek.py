@@ -16,7 +16,7 @@ from tricklecast.trickle.errors import (
     ChannelNotFound,
     ClosedHere,
     ConnectionLost,
-    InvalidSeq,
+    InvalidInput,
     SegmentMissing,
     SegmentTooLarge,
     TrickleError,
@@ -213,7 +213,7 @@ class TestSeeking:
                     await subscriber.seek(1)
                 async with subscriber:
                     await anext(subscriber)
-                    with pytest.raises(InvalidSeq):
+                    with pytest.raises(InvalidInput):
                         await subscriber.seek("later")
                     assert (await anext(subscriber)).seq == 1
                 with pytest.raises(ClosedHere):

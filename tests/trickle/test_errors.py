@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from array import array
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,7 @@ from tricklecast.trickle.errors import (
     SegmentTooLarge,
     Superseded,
     TrickleError,
+    as_bytes,
     error_for,
     header_int,
     retry_after_s,
@@ -92,12 +94,18 @@ def test_invalid_input_is_a_value_error(error: InvalidInput) -> None:
         (Superseded(seq=19, detail="Another one"), "another one (HTTP 409, segment 19)"),
         (Superseded(), "another publisher has taken over, or the segment is closed (HTTP 409)"),
         (ChannelNotFound(404, seq=-2), "channel not found (HTTP 404)"),
-        (SegmentTooLarge(413, detail="Segment too large"), "segment too large (HTTP 413)"),
+        (ChannelNotFound(404, detail="Stream not found"), "channel not found (HTTP 404)"),
+        (ChannelNotFound(404, detail="Not found: so"), "channel not found: Not found: so (HTTP 404)"),
+        (
+            SegmentTooLarge(413, detail="Segment too large: the limit is 4 bytes"),
+            "segment too large: the limit is 4 bytes (HTTP 413)",
+        ),
         (Refused(503), "refused by the server (HTTP 503)"),
         (Refused(401, detail="Token expired"), "the server wants a valid token: Token expired (HTTP 401)"),
         (Refused(403, seq=1), "the server does not allow this (HTTP 403, segment 1)"),
         (RemoteProtocolError(200), "the answer is not from a trickle server (HTTP 200)"),
         (ConnectionLost(detail="refused"), "connection lost: refused"),
+        (ConnectionLost(detail="refused", server="http://h:1"), "cannot connect to http://h:1: refused"),
     ],
 )
 def test_texts_say_what_happened_in_one_line(error: TrickleError, text: str) -> None:
@@ -175,7 +183,7 @@ def test_409_to_a_publisher_that_asked_says_who_publishes() -> None:
     error = error_for(409, headers, seq=12, detail="busy")
     assert isinstance(error, ChannelBusy)
     assert (error.publishing_s, error.publisher, error.latest, error.retry_after) == (60, "studio", 12, 3.0)
-    assert str(error) == "studio has published to this channel for 60 s; use takeover to publish in its place"
+    assert str(error) == "studio has published to this channel for 60 s; pass takeover=True to publish in its place"
     unnamed = error_for(409, {wire.PUBLISHING_FOR: "1"})
     assert str(unnamed).startswith("another client has published")
 
@@ -286,3 +294,25 @@ def test_impossible_positions_are_refused(seq: int, epoch: int | None) -> None:
     """The limits also hold for numbers that a program passes."""
     with pytest.raises(InvalidSeq):
         Position(seq, epoch)
+
+
+@pytest.mark.parametrize("data", [b"ab", bytearray(b"ab"), memoryview(b"a.b")[::2], array("B", b"ab")])
+def test_bytes_are_taken_as_they_are(data: object) -> None:
+    """Anything that holds bytes will do."""
+    assert as_bytes(data) == b"ab"
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (5, "bytes are expected, not int"),
+        (None, "bytes are expected, not NoneType"),
+        ([1, 2], "bytes are expected, not list"),
+        ("text", "bytes are expected, not str: encode it, or use publish_json"),
+    ],
+)
+def test_what_is_not_bytes_is_refused(data: object, text: str) -> None:
+    """``bytes(5)`` would be five zeros."""
+    with pytest.raises(TypeError) as refused:
+        as_bytes(data)
+    assert str(refused.value) == text

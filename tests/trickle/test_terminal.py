@@ -13,7 +13,7 @@ import pytest
 import trustme
 import typer
 
-from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
 from tricklecast.trickle.terminal import (
     TOKEN_VARIABLE,
     Bearer,
@@ -22,6 +22,7 @@ from tricklecast.trickle.terminal import (
     bearer_for,
     checked,
     count,
+    no_channel,
     parse_bitrate,
     parse_duration,
     parse_size,
@@ -281,3 +282,17 @@ def test_the_width_is_the_terminal_s(monkeypatch: pytest.MonkeyPatch) -> None:
     with screen.live("x".__mul__):
         screen.say("y")
     assert "y\nxxx\r" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("detail", "hint", "text"),
+    [
+        ("Stream not found", "", "no channel at http://h/trickle/c?token=***; is its publisher running?"),
+        ("", "Wait.", "no channel at http://h/trickle/c?token=***; is its publisher running? Wait."),
+        ("Not found: look there", "Wait.", "channel not found: Not found: look there (HTTP 404)"),
+    ],
+)
+def test_a_missing_channel_is_named(detail: str, hint: str, text: str) -> None:
+    """Without its secrets, and with what the user can do, unless the server says what is wrong with the URL."""
+    error = ChannelNotFound(404, detail=detail)
+    assert str(no_channel(error, "http://h/trickle/c?token=secret", hint)) == text

@@ -84,7 +84,8 @@ def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
 
 def test_browsers_may_send_every_request_header_of_the_protocol() -> None:
     """The request headers that the protocol lists for browsers are allowed."""
-    needed = {"Expect-Content", "Content-Type", "Lp-Trickle-Reset", wire.IF_IDLE, "Authorization", "Idempotency-Key"}
+    needed = {"Expect-Content", "Content-Type", "Lp-Trickle-Reset", wire.IF_IDLE, wire.LEAVE, "Authorization"}
+    needed |= {"Idempotency-Key"}
     assert needed <= set(wire.ALLOWED_REQUEST_HEADERS)
 
 

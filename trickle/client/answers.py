@@ -181,9 +181,11 @@ async def exchange(
     except InvalidAnswer as error:
         return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
     except httpx.TransportError as error:
-        lost = ConnectionLost(seq=seq, detail=f"{place}{str(error) or type(error).__name__}")
+        why = str(error) or type(error).__name__
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return Lost(lost, connected=False)
+            server = wire.redacted("/".join(url.split("/", 3)[:3]))
+            return Lost(ConnectionLost(seq=seq, detail=why, server=server), connected=False)
+        lost = ConnectionLost(seq=seq, detail=f"{place}{why}")
         limits = limits or http.timeout
         if isinstance(error, httpx.ReadTimeout):
             return Lost(lost, waited_s=limits.read or 0.0)

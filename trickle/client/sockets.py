@@ -285,12 +285,18 @@ async def _connect_trio(host: str, port: int) -> socket.socket:
     return sock
 
 
+_NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
+"""OpenSSL's words, in its versions, for an answer that is no TLS."""
+
+
 def reason(error: BaseException) -> str:
     """Why no connection could be made, in words; libraries hide the first cause in a group."""
     cause = error.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     first = cause if isinstance(cause, OSError) else error
+    if isinstance(first, ssl.SSLError) and getattr(first, "reason", None) in _NOT_TLS:
+        return "the server does not speak TLS: the URL may have to begin with http://"
     if isinstance(first, OSError) and not isinstance(first, ssl.SSLError | socket.gaierror) and (first.errno or 0) > 0:
         return os.strerror(first.errno or 0)
     return getattr(first, "strerror", None) or str(first) or type(first).__name__

@@ -166,9 +166,13 @@ def test_rights_that_do_not_suffice() -> None:
     text = signed(sub="me", trickle={"subscribe": ["cam-*"]})
     decisions = authorizer()
     assert isinstance(decisions.authorize(request(text)), Granted)
-    for other in (request(text, Op.PUBLISH), request(text, channel="other")):
+    for other, why in (
+        (request(text, Op.PUBLISH), b"publish to cam-1"),
+        (request(text, Op.DELETE), b"publish to or manage cam-1"),
+        (request(text, channel="other"), b"subscribe to other"),
+    ):
         decision = decisions.authorize(other)
-        assert refusal(decision) == (403, b"Not allowed", "forbidden")
+        assert refusal(decision) == (403, b"The token gives no right to " + why, "forbidden")
         assert challenge(decision) == f'{CHALLENGE}, error="insufficient_scope"'
         assert isinstance(decision, Refused)
         assert decision.subject == "me"

@@ -52,3 +52,15 @@ def test_a_short_break_is_none() -> None:
     publishers.leave(publishers.last)
     assert publishers.join(B, 14.0, 10.0).since == 14.0
     assert publishers.join(A, 15.0, 10.0).since == 15.0
+
+
+def test_a_client_that_leaves_does_not_count() -> None:
+    """Its place is free at once, also while the server has not seen its connections end; its next writer counts."""
+    publishers = Publishers(GRACE_S)
+    publishers.last = publishers.join(A, 0.0, 0.0)
+    publishers.dismiss(B)
+    assert publishers.other_than(B, 10.0, 10.0) == (A, 10.0, None)
+    publishers.dismiss(A)
+    assert publishers.other_than(B, 10.0, 10.0) is None
+    publishers.join(A, 11.0, 10.0)
+    assert publishers.other_than(B, 11.0, 10.0) == (A, 11.0, None)

@@ -144,6 +144,7 @@ def test_the_head_as_text(channel: Channel) -> None:
 
 # Publishing.
 
+TOO_LARGE = b"Segment too large: the limit is 4 bytes (max_segment_bytes)"
 SEQ_SIZE = (("Lp-Trickle-Seq", 5), ("Lp-Trickle-Size", 4))
 
 
@@ -157,7 +158,7 @@ SEQ_SIZE = (("Lp-Trickle-Seq", 5), ("Lp-Trickle-Size", 4))
         (Verdict.TERMINATED, 4, Reply(200, "terminated", SEQ_SIZE, close=True, eos=True)),
         (Verdict.SUPERSEDED, 4, Reply(409, "superseded", SEQ_SIZE, b"Another publisher took over", close=True)),
         (Verdict.NOT_THE_SAME, 4, Reply(409, "conflict", SEQ_SIZE, b"Not the body of this key", close=True)),
-        (Verdict.TOO_LARGE, 4, Reply(413, "too_large", SEQ_SIZE, b"Segment too large", close=True)),
+        (Verdict.TOO_LARGE, 4, Reply(413, "too_large", SEQ_SIZE, TOO_LARGE, close=True)),
         (
             Verdict.OVER_BUDGET, 4,
             Reply(503, "limit:total_bytes", SEQ_SIZE, b"Limit reached: total_bytes", close=True, retry_after_s=5),

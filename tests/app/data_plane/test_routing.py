@@ -11,6 +11,7 @@ from tricklecast.trickle.paths import normalize_base_path
 from tricklecast.trickle.records import Op
 
 CHANNEL_ONLY = "Method not allowed: this URL names a channel; its segments are at CHANNEL/SEQ"
+NO_CHANNEL = "Method not allowed: this URL has no channel; a segment is at CHANNEL/SEQ, the head at CHANNEL/next"
 SEGMENT_ALLOW = "GET, HEAD, POST, DELETE, OPTIONS"
 
 
@@ -108,6 +109,8 @@ def test_any_path_segments_can_be_parsed(method: bytes, parts: tuple[bytes, ...]
         (b"DELETE", (b"c",), Route(Op.DELETE, "c", allow="POST, DELETE, OPTIONS")),
         (b"GET", (b"c",), Route(None, "c", allow="POST, DELETE, OPTIONS", error=CHANNEL_ONLY)),
         (b"GET", (b"c", b"next"), Route(Op.NEXT, "c", allow="GET, HEAD, OPTIONS")),
+        (b"GET", (b"next",), Route(None, "next", allow="POST, DELETE, OPTIONS", error=NO_CHANNEL)),
+        (b"GET", (b"-2",), Route(None, "-2", allow="POST, DELETE, OPTIONS", error=NO_CHANNEL)),
         (b"HEAD", (b"c", b"next"), Route(Op.NEXT, "c", allow="GET, HEAD, OPTIONS")),
         (b"POST", (b"c", b"next"), Route(None, "c", allow="GET, HEAD, OPTIONS")),
         (b"GET", (b"c", b"0"), Route(Op.READ, "c", 0, SEGMENT_ALLOW)),

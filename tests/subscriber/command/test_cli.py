@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support.certificates import make_certificate
 from tests.support.local import local_server
+from tests.support.server import RunningServer, serve
 from tests.trickle.client.test_connection import unused_port
 from tricklecast.app.cli import main, runnable
 from tricklecast.subscriber.archive import Keep
@@ -31,10 +33,10 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["subscribe", "cam"], 2, "it must begin with http:// or https://"),
         (["subscribe", "http://host"], 2, "it names no channel"),
         (["subscribe", "http://host/trickle/a%00b"], 2, "not a channel name"),
-        (["subscribe", NOWHERE], 1, "Connection refused"),
+        (["subscribe", NOWHERE], 1, "Connection refused; start one with `tricklecast serve`"),
         (["subscribe", NOWHERE, "-o", "/no/such/folder/out.ts"], 1, "its folder does not exist"),
-        (["subscribe", NOWHERE, "--start", "yesterday"], 2, "not a seq"),
-        (["subscribe", NOWHERE, "--start", "1@"], 2, "not a seq"),
+        (["subscribe", NOWHERE, "--start", "yesterday"], 2, "use next, current, earliest, a number"),
+        (["subscribe", NOWHERE, "--start", "1@"], 2, "use next, current, earliest, a number"),
         (["subscribe", NOWHERE, "--on-lag", "never"], 2, "live, earliest or fail"),
         (["subscribe", NOWHERE, "--fail-on", "sight"], 2, "never, gap or loss"),
         (["subscribe", NOWHERE, "--for", "-1"], 2, "not a duration"),
@@ -157,6 +159,31 @@ def test_losses_can_be_failures(monkeypatch: pytest.MonkeyPatch, fail_on: str, t
     assert CliRunner().invoke(app, [NOWHERE, "--fail-on", fail_on]).exit_code == code
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """One for all tests."""
+    with serve() as running:
+        yield running
+
+
+@pytest.mark.parametrize("command", ["subscribe", "check"])
+def test_a_channel_that_is_missing_is_named(
+    command: str, server: RunningServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what the user can do; a URL without a channel is told apart."""
+    said = []
+    for url, *options in ((f"{server.base}/none",), (f"{server.base}/none", "--wait", "10ms"), (server.base,)):
+        monkeypatch.setattr("sys.argv", ["tricklecast", command, url, *options])
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert left.value.code == 1
+        said.append(capfd.readouterr().err)
+    missing = f"tricklecast: no channel at {server.base}/none; is its publisher running?"
+    assert said[0] == f"{missing} --wait 10s waits for it\n"
+    assert said[1].endswith(f"{missing}\n")
+    assert "Method not allowed: this URL has no channel; " in said[2]
+
+
 def test_events_go_where_the_media_does_not(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """To standard output, or to standard error, which then holds nothing else; an error is their last one."""
     monkeypatch.setattr("sys.argv", ["tricklecast", "subscribe", NOWHERE, "--json"])
@@ -165,7 +192,7 @@ def test_events_go_where_the_media_does_not(capfd: pytest.CaptureFixture[str], m
     said = capfd.readouterr()
     assert left.value.code == 1
     assert [json.loads(line)["event"] for line in said.out.splitlines()] == ["start", "error"]
-    assert said.err.startswith("tricklecast: connection lost")
+    assert said.err.startswith("tricklecast: cannot connect to http://127.0.0.1:")
     monkeypatch.setattr("sys.argv", ["tricklecast", "subscribe", NOWHERE, "--json", "-o", "-"])
     with pytest.raises(SystemExit) as left:
         main()

@@ -662,7 +662,7 @@ def test_no_connection() -> None:
             await peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         async with fake_server(not_tls) as server, client() as http:
-            with pytest.raises(httpx.ConnectError):
+            with pytest.raises(httpx.ConnectError, match="does not speak TLS: the URL may have to begin with http://"):
                 await http.get(server.base.replace("http:", "https:"))
             url = server.base
         async with client() as http:

@@ -244,6 +244,15 @@ class Occupied(Group, section="3. Publish"):
         c.post(0, b"x", _FIRST).expect(200)
         check(c.post(1, b"x", _BESIDE_FIRST).expect(409).number("Retry-After") >= 1, "seconds", 0)
 
+    def publisher_after_one_that_left_is_let_in(self, c: Channel) -> None:
+        """A client that says with `Lp-Trickle-Leave` that it leaves does not count, whatever it still has open."""
+        c.post(0, b"x", _FIRST).expect(200)
+        c.upload(1, headers=_FIRST)
+        c.target.settle()
+        c.post(1, b"y", _BESIDE_FIRST).refused(409, latest=1)
+        c.close(0, {**_FIRST, wire.TRUNCATED: "left", wire.LEAVE: "1"}).expect(200)
+        c.post(1, b"y", _BESIDE_FIRST).expect(200)
+
     def own_requests_are_not_another_client(self, c: Channel) -> None:
         """A client's own requests never refuse it, even if both carry the header."""
         first = c.upload(0, b"a", headers={**_FIRST, wire.IF_IDLE: "1"})
