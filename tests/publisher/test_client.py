@@ -21,6 +21,12 @@ from tricklecast.trickle import __version__, errors, wire
 from tricklecast.trickle.client import answers
 
 
+def write_much(segment: Segment) -> None:
+    """More, without waiting, than may wait."""
+    for _ in range(1000):
+        segment.write_nowait(bytes(100_000))
+
+
 async def write_without_end(segment: Segment) -> None:
     """Write until something is raised."""
     async with segment:
@@ -296,8 +302,7 @@ def test_live_media_is_written_without_waiting() -> None:
             assert (await segment.settled()).sent == 2
             async with pub.segment(wait=False) as stalled:
                 with pytest.raises(errors.SegmentDropped):
-                    while True:
-                        stalled.write_nowait(bytes(100_000))
+                    write_much(stalled)
                 with pytest.raises(errors.SegmentDropped):
                     stalled.write_nowait(b"more")
             assert pub.statistics().dropped == 1

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the clients: a server and a certificate. The conftest.py of a folder imports what it needs."""
+"""Fixtures of the clients' tests: a server and a certificate. The conftest.py of a folder imports what it needs."""
 
 from __future__ import annotations
 
