@@ -335,10 +335,10 @@ def test_a_number_that_was_chosen_is_where_the_publisher_begins(server: RunningS
         async with Publisher(url) as pub:
             await pub.publish(b"0")
             await pub.detach()
-        async with Publisher(url, start=3) as pub:
+        async with Publisher(url, start=3, takeover=True) as pub:
             assert [(await pub.publish(b"x")).seq for _ in range(2)] == [3, 4]
             await pub.detach()
-        async with Publisher(url, start=2) as pub:
+        async with Publisher(url, start=2, takeover=True) as pub:
             with pytest.raises(errors.Superseded):
                 await pub.publish(b"x")
 
