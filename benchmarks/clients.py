@@ -133,7 +133,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"measurements of each [{ROUNDS}]")
     parser.add_argument("--quick", action="store_true", help="one round of a tenth: that it works, not what it costs")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only works whose name contains this, as 'publish 64'")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only works whose name contains this, as 'publish 64'"
+    )
     asked = parser.parse_args()
     works = [work for work in WORKS if asked.only in work.name]
     if not works:

@@ -10,14 +10,15 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 
-from tricklecast import Publisher, Subscriber, TrickleError
+from tricklecast import Publisher, TrickleError
+from tricklecast.subscriber import json_messages
 
 URL = os.environ.get("CHANNEL_URL", "http://127.0.0.1:2939/trickle/chat")
 
 
 async def listen(messages: deque[Any]) -> None:
     try:
-        async for message in Subscriber(URL, start="earliest", wait_for_channel_s=60).messages(on_error="skip"):
+        async for message in json_messages(URL, start="earliest", wait_for_channel_s=60, on_error="skip"):
             messages.append(message.value)
     except TrickleError as error:
         logging.error("no more messages: %s", error)

@@ -88,11 +88,8 @@ class Body:
         if not self._is_open_to(writer):
             return False
         at, live = self.count, self._is_live
-        self._chunks.append(chunk)
-        self._held_bytes += len(chunk) + CHUNK_OVERHEAD
-        self.handed += len(chunk)
         self.over = last
-        self._push()
+        self._add(chunk)
         if not self._lacks(at):
             if not self.count % BURST:
                 await anyio.lowlevel.checkpoint()
@@ -110,6 +107,20 @@ class Body:
                 self.over = False
             raise
         return self._is_open_to(writer)
+
+    def put_nowait(self, chunk: bytes) -> bool:
+        """Hand one chunk over without waiting; ``False`` if the body was stopped, or too much waits already.
+
+        What was written is let go first, if that is needed to keep the chunk.
+        """
+        size = len(chunk) + CHUNK_OVERHEAD
+        if not self._stopped and not self._has_room(size) and self._sending is not None:
+            self._retaining = False
+            self._let_go_of(self._sending.written)
+        if self._stopped or self._held_bytes + size > max(self._retain_bytes, size):
+            return False
+        self._add(chunk)
+        return True
 
     def take_all_back(self) -> bool:
         """Empty the body for another writer; ``False`` if a request has something of it already.
@@ -159,6 +170,12 @@ class Body:
         """So many chunks were written to the connection under way."""
         if not self._retaining:
             self._let_go_of(count)
+
+    def _add(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self._held_bytes += len(chunk) + CHUNK_OVERHEAD
+        self.handed += len(chunk)
+        self._push()
 
     def _push(self) -> None:
         if self._sending is not None:

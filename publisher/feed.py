@@ -1,9 +1,10 @@
-"""From a source that blocks, through a thread and a queue per segment, into a publisher.
+"""From a source that blocks, through a thread, into a publisher.
 
 A source makes steps (:mod:`tricklecast.publisher.steps`) in a thread of its own (:func:`stepping`). :class:`Feed`
 writes them into segments. Segments overlap: the next one begins while the server has yet to confirm the one before it.
-Live media cannot wait, so a segment whose connection stalls holds up no other: its chunks wait in memory up to a limit,
-and the oldest segment is dropped when too many are in flight. Any other source waits instead.
+Live media cannot wait, so a segment whose connection stalls holds up no other: its chunks wait in memory, up to the
+publisher's ``retain_bytes``, and the oldest segment is dropped when too many are in flight. Any other source waits
+instead.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from anyio.abc import TaskGroup
 
 from tricklecast.publisher.client import Publisher, Segment
 from tricklecast.publisher.steps import Chunk, IsStopped, Step
-from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped
+from tricklecast.trickle.client.tasks import Changes
+from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped, TrickleError
 
 MAX_IN_FLIGHT: Final = 3
 """Segments that were begun, and that the server has not confirmed yet."""
@@ -30,11 +32,7 @@ STEPS_AHEAD: Final = 64
 """How many steps a source may be ahead: a second of media, or 4 MiB of plain bytes."""
 
 JOIN_BYTES: Final = 32 * 1024
-"""Chunks that wait in the queue are written as one, up to the size that servers pass on unsplit."""
-
-QUEUE_BYTES: Final = 8 * 1024 * 1024
-"""What may wait for the connection of one segment of live media, in bytes: seconds of the best video. If more waits,
-the segment is dropped. Memory is bounded by this limit, times the segments in flight."""
+"""Chunks that the source has made meanwhile are written as one, up to the size that servers pass on unsplit."""
 
 BURST_S: Final = 0.5
 """How long live media waits before a full publisher drops its oldest segment, in seconds. Some sources (HLS) come in
@@ -113,34 +111,44 @@ async def stepping(source: Callable[[IsStopped], Iterator[Step]]) -> AsyncIterat
 
 
 class Steps:
-    """The steps of a source, as they are received."""
+    """The steps of a source, as they are received: chunks that lie there together as one."""
 
     def __init__(self) -> None:
         self.room = threading.Semaphore(STEPS_AHEAD)  # for steps that may be added
         self._waiting: deque[Step] = deque()
         self._over = False
         self._failure: Exception | None = None
-        self._changed = anyio.Event()
+        self._changed = Changes()
 
     async def receive(self) -> Step:
         """See :class:`Receiver`."""
         while not self._waiting and not self._over:
-            self._changed = anyio.Event()
             await self._changed.wait()
-        if self._waiting:
-            self.room.release()
-            return self._waiting.popleft()
-        raise self._failure or anyio.EndOfStream
+        if not self._waiting:
+            raise self._failure or anyio.EndOfStream
+        parts: list[bytes] = []
+        size = 0
+        while self._waiting and isinstance(step := self._waiting[0], Chunk):
+            size += len(step.data)
+            if parts and size > JOIN_BYTES:
+                break
+            parts.append(step.data)
+            self._take()
+        return Chunk(b"".join(parts)) if parts else self._take()
+
+    def _take(self) -> Step:
+        self.room.release()
+        return self._waiting.popleft()
 
     def add(self, step: Step) -> None:
         """Add a step; called in the event loop, as is :meth:`end`."""
         self._waiting.append(step)
-        self._changed.set()
+        self._changed.notify()
 
     def end(self, failure: Exception | None = None) -> None:
         """No step follows."""
         self._over, self._failure = True, failure
-        self._changed.set()
+        self._changed.notify()
 
     def check_opened(self) -> None:
         """Raise why the source could not be opened."""
@@ -171,41 +179,45 @@ class Feed:
         self._drops = drops
         self._warn = warn
         self._in_flight: set[Segment] = set()
-        self._queue: _Queue | None = None  # of the segment that the source is making
-        self._writing = 0  # tasks that write a segment
-        self._settled = anyio.Event()
+        self._settling = 0  # tasks that wait for the end of a segment
+        self._settled = Changes()
         self._failure: Exception | None = None
 
     async def run(self) -> Totals:
         """Publish until the source ends.
 
         If its task is cancelled (Ctrl-C), the segment that the source is making is ended where it is, and the server
-        has :data:`INTERRUPTED_S` seconds to confirm it. A cancellation of a scope cuts it off.
+        has :data:`INTERRUPTED_S` seconds to confirm it.
 
         Raises:
             TrickleError: the publisher cannot go on, or the source failed; then its last segment is truncated.
         """
         async with anyio.create_task_group() as tasks:
+            segment: Segment | None = None
             try:
                 while True:
                     step = await self._steps.receive()
                     if isinstance(step, Chunk):
-                        queue = self._queue or await self._begin(tasks)
-                        await queue.add(step.data)
-                    else:
-                        self._end_segment()
+                        segment = segment or await self._begin(tasks)
+                        await self._write(segment, step.data)
+                    elif segment is not None:
+                        segment.end_nowait()
+                        segment = None
             except anyio.EndOfStream:
-                self._end_segment()
+                if segment is not None:
+                    segment.end_nowait()
             except anyio.get_cancelled_exc_class():
-                self._end_segment()
+                with suppress(TrickleError):  # _settle() reports it
+                    if segment is not None:
+                        segment.end_nowait()
                 with anyio.move_on_after(INTERRUPTED_S, shield=True):
-                    while self._writing:
+                    while self._settling:
                         await self._settled.wait()
                 raise
             except Exception as error:  # of the source: segments that are complete can still be confirmed
                 self._failure = error
-                if self._queue is not None:
-                    self._queue.fail(error)
+                if segment is not None:
+                    await segment.__aexit__(type(error), error, None)
             if self._drops:
                 tasks.cancel_scope.deadline = anyio.current_time() + CONFIRM_S
         if self._failure is not None:
@@ -215,117 +227,44 @@ class Feed:
             self._warn(f"segment {segment.seq} is lost: no answer within {CONFIRM_S:g} s")
         return self.totals
 
-    def _end_segment(self) -> None:
-        """No step follows that belongs to the same segment."""
-        if self._queue is not None:
-            self._queue.end()
-            self._queue = None
-
-    async def _begin(self, tasks: TaskGroup) -> _Queue:
+    async def _begin(self, tasks: TaskGroup) -> Segment:
         """Enter the next segment."""
         with anyio.move_on_after(BURST_S if self._drops else None):
             while len(self._in_flight) >= MAX_IN_FLIGHT:
                 await self._settled.wait()
-        queue = self._queue = _Queue(self._drops)
-        self._writing += 1
-        tasks.start_soon(self._write, queue, tasks)
-        await queue.entered.wait()
-        return queue
+        segment = await self._publisher.segment(wait=False).__aenter__()
+        self._in_flight.add(segment)
+        self._settling += 1
+        tasks.start_soon(self._settle, segment, tasks)
+        return segment
 
-    async def _write(self, queue: _Queue, tasks: TaskGroup) -> None:
-        segment = self._publisher.segment(wait=False)
+    async def _write(self, segment: Segment, data: bytes) -> None:
         try:
-            with queue.scope:
-                async with segment:
-                    self._in_flight.add(segment)
-                    queue.entered.set()
-                    while data := await queue.take():
-                        await segment.write(data)
-                        self.totals.bytes += len(data)
-                        self.totals.seq = max(segment.seq, self.totals.seq or 0)
-                await segment.settled()
-            if queue.scope.cancelled_caught:
-                raise SegmentDropped
+            if self._drops:
+                segment.write_nowait(data)
+            else:
+                await segment.write(data)
+        except TrickleError:
+            return  # _settle() reports it; the rest of the segment is left out
+        self.totals.bytes += len(data)
+        self.totals.seq = max(segment.seq, self.totals.seq or 0)
+
+    async def _settle(self, segment: Segment, tasks: TaskGroup) -> None:
+        """Wait until a segment was published or lost."""
+        try:
+            await segment.settled()
             self.totals.segments += 1
         except SegmentDropped:
             self.totals.dropped += 1
             self._warn(f"segment {segment.seq} is dropped: {self._publisher.trouble or 'the network is too slow'}")
         except Exception as error:
-            self._fail(segment, error, tasks)
+            if self._publisher.error is None and isinstance(error, BrokenByPeer):
+                self.totals.lost += 1
+                self._warn(f"segment {segment.seq} is lost: {error}")
+            elif self._failure is None:
+                self._failure = error
+                tasks.cancel_scope.cancel()
         finally:
-            queue.abandon()
-            self._writing -= 1
-            settled, self._settled = self._settled, anyio.Event()
-            settled.set()
+            self._settling -= 1
+            self._settled.notify()
         self._in_flight.discard(segment)
-
-    def _fail(self, segment: Segment, error: Exception, tasks: TaskGroup) -> None:
-        if self._publisher.error is None and isinstance(error, BrokenByPeer):
-            self.totals.lost += 1
-            self._warn(f"segment {segment.seq} is lost: {error}")
-        elif error is not self._failure:
-            self._failure = self._failure or error
-            tasks.cancel_scope.cancel()
-
-
-class _Queue:
-    """The chunks of one segment on their way to its connection."""
-
-    def __init__(self, drops: bool) -> None:
-        self.entered = anyio.Event()  # set when the segment has been entered, or never will be
-        self.scope = anyio.CancelScope()  # of the task that writes the segment; cancelled when too much waits here
-        self._drops = drops
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._over = False
-        self._failure: Exception | None = None
-        self._changed = anyio.Event()
-
-    async def add(self, data: bytes) -> None:
-        """Add a chunk; waits for room, unless segments are dropped instead."""
-        while not self._drops and self._size >= JOIN_BYTES and not self._over:
-            await self._changed.wait()
-        if self._over:
-            return
-        if self._size + len(data) > QUEUE_BYTES:
-            self.scope.cancel()
-            self.abandon()
-            return
-        self._chunks.append(data)
-        self._size += len(data)
-        self._notify()
-
-    def end(self) -> None:
-        """No chunk follows."""
-        self._over = True
-        self._notify()
-
-    def fail(self, error: Exception) -> None:
-        """The rest of the segment is missing: :meth:`take` raises the error, so that the segment is truncated."""
-        self._failure = error
-        self.end()
-
-    def abandon(self) -> None:
-        """Nobody takes chunks any more; further ones are discarded."""
-        self.entered.set()
-        self._chunks.clear()
-        self.end()
-
-    async def take(self) -> bytes:
-        """Wait for chunks, and take up to :data:`JOIN_BYTES` of them; empty at the end."""
-        while not self._chunks and not self._over:
-            await self._changed.wait()
-        if self._failure is not None and not self._chunks:
-            raise self._failure
-        parts: list[bytes] = []
-        taken = 0
-        while self._chunks and (not parts or taken + len(self._chunks[0]) <= JOIN_BYTES):
-            parts.append(self._chunks.popleft())
-            taken += len(parts[-1])
-        self._size -= taken
-        self._notify()
-        return b"".join(parts)
-
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()

@@ -180,11 +180,9 @@ class Segment:
         handed_over = False
         try:
             if error is None:
-                self._check_writer()
-                if self._result is None:
-                    body = self._segments.bind(self).body
-                    body.end()
-                    await body.flush()
+                self.end_nowait()
+                if self._result is None and self._upload is not None:
+                    await self._upload.body.flush()
                 handed_over = not self._wait
                 if self._wait:
                     await self.settled()
@@ -214,11 +212,34 @@ class Segment:
         """
         await self._write(chunk)
 
-    async def _write(self, chunk: bytes, *, last: bool = False) -> None:
+    def write_nowait(self, chunk: bytes) -> None:
+        """Write one chunk without waiting, for live media: what the connection does not take now waits in memory.
+
+        Args:
+            chunk: the bytes. An empty one is ignored.
+
+        Raises:
+            TypeError: the chunk is not bytes.
+            SegmentDropped: more than the publisher's ``retain_bytes`` would wait; the segment is given up.
+            TrickleError: as :meth:`write`.
+        """
+        self._check_open()
+        self._check_result()
+        if (data := as_bytes(chunk)) and not self._segments.bind(self).body.put_nowait(data):
+            if self._result is None:
+                self._segments.drop(self)
+            self._check_result()
+
+    def end_nowait(self) -> None:
+        """End the segment without waiting, instead of leaving its block; :meth:`settled` waits for the receipt."""
         self._check_entered()
-        if self._left:
-            raise LocalProtocolError("the segment is not open")
         self._check_writer()
+        self._left = True
+        if self._result is None:
+            self._segments.bind(self).body.end()
+
+    async def _write(self, chunk: bytes, *, last: bool = False) -> None:
+        self._check_open()
         self._writing = True
         try:
             self._check_result()
@@ -242,6 +263,12 @@ class Segment:
     def _check_entered(self) -> None:
         if not self._is_entered:
             raise LocalProtocolError("the segment has not been entered")
+
+    def _check_open(self) -> None:
+        self._check_entered()
+        if self._left:
+            raise LocalProtocolError("the segment is not open")
+        self._check_writer()
 
     def _check_result(self) -> None:
         """Raise why the segment failed, if it did."""
@@ -342,7 +369,7 @@ class Segments:
         self._check_open()
         while len(self._pending) >= self._max_in_flight:
             if self._drops:
-                self._drop(self._pending[0])
+                self.drop(self._pending[0])
             else:
                 await self._changed.wait()
                 self._check_open()
@@ -484,7 +511,7 @@ class Segments:
 
     # Requests.
 
-    def _drop(self, segment: Segment) -> None:
+    def drop(self, segment: Segment) -> None:
         """Give a segment up for a newer one."""
         begun_as = segment._upload.ticket.seq if segment._upload is not None and segment._upload.touched else None
         if begun_as is not None:

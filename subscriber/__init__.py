@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tricklecast.subscriber.archive import DamagedIndex, DirectoryInUse, Entry, Recording, read_index, record
-    from tricklecast.subscriber.client import Subscriber, json_lines, json_messages
+    from tricklecast.subscriber.client import Subscriber
     from tricklecast.subscriber.core import AnyStart, OnLag
     from tricklecast.subscriber.events import (
         Connected,
@@ -30,46 +30,25 @@ if TYPE_CHECKING:
     )
     from tricklecast.subscriber.fetch import Runtime
     from tricklecast.subscriber.media.joiner import NotMedia
-    from tricklecast.subscriber.messages import BadMessage, Message, Messages
+    from tricklecast.subscriber.messages import BadMessage, Message, Messages, json_lines, json_messages
     from tricklecast.subscriber.segment import Segment
     from tricklecast.subscriber.sinks import SinkFailed
     from tricklecast.trickle.client.transport import TrickleTransport
     from tricklecast.trickle.errors import Position
 
 _HOMES = {
-    "AnyStart": ".core",
-    "BadMessage": ".messages",
-    "Connected": ".events",
-    "DamagedIndex": ".archive",
-    "DirectoryInUse": ".archive",
-    "Ended": ".events",
-    "Entry": ".archive",
-    "Failed": ".events",
-    "Gap": ".events",
-    "Lagging": ".events",
-    "Message": ".messages",
-    "Messages": ".messages",
-    "NotMedia": ".media.joiner",
-    "OnLag": ".core",
-    "Position": "tricklecast.trickle.errors",
-    "Recording": ".archive",
-    "Restarted": ".events",
-    "Retrying": ".events",
-    "Runtime": ".fetch",
-    "Segment": ".segment",
-    "SegmentBroken": ".events",
-    "SegmentResumed": ".events",
-    "SegmentTruncated": ".events",
-    "SinkFailed": ".sinks",
-    "SkippedAhead": ".events",
-    "Subscriber": ".client",
-    "SubscriberEvent": ".events",
-    "SubscriberStatistics": ".events",
-    "TrickleTransport": "tricklecast.trickle.client.transport",
-    "json_lines": ".client",
-    "json_messages": ".client",
-    "read_index": ".archive",
-    "record": ".archive",
+    ".archive": "DamagedIndex DirectoryInUse Entry Recording read_index record",
+    ".client": "Subscriber",
+    ".core": "AnyStart OnLag",
+    ".events": "Connected Ended Failed Gap Lagging Restarted Retrying SegmentBroken SegmentResumed SegmentTruncated "
+    "SkippedAhead SubscriberEvent SubscriberStatistics",
+    ".fetch": "Runtime",
+    ".media.joiner": "NotMedia",
+    ".messages": "BadMessage Message Messages json_lines json_messages",
+    ".segment": "Segment",
+    ".sinks": "SinkFailed",
+    "tricklecast.trickle.client.transport": "TrickleTransport",
+    "tricklecast.trickle.errors": "Position",
 }
 
 __all__ = [
@@ -111,9 +90,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load a public name when it is first used (PEP 562): a command's ``--help`` needs none of them."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name], __name__), name)
+    for home, names in _HOMES.items():
+        if name in names.split():
+            return getattr(import_module(home, __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

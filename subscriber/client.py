@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from enum import Enum
-from typing import Any, Final, Literal, Self, TypeVar, assert_never, get_args
+from typing import Final, Literal, Self, TypeVar, assert_never, get_args
 
 import anyio
 import httpx
@@ -27,7 +27,6 @@ from tricklecast.subscriber.events import (
     SubscriberStatistics,
 )
 from tricklecast.subscriber.fetch import Fetcher, Preconnect, Runtime, Unanswered
-from tricklecast.subscriber.messages import Messages, OnError
 from tricklecast.subscriber.segment import OnBroken, Segment
 from tricklecast.trickle.client.answers import Auth
 from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
@@ -42,7 +41,6 @@ from tricklecast.trickle.errors import (
     RemoteProtocolError,
     TrickleError,
 )
-from tricklecast.trickle.wire import MESSAGE_LIMIT
 
 STALL_TIMEOUT_S: Final = 30.0
 """Default for the longest silence within a segment before the server is asked whether it is still there."""
@@ -182,34 +180,6 @@ class Subscriber:
     def missed_at_end(self) -> int:
         """Segments that were missed between the last one handed out and the end of the channel."""
         return self._missed_at_end
-
-    def messages(self, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise") -> Messages:
-        """The channel as JSON, one document per segment; see :class:`Messages`. Segments without a byte are left out.
-
-        Args:
-            limit: the length of the longest document, in bytes.
-            on_error: ``"raise"``, or ``"skip"`` to count a segment that is not a JSON document and go on.
-
-        Raises:
-            InvalidInput: an argument is wrong.
-        """
-        return Messages(self, limit=limit, on_error=on_error)
-
-    def lines(self, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise") -> Messages:
-        """The channel as lines of JSON, over the ends of segments. Each message comes as soon as its line ends.
-
-        Where a segment was missed or is not whole, two halves of a line are never joined: the line that was begun is
-        dropped, and so is the first line afterwards, unless it is a whole object or array. The same holds for the first
-        line of a subscription that begins in the middle of the channel. Dropped lines are counted as ``skipped``.
-
-        Args:
-            limit: the length of the longest line, in bytes.
-            on_error: ``"raise"``, or ``"skip"`` to count a line that is not a JSON document and go on.
-
-        Raises:
-            InvalidInput: an argument is wrong.
-        """
-        return Messages(self, limit=limit, on_error=on_error, lines=True)
 
     # Opening and closing.
 
@@ -414,13 +384,3 @@ def _may_help(error: TrickleError) -> bool:
     if isinstance(error, Refused):
         return error.temporary
     return isinstance(error, BrokenByPeer) and not isinstance(error, RemoteProtocolError)
-
-
-def json_messages(url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
-    """``Subscriber(url, **options).messages(limit=limit, on_error=on_error)``."""
-    return Subscriber(url, **options).messages(limit=limit, on_error=on_error)
-
-
-def json_lines(url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
-    """``Subscriber(url, **options).lines(limit=limit, on_error=on_error)``."""
-    return Subscriber(url, **options).lines(limit=limit, on_error=on_error)

@@ -281,7 +281,9 @@ class Fetcher:
             case RetryAfter(delay_s, error):
                 self.monitor.emit(Retrying(error, delay_s, self.cursor.ask().attempt))
             case Resync(seq, _, error):
-                self.monitor.emit(SkippedAhead(ask.seq, seq, error))
+                # A negative number is the protocol's word for the newest segment.
+                wanted = None if ask.seq is None or ask.seq < 0 else ask.seq
+                self.monitor.emit(SkippedAhead(wanted, seq, error))
             case Resolved(seq):
                 self.on_resolved(seq)
         return outcome

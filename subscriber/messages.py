@@ -2,11 +2,11 @@
 
 ::
 
-    async for message in Subscriber("http://host:2939/trickle/control").messages():
+    async for message in json_messages("http://host:2939/trickle/control"):
         print(message.seq, message.value)
 
-A control channel has one document in each segment; ``publisher.publish_json`` writes it. :meth:`Subscriber.lines` reads
-a log that runs on over segments, whose lines may be cut anywhere by the ends of chunks and segments. Nothing is lost in
+A control channel has one document in each segment; ``publisher.publish_json`` writes it. :func:`json_lines` reads a
+log that runs on over segments, whose lines may be cut anywhere by the ends of chunks and segments. Nothing is lost in
 silence: documents that were missed or cannot be used are counted on the next message (``gap``, ``skipped``) and in
 total (``messages.skipped``).
 """
@@ -16,16 +16,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import orjson
 
+from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.arguments import check_number
 from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, InvalidInput, Position, SegmentTooLarge
-
-if TYPE_CHECKING:
-    from tricklecast.subscriber.client import Subscriber
+from tricklecast.trickle.wire import MESSAGE_LIMIT
 
 OnError: TypeAlias = Literal["raise", "skip"]
 
@@ -64,20 +63,35 @@ class Message:
 class Messages:
     """The messages of a channel, to be iterated over like a ``Subscriber``: with or without ``async with``.
 
-    A call that is cancelled loses nothing: the next one goes on.
+    A call that is cancelled loses nothing: the next one goes on. Segments without a byte are left out.
+
+    Lines may go on over the ends of segments. Where a segment was missed or is not whole, two halves of a line are
+    never joined: the line that was begun is dropped, and so is the first line afterwards, unless it is a whole object
+    or array. The same holds for the first line of a subscription that begins in the middle of the channel. Dropped
+    lines are counted as ``skipped``.
 
     Args:
         subscriber: where the segments come from.
+        lines: the documents are lines, each of which comes as soon as it ends; otherwise there is one per segment.
         limit: the length of the longest document, in bytes.
-        on_error: ``"raise"`` or ``"skip"``.
-        lines: the documents are lines.
+        on_error: ``"raise"``, or ``"skip"`` to count a document that is not JSON and go on.
 
     Attributes:
         subscriber: gives the position, the statistics, ``missed_at_end`` and ``seek``.
         skipped: documents, and parts of lines, that could not be used so far.
+
+    Raises:
+        InvalidInput: an argument is wrong.
     """
 
-    def __init__(self, subscriber: Subscriber, *, limit: int, on_error: OnError, lines: bool = False) -> None:
+    def __init__(
+        self,
+        subscriber: Subscriber,
+        *,
+        lines: bool = False,
+        limit: int = MESSAGE_LIMIT,
+        on_error: OnError = "raise",
+    ) -> None:
         check_number("limit", limit, at_least=1, whole=True)
         if on_error not in ("raise", "skip"):
             raise InvalidInput(f"on_error is 'raise' or 'skip', not {on_error!r}")
@@ -193,6 +207,16 @@ class Messages:
         else:
             self._ready += lines.end(whole=segment.complete)
             self._segment = None
+
+
+def json_messages(url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
+    """The JSON documents of a channel, one per segment: :class:`Messages` of ``Subscriber(url, **options)``."""
+    return Messages(Subscriber(url, **options), limit=limit, on_error=on_error)
+
+
+def json_lines(url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
+    """The lines of a channel, each a JSON document: :class:`Messages` of ``Subscriber(url, **options)``."""
+    return Messages(Subscriber(url, **options), lines=True, limit=limit, on_error=on_error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import tricklecast
 from tricklecast.publisher import Receipt
+from tricklecast.subscriber import Messages
 from tricklecast.trickle.client.channel import Head
 
 __all__ = ["Channel", "Publisher", "PublisherSegment", "Subscriber", "SubscriberSegment"]
@@ -139,11 +140,11 @@ class Subscriber(_Client):
 
     def messages(self, **options: Any) -> Iterator[Any]:
         """The channel as JSON, one document per segment."""
-        return self._items(aiter(self._target.messages(**options)))
+        return self._items(aiter(Messages(self._target, **options)))
 
     def lines(self, **options: Any) -> Iterator[Any]:
         """The channel as lines of JSON, each as soon as it ends."""
-        return self._items(aiter(self._target.lines(**options)))
+        return self._items(aiter(Messages(self._target, lines=True, **options)))
 
 
 class SubscriberSegment(_Blocking):

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from random import Random
@@ -116,6 +116,7 @@ class _Run:
         self._output = open_output(request, self._notes.append)
         self._subscriber: Subscriber | None = None
         self._segment: Segment | None = None
+        self._failures = 0
 
     async def run(self) -> Totals:
         try:
@@ -171,45 +172,49 @@ class _Run:
         return "time" if scope.cancelled_caught else "channel"
 
     async def _receive(self, start: str | Position) -> None:
-        """Subscribe, and again after errors if the user wants that, until the channel ends."""
-        failures = 0
-        while True:
-            self._subscriber = subscriber = Subscriber(
-                self._request.url,
-                start=start,
-                on_lag=self._request.on_lag,
-                on_event=self._on_event,
-                wait_for_channel_s=self._request.wait_s,
-                transport=TrickleTransport(self._request.tls or True),
-                auth=self._request.auth,
-            )
-            self._progress.subscribed(subscriber.statistics)
-            try:
-                async with subscriber:
+        """Read to the end of the channel; after an error, begin again where it was, if the user wants that."""
+        request = self._request
+        self._subscriber = subscriber = Subscriber(
+            request.url,
+            start=start,
+            on_lag=request.on_lag,
+            on_event=self._on_event,
+            wait_for_channel_s=request.wait_s,
+            transport=TrickleTransport(request.tls or True),
+            auth=request.auth,
+        )
+        self._progress.statistics = subscriber.statistics
+        async with subscriber:
+            while True:
+                try:
                     async for segment in subscriber:
                         await self._take(segment)
-                        failures = 0
-                if missed := subscriber.missed_at_end:
-                    await self._tell_gap(missed, None)
-                await self._output.ended(subscriber.missed_at_end)
-                return
-            except BrokenByPeer as error:
-                if not self._request.reconnect or _is_final(error):
-                    raise
-                start = error.resume or start
-                failures += 1
-                told_s = getattr(error, "retry_after", None) or 0.0
-                delay_s = RECONNECT.delay(failures, self._rng, floor_s=max(RECONNECT.base_s, told_s))
-                self._progress.state = "reconnecting"
-                await self._report.tell(
-                    "reconnect",
-                    f"warning: {error}; subscribing again in {delay_s:.1f} s at {start}",
-                    error=name_of(error),
-                    message=str(error),
-                    start=str(start),
-                    delay_s=delay_s,
-                )
-            await anyio.sleep(delay_s)
+                        self._failures = 0
+                    break
+                except BrokenByPeer as error:
+                    if not request.reconnect or _is_final(error):
+                        raise
+                    start = error.resume or start
+                    await self._pause(error, start)
+                await subscriber.seek(start)
+        if missed := subscriber.missed_at_end:
+            await self._tell_gap(missed, None)
+        await self._output.ended(subscriber.missed_at_end)
+
+    async def _pause(self, error: BrokenByPeer, start: str | Position) -> None:
+        self._failures += 1
+        told_s = getattr(error, "retry_after", None) or 0.0
+        delay_s = RECONNECT.delay(self._failures, self._rng, floor_s=max(RECONNECT.base_s, told_s))
+        self._progress.state = "reconnecting"
+        await self._report.tell(
+            "reconnect",
+            f"warning: {error}; subscribing again in {delay_s:.1f} s at {start}",
+            error=name_of(error),
+            message=str(error),
+            start=str(start),
+            delay_s=delay_s,
+        )
+        await anyio.sleep(delay_s)
 
     async def _take(self, segment: Segment) -> None:
         self._segment = segment
@@ -420,7 +425,7 @@ class Totals:
     Attributes:
         seconds: how long it took.
         segments, bytes, gaps, missed, truncated, broken, resumed, retries, requests: as in
-            :class:`tricklecast.subscriber.SubscriberStatistics`, over all subscriptions of the run.
+            :class:`tricklecast.subscriber.SubscriberStatistics`.
     """
 
     seconds: float = 0.0
@@ -436,7 +441,7 @@ class Totals:
 
 
 class Progress:
-    """Counts over all subscriptions of a run.
+    """Counts, and what is done at the moment.
 
     Args:
         channel: its name.
@@ -456,15 +461,9 @@ class Progress:
         self.statistics: Callable[[], SubscriberStatistics] = SubscriberStatistics
         self._clock = clock
         self._began_at = clock()
-        self._before = Totals()
         self._rate = RateMeter(clock)
         self._lag = 0
         self._waiting = True
-
-    def subscribed(self, statistics: Callable[[], SubscriberStatistics]) -> None:
-        """Another subscription begins; what the last one counted stays counted."""
-        self._before = self.totals()
-        self.statistics = statistics
 
     def begun(self, seq: int, lag: int) -> None:
         """A segment begins."""
@@ -477,8 +476,8 @@ class Progress:
 
     def totals(self) -> Totals:
         """All so far."""
-        now, before = self.statistics(), asdict(self._before)
-        counted = {name: value + getattr(now, name) for name, value in before.items() if name != "seconds"}
+        now = self.statistics()
+        counted = {field.name: getattr(now, field.name) for field in fields(Totals) if field.name != "seconds"}
         return Totals(seconds=self._clock() - self._began_at, **counted)
 
     def waiting(self) -> str:

@@ -510,6 +510,32 @@ def test_a_writer_that_never_waits_lets_other_tasks_run() -> None:
     run(main())
 
 
+def test_a_chunk_that_does_not_wait_is_kept_as_long_as_there_is_room() -> None:
+    """What was written is let go for it; what has yet to be written is not, and then the chunk is refused."""
+
+    async def main() -> None:
+        body = Body(ROOM)
+        assert body.put_nowait(b"12345")
+        assert body.put_nowait(b"67890")
+        assert not body.put_nowait(b"!")
+        assert (body.handed, body.held) == (10, True)
+        socket = Socket(room=2)
+        sending = body.send()
+        sending.start(socket)
+        assert body.put_nowait(b"abcde")
+        assert body.put_nowait(b"fghij")
+        assert not body.put_nowait(b"!")
+        await socket.make_room(sending)
+        assert body.put_nowait(b"$$$$$")
+        assert socket.written == [b"12345", b"67890", b"abcde", b"fghij", b"$$$$$"]
+        assert not body.held
+        body.stop()
+        assert not body.put_nowait(b"?")
+        assert Body(0).put_nowait(b"one is always taken")
+
+    run(main())
+
+
 def test_a_body_that_was_let_go_is_not_begun_again() -> None:
     """An authentication that makes the request again gets an error, not a part of the body."""
 

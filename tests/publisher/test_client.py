@@ -21,6 +21,12 @@ from tricklecast.trickle import __version__, errors, wire
 from tricklecast.trickle.client import answers
 
 
+def write_much(segment: Segment) -> None:
+    """More, without waiting, than may wait."""
+    for _ in range(1000):
+        segment.write_nowait(bytes(100_000))
+
+
 async def write_without_end(segment: Segment) -> None:
     """Write until something is raised."""
     async with segment:
@@ -274,6 +280,38 @@ def test_a_preconnect_is_retried_until_it_holds() -> None:
     run(main())
 
 
+def test_live_media_is_written_without_waiting() -> None:
+    """What the connection does not take waits in memory; if that gets too much, the segment is given up."""
+
+    async def main() -> None:
+        trickle = Trickle()
+
+        async def stall(peer: Peer, head: Head) -> None:
+            await peer.closed()
+
+        trickle.instead = {"POST 1": [stall]}
+        async with (
+            fake_server(trickle) as server,
+            publisher(server, start=0, when_full="drop", retain_bytes=1 << 20) as pub,
+        ):
+            segment = await pub.segment(wait=False).__aenter__()
+            for chunk in (b"a", b"", b"b"):
+                segment.write_nowait(chunk)
+            segment.end_nowait()
+            with pytest.raises(errors.LocalProtocolError):
+                segment.write_nowait(b"late")
+            assert (await segment.settled()).sent == 2
+            async with pub.segment(wait=False) as stalled:
+                with pytest.raises(errors.SegmentDropped):
+                    write_much(stalled)
+                with pytest.raises(errors.SegmentDropped):
+                    stalled.write_nowait(b"more")
+            assert pub.statistics().dropped == 1
+        assert b"".join(trickle.stored["0"]) == b"ab"
+
+    run(main())
+
+
 def test_470_moves_the_segment_to_the_head() -> None:
     """The segment is published under the seq that the server has room for."""
 
@@ -298,10 +336,10 @@ def test_a_number_that_was_chosen_is_where_the_publisher_begins(server: RunningS
         async with Publisher(url) as pub:
             await pub.publish(b"0")
             await pub.detach()
-        async with Publisher(url, start=3) as pub:
+        async with Publisher(url, start=3, takeover=True) as pub:
             assert [(await pub.publish(b"x")).seq for _ in range(2)] == [3, 4]
             await pub.detach()
-        async with Publisher(url, start=2) as pub:
+        async with Publisher(url, start=2, takeover=True) as pub:
             with pytest.raises(errors.Superseded):
                 await pub.publish(b"x")
 

@@ -18,7 +18,13 @@ from tricklecast.trickle import errors, wire
 
 
 async def feed(
-    trickle: Trickle, steps: list[Step], *, drops: bool = False, over: anyio.Event | None = None, retries: int = 0
+    trickle: Trickle,
+    steps: list[Step],
+    *,
+    drops: bool = False,
+    over: anyio.Event | None = None,
+    retries: int = 0,
+    retain_bytes: int = 8 << 20,
 ) -> tuple[Totals, list[str]]:
     """Publish steps to a fake server, which has failed so many requests before; the totals and the warnings."""
     warnings: list[str] = []
@@ -26,7 +32,11 @@ async def feed(
     for step in steps:
         source.add(step)
     source.end()
-    async with fake_server(trickle) as server, publisher(server, start=0, when_full="drop" if drops else "wait") as pub:
+    when_full = "drop" if drops else "wait"
+    async with (
+        fake_server(trickle) as server,
+        publisher(server, start=0, when_full=when_full, retain_bytes=retain_bytes) as pub,
+    ):
         await until(lambda: pub.statistics().retries == retries)
         await trickle.seen("POST 0")
         totals = await Feed(pub, source, drops=drops, warn=warnings.append).run()
@@ -163,9 +173,8 @@ def test_a_dropped_segment_is_not_blamed_on_the_network_if_the_server_said_no() 
     run(main())
 
 
-def test_what_waits_for_a_connection_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_for_a_connection_is_bounded() -> None:
     """A segment that the network takes too slowly is dropped, before memory is full of it."""
-    monkeypatch.setattr("tricklecast.publisher.feed.QUEUE_BYTES", 1_000_000)
 
     async def main() -> None:
         trickle, over = Trickle(), anyio.Event()
@@ -175,7 +184,8 @@ def test_what_waits_for_a_connection_is_bounded(monkeypatch: pytest.MonkeyPatch)
 
         trickle.instead = {"POST 0": [stall]}
         much: list[Step] = [Chunk(bytes(JOIN_BYTES))] * 1000
-        totals, warnings = await feed(trickle, [*much, Cut(), Chunk(b"next")], drops=True, over=over)
+        steps = [*much, Cut(), Chunk(b"next")]
+        totals, warnings = await feed(trickle, steps, drops=True, over=over, retain_bytes=1_000_000)
         assert (totals.segments, totals.dropped, totals.lost) == (1, 1, 0)
         assert warnings == ["segment 0 is dropped: the network is too slow"]
         assert trickle.stored["1"] == [b"next"]
@@ -253,13 +263,17 @@ async def collect(steps: Steps, into: list[Step] | None = None) -> list[Step]:
 
 
 def test_steps_arrive_in_order() -> None:
-    """All of them, to the end."""
+    """All of them, to the end; chunks that lie there together come as one."""
+    made = [step for number in range(300) for step in (Chunk(b"%d" % number), Chunk(b","), Cut())]
 
     async def main() -> list[Step]:
-        async with stepping(lambda _: iter([Chunk(b"%d" % number) for number in range(300)])) as steps:
+        async with stepping(lambda _: iter(made)) as steps:
             return await collect(steps)
 
-    assert run(main()) == [Chunk(b"%d" % number) for number in range(300)]
+    seen = run(main())
+    assert b"".join(step.data if isinstance(step, Chunk) else b"|" for step in seen) == b"".join(
+        b"%d,|" % number for number in range(300)
+    )
 
 
 def test_a_source_is_only_so_far_ahead() -> None:
@@ -286,7 +300,7 @@ def test_a_source_is_only_so_far_ahead() -> None:
 
     run(main())
     assert over.is_set()
-    assert len(made) <= STEPS_AHEAD + 3
+    assert len(made) <= 2 * STEPS_AHEAD + 3  # those that were taken at once, and those that wait
 
 
 def test_a_source_that_cannot_be_opened_raises_before_the_block() -> None:
@@ -319,7 +333,7 @@ def test_a_source_that_breaks_raises_after_its_steps() -> None:
 
     with pytest.raises(LookupError, match="half-way"):
         run(main())
-    assert seen == [Chunk(b"a"), Chunk(b"b")]
+    assert b"".join(step.data for step in seen if isinstance(step, Chunk)) == b"ab"
 
 
 def test_the_blocks_own_error_is_raised_as_it_is() -> None:

@@ -145,6 +145,8 @@ def test_live_media_goes_on_after_an_outage_in_which_much_was_dropped(server: Lo
                 async with pub.segment(wait=False) as lost:
                     await lost.write(b"lost")
             waiting = asyncio.ensure_future(get(server, "leap", 1))
+            # A reader that came later would find that there is no segment 1.
+            await until(lambda: server.plane.registry.readers > 0)
             between.down = False
             receipt = await pub.publish(b"after")
             statistics = pub.statistics()

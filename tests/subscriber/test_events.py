@@ -171,6 +171,19 @@ def test_an_error_that_ends_the_subscription() -> None:
     assert isinstance(events[1].error, ChannelNotFound)
 
 
+def test_the_newest_segment_has_no_number_until_it_is_known() -> None:
+    """The protocol's word for it, -2, is in no event."""
+
+    async def handler(exchange: Exchange) -> None:
+        if exchange.tail == "-2":
+            await exchange.text(470, "no segment yet", latest=0)
+        else:
+            await exchange.empty(closed="terminated")
+
+    events, _ = events_of(handler, start="current")
+    assert [event.wanted for event in events if isinstance(event, SkippedAhead)] == [None]
+
+
 def test_what_on_event_raises_ends_the_subscription() -> None:
     """Nothing is swallowed, wherever it is called."""
 

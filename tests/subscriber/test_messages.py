@@ -256,7 +256,7 @@ def test_a_cancelled_wait_loses_nothing(lines: bool) -> None:
 
     async def main() -> None:
         async with fake(handler) as server, Subscriber(server.url, start=0) as subscriber:
-            messages = subscriber.lines() if lines else subscriber.messages()
+            messages = Messages(subscriber, lines=lines)
             while not subscriber.statistics().bytes:
                 with anyio.move_on_after(0.01):
                     await anext(messages)

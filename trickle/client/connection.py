@@ -17,7 +17,7 @@ import httpx
 from anyio.abc import ByteStream
 
 from tricklecast.trickle.client.decoder import MAX_CHUNK, BodyDecoder, InvalidBody
-from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, begins_like_http, parse_response
+from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, parse_response
 from tricklecast.trickle.client.sockets import Silence, SocketStream
 
 MAX_CHUNKS: Final = 256
@@ -183,14 +183,11 @@ class Connection:
         """
         while True:
             try:
-                found = parse_response(self._early)
+                found = parse_response(self._early) if self._early else None
             except InvalidHead as error:
                 raise InvalidAnswer(str(error)) from error
             if found is None:
-                data = await self._receive_some()
-                if not data:
-                    raise InvalidAnswer("the connection was closed in the middle of a head")
-                self._early += data
+                self._early += await self._receive_some()
                 continue
             head, self._early = found
             if head.status_code == 101:
@@ -258,7 +255,7 @@ class Connection:
         try:
             data = await self._stream.receive()
         except anyio.EndOfStream:
-            if self._body is None and begins_like_http(self._early):  # before an answer, or in the middle of its head
+            if self._body is None:  # before an answer, or in the middle of its head
                 raise self._lost("the server closed the connection without an answer") from None
             return b""
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:

@@ -69,18 +69,13 @@ def request_head(method: bytes, target: bytes, headers: Collection[tuple[bytes, 
     return b"%b%b\r\n" % (line, fields)
 
 
-def begins_like_http(data: bytes) -> bool:
-    """Whether a response may begin with these bytes; also for none."""
-    return _HTTP.startswith(data[: len(_HTTP)])
-
-
 def parse_response(data: bytes) -> tuple[ResponseHead, bytes] | None:
     """Read the head of a response; returns it with the bytes behind it, or ``None`` if its end has not come yet.
 
     Raises:
         InvalidHead: it breaks the rules of HTTP, or is longer than :data:`MAX_HEAD`.
     """
-    if not begins_like_http(data):
+    if not _HTTP.startswith(data[: len(_HTTP)]):
         raise InvalidHead(f"it begins with {data[:20]!r}")
     end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
     if end < 0:

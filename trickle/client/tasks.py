@@ -13,6 +13,7 @@ from contextvars import copy_context
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 
 from tricklecast.trickle.client.sockets import in_trio
 from tricklecast.trickle.errors import ClosedHere
@@ -57,46 +58,47 @@ class BackgroundTask:
         work: called within the new task, unless :meth:`stop` comes first.
     """
 
-    __slots__ = ("_error", "_over", "_scope")
+    __slots__ = ("_changes", "_error", "_is_over", "_scope")
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         # A scope cancels the work, since it cannot get lost: every await until the end of the work feels it.
         self._scope = anyio.CancelScope()
-        self._over = anyio.Event()
-        self._error: BaseException | None = None
+        self._changes = Changes()
+        self._is_over = False
+        self._error: BaseException | None = _cancelled()  # stays if the program ends, and the event loop with it
         if in_trio():
             import trio
 
-            trio.lowlevel.spawn_system_task(self._run_in_trio, work, context=copy_context())
+            trio.lowlevel.spawn_system_task(self._run, work, context=copy_context())
         else:
             task = asyncio.get_running_loop().create_task(self._run(work))
             _TASKS.add(task)
-            task.add_done_callback(self._finish)
+            task.add_done_callback(self._discard)
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
-        if not self._scope.cancel_called:
-            with self._scope:
-                await work()
-
-    async def _run_in_trio(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._error = _cancelled()  # stays if the program ends, and trio with it
         try:
-            await self._run(work)
+            if not self._scope.cancel_called:
+                with self._scope:
+                    await work()
             self._error = None
-        except Exception as error:  # from a system task, it would end the whole program
+        except Exception as error:  # from a system task of trio, it would end the whole program
             self._error = error
         finally:
-            self._over.set()
+            self._end()
 
-    def _finish(self, task: asyncio.Task[None]) -> None:
+    def _discard(self, task: asyncio.Task[None]) -> None:
         _TASKS.discard(task)
-        # Asking for the exception also keeps asyncio from complaining that nobody did.
-        self._error = _cancelled() if task.cancelled() else task.exception()
-        self._over.set()
+        self._end()  # of a task that was cancelled before it began
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._changes.notify()
 
     async def over(self) -> None:
         """Wait until the work is over. Cancelling the waiting task does not touch the work."""
-        await self._over.wait()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        while not self._is_over:
+            await self._changes.wait()
 
     def check(self) -> None:
         """Raise the error with which the work ended, if it ended with one; the work must be over.
@@ -115,7 +117,7 @@ class BackgroundTask:
         """
         self._scope.cancel()
         cancelled: asyncio.CancelledError | None = None
-        while not self._over.is_set():
+        while not self._is_over:
             try:
                 with anyio.CancelScope(shield=True):
                     await self.over()

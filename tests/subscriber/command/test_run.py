@@ -423,7 +423,7 @@ class TestProgress:
         progress = Progress("cam", lambda: now)
         assert progress.line(80).startswith("waiting for the next segment of cam · lag 0 · 0 kbit/s · 0 B · 0 s")
         received = SubscriberStatistics(bytes=4_000_000, gaps=1, missed=5, truncated=1, retries=1)
-        progress.subscribed(lambda: received)
+        progress.statistics = lambda: received
         progress.begun(7, 2)
         now += 4
         line = "segment 7 · lag 2 · 8.00 Mbit/s · 4.0 MB · 4 s · 5 missed in 1 gap · 1 cut · 1 retry"

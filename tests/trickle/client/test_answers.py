@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import anyio
 import httpx
 import pytest
 
@@ -11,7 +12,7 @@ from tests.support.peers import Peer, fake_server, run
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import answers
 from tricklecast.trickle.client.answers import Answer, Lost, Opened, OtherBody, exchange, first_line
-from tricklecast.trickle.client.transport import TrickleTransport
+from tricklecast.trickle.client.transport import BodyWriter, LiveBody, TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import ChannelEnded, ConnectionLost, Refused, RemoteProtocolError, SegmentMissing
 
 
@@ -170,6 +171,78 @@ def test_bodies_of_other_transports_are_read_as_well() -> None:
                 got.append(chunk)
             assert got == expected
             assert not body.trailers
+
+    run(main())
+
+
+def test_a_body_of_another_transport_is_silent_or_closed() -> None:
+    """Both end a read that waits, and the body with it."""
+
+    async def main() -> None:
+        async def parts() -> object:
+            yield b"a"
+            await anyio.sleep_forever()
+
+        async def read(body: OtherBody) -> None:
+            with pytest.raises(httpx.ReadTimeout):
+                await body.receive()
+
+        silent, closed = (OtherBody(httpx.Response(200, content=parts())) for _ in range(2))  # type: ignore[arg-type]
+        silent.limit_silence(0.02)
+        for body in (silent, closed):
+            assert await body.receive() == b"a"
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read, body)
+                if body is closed:
+                    await anyio.wait_all_tasks_blocked()
+                    await body.aclose()
+        await silent.aclose()
+
+    run(main())
+
+
+class Fixed(LiveBody):
+    """A body of one chunk."""
+
+    def start(self, writer: BodyWriter) -> None:
+        writer.write(b"data", last=True)
+
+    def resume(self) -> None: ...
+
+    def detach(self) -> None: ...
+
+
+@pytest.mark.parametrize(("kind", "user"), [(TrickleClient, ""), (TrickleClient, "me@"), (httpx.AsyncClient, "")])
+def test_a_live_body_is_sent_in_chunks(kind: type[httpx.AsyncClient], user: str) -> None:
+    """Directly, or through httpx where that has something to do."""
+
+    async def script(peer: Peer) -> None:
+        head = await peer.head()
+        assert head.headers["transfer-encoding"] == "chunked"
+        assert await peer.reader.readexactly(14) == b"4\r\ndata\r\n0\r\n\r\n"
+        await peer.answer(200, {"Content-Length": "0", wire.SEQ: "4"})
+
+    async def main() -> None:
+        async with fake_server(script) as server, kind(transport=TrickleTransport(), timeout=5.0) as http:
+            opened = await exchange(http, "POST", server.base.replace("//", f"//{user}"), body=Fixed())
+            assert isinstance(opened, Opened)
+            assert opened.answer.natural(wire.SEQ) == 4
+
+    run(main())
+
+
+def test_a_transport_without_timeouts_is_not_waited_for() -> None:
+    """The limit of the answer holds for transports that know none."""
+
+    async def never(_: httpx.Request) -> httpx.Response:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(never)) as http:
+            lost = await exchange(http, "GET", "http://host/", limits=httpx.Timeout(0.02))
+            assert isinstance(lost, Lost)
+            assert lost.waited_s == 0.02
 
     run(main())
 

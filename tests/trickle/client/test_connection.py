@@ -118,6 +118,19 @@ class TestBodies:
 
         run(main)
 
+    def test_another_protocol_is_no_answer(self) -> None:
+        """What follows a 101 is not HTTP."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                with pytest.raises(InvalidAnswer):
+                    await http.get("/")
+
+        run(main)
+
     def test_interim_answers_are_passed_over(self) -> None:
         """100 and 103 are not the answer."""
 
@@ -255,6 +268,33 @@ class TestJoined:
 
         run(main)
 
+    def test_silence_is_an_error_after_which_reading_goes_on(self) -> None:
+        """A chunk that has come in part is kept until its rest comes."""
+        go = anyio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"6\r\nabc")
+            await go.wait()
+            await exchange.raw(b"def\r\n")
+            await exchange.end()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body = response.extensions["body"]
+                body.limit_silence(0.05)
+                for _ in range(2):
+                    with pytest.raises(httpx.ReadTimeout, match=r"no byte for 0\.05 s"):
+                        await body.receive_chunk()
+                body.limit_silence(None)
+                go.set()
+                assert await body.receive_chunk() == b"abcdef"
+                assert await body.receive_chunk() == b""
+                body.limit_silence(0.05)
+                assert await body.receive_chunk() == b""
+
+        run(main)
+
     def test_closing_wakes_the_reader(self) -> None:
         """A task that waits for the body gets an error; afterwards there is nothing to read."""
 
@@ -320,6 +360,46 @@ class TestWriting:
                 assert not connection.start_next(1.0)
                 connection.close()
                 assert not connection.is_usable()
+
+        run(main)
+
+    @pytest.mark.parametrize(("body_bytes", "body"), [(None, b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"), (3, b"abc"), (0, b"")])
+    def test_a_body_is_framed_as_its_head_says(self, body_bytes: int | None, body: bytes) -> None:
+        """In chunks or as it is; its end can be written with the last part or after it, once."""
+
+        async def main() -> None:
+            for last in (True, False):
+                with socket.create_server(("127.0.0.1", 0)) as listener:
+                    tcp = await connect_tcp("127.0.0.1", listener.getsockname()[1])
+                    peer, _ = listener.accept()
+                connection = Connection(("http", "h", 80), tcp, tcp)
+                with peer:
+                    assert connection.write_head(HEAD, body_bytes)
+                    if body_bytes != 0:
+                        assert connection.write_body(b"ab")
+                        assert connection.write_body(b"c", last=last)
+                    assert connection.end_body()
+                    assert connection.end_body()
+                    connection.close()
+                    with peer.makefile("rb") as sent:
+                        assert sent.read() == HEAD + body
+
+        run(main)
+
+    def test_a_body_of_another_length_is_not_written(self) -> None:
+        """The server would take what follows for the next request, or wait for the rest."""
+
+        async def main() -> None:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                tcp = await connect_tcp("127.0.0.1", listener.getsockname()[1])
+                connection = Connection(("http", "h", 80), tcp, tcp)
+                connection.write_head(HEAD, 3)
+                for data, last in ((b"abcd", False), (b"ab", True)):
+                    with pytest.raises(httpx.LocalProtocolError):
+                        connection.write_body(data, last=last)
+                with pytest.raises(httpx.LocalProtocolError):
+                    connection.end_body()
+                connection.close()
 
         run(main)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import select
 import socket
 import ssl
 import struct
@@ -209,18 +210,43 @@ def test_silence_is_an_error_after_which_reading_goes_on(backend: str) -> None:
         stream, peer = pair()
         with peer:
             async with stream:
-                for receive_s in (60.0, 0.1):
+                for receive_s in (60.0, 0.3):
                     stream.receive_s = receive_s
                     peer.sendall(b"abc")
                     assert await stream.receive() == b"abc"
+                    await anyio.sleep(0.03)  # the next wait ends so much later than this one would have
                 for _ in range(2):
                     with pytest.raises(Silence):
                         await stream.receive()
                 peer.sendall(b"def")
                 assert await stream.receive() == b"def"
                 stream.receive_s = None  # a timer that is still set does nothing
-                with anyio.move_on_after(0.2):
+                with anyio.move_on_after(0.6):
                     await stream.receive()
+
+    anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_bytes_wake_the_task_that_waits_for_them(backend: str) -> None:
+    """A stream on which bytes lie that nobody has waited for is not silent."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        with peer:
+            async with stream:
+
+                async def receive() -> None:
+                    assert await stream.receive() == b"abc"
+
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(receive)
+                    await anyio.wait_all_tasks_blocked()
+                    assert stream.is_silent()
+                    peer.sendall(b"abc")
+                peer.sendall(b"d")
+                select.select([stream._socket], [], [])
+                assert not stream.is_silent()
 
     anyio.run(main, backend=backend)
 

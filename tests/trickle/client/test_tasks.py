@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.subscriber.fake import run
-from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.client.tasks import BackgroundTask, Changes, clock
 from tricklecast.trickle.errors import ClosedHere
 
 
@@ -34,6 +34,46 @@ class Work:
 
 async def fail() -> None:
     raise KeyError("mine")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_change_wakes_all_that_wait(backend: str) -> None:
+    """Those that come later wait for the next one; nobody has to wait at all."""
+    woken: list[int] = []
+
+    async def wait(changes: Changes, number: int) -> None:
+        await changes.wait()
+        woken.append(number)
+
+    async def main() -> None:
+        changes = Changes()
+        changes.notify()
+        async with anyio.create_task_group() as group:
+            for number in range(2):
+                group.start_soon(wait, changes, number)
+            await anyio.wait_all_tasks_blocked()
+            changes.notify()
+            await anyio.wait_all_tasks_blocked()
+            assert sorted(woken) == [0, 1]
+            group.start_soon(wait, changes, 2)
+            await anyio.wait_all_tasks_blocked()
+            assert len(woken) == 2
+            changes.notify()
+
+    anyio.run(main, backend=backend)
+    assert sorted(woken) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_clock_is_that_of_the_event_loop(backend: str) -> None:
+    """Deadlines are compared with it."""
+
+    async def main() -> None:
+        now = clock()
+        before, between, after = anyio.current_time(), now(), anyio.current_time()
+        assert before <= between <= after
+
+    anyio.run(main, backend=backend)
 
 
 def test_stopping_waits_for_the_end() -> None:

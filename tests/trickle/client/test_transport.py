@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.support.peers import Head, Peer, fake_server, run
+from tricklecast.trickle.client.connection import Connection
 from tricklecast.trickle.client.sockets import SocketStream
 from tricklecast.trickle.client.transport import BodyWriter, InvalidAnswer, LiveBody, TrickleClient, TrickleTransport
 
@@ -589,6 +590,26 @@ def test_the_response_s_body_is_read_in_either_way() -> None:
     run(main())
 
 
+def test_a_body_that_is_over_has_its_trailers_and_no_more_bytes() -> None:
+    """Reading and limiting it afterwards do nothing."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-End: yes\r\n\r\n")
+            await peer.closed()
+
+        async with fake_server(script) as server, client() as http:
+            response = await http.send(http.build_request("GET", server.base), stream=True)
+            body = response.extensions["body"]
+            assert await body.receive() == b""
+            assert response.extensions["trailers"]["x-end"] == "yes"
+            body.limit_silence(1.0)
+            assert await body.receive_chunk() == b""
+
+    run(main())
+
+
 def test_a_handshake_that_is_closed_is_no_connection() -> None:
     """A host that closes the connection without a word of TLS."""
 
@@ -688,7 +709,7 @@ def test_the_answer_is_due_once_the_body_has_ended() -> None:
             with pytest.raises(httpx.ReadTimeout):
                 await http.post(server.base, content=b"over")
             with pytest.raises(httpx.ReadTimeout):
-                await http.post(server.base, content=b"data")
+                await http.get(server.base)
 
     run(main())
 
@@ -925,6 +946,58 @@ def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) 
         async with client(connect=0.01) as http:
             with pytest.raises(httpx.ConnectTimeout, match="host did not answer in time"):
                 await http.get("http://host/")
+
+    run(main())
+
+
+def test_a_plain_request_may_have_a_live_body() -> None:
+    """It is sent in chunks; the second request goes to the same server."""
+
+    async def main() -> None:
+        bodies: list[list[bytes]] = []
+
+        async def script(peer: Peer) -> None:
+            for _ in range(2):
+                head = await peer.head()
+                assert head.headers["transfer-encoding"] == "chunked"
+                bodies.append(await peer.body())
+                await peer.answer(200)
+
+        class Short(Written):
+            def start(self, writer: BodyWriter) -> None:
+                writer.write(b"all", last=True)
+
+        async with fake_server(script) as server, TrickleClient(transport=TrickleTransport()) as http:
+            for _ in range(2):
+                reply = await http.send_plain("POST", f"{server.base}/c/1", {}, Short(), None)
+                assert reply is not None
+                assert reply.head.status_code == 200
+                await reply.body.aclose()
+        assert bodies == [[b"all"]] * 2
+
+    run(main())
+
+
+def test_a_live_body_that_nobody_reads_any_more_waits_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has rejected what was written; its answer may be on its way."""
+
+    async def rejected(self: Connection, stall_s: float | None) -> bool:
+        return False
+
+    monkeypatch.setattr(Connection, "flush", rejected)
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(413, {"Connection": "close"}, b"too large")
+            await peer.closed()
+
+        class Big(Written):
+            def start(self, writer: BodyWriter) -> None:
+                assert not writer.write(bytes(16 << 20))
+
+        async with fake_server(script) as server, client() as http:
+            assert (await http.send(live(http, server.base, Big()))).status_code == 413
 
     run(main())
 
