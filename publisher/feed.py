@@ -179,7 +179,6 @@ class Feed:
         self._drops = drops
         self._warn = warn
         self._in_flight: set[Segment] = set()
-        self._segment: Segment | None = None  # that the source is making
         self._settling = 0  # tasks that wait for the end of a segment
         self._settled = Changes()
         self._failure: Exception | None = None
@@ -188,32 +187,37 @@ class Feed:
         """Publish until the source ends.
 
         If its task is cancelled (Ctrl-C), the segment that the source is making is ended where it is, and the server
-        has :data:`INTERRUPTED_S` seconds to confirm it. A cancellation of a scope cuts it off.
+        has :data:`INTERRUPTED_S` seconds to confirm it.
 
         Raises:
             TrickleError: the publisher cannot go on, or the source failed; then its last segment is truncated.
         """
         async with anyio.create_task_group() as tasks:
+            segment: Segment | None = None
             try:
                 while True:
                     step = await self._steps.receive()
                     if isinstance(step, Chunk):
-                        segment = self._segment = self._segment or await self._begin(tasks)
+                        segment = segment or await self._begin(tasks)
                         await self._write(segment, step.data)
-                    else:
-                        self._end_segment()
+                    elif segment is not None:
+                        segment.end_nowait()
+                        segment = None
             except anyio.EndOfStream:
-                self._end_segment()
+                if segment is not None:
+                    segment.end_nowait()
             except anyio.get_cancelled_exc_class():
-                self._end_segment()
+                with suppress(TrickleError):  # _settle() reports it
+                    if segment is not None:
+                        segment.end_nowait()
                 with anyio.move_on_after(INTERRUPTED_S, shield=True):
                     while self._settling:
                         await self._settled.wait()
                 raise
             except Exception as error:  # of the source: segments that are complete can still be confirmed
                 self._failure = error
-                if self._segment is not None:
-                    await self._segment.__aexit__(type(error), error, None)
+                if segment is not None:
+                    await segment.__aexit__(type(error), error, None)
             if self._drops:
                 tasks.cancel_scope.deadline = anyio.current_time() + CONFIRM_S
         if self._failure is not None:
@@ -222,12 +226,6 @@ class Feed:
             self.totals.lost += 1
             self._warn(f"segment {segment.seq} is lost: no answer within {CONFIRM_S:g} s")
         return self.totals
-
-    def _end_segment(self) -> None:
-        """No step follows that belongs to the same segment."""
-        if self._segment is not None:
-            self._segment.end_nowait()
-            self._segment = None
 
     async def _begin(self, tasks: TaskGroup) -> Segment:
         """Enter the next segment."""

@@ -219,12 +219,13 @@ class Segment:
             chunk: the bytes. An empty one is ignored.
 
         Raises:
+            TypeError: the chunk is not bytes.
             SegmentDropped: more than the publisher's ``retain_bytes`` would wait; the segment is given up.
             TrickleError: as :meth:`write`.
         """
         self._check_open()
         self._check_result()
-        if (data := bytes(chunk)) and not self._segments.bind(self).body.put_nowait(data):
+        if (data := as_bytes(chunk)) and not self._segments.bind(self).body.put_nowait(data):
             if self._result is None:
                 self._segments.drop(self)
             self._check_result()

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of both clients. The conftest.py of a folder imports those that it needs."""
+"""Fixtures of the clients' tests: a server and a certificate. The conftest.py of a folder imports what it needs."""
 
 from __future__ import annotations
 

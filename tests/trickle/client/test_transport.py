@@ -590,6 +590,26 @@ def test_the_response_s_body_is_read_in_either_way() -> None:
     run(main())
 
 
+def test_a_body_that_is_over_has_its_trailers_and_no_more_bytes() -> None:
+    """Reading and limiting it afterwards do nothing."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-End: yes\r\n\r\n")
+            await peer.closed()
+
+        async with fake_server(script) as server, client() as http:
+            response = await http.send(http.build_request("GET", server.base), stream=True)
+            body = response.extensions["body"]
+            assert await body.receive() == b""
+            assert response.extensions["trailers"]["x-end"] == "yes"
+            body.limit_silence(1.0)
+            assert await body.receive_chunk() == b""
+
+    run(main())
+
+
 def test_a_handshake_that_is_closed_is_no_connection() -> None:
     """A host that closes the connection without a word of TLS."""
 
