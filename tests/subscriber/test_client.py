@@ -332,7 +332,7 @@ class TestStarting:
 
         async def main() -> None:
             async with subscribed(handler) as (subscriber, server):
-                with pytest.raises(ChannelNotFound, match="Stream not found") as first:
+                with pytest.raises(ChannelNotFound, match="channel not found") as first:
                     await anext(subscriber)
                 for _ in range(2):
                     with pytest.raises(ChannelNotFound) as again:

@@ -225,7 +225,7 @@ def test_a_missing_channel_is_said_so(url: str) -> None:
 
     async def main() -> None:
         async with Subscriber(url) as subscriber:
-            with pytest.raises(ChannelNotFound, match="Stream not found"):
+            with pytest.raises(ChannelNotFound, match="channel not found"):
                 await anext(subscriber)
 
     run(main)
