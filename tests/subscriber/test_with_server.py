@@ -221,7 +221,7 @@ def test_a_new_life_of_the_channel_is_another_subscription(url: str) -> None:
 
 
 def test_a_missing_channel_is_said_so(url: str) -> None:
-    """At once, with the server's words."""
+    """At once."""
 
     async def main() -> None:
         async with Subscriber(url) as subscriber:
