@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import h11
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from tricklecast.trickle.client.heads import MAX_HEAD, InvalidHead, parse_response, request_head
 
@@ -95,3 +98,46 @@ def test_what_is_not_http_is_refused(data: bytes) -> None:
     """So is a head that is too long, or whose body could end in two places."""
     with pytest.raises(InvalidHead):
         parse_response(data)
+
+
+STATUS_LINES = (b"HTTP/1.1 200 OK", b"HTTP/1.0 404 ", b"HTTP/1.1 470", b"HTTP/2 200 OK", b"HTTP/1.1 1000 X", b"")
+LINES = (
+    *(b"Content-Length: 5", b"content-length:5", b"Content-Length: 6", b"Content-Length: 5, 5", b"Content-Length: +5"),
+    *(b"Transfer-Encoding: Chunked", b"transfer-encoding: gzip, chunked", b"Connection: close", b"X : y", b"X: \x00"),
+    *(b" folded", b"X: y \t", b"X", b": y", b"Y: \xff", b"Z: a\nb", b"Z: a\rb"),
+)
+
+
+@given(
+    st.builds(
+        lambda first, lines, end, rest: b"\r\n".join([first, *lines]) + end + rest,
+        st.sampled_from(STATUS_LINES) | st.binary(max_size=9).map(b"HTTP/1.1 ".__add__),
+        st.lists(st.sampled_from(LINES) | st.binary(max_size=6), max_size=4),
+        st.sampled_from([b"\r\n\r\n", b"\n\n", b"\r\n", b""]),
+        st.binary(max_size=6),
+    )
+)
+@example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n")
+@settings(max_examples=600)
+def test_what_is_read_is_what_h11_reads(data: bytes) -> None:
+    """Of any bytes: what is accepted here, h11 accepts too, with the same status, headers and end of body."""
+    try:
+        found = parse_response(data)
+    except InvalidHead:
+        return
+    if found is None:
+        return
+    head, rest = found
+    oracle = h11.Connection(h11.CLIENT)
+    oracle.send(h11.Request(method="GET", target="/", headers=[("Host", "h")]))
+    oracle.send(h11.EndOfMessage())
+    oracle.receive_data(data)
+    theirs = oracle.next_event()
+    assert isinstance(theirs, h11.Response | h11.InformationalResponse)
+    assert (head.status_code, head.http_version) == (theirs.status_code, theirs.http_version)
+    mine = [(name, value) for name, value in head.headers if name not in (b"content-length", b"transfer-encoding")]
+    assert mine == [pair for pair in theirs.headers if pair[0] not in (b"content-length", b"transfer-encoding")]
+    lengths = [int(value) for name, value in theirs.headers if name == b"content-length"]
+    assert head.chunked == any(name == b"transfer-encoding" for name, _ in theirs.headers)
+    assert head.length == (None if head.chunked else lengths[0] if lengths else None)
+    assert data.endswith(rest)
