@@ -112,8 +112,8 @@ LINES = (
     st.builds(
         lambda first, lines, end, rest: b"\r\n".join([first, *lines]) + end + rest,
         st.sampled_from(STATUS_LINES) | st.binary(max_size=9).map(b"HTTP/1.1 ".__add__),
-        st.lists(st.sampled_from(LINES) | st.binary(max_size=6), max_size=4),
-        st.sampled_from([b"\r\n\r\n", b"\n\n", b"\r\n", b""]),
+        st.lists(st.sampled_from(LINES), max_size=3) | st.lists(st.binary(max_size=6), max_size=2),
+        st.just(b"\r\n\r\n") | st.sampled_from([b"\n\n", b"\r\n", b""]),
         st.binary(max_size=6),
     )
 )
