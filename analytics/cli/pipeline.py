@@ -199,7 +199,8 @@ def _embedded(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
     from tricklecast.analytics.lines.embedded import read_lines
 
     now_us = _now_us()
-    with embedded.connect() as connection, ExitStack() as held:
+    known = None if STDIN in files.names else files.size
+    with embedded.connect(known) as connection, ExitStack() as held:
         with stage(f"reading {counted(len(files.names), 'file')}", files.size) as advance:
             files = held.enter_context(_spooled(files))
             if _is_empty(files):
@@ -239,7 +240,7 @@ def _embedded_incremental(asked: Asked, files: LogFiles, stage: Stage, root: str
     reader = EmbeddedReader(
         LocalParts(root), asked.reading, lambda con: _relation(con, asked), now_us, now_us + AHEAD_US
     )
-    with closing(reader), embedded.connect() as connection:
+    with closing(reader), embedded.connect(files.size) as connection:
         with stage(f"reading new parts of {counted(len(files.names), 'file')}", files.size) as advance:
             gathered = gather(reader, files, asked.reading, asked.generic, advance)
             reader.roll_up(connection, gathered)

@@ -70,9 +70,8 @@ class Tail:
         Args:
             wanted: the records that are given. reading: how lines are read.
         """
-        self._con = embedded.connect()
+        self._con = embedded.connect(0)
         # Few lines at a time: to plan how to read them best takes longer than to read them.
-        self._con.execute("SET threads = 1")
         self._wanted = wanted
         self._reading = reading
         self._readers: dict[tuple[int, str | None], tuple[Format, ChunkReader]] = {}

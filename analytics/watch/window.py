@@ -116,8 +116,7 @@ class Window:
         self._params = params or Params()
         self._reading = reading or Reading()
         self._clock = clock
-        self._rules = embedded.connect()
-        self._rules.execute("SET threads = 1")
+        self._rules = embedded.connect(0)
         shape = ", ".join(f"{name} {kind}" for name, kind in zip(NAMES, TYPES, strict=True))
         self._rules.execute(f"CREATE TABLE part ({shape})")
         self._rules.execute("CREATE TABLE raw_line (file INT, no BIGINT, line VARCHAR)")

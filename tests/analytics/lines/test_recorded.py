@@ -32,7 +32,7 @@ WITHOUT = ["timed.log", "combined.log", "plain.log"]
 @cache
 def judged(name: str) -> tuple[list[Row], list[Incident]]:
     """The requests on the recorded channels, and the incidents."""
-    with embedded.connect() as connection:
+    with embedded.connect(0) as connection:
         read_lines(connection, find_logs([str(DATA / f"{name}.gz")]), Reading(), NOW_US)
         rows = [row for row in rows_in(connection) if row["channel"] and row["kind"] == "exchange"]
         return rows, incidents(connection)

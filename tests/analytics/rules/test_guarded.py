@@ -41,7 +41,7 @@ def test_a_loop_that_is_held_back(storm: str, tmp_path: Path) -> None:
         hold_s = guard.hold(0, "film", answer, 4, at, many=False)
         tell(log, at, guard_ms=round(hold_s * 1000))
         at += hold_s + PAUSE_S
-    with embedded.connect() as connection:
+    with embedded.connect(0) as connection:
         embedded.read_jsonl(connection, [write_lines(tmp_path / "log.jsonl", log.lines())])
         (found,) = incidents(connection)
     assert found.until_us - found.since_us > 60_000_000

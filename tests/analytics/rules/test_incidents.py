@@ -58,7 +58,7 @@ def find(tmp_path: Path) -> Find:
     def found(lines: Iterable[Line], *, blind: str = "", **options: Any) -> list[Incident]:
         path = tmp_path / "log.jsonl"
         path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
-        with embedded.connect() as connection:
+        with embedded.connect(0) as connection:
             embedded.read_jsonl(connection, [path])
             dropped = f"EXCLUDE (blind, {blind})" if blind else "EXCLUDE (blind)"
             connection.execute(f"CREATE VIEW told AS SELECT * {dropped}, '{blind}' AS blind FROM line")
@@ -484,7 +484,7 @@ def test_each_step_can_be_pasted_and_explained(tmp_path: Path) -> None:
     """Steps are plain files: after the prelude each runs by itself, and shows its rows of one incident."""
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in loop(10, 100, 0.1)))
-    with embedded.connect() as shell:
+    with embedded.connect(0) as shell:
         embedded.read_jsonl(shell, [path])
         embedded.roll_up(shell)
         embedded.reduce(shell)
@@ -504,7 +504,7 @@ def test_a_herd_is_explained_by_its_seconds(tmp_path: Path) -> None:
     crowd = [line(30 + wave * 3 + n / 500, 404, client=f"c{n}", conn=n) for wave in range(3) for n in range(120)]
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in [event(29, "server_ready"), *crowd]))
-    with embedded.connect() as connection:
+    with embedded.connect(0) as connection:
         embedded.read_jsonl(connection, [path])
         (herd,) = incidents(connection)
         told = {table: (names, rows) for table, names, rows in engine.explain(connection, herd.number)}

@@ -16,7 +16,7 @@ FLEETS = {"overload_amplification", "thundering_herd", "small_herd_across_second
 
 
 def _found(path: Path) -> list[Incident]:
-    with embedded.connect() as connection:
+    with embedded.connect(0) as connection:
         embedded.read_jsonl(connection, [path])
         return incidents(connection)
 

@@ -62,7 +62,7 @@ def watched(tmp_path: Path, store: Store) -> Watched:
 
 def reported(*logs: Path) -> list[Any]:
     """The incidents of a report."""
-    with embedded.connect() as connection:
+    with embedded.connect(0) as connection:
         read_lines(connection, find_logs([str(log) for log in logs]))
         return incidents(connection)
 
