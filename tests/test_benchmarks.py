@@ -96,7 +96,7 @@ def test_saturation_measures_a_load_and_its_neighbours(name: str) -> None:
     if LOADS[name].attack is None:
         assert sample["share"] == 1.0
         assert sample["refused"] == sample["cut_off"] == 0
-        assert sample["cpu_us"] > 0
+        assert sample["cpu_us"] > 0 or not sample["rate"]  # on a busy machine all of it may arrive after the window
     else:
         assert math.isnan(sample["share"])
     assert sample["neighbour_p99_ms"] >= sample["neighbour_p50_ms"] > 0

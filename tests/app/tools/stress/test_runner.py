@@ -215,7 +215,6 @@ def test_cancelled_it_leaves_nothing() -> None:
 
         for when in (
             lambda _: True,
-            lambda run: run.workers,
             lambda run: run.phase == "publishing",  # and nothing is due yet
             lambda run: run.ledger.received.segments,
         ):
