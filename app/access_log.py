@@ -249,11 +249,11 @@ class AccessLog:
     async def _rotate(self) -> None:
         self._reopening = False
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        while True:
-            self._rotations += 1
-            target = self._path.with_name(f"{self._path.stem}-{stamp}-{self._rotations:04d}{self._path.suffix}")
-            if not await aiofiles.os.path.exists(target):  # else a former server rotated in this same second
-                break
+        # A former server may have rotated in this same second: names are sorted by age.
+        beside = self._path.parent.glob(escape(f"{self._path.stem}-{stamp}-") + "*" + escape(self._path.suffix))
+        numbers = [path.stem.rpartition("-")[2] for path in beside]
+        self._rotations = max([self._rotations, *map(int, filter(str.isdecimal, numbers))]) + 1
+        target = self._path.with_name(f"{self._path.stem}-{stamp}-{self._rotations:04d}{self._path.suffix}")
         await aiofiles.os.rename(self._path, target)
         stamps = f"-{'[0-9]' * 8}T{'[0-9]' * 6}-*"
         rotated = sorted(self._path.parent.glob(escape(self._path.stem) + stamps + escape(self._path.suffix)))

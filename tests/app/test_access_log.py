@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +340,23 @@ def test_only_rotated_files_are_removed(path: Path) -> None:
     run(lambda: make(path, max_bytes=1, files=1), use)
     assert [other for other in others if not other.exists()] == []
     assert len(list(path.parent.glob("access-[0-9]*T*.jsonl"))) == 1
+
+
+def test_names_of_rotated_files_are_in_order(path: Path) -> None:
+    """Also those of a former server that rotated in the same second: the oldest file is removed first."""
+    now = datetime.now(UTC)
+    stamps = [(now + timedelta(seconds=second)).strftime("%Y%m%dT%H%M%S") for second in range(120)]
+    former = [path.with_name(f"access-{stamp}-0030.jsonl") for stamp in stamps]
+    for file in former:
+        file.touch()
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 1)
+
+    run(lambda: make(path, max_bytes=1, files=1000), use)
+    (mine,) = [file for file in path.parent.glob("access-*.jsonl") if file.stat().st_size]
+    assert mine.name.endswith("-0031.jsonl")
 
 
 def test_a_file_is_synced_when_it_is_let_go_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -716,12 +716,19 @@ class TestLifetime:
 
         async def main() -> None:
             async with fake(stalls) as server:
-                with anyio.move_on_after(0.05) as scope:
-                    async with Subscriber(server.url, start=start) as subscriber:
-                        async for segment in subscriber:
-                            await segment.read()
+
+                async def consume(scope: anyio.CancelScope) -> None:
+                    with scope:
+                        async with Subscriber(server.url, start=start) as subscriber:
+                            async for segment in subscriber:
+                                await segment.read()
+
+                scope = anyio.CancelScope()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(consume, scope)
+                    await server.asked()
+                    scope.cancel()
                 assert scope.cancelled_caught
-                assert server.connections
                 await server.all_closed()
 
         run(main)
