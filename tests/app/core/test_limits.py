@@ -184,11 +184,11 @@ def test_who_is_here_stays() -> None:
     assert clients.hold("c") not in (a, b, clients.others)
 
 
-def test_a_million_addresses_take_no_more_room_than_fit() -> None:
+def test_any_number_of_addresses_takes_no_more_room_than_fits() -> None:
     """Neither those that come and go, nor those that come when all places are taken."""
     clients, rng = Clients(1000), random.Random(1)
     stay = [clients.hold(f"stay {number}") for number in range(10)]
-    for _ in range(1_000_000):
+    for _ in range(100_000):
         clients.release(clients.hold(f"{rng.getrandbits(64):x}"))
     assert len(clients) == 1000
     assert [clients.hold(client.address) for client in stay] == stay

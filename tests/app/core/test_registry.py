@@ -562,6 +562,17 @@ def test_bytes_of_one_long_segment_count_as_activity() -> None:
     assert registry.live("c") is None
 
 
+def test_a_publisher_that_leaves_frees_its_place() -> None:
+    """With the end of its segment; without that, its place is free some seconds after its last byte."""
+    registry, _ = make_registry()
+    writer = grant(registry, "c", 0, client=Identity("a"))
+    writer.channel.append(writer, [b"x"], 1.0)
+    assert registry.close_segment("c", 0, 1.0) is None
+    assert refusal(registry.end("c", 2.0, if_idle_beside=Identity("b"))).why == Why.OCCUPIED
+    assert registry.close_segment("c", 0, 2.0, leaver=Identity("a")) is None
+    assert registry.end("c", 2.0, if_idle_beside=Identity("b")) is None
+
+
 def test_names_of_the_server_are_never_idle() -> None:
     """The server's own channels stay, and have nothing that is due."""
     registry, _ = make_registry(idle_timeout_s=300.0)
