@@ -366,6 +366,13 @@ def test_an_error_of_uvloop_is_an_os_error(monkeypatch: pytest.MonkeyPatch) -> N
     run(main())
 
 
+def test_an_answer_without_tls_is_named() -> None:
+    """OpenSSL's own words would help nobody who has typed https for http."""
+    error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+    error.reason = "WRONG_VERSION_NUMBER"
+    assert "http://" in reason(error)
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
