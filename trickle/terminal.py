@@ -163,9 +163,18 @@ class _TokenSource:
 
 def _usable_token(text: str, name: str) -> str:
     token = text.strip()
-    if not _TOKEN.fullmatch(token):  # the message does not repeat the text: it may be a part of a secret
-        raise InvalidInput(f"{name} is empty, or contains a character that is not visible ASCII")
+    check_token(token, name)
     return token
+
+
+def check_token(token: str, name: str) -> None:
+    """Check that a header can carry a token.
+
+    Raises:
+        InvalidInput: it cannot. The message has the ``name``, and nothing of the token: it may be a part of a secret.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise InvalidInput(f"{name} is empty, or contains a character that is not visible ASCII")
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext | None:

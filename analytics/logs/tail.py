@@ -70,8 +70,7 @@ class Tail:
         Args:
             wanted: the records that are given. reading: how lines are read.
         """
-        self._con = embedded.connect(0)
-        # Few lines at a time: to plan how to read them best takes longer than to read them.
+        self._con = embedded.connect(0)  # few lines at a time
         self._wanted = wanted
         self._reading = reading
         self._readers: dict[tuple[int, str | None], tuple[Format, ChunkReader]] = {}

@@ -15,7 +15,7 @@ import httpx
 
 from tricklecast.trickle.errors import InvalidInput, InvalidURL
 from tricklecast.trickle.paths import ChannelURL, parse_server_url
-from tricklecast.trickle.terminal import Bearer
+from tricklecast.trickle.terminal import Bearer, check_token
 
 HttpxAuth: TypeAlias = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
 """Any authentication that httpx knows."""
@@ -136,7 +136,5 @@ def httpx_auth(auth: Auth | None) -> HttpxAuth | None:
     """
     if not isinstance(auth, str):
         return auth
-    check_header_value("Authorization", auth)
-    if not auth:
-        raise InvalidInput("the token is empty")
+    check_token(auth, "the token")
     return Bearer(lambda: auth)

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from tests.subscriber.fake import Exchange, FakeServer, fake, run
+from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
 from tests.support.certificates import make_certificate
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.connection import MAX_CHUNKS, Connection, InvalidAnswer, NoAnswer
@@ -24,6 +24,19 @@ from tricklecast.trickle.client.transport import MAX_IDLE, TrickleTransport
 
 def client(server: FakeServer, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=TrickleTransport(True if tls is None else tls), base_url=server.root)
+
+
+def in_halves(go: asyncio.Event) -> Handler:
+    """A server that sends half of a chunk, and the rest after ``go``."""
+
+    async def handler(exchange: Exchange) -> None:
+        await exchange.begin(0)
+        await exchange.raw(b"6\r\nabc")
+        await go.wait()
+        await exchange.raw(b"def\r\n")
+        await exchange.end()
+
+    return handler
 
 
 async def chunks_of(response: httpx.Response) -> list[bytes]:
@@ -248,15 +261,8 @@ class TestJoined:
         """Neither half a chunk nor the place in the body: the next read goes on."""
         go = asyncio.Event()
 
-        async def handler(exchange: Exchange) -> None:
-            await exchange.begin(0)
-            await exchange.raw(b"6\r\nabc")
-            await go.wait()
-            await exchange.raw(b"def\r\n")
-            await exchange.end()
-
         async def main() -> None:
-            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+            async with fake(in_halves(go)) as server, client(server) as http, http.stream("GET", "/") as response:
                 body = response.extensions["body"]
                 for read in (body.receive, body.receive_chunk):
                     with anyio.move_on_after(0.05) as scope:
@@ -270,17 +276,10 @@ class TestJoined:
 
     def test_silence_is_an_error_after_which_reading_goes_on(self) -> None:
         """A chunk that has come in part is kept until its rest comes."""
-        go = anyio.Event()
-
-        async def handler(exchange: Exchange) -> None:
-            await exchange.begin(0)
-            await exchange.raw(b"6\r\nabc")
-            await go.wait()
-            await exchange.raw(b"def\r\n")
-            await exchange.end()
+        go = asyncio.Event()
 
         async def main() -> None:
-            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+            async with fake(in_halves(go)) as server, client(server) as http, http.stream("GET", "/") as response:
                 body = response.extensions["body"]
                 body.limit_silence(0.05)
                 for _ in range(2):
