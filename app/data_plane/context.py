@@ -85,6 +85,16 @@ class ParkedFor(StrEnum):
     """The answer of a key server or a webhook."""
 
 
+class Streamed(StrEnum):
+    """What became of a segment that a stream has come to."""
+
+    WHOLE = "whole"
+    CUT_SHORT = "cut_short"
+    """It was truncated."""
+    LEFT_OUT = "left_out"
+    """Nobody wrote it, or it had left the window."""
+
+
 class Connected(Timed, Protocol):
     """A connection, to the shared state."""
 
@@ -158,7 +168,7 @@ class DataPlane:
         exchanges: ended ones, counted by (op, status, reason). latencies: how long they took.
         faults: faults of the server that an exchange, or a connection, met.
         loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
-        bytes_in, bytes_out: body bytes of segment routes.
+        bytes_in, bytes_out: body bytes of segment routes. streamed: segments of streams, by what became of them.
         expiring: connections whose exchange ends when its token expires, and when that is.
         common: ``date`` and ``server`` as header lines.
         durability: storage, if there is any. The caller sets it.
@@ -215,6 +225,7 @@ class DataPlane:
         self.loop_lag = Histogram()
         self.bytes_in = 0
         self.bytes_out = 0
+        self.streamed = dict.fromkeys(Streamed, 0)
         self._date = 0
         self.common = b""
         self._set_date()

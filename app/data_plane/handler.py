@@ -61,6 +61,7 @@ from tricklecast.app.data_plane.responses import (
     too_large,
 )
 from tricklecast.app.data_plane.routing import Route, hint_for
+from tricklecast.app.data_plane.stream import Stream
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
@@ -79,7 +80,7 @@ LOOKS: Final = 6
 """How often the core is asked again about a POST that has overtaken others, each time after twice as long: soon, and
 cheaply. 1 + 2 + 4 + … shares make up ``overtaking_grace_s``."""
 
-_MANY: Final = frozenset({Op.READ, Op.CHANGES, Op.NEXT, None})
+_MANY: Final = frozenset({Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.CHANGES, Op.NEXT, None})
 """Operations that many clients behind one address do on one channel, wrong paths and methods included. A channel has
 one publisher and one owner."""
 
@@ -150,7 +151,7 @@ def _respond(connection: Caller, request: Request, outcome: Reply | Exchange) ->
     if isinstance(outcome, Reply):
         exchange = connection.exchange = Exchange(connection, request)
         exchange.answer(outcome)
-    elif type(outcome) is Reader or type(outcome) is Kept:
+    elif type(outcome) is Reader or type(outcome) is Kept or type(outcome) is Stream:
         connection.exchange = outcome
         outcome.begin()
     else:
@@ -242,6 +243,8 @@ def _resolve(connection: Caller, request: Request, route: Route) -> Reply | Exch
             return _read(connection, request, route)
         if op is _PUBLISH:
             return _publish(connection, request, route)
+        if op is Op.STREAM:
+            return _stream(connection, request, route)
     return _manage(connection, request, route)
 
 
@@ -255,7 +258,7 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     assert route.seq is not None, "a read names a seq"
     resolution = plane.registry.resolve(route.channel, route.seq)
     if isinstance(resolution, Serve | Wait):
-        channel, segment, head = resolution
+        channel, segment, _ = resolution
         record.rseq = segment.seq
         told = plane.guard is not None and not request.held and (segment.closed or connection.watched)
         if told and (parked := _repeats(connection, request, route, channel, segment)):
@@ -268,13 +271,44 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
         if plane.turns.flows:
             plane.turns.request_came(channel)
         return Reader(connection, request, resolution)
+    return _not_there(connection, request, route, resolution)
+
+
+def _stream(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """Ask the core for the segment with which a stream begins; one that is gone is left out, like those after it."""
+    plane = connection.plane
+    assert route.seq is not None, "a stream starts at a seq"
+    resolution = plane.registry.resolve(route.channel, route.seq)
+    left_out = 0
+    while isinstance(resolution, Gone):
+        left_out += resolution.following - resolution.seq
+        resolution = plane.registry.resolve(route.channel, resolution.following)
+    if not isinstance(resolution, Serve | Wait):
+        return _not_there(connection, request, route, resolution)
+    channel, segment, _ = resolution
+    request.record.rseq = segment.seq
+    told = plane.guard is not None and not request.held and (segment.closed or connection.watched)
+    if told and (parked := _repeats(connection, request, route, channel, segment)):
+        return parked
+    if request.method == b"HEAD":
+        return _head(connection, request, route, resolution)
+    plane.turns.request_came(channel)
+    return Stream(connection, request, resolution, left_out)
+
+
+def _not_there(
+    connection: Caller, request: Request, route: Route, resolution: Ahead | Gone | Ended | Refusal
+) -> Reply | Parked:
+    """Answer that there is no such segment, now or ever."""
+    plane = connection.plane
+    assert route.seq is not None, "a read names a seq"
     match resolution:
         case Ahead(seq):
             answer, about, reply = Answer.AHEAD, seq, missing_reply(resolution, route.seq, plane.jitter)
         case Gone(seq):
             answer, about, reply = Answer.GONE, seq, missing_reply(resolution, route.seq, plane.jitter)
         case Ended(seq, head):
-            record.rseq = seq
+            request.record.rseq = seq
             answer, about, reply = Answer.ENDED, head, ended_reply(resolution)
         case Refusal():
             answer, about, reply = _answer_of(resolution), route.seq, refusal_reply(resolution, route.op, plane.jitter)

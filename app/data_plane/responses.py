@@ -50,9 +50,13 @@ _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _ENDED: Final = f"{wire.CLOSED}: {wire.TERMINATED}\r\n".encode("ascii")
 _RETRY_AFTER: Final = f"{wire.RETRY_AFTER}: %d\r\n".encode("ascii")
-_AT_HEAD, _BEHIND = (
+_AT_HEAD, _BEHIND, _STREAM = (
     "".join([f"{name}: %d\r\n" for name in names]).encode("ascii")
-    for names in ((wire.SEQ, wire.SIZE, wire.EPOCH), (wire.SEQ, wire.LATEST, wire.SIZE, wire.EPOCH))
+    for names in (
+        (wire.SEQ, wire.SIZE, wire.EPOCH),
+        (wire.SEQ, wire.LATEST, wire.SIZE, wire.EPOCH),
+        (wire.SEQ, wire.LATEST, wire.EPOCH),
+    )
 )
 
 Headers = tuple[tuple[str, str | int], ...]
@@ -153,7 +157,7 @@ def segment_head(
     seq: int,
     latest: int | None,
     epoch: int,
-    size: int,
+    size: int | None,
     truncated: str,
     life: Life,
     *,
@@ -161,16 +165,19 @@ def segment_head(
     cors: bytes,
     http10: bool,
 ) -> bytes:
-    """The head of a 200 that carries a segment.
+    """The head of a 200 that carries a segment, or a stream from that segment on.
 
     Args:
         latest: the channel's head when the request came; ``None`` where it equals ``seq``.
-        size: bytes available now.
+        size: bytes available now; ``None`` for a stream.
         truncated: why the segment is not whole, if that is known already.
         life: the channel's numbering.
         http10: the client knows no chunks; the end of the connection is the end of the body.
     """
-    place = _AT_HEAD % (seq, size, epoch) if latest is None else _BEHIND % (seq, latest, size, epoch)
+    if size is None:
+        place = _STREAM % (seq, seq if latest is None else latest, epoch)
+    else:
+        place = _AT_HEAD % (seq, size, epoch) if latest is None else _BEHIND % (seq, latest, size, epoch)
     lines = [_OK_LINE, common, _NO_STORE, _content_type(content_type), place, _life(life)]
     if truncated:
         lines.append(header_lines([(wire.TRUNCATED, truncated)]))
@@ -186,6 +193,18 @@ def segment_head(
 def truncated_end(why: str) -> bytes:
     """The last chunk of a segment that was cut short while it was being read, with the reason in a trailer."""
     return b"0\r\n" + header_lines([(wire.TRUNCATED, why)]) + b"\r\n"
+
+
+def stream_end(following: int, gaps: int, *, ended: bool) -> bytes:
+    """The last chunk of a stream.
+
+    Args:
+        following: the seq from which a client goes on.
+        gaps: how many segments were left out or cut short.
+        ended: whether the channel has ended.
+    """
+    fields = header_lines(((wire.NEXT, following), (wire.GAPS, gaps)))
+    return b"0\r\n" + fields + (_ENDED if ended else b"") + b"\r\n"
 
 
 def content_type_of(channel: Channel) -> str:

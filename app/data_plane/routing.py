@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput, InvalidSeq
 from tricklecast.trickle.paths import MAX_DIGITS, parse_channel, parse_seq
 from tricklecast.trickle.records import Op
-from tricklecast.trickle.wire import CHANGEFEED, NEXT_ROUTE, SEQ_NEXT
+from tricklecast.trickle.wire import (
+    CHANGEFEED,
+    LAST_SEQ,
+    NEXT_ROUTE,
+    PLAYLIST_ROUTE,
+    SEQ_CURRENT,
+    SEQ_NEXT,
+    STREAM_ROUTE,
+)
 
 CONTROL_PLANE: Final = frozenset(
     {"api", "metrics", "healthz", "readyz", "docs", "redoc", "openapi.json", "dashboard", "static", "favicon.ico"}
@@ -18,13 +27,20 @@ CONTROL_PLANE: Final = frozenset(
 CHANNEL_METHODS: Final = {b"POST": Op.CREATE, b"DELETE": Op.DELETE}
 SEGMENT_METHODS: Final = {b"GET": Op.READ, b"HEAD": Op.READ, b"POST": Op.PUBLISH, b"DELETE": Op.CLOSE_SEGMENT}
 NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
+STREAM_METHODS: Final = {b"GET": Op.STREAM, b"HEAD": Op.STREAM}
 HINT: Final = "this URL names a channel; its segments are at CHANNEL/SEQ"
 """The answer to a client that reads or publishes at a channel's URL."""
 
 NO_CHANNEL: Final = "this URL has no channel; a segment is at CHANNEL/SEQ, the head at CHANNEL/next"
 """The same if a segment stands in the channel's place: the client takes the base path for a channel's URL."""
 
+STARTS: Final = {b"earliest": -LAST_SEQ, b"latest": SEQ_CURRENT, b"next": SEQ_NEXT}
+"""Names for the seq at which a stream starts; the earliest one is the N-th from the head, for a large N."""
+
 _NEXT: Final = NEXT_ROUTE.encode()
+_STREAM: Final = STREAM_ROUTE.encode()
+_READ_ONLY: Final = "GET, HEAD, OPTIONS"
+_TAILS: Final = frozenset({NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE})
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 
 MAX_SUBJECT: Final = 64
@@ -78,7 +94,7 @@ class Router:
             return route
         parts = self.match(target)
         if parts is not None:
-            route = parse_route(method, parts)
+            route = parse_route(method, parts, target.partition(b"?")[2])
             return self._nowhere if route.not_found else route
         first = _path(target).lstrip(b"/").partition(b"/")[0].decode("latin-1")
         return None if not first or first in CONTROL_PLANE else self._nowhere
@@ -129,8 +145,8 @@ def _path(target: bytes) -> bytes:
     return b"/" + rest.partition(b"/")[2] if found else b""
 
 
-def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
-    """What a request asks for, given its path segments below the base path."""
+def parse_route(method: bytes, parts: tuple[bytes, ...], query: bytes = b"") -> Route:
+    """What a request asks for, given its path segments below the base path, and its query."""
     try:
         channel = _channel(parts[0])
     except InvalidChannelName as error:
@@ -143,7 +159,9 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
         return Route(None, channel, error="Not found", not_found=True)
     tail = parts[1]
     if tail == _NEXT:
-        return Route(NEXT_METHODS.get(method), channel, allow="GET, HEAD, OPTIONS")
+        return Route(NEXT_METHODS.get(method), channel, allow=_READ_ONLY)
+    if tail == _STREAM:
+        return _stream_route(STREAM_METHODS.get(method), channel, query)
     op = SEGMENT_METHODS.get(method)
     try:
         seq = _seq_for(op, tail.decode("latin-1"))
@@ -154,9 +172,26 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
     return Route(op, channel, seq, _SEGMENT_ALLOW)
 
 
+def _stream_route(op: Op | None, channel: str, query: bytes) -> Route:
+    """A stream, and the seq at which it starts."""
+    start = parameter(query, b"start") or b"latest"
+    try:
+        seq = STARTS[start] if start in STARTS else parse_seq(start.decode("latin-1"))
+    except InvalidSeq:
+        error = "Invalid start: it is earliest, latest, next, N or -N"
+        return Route(op, channel, error=error if op else "", allow=_READ_ONLY)
+    return Route(op, channel, seq, _READ_ONLY)
+
+
+def parameter(query: bytes, name: bytes) -> bytes:
+    """The value of a parameter of a query, decoded; of several the first, and nothing if there is none."""
+    values = (value for key, _, value in (part.partition(b"=") for part in query.split(b"&")) if key == name)
+    return unquote_to_bytes(next(values, b""))
+
+
 def hint_for(channel: str) -> str:
     """What to tell a client that uses a URL of one part, which names ``channel``, as if it were a segment's."""
-    return NO_CHANNEL if channel == NEXT_ROUTE or channel.removeprefix("-").isdecimal() else HINT
+    return NO_CHANNEL if channel in _TAILS or channel.removeprefix("-").isdecimal() else HINT
 
 
 @lru_cache(maxsize=8192)
