@@ -30,7 +30,8 @@ except ModuleNotFoundError:  # run as a script
 
 ROOT = Path(__file__).parents[1]
 PINS = Path(__file__).with_name("vendor.toml")
-PRODUCT = ROOT / "app" / "web" / "vendor"
+PRODUCT = ROOT / "tricklecast" / "app" / "web" / "vendor"
+"""By the link in a checkout; an sdist has the folder itself there, and no other."""
 DEVELOPMENT = ROOT / ".venv" / "npm"
 WITHIN_S = 60
 ATTEMPTS = 3
