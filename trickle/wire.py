@@ -154,6 +154,7 @@ class Status(IntEnum):
     CONFLICT = 409
     TOO_LARGE = 413
     URI_TOO_LONG = 414
+    UNSUPPORTED = 415
     TOO_MANY_REQUESTS = 429
     HEADERS_TOO_LARGE = 431
     SEQ_MISSING = 470
@@ -176,6 +177,7 @@ PHRASES: Final[dict[int, str]] = {
     Status.CONFLICT: "Conflict",
     Status.TOO_LARGE: "Content Too Large",
     Status.URI_TOO_LONG: "URI Too Long",
+    Status.UNSUPPORTED: "Unsupported Media Type",
     Status.TOO_MANY_REQUESTS: "Too Many Requests",
     Status.HEADERS_TOO_LARGE: "Request Header Fields Too Large",
     Status.SEQ_MISSING: "Segment Not Found",

@@ -48,6 +48,9 @@ class Reader(Exchange):
 
     __slots__ = ("at", "backlog", "channel", "done", "fast", "fd", "head", "queued", "segment", "sent", "started")
 
+    paces: ClassVar[bool] = True
+    """Whether publishers may be read at its pace (:mod:`app.data_plane.pacing`)."""
+
     goes_on: ClassVar[bool] = False
     """Whether it reads the next segment, too: then it leaves a segment that has closed in a turn of its own."""
 

@@ -38,6 +38,8 @@ REASON_OF_STATE: Final = {
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 TEXT: Final = "text/plain; charset=utf-8"
+MEDIA_AGE_S: Final = 3600
+"""How long media of HLS may be cached, in seconds; their URLs name nothing else ever."""
 
 _OK, _COMPLETE = Status.OK, Reason.COMPLETE
 _NO_CONTENT: Final = Status.NO_CONTENT
@@ -193,6 +195,17 @@ def segment_head(
 def truncated_end(why: str) -> bytes:
     """The last chunk of a segment that was cut short while it was being read, with the reason in a trailer."""
     return b"0\r\n" + header_lines([(wire.TRUNCATED, why)]) + b"\r\n"
+
+
+def media_head(common: bytes, content_type: str, size: int, *, private: bool, keep_alive: bool, cors: bytes) -> bytes:
+    """The head of a 200 that carries media of HLS, which never change.
+
+    Args:
+        private: whether only the client that asked may cache them.
+    """
+    caching = f"{'private' if private else 'public'}, max-age={MEDIA_AGE_S}, immutable"
+    fields = header_lines((("cache-control", caching), ("content-length", size), ("content-type", content_type)))
+    return b"".join([_OK_LINE, common, fields, b"" if keep_alive else _CLOSE, cors, b"\r\n"])
 
 
 def stream_end(following: int, gaps: int, *, ended: bool) -> bytes:

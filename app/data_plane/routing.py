@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -11,6 +12,7 @@ from tricklecast.trickle.paths import MAX_DIGITS, parse_channel, parse_seq
 from tricklecast.trickle.records import Op
 from tricklecast.trickle.wire import (
     CHANGEFEED,
+    HLS_ROUTE,
     LAST_SEQ,
     NEXT_ROUTE,
     PLAYLIST_ROUTE,
@@ -31,6 +33,8 @@ CHANNEL_METHODS: Final = {b"POST": Op.CREATE, b"DELETE": Op.DELETE}
 SEGMENT_METHODS: Final = {b"GET": Op.READ, b"HEAD": Op.READ, b"POST": Op.PUBLISH, b"DELETE": Op.CLOSE_SEGMENT}
 NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
 STREAM_METHODS: Final = {b"GET": Op.STREAM, b"HEAD": Op.STREAM}
+PLAYLIST_METHODS: Final = {b"GET": Op.PLAYLIST, b"HEAD": Op.PLAYLIST}
+HLS_METHODS: Final = {b"GET": Op.HLS, b"HEAD": Op.HLS}
 HINT: Final = "this URL names a channel; its segments are at CHANNEL/SEQ"
 """The answer to a client that reads or publishes at a channel's URL."""
 
@@ -42,6 +46,11 @@ STARTS: Final = {b"earliest": -LAST_SEQ, b"latest": SEQ_CURRENT, b"next": SEQ_NE
 
 _NEXT: Final = NEXT_ROUTE.encode()
 _STREAM: Final = STREAM_ROUTE.encode()
+_PLAYLIST: Final = PLAYLIST_ROUTE.encode()
+_HLS: Final = HLS_ROUTE.encode()
+_MEDIA: Final = re.compile(
+    rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:\.([0-9]{1,6}))?\.(ts|m4s)|init-([0-9a-f]{12})\.mp4)", re.ASCII
+)
 _READ_ONLY: Final = "GET, HEAD, OPTIONS"
 _TAILS: Final = frozenset({NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE})
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
@@ -51,6 +60,36 @@ MAX_SUBJECT: Final = 64
 
 _NOT_PLAIN: Final = frozenset({b"", CHANGEFEED.encode(), *(name.encode() for name in CONTROL_PLANE)})
 """First path segments that may be something else than a channel's name."""
+
+
+class Media(NamedTuple):
+    """What a playlist names: a segment, a part of one, or an init segment.
+
+    Attributes:
+        life: the epoch, as the playlist calls it.
+        seq: of the channel's segment; ``None`` for an init segment. part: which one of it, if not all of it.
+        extension: ``ts``, ``m4s`` or ``mp4``.
+        init: the name of an init segment.
+    """
+
+    life: str
+    seq: int | None
+    part: int | None
+    extension: str
+    init: str = ""
+
+
+class Blocking(NamedTuple):
+    """What a client that asks for a playlist has, and how it names itself.
+
+    Attributes:
+        msn, part: it waits for this segment, or this part of it; ``None``: for nothing.
+        token: the access token in its URL, as it stands there.
+    """
+
+    msn: int | None
+    part: int | None
+    token: bytes
 
 
 class Route(NamedTuple):
@@ -63,6 +102,7 @@ class Route(NamedTuple):
         allow: the methods that this path knows.
         error: what is wrong with the path, as one line; then nothing else counts.
         not_found: whether there is no such route at all.
+        media: what is asked for below a playlist. blocking: how a playlist is asked for.
     """
 
     op: Op | None
@@ -71,6 +111,8 @@ class Route(NamedTuple):
     allow: str = ""
     error: str = ""
     not_found: bool = False
+    media: Media | None = None
+    blocking: Blocking | None = None
 
 
 class Router:
@@ -158,6 +200,8 @@ def parse_route(method: bytes, parts: tuple[bytes, ...], query: bytes = b"") -> 
         op = CHANNEL_METHODS.get(method)
         hint = "" if op else f"Method not allowed: {hint_for(channel)}"
         return Route(op, channel, allow="POST, DELETE, OPTIONS", error=hint)
+    if len(parts) == 3 and parts[1] == _HLS and (media := _MEDIA.fullmatch(parts[2])):
+        return Route(HLS_METHODS.get(method), channel, allow=_READ_ONLY, media=_media(media))
     if len(parts) > 2:
         return Route(None, channel, error="Not found", not_found=True)
     tail = parts[1]
@@ -165,6 +209,8 @@ def parse_route(method: bytes, parts: tuple[bytes, ...], query: bytes = b"") -> 
         return Route(NEXT_METHODS.get(method), channel, allow=_READ_ONLY)
     if tail == _STREAM:
         return _stream_route(STREAM_METHODS.get(method), channel, query)
+    if tail == _PLAYLIST:
+        return _playlist_route(PLAYLIST_METHODS.get(method), channel, query)
     op = SEGMENT_METHODS.get(method)
     try:
         seq = _seq_for(op, tail.decode("latin-1"))
@@ -184,6 +230,28 @@ def _stream_route(op: Op | None, channel: str, query: bytes) -> Route:
         error = "Invalid start: it is earliest, latest, next, N or -N"
         return Route(op, channel, error=error if op else "", allow=_READ_ONLY)
     return Route(op, channel, seq, _READ_ONLY)
+
+
+def _playlist_route(op: Op | None, channel: str, query: bytes) -> Route:
+    """A playlist, and what the client waits for (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
+    numbers: list[int | None] = []
+    for name in (b"_HLS_msn", b"_HLS_part"):
+        value = parameter(query, name)
+        numbers.append(int(value) if value.isdigit() and len(value) <= MAX_DIGITS else None)
+        if value and numbers[-1] is None:
+            error = f"Invalid {name.decode()}: it is a number"
+            return Route(op, channel, error=error if op else "", allow=_READ_ONLY)
+    msn, part = numbers
+    if part is not None and msn is None:
+        return Route(op, channel, error="_HLS_part without _HLS_msn" if op else "", allow=_READ_ONLY)
+    return Route(op, channel, allow=_READ_ONLY, blocking=Blocking(msn, part, parameter(query, b"token")))
+
+
+def _media(found: re.Match[bytes]) -> Media:
+    life, seq, part, extension, init = (None if group is None else group.decode("ascii") for group in found.groups())
+    assert life is not None, "every name has one"
+    number = None if seq is None else int(seq)
+    return Media(life, number, None if part is None else int(part), extension or "mp4", init or "")
 
 
 def parameter(query: bytes, name: bytes) -> bytes:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from tricklecast.app.core.channel import Serve, Wait
-from tricklecast.app.core.results import Ended, Gone
+from tricklecast.app.core.results import Ended
 from tricklecast.app.core.segment import SKIPPED, WAITING, Segment
 from tricklecast.app.data_plane.context import Streamed
 from tricklecast.app.data_plane.exchange import Line
@@ -173,11 +173,7 @@ class Stream(Reader):
         if self.plane.registry.shutting_down:
             self._end(Reason.SHUTDOWN)
             return False
-        missed = 0
-        found = self.channel.resolve(self.segment.seq + 1)
-        while isinstance(found, Gone):
-            missed += found.following - found.seq
-            found = self.channel.resolve(found.following)
+        found, missed = self.channel.after(self.segment.seq)
         if not isinstance(found, Serve | Wait):
             self._end(Reason.TERMINATED)
             return False
