@@ -58,6 +58,7 @@ from tricklecast.app.data_plane.responses import (
     ended_reply,
     head_reply,
     limit_reply,
+    media_caching,
     missing_reply,
     next_reply,
     options_reply,
@@ -347,7 +348,8 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
     assert media is not None, "the route of media says which"
     if media.life == found.name:
         if (init := found.inits.get(media.init)) is not None:
-            return Reply(Status.OK, Reason.COMPLETE, body=init, content_type=MP4)
+            caching = media_caching(private=connection.plane.authorizer is not None)
+            return Reply(Status.OK, Reason.COMPLETE, body=init, content_type=MP4, caching=caching)
         if media.seq is not None and (entry := found.find(media.seq)) is not None and entry.segment is not None:
             channel, segment = found.channel, entry.segment
             if media.part is None and entry.duration is not None:

@@ -46,8 +46,9 @@ MAX_LISTED: Final = 128
 KEPT: Final = 3
 """For so many target durations from the end of the playlist its parts are named, and gone segments as gaps (6.2.2)."""
 
-PART_S: Final = 0.35
-"""Parts are as long as whole units fit into this time. A player keeps three of them behind the live edge."""
+PART_S: Final = 0.4
+"""Longest part. The longest segment is divided into equal parts that are no longer. A player keeps three of them behind
+the live edge."""
 
 MAX_PART_S: Final = 1.0
 """Where a unit is longer than this there are no parts."""
@@ -271,7 +272,7 @@ class Packager:
             if entry.msn == msn:
                 if part is not None and part < len(entry.parts):
                     return True
-                return entry.duration is not None and (part is None or not self.part_s or self.has(msn + 1, 0))
+                return entry.duration is not None and (not part or not self.part_s or self.has(msn + 1, 0))
         return msn < self._next_msn
 
     def find(self, seq: int) -> Entry | None:
@@ -475,7 +476,8 @@ class Packager:
         self.target_s = max(1, math.ceil(longest * 1.5 - 1e-6))
         unit_s = self._unit_s
         if 0 < unit_s <= MAX_PART_S:
-            self.part_s = unit_s * max(1, int(PART_S / unit_s + 0.01))
+            parts = math.ceil(longest / PART_S)
+            self.part_s = unit_s * math.ceil(round(longest / unit_s) / parts)
         self._trim()
         self._changed()
 

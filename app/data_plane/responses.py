@@ -47,6 +47,7 @@ _STATUS_LINES: Final = {
     status: f"HTTP/1.1 {int(status)} {phrase}\r\n".encode("ascii") for status, phrase in PHRASES.items()
 }
 _OK_LINE: Final = _STATUS_LINES[Status.OK]
+NO_STORE: Final = "no-store"
 _NO_STORE: Final = b"cache-control: no-store\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
@@ -79,6 +80,7 @@ class Reply(NamedTuple):
         close: whether the connection closes after it.
         eos: whether it says that the channel has ended.
         retry_after_s: how long the client is told to wait, in seconds.
+        caching: the value of ``Cache-Control``.
     """
 
     status: int
@@ -89,6 +91,7 @@ class Reply(NamedTuple):
     close: bool = False
     eos: bool = False
     retry_after_s: int | None = None
+    caching: str = NO_STORE
 
     def encode(self, common: bytes, *, keep_alive: bool, cors: bytes, head_only: bool = False) -> bytes:
         """The response on the wire.
@@ -99,8 +102,9 @@ class Reply(NamedTuple):
             cors: the header lines that let a page of another origin read the response; empty where there are none.
             head_only: leave the body out (HEAD).
         """
-        status, _, headers, body, content_type, close, eos, retry_after_s = self
-        lines = [_STATUS_LINES[status], common, _NO_STORE, header_lines(headers)]
+        status, _, headers, body, content_type, close, eos, retry_after_s, caching = self
+        cache_control = _NO_STORE if caching is NO_STORE else header_lines([("cache-control", caching)])
+        lines = [_STATUS_LINES[status], common, cache_control, header_lines(headers)]
         if eos:
             lines.append(_ENDED)
         if retry_after_s is not None:
@@ -197,14 +201,20 @@ def truncated_end(why: str) -> bytes:
     return b"0\r\n" + header_lines([(wire.TRUNCATED, why)]) + b"\r\n"
 
 
+def media_caching(*, private: bool) -> str:
+    """``Cache-Control`` of media of HLS; ``private``: only the client that asked may cache them."""
+    return f"{'private' if private else 'public'}, max-age={MEDIA_AGE_S}, immutable"
+
+
 def media_head(common: bytes, content_type: str, size: int, *, private: bool, keep_alive: bool, cors: bytes) -> bytes:
     """The head of a 200 that carries media of HLS, which never change.
 
     Args:
         private: whether only the client that asked may cache them.
     """
-    caching = f"{'private' if private else 'public'}, max-age={MEDIA_AGE_S}, immutable"
-    fields = header_lines((("cache-control", caching), ("content-length", size), ("content-type", content_type)))
+    fields = header_lines(
+        (("cache-control", media_caching(private=private)), ("content-length", size), ("content-type", content_type))
+    )
     return b"".join([_OK_LINE, common, fields, b"" if keep_alive else _CLOSE, cors, b"\r\n"])
 
 
