@@ -6,8 +6,9 @@ in the channel's window. It is forgotten when nobody has asked for :data:`IDLE_S
 
 Rules kept here (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
 
-- Media sequence numbers and discontinuity sequence numbers never go backwards, over epochs and restarts of the server:
-  a packager begins at the number of seconds since 1970, or behind what the name had before if that is more.
+- Media sequence numbers never go backwards, over epochs and restarts of the server: a packager begins at the number of
+  seconds since 1970, or behind what the name had before if that is more. Discontinuity sequence numbers go on over
+  epochs; they begin at 1, since players count up to them.
 - A part ends at the last unit with which it is no longer than the part target. Only the last one of a segment may be
   short.
 - A segment that nobody wrote, that is empty or was evicted is a gap, as long as the time that is missing. The media
@@ -563,14 +564,13 @@ class Packagers:
             self._forget(found)
             found = None
         if found is None:
-            second = self._wall_us() // 1_000_000
             msn, discontinuities = self._numbers.get(channel.name, (0, 0))
             found = self._packagers[channel.name] = Packager(
                 channel,
                 self._registry,
                 f"{self._registry.instance[:8]}.{channel.epoch}".removeprefix("."),
-                msn=max(msn, second),
-                discontinuities=max(discontinuities + 1, second),
+                msn=max(msn, self._wall_us() // 1_000_000),
+                discontinuities=discontinuities + 1,
                 wall_us=self._wall_us,
                 clock=self._clock,
                 defer=self._defer,

@@ -18,7 +18,7 @@ from tricklecast.trickle import wire
 
 Pictures = Callable[..., list[bytes]]
 
-FORMATS = {"video/mp2t": ts_pictures, "video/mp4": mp4_pictures}
+FORMATS: dict[str, Pictures] = {"video/mp2t": ts_pictures, "video/mp4": mp4_pictures}
 
 
 class Live:

@@ -87,6 +87,8 @@ class Owner:
 class Reader:
     """A reader that requests one segment after the other, and takes what a test lets it take."""
 
+    paces = True
+
     def __init__(self, bench: Bench, seq: int) -> None:
         self.connection = Line()
         self.segment: Segment | None = None

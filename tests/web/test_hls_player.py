@@ -1,0 +1,103 @@
+"""hls.js in Chromium plays a live channel from its playlist."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Page
+
+from tests.support.browser import Watched
+from tests.support.server import RunningServer, serve
+from tests.support.waiting import WITHIN_S, eventually
+
+HLS_JS = Path(__file__).parents[2] / ".venv" / "npm" / "hls.js" / "hls.min.js"
+PAGE = "/a-player"
+DETAILS = "{live, canBlockReload, partTarget}"
+HARNESS = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>a player</title>
+<video muted autoplay></video><script src="/hls.js"></script>
+<script>
+const video = document.querySelector("video")
+const hls = new Hls({lowLatencyMode: true})
+const fatal = []
+hls.on(Hls.Events.ERROR, (_, data) => { if (data.fatal) { fatal.push(data.details) } })
+hls.attachMedia(video)
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server that soon gives a lost publisher's segment up."""
+    with serve("--publisher-grace-s", "0.3", "--channel-drain-s", "0") as running:
+        yield running
+
+
+@contextmanager
+def published(url: str, container: str) -> Iterator[Callable[[], None]]:
+    """A publisher of the test source; it is killed at the end of the block, or when the function is called."""
+    source = "testsrc:size=320x180,rate=25"
+    command = [sys.executable, "-m", "tricklecast", "publish", url, source, "--container", container, "--takeover"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    def kill() -> None:
+        process.send_signal(signal.SIGKILL)
+        process.wait(WITHIN_S)
+
+    try:
+        eventually(lambda: next_seq(url) > 0 or process.poll() is not None, what="something is published")
+        yield kill
+    finally:
+        kill()
+
+
+def next_seq(url: str) -> int:
+    """The head of a channel; 0 if there is none."""
+    answer = httpx.get(f"{url}/next")
+    return int(answer.text) if answer.status_code == 200 else 0
+
+
+@pytest.fixture
+def player(tab: Watched, server: RunningServer) -> Page:
+    """A page with hls.js. (Chromium lets no page that a test makes up for another origin reach this machine.)"""
+    tab.context.route(server.url + PAGE, lambda route: route.fulfill(body=HARNESS, content_type="text/html"))
+    tab.context.route(f"{server.url}/hls.js", lambda route: route.fulfill(path=HLS_JS, content_type="text/javascript"))
+    # Requests that are cut short when a publisher goes away.
+    tab.expected += ["Failed to load resource"]
+    return tab.open(server.url + PAGE)
+
+
+def plays(page: Page, pictures: int = 25) -> None:
+    """Wait until so many more pictures were shown, at rising times."""
+    frames = "video.getVideoPlaybackQuality().totalVideoFrames"
+    shown = page.evaluate(frames)
+    page.wait_for_function(f"{frames} >= {shown + pictures} && !video.paused && video.readyState >= 2")
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+def test_hls_js_plays_on(server: RunningServer, player: Page, container: str) -> None:
+    """With parts, close to the live edge; over a publisher that was killed, and over a new life of the channel."""
+    url = f"{server.base}/{container}"
+    with published(url, container) as kill:
+        player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
+        plays(player)
+        assert player.evaluate("[video.videoWidth, video.videoHeight]") == [320, 180]
+        details = player.evaluate(f"(({DETAILS}) => ({DETAILS}))(hls.latestLevelDetails)")
+        assert (details["live"], details["canBlockReload"]) == (True, True)
+        assert 0 < details["partTarget"] <= 0.4
+        player.wait_for_function("hls.latency > 0 && hls.latency < 4")
+        kill()
+    with published(url, container):
+        plays(player)
+        player.evaluate("hls.stopLoad()")
+    assert httpx.delete(url).status_code == 200
+    with published(url, container):
+        player.evaluate("hls.startLoad()")
+        plays(player)
+    assert player.evaluate("fatal") == []
+    player.evaluate("hls.destroy()")
