@@ -125,6 +125,24 @@ def test_a_reader_is_told_where_a_hole_ends() -> None:
     assert bench.channel.resolve(3) == Gone(3, 21, 0, 20)
 
 
+def test_what_comes_after_a_segment() -> None:
+    """The next one that can be read or waited for, and how many are missing before it; or the end."""
+    bench = Bench()
+    bench.publish(0)
+    bench.publish(1)
+    bench.publish(20, reset=True)
+    found, missed = bench.channel.after(0)
+    assert isinstance(found, Serve)
+    assert (found.segment.seq, missed) == (1, 0)
+    found, missed = bench.channel.after(1)
+    assert isinstance(found, Serve)
+    assert (found.segment.seq, missed) == (20, 18)
+    bench.channel.end(EndReason.DELETED, 0.0)
+    found, missed = bench.channel.after(20)
+    assert isinstance(found, Ended)
+    assert missed == 0
+
+
 def test_a_hole_is_gone_until_its_writer_comes() -> None:
     """A seq that was passed by is gone for readers; once its publisher has connected it can be waited for."""
     bench = Bench(overtaking_grace_s=0.0)

@@ -95,3 +95,14 @@ def test_the_age_of_what_a_reader_lacks() -> None:
         timelines.look([grown(segment, 100 * (now + 1))], float(now))
     assert [timelines.age_s(segment, have, 5.0) for have in (0, 99, 100, 199, 200, 399, 400)] == [5, 5, 4, 4, 3, 2, 0]
     assert timelines.age_s(Segment(1), 0, 5.0) == 0
+
+
+def test_a_closed_segment_is_as_old_as_its_end() -> None:
+    """A stream comes to it late: what it holds is overdue that long after it closed, not after the first look."""
+    timelines, segment = Timelines(10.0), grown(Segment(0), 100)
+    segment.closed_at = 5.0
+    timelines.look([segment], 14.0)
+    assert timelines.overdue(segment, 14.0) == 0
+    assert timelines.age_s(segment, 0, 14.0) == 9.0
+    timelines.look([segment], 15.0)
+    assert timelines.overdue(segment, 15.0) == 100
