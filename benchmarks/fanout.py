@@ -29,6 +29,7 @@ from benchmarks.servers import (
     FLOOR,
     GO,
     NCHAN,
+    STREAMS,
     BenchmarkError,
     Contender,
     Cores,
@@ -108,7 +109,7 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
     others = [other.partition("=") for other in arguments.beside]
     checkouts = [tricklecast(label, Path(root).resolve()) for label, _, root in others]
     peers = [peer for peer, reason in ((NCHAN, nchan.missing()), (GO, go_livepeer.missing())) if reason is None]
-    contenders = (FLOOR, *peers, tricklecast(), *checkouts, FASTAPI)
+    contenders = (FLOOR, *peers, tricklecast(), STREAMS, *checkouts, FASTAPI)
     return Plan(chosen, contenders, 1 if arguments.quick else arguments.rounds, Cores.choose())
 
 

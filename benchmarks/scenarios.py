@@ -8,9 +8,13 @@ from typing import Any
 
 
 class Dialect(StrEnum):
-    """What a server understands: segments of a channel, one stream that never ends, or one request per chunk."""
+    """What a server understands: segments of a channel, one stream that never ends, or one request per chunk.
+
+    ``ONE_RESPONSE``: segments are published, and read as one stream.
+    """
 
     TRICKLE = "trickle"
+    ONE_RESPONSE = "one response"
     BARE = "bare"
     NCHAN = "nchan"
 

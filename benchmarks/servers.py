@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,9 @@ def tricklecast(name: str = "tricklecast", root: Path = ROOT, settings: tuple[st
     """The server of a checkout, with further options of ``serve``."""
     return Contender(name, "tricklecast", ("serve", "--port", "0", *settings), root)
 
+
+STREAMS = replace(tricklecast("streams"), dialect=Dialect.ONE_RESPONSE, scenarios=(Stream,))
+"""Our server, whose readers have one response each over all segments (``GET /{channel}/stream``)."""
 
 FLOOR = Contender("floor", "benchmarks.references.floor", dialect=Dialect.BARE)
 NCHAN = Contender("nchan", "benchmarks.references.nchan", dialect=Dialect.NCHAN, scenarios=(Stream, Idle), worker=True)

@@ -16,10 +16,12 @@ from benchmarks.scenarios import Dialect, Stream
 CHANNEL = "/trickle/bench"
 READER_FIELDS = {
     Dialect.TRICKLE: "",
+    Dialect.ONE_RESPONSE: "",
     Dialect.BARE: "",
     # Without it nchan sends every message in a response of its own.
     Dialect.NCHAN: "TE: chunked\r\n",
 }
+SEGMENTED = (Dialect.TRICKLE, Dialect.ONE_RESPONSE)
 STORED = (200, 201, 202)
 """What a publisher is answered; nchan tells by it whether there are readers."""
 
@@ -64,6 +66,7 @@ class Reader:
         self.received = 0
         self._meter = meter
         self._fields = READER_FIELDS[dialect]
+        self._path = f"{CHANNEL}/stream?start=next" if dialect is Dialect.ONE_RESPONSE else ""
         self._seq = 0
         self._pending = False
         source = None if scenario.one_address else address(number)
@@ -77,7 +80,8 @@ class Reader:
         self._ask()
 
     def _ask(self) -> None:
-        self._connections[self._seq % len(self._connections)].request("GET", f"{CHANNEL}/{self._seq}", self._fields)
+        path = self._path or f"{CHANNEL}/{self._seq}"
+        self._connections[self._seq % len(self._connections)].request("GET", path, self._fields)
 
     def _preconnect(self) -> None:
         self._seq += 1
@@ -212,7 +216,7 @@ def run(loop: Loop, scenario: Stream, pid: int, dialect: Dialect) -> StreamResul
     Args:
         pid: of the server. dialect: what it understands.
     """
-    if dialect is Dialect.TRICKLE:
+    if dialect in SEGMENTED:
         create(loop, CHANNEL)
     meter = Meter(pid)
     stalled = Stalled(loop.port, f"{CHANNEL}/0", scenario.stalled)
@@ -245,7 +249,7 @@ def run(loop: Loop, scenario: Stream, pid: int, dialect: Dialect) -> StreamResul
 def _publisher(loop: Loop, scenario: Stream, dialect: Dialect) -> AnyPublisher:
     if dialect is Dialect.NCHAN:
         return RequestPublisher(loop, scenario)
-    chunks_per_segment = scenario.chunks_per_segment if dialect is Dialect.TRICKLE else 0
+    chunks_per_segment = scenario.chunks_per_segment if dialect in SEGMENTED else 0
     return Publisher(loop, CHANNEL, scenario.chunk_bytes, chunks_per_segment)
 
 
