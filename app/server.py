@@ -50,6 +50,8 @@ from tricklecast.app.shutdown import drain, end
 from tricklecast.app.storage.archive import Ack, Archive
 from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import restore
+from tricklecast.app.usage import limits_in_use
+from tricklecast.app.web.feed import Feed, feed_router
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import AccessRecord, Event
@@ -392,12 +394,14 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
         summary="Control plane of a segmented HTTP pub/sub server for live media.",
         redoc_url=None,
     )
+    feed = Feed(plane, lambda: limits_in_use(plane, log, bus))
     routers = (
         root_router(settings.base_path),
         channels_router(plane),
         changes_router(plane, bus.changes),
         health_router(plane.registry),
         metrics_router(plane, log, access, bus),
+        feed_router(feed),
     )
     for router in routers:
         api.include_router(router)
