@@ -5,6 +5,7 @@ RUN pip install --no-cache-dir 'uv>=0.8'
 COPY pyproject.toml uv.lock README.md LICENSE ./
 ENV UV_PROJECT_ENVIRONMENT=/opt/tricklecast UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1
 RUN uv sync --locked --no-dev --no-install-project --extra media --extra tokens
+COPY scripts/vendor.py scripts/vendor.toml scripts/
 COPY tricklecast tricklecast
 COPY trickle trickle
 COPY app app

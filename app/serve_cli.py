@@ -34,7 +34,7 @@ _METAVARS: Final = {
 _GROUPS: Final = (
     (
         "Options",
-        ("config", "host", "port", "data_dir", "access_log", "quiet", "show_config", "base_path", "autocreate"),
+        ("config", "host", "port", "data_dir", "access_log", "web", "quiet", "show_config", "base_path", "autocreate"),
     ),
     ("TLS", ("tls_",)),
     ("Access control", ("jwt_", "jwks_", "token_", "control_token_", "webhook_")),

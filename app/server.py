@@ -25,7 +25,7 @@ from tricklecast.app.activity import SHOW_S, Activity
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.changefeed import Changefeed
 from tricklecast.app.changes import Changes
-from tricklecast.app.control_plane.api import channels_router, health_router, method_not_allowed, root_router
+from tricklecast.app.control_plane.api import channels_router, health_router, method_not_allowed
 from tricklecast.app.control_plane.changes import changes_router
 from tricklecast.app.control_plane.middleware import CheckOrigin, LimitRequests, RecordRequests
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
@@ -52,6 +52,7 @@ from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import restore
 from tricklecast.app.usage import limits_in_use
 from tricklecast.app.web.feed import Feed, feed_router
+from tricklecast.app.web.pages import Pages, is_open, pages_router
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import AccessRecord, Event
@@ -392,21 +393,23 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
         title="tricklecast",
         version=__version__,
         summary="Control plane of a segmented HTTP pub/sub server for live media.",
+        docs_url=None,  # app/web/ has a page for it that works without another server
         redoc_url=None,
     )
-    feed = Feed(plane, lambda: limits_in_use(plane, log, bus))
-    routers = (
-        root_router(settings.base_path),
+    routers = [
         channels_router(plane),
         changes_router(plane, bus.changes),
         health_router(plane.registry),
         metrics_router(plane, log, access, bus),
-        feed_router(feed),
-    )
+    ]
+    if settings.web:
+        pages = Pages(settings, has_tokens=access.protects or access.webhook is not None)
+        feed = Feed(plane, lambda: limits_in_use(plane, log, bus))
+        routers += [pages_router(settings, pages, lambda request: {}), feed_router(feed)]
     for router in routers:
         api.include_router(router)
     api.add_exception_handler(405, method_not_allowed(routers))
-    access.protect(api)
+    access.protect(api, is_open if settings.web else lambda path: False)
     # A preflight carries no token: it must not come as far as the access control.
     api.add_middleware(CheckOrigin, write_origins=settings.cors_write_origins)
     api.add_middleware(LimitRequests, plane=plane)

@@ -74,6 +74,7 @@ class Settings(AccessSettings):
     base_path: str = Field(wire.DEFAULT_BASE_PATH, description="Path of all channels; / is allowed.")
     autocreate: bool = Field(True, description="A POST to a missing channel creates it.")
     changefeed: bool = Field(True, description="Announce new and ended channels on the channel _changes.")
+    web: bool = Field(True, description="Serve the web pages: the dashboard, the player and the others.")
     access_log: Path | None = Field(None, description="Write one JSON line per request to this file; - for stdout.")
     access_log_max_bytes: ByteSize = Field(ByteSize(256 << 20), gt=0, description="Rotate the log at this size.")
     access_log_max_age_s: float = Field(3600.0, gt=0, description="Rotate the log after this time.")

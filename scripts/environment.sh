@@ -49,12 +49,13 @@ prepare_python() {
             "$python" -m venv .venv
         fi
     fi
-    stamp=$(.venv/bin/python -c 'import hashlib, sys; print(hashlib.sha256(b"".join(open(f, "rb").read() for f in sys.argv[1:])).hexdigest())' pyproject.toml uv.lock)
+    stamp=$(.venv/bin/python -c 'import hashlib, sys; print(hashlib.sha256(b"".join(open(f, "rb").read() for f in sys.argv[1:])).hexdigest())' pyproject.toml uv.lock scripts/vendor.toml)
     if [ "$(cat .venv/.installed 2>/dev/null)" != "$stamp" ]; then
         say "Installing what uv.lock names (PySpark is 450 MB: this takes a minute)"
         .venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip >/dev/null
         .venv/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
         VIRTUAL_ENV="$PWD/.venv" .venv/bin/uv sync --quiet --active --locked --inexact --all-extras
+        .venv/bin/python scripts/vendor.py --dev || fail "the npm packages of the web pages and their tests could not be fetched"
         printf '%s' "$stamp" > .venv/.installed
     fi
 }
@@ -85,15 +86,15 @@ browser_is_there() {
     return 1
 }
 
-# For the tests of report.html only: without a browser they are skipped, which is said, and the others run.
+# For the tests of the web pages and of report.html: without a browser they are skipped, which is said, and the others run.
 prepare_browser() {
     browser_is_there && return
-    say "The report's page is tested in Chromium; installing it through the system's package manager"
+    say "The web pages are tested in Chromium; installing it through the system's package manager"
     apt_install chromium \
         || { command -v dnf >/dev/null 2>&1 && as_root dnf install -y -q chromium >&2; } \
         || { command -v apk >/dev/null 2>&1 && as_root apk add -q chromium >&2; } \
         || true
-    browser_is_there || say "No Chromium could be installed here: the report's page is not tested in a browser. Name one with CHROMIUM=/path/to/it"
+    browser_is_there || say "No Chromium could be installed here: the web pages are not tested in a browser. Name one with CHROMIUM=/path/to/it"
 }
 
 # For the tests of the alert rules only. Debian's package of Prometheus would start a server: nothing but the tool is

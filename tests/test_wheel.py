@@ -152,10 +152,18 @@ def test_the_wheel_holds_one_package(wheel: Path) -> None:
     assert {"tricklecast/py.typed", "tricklecast/app/cli.py", "tricklecast/trickle/wire.py"} <= set(names)
 
 
-def test_a_wheel_from_the_sdist_is_the_same(wheel: Path, tmp_path: Path) -> None:
-    """Installers that have no wheel build one from the sdist."""
+def test_the_wheel_holds_the_web_pages(wheel: Path) -> None:
+    """With the packages from npm that they use, each with its licence."""
+    names = {name.removeprefix("tricklecast/app/web/") for name in contents(wheel)}
+    assert {"templates/dashboard.html", "static/session.js", "vendor/mpegts.js/mpegts.js"} <= names
+    assert {"vendor/mpegts.js/LICENSE", "vendor/swagger-ui-dist/LICENSE"} <= names
+
+
+def test_a_wheel_from_the_sdist_is_the_same(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installers that have no wheel build one from the sdist, without a network."""
     with tarfile.open(build(ROOT, "sdist", tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path, filter="data")
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9")
     again = build(tmp_path / f"tricklecast-{__version__}", "wheel", tmp_path / "wheel")
     assert contents(again) == contents(wheel)
 

@@ -82,9 +82,19 @@ class Access:
                 node=node,
             )
 
-    def protect(self, api: FastAPI) -> None:
-        """Let the control plane serve only clients with a token, if there are tokens of either kind."""
-        if self.tokens is None and self.control_token is None:
+    @property
+    def protects(self) -> bool:
+        """Whether the control plane serves only clients with a token."""
+        return self.tokens is not None or self.control_token is not None
+
+    def protect(self, api: FastAPI, is_open: Callable[[str], bool] = lambda path: False) -> None:
+        """Let the control plane serve only clients with a token, if there are tokens of either kind.
+
+        Args:
+            api: the control plane.
+            is_open: tells of a path that everybody may ask for.
+        """
+        if not self.protects:
             return
         from tricklecast.app.access.control_plane import AuthorizeControlPlane
 
@@ -93,6 +103,7 @@ class Access:
             control_token=self.control_token,
             tokens=self.tokens,
             metrics_open=self._metrics_open,
+            is_open=is_open,
         )
 
     async def run(self) -> None:

@@ -41,18 +41,26 @@ class AuthorizeControlPlane:
         control_token: its holders may do everything; ``None``: there is none.
         tokens: verifies other tokens; ``None``: there are none.
         metrics_open: whether everybody may read the metrics.
+        is_open: tells of any other path that everybody may ask for.
     """
 
     def __init__(
-        self, app: ASGIApp, *, control_token: SecretBytes | None, tokens: TokenVerifier | None, metrics_open: bool
+        self,
+        app: ASGIApp,
+        *,
+        control_token: SecretBytes | None,
+        tokens: TokenVerifier | None,
+        metrics_open: bool,
+        is_open: Callable[[str], bool],
     ) -> None:
         self._app = app
         self._control_token = control_token
         self._tokens = tokens
         self._open = HEALTH | {METRICS} if metrics_open else HEALTH
+        self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self._open:
+        if scope["type"] != "http" or scope["path"] in self._open or self._is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
         rights = await self._authorize(scope)

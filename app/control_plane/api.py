@@ -10,7 +10,6 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
-from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Route
 
@@ -114,23 +113,6 @@ def health_router(registry: Registry) -> APIRouter:
             # Not 503: readers are served, and another server would not have these channels.
             return {"status": "degraded"}
         return {"status": "ready"}
-
-    return router
-
-
-def root_router(base_path: str) -> APIRouter:
-    """The route ``/``: a line for people.
-
-    Args:
-        base_path: that of the channels; empty for the root.
-    """
-    router = APIRouter()
-    text = f"tricklecast: a segment is at {base_path}/CHANNEL/SEQ; the control plane is described at /docs\n"
-
-    @router.head("/", include_in_schema=False)
-    @router.get("/", include_in_schema=False)
-    async def root() -> PlainTextResponse:
-        return PlainTextResponse(text)
 
     return router
 

@@ -11,7 +11,10 @@ from tricklecast.trickle.records import Op
 from tricklecast.trickle.wire import CHANGEFEED, NEXT_ROUTE, SEQ_NEXT
 
 CONTROL_PLANE: Final = frozenset(
-    {"api", "metrics", "healthz", "readyz", "docs", "redoc", "openapi.json", "dashboard", "static", "favicon.ico"}
+    (
+        *("api", "metrics", "healthz", "readyz", "docs", "redoc", "openapi.json", "favicon.ico"),
+        *("dashboard", "watch", "publish", "static"),  # web pages and their files
+    )
 )
 """First path segments of the control plane. With base path ``/`` they win, and cannot name a channel."""
 

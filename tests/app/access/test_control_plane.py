@@ -59,6 +59,7 @@ def ask(
         control_token=SecretBytes(CONTROL.encode()) if control_token else None,
         tokens=TokenVerifier((HS256,), remote) if tokens else None,
         metrics_open=metrics_open,
+        is_open=lambda path: path == "/page",
     )
 
     async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,7 +132,7 @@ def test_the_right_manage(headers: dict[str, str], path: str, status: int, shown
 
 def test_what_is_open_to_everybody() -> None:
     """Health checks are, and the metrics if the operator wants it."""
-    for path in ("/healthz", "/readyz"):
+    for path in ("/healthz", "/readyz", "/page"):
         assert ask(path, {})[0] == 200
     assert [ask("/metrics", {}, metrics_open=is_open)[0] for is_open in (False, True)] == [401, 200]
 

@@ -1,0 +1,171 @@
+"""The routes of the web pages, and what every page has in common: its templates and its security policy.
+
+The pages are open to everybody, since they tell nothing: a page's script asks the API and the channels, with the
+token that its user has signed in with (``static/session.js``). Only on a server without tokens does a page name
+channels itself.
+
+Nothing that a page shows can run as a script: the policy (Content-Security-Policy level 3, W3C) allows scripts and
+styles of this server only, none of them inline, and no string may become markup (Trusted Types).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Final
+
+import jinja2
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+
+from tricklecast.app.settings import Settings
+from tricklecast.app.web.assets import FOLDER, Assets
+from tricklecast.trickle import __version__
+from tricklecast.trickle.errors import InvalidChannelName
+from tricklecast.trickle.paths import parse_channel
+
+OPEN_PATHS: Final = ("/", "/publish", "/docs")
+OPEN_BELOW: Final = ("/static/", "/watch/")
+"""Paths of the pages and their files, which everybody may load, also where tokens are needed."""
+
+FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+_POLICY: Final = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "img-src": "'self' data: blob:",
+    "media-src": "'self' blob:",
+    "connect-src": "'self'",
+    "frame-src": "'self'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "frame-ancestors": "'none'",
+    "require-trusted-types-for": "'script'",
+    "trusted-types": "'none'",
+}
+
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(self), microphone=(self), display-capture=(self), geolocation=()",
+}
+
+Context = Callable[[Request], dict[str, Any]]
+"""Makes what a page's template shows of the server."""
+
+
+def is_open(path: str) -> bool:
+    """Whether everybody may load this path of the control plane, because it is a page or a file of one."""
+    return path in OPEN_PATHS or path.startswith(OPEN_BELOW)
+
+
+class Pages:
+    """Renders the pages.
+
+    Args:
+        settings: the server's.
+        has_tokens: whether clients of the API need one.
+    """
+
+    def __init__(self, settings: Settings, *, has_tokens: bool) -> None:
+        self.assets = Assets()
+        self._settings = settings
+        self._has_tokens = has_tokens
+
+    @cached_property
+    def _templates(self) -> jinja2.Environment:
+        return jinja2.Environment(
+            loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+
+    def render(self, template: str, policy: dict[str, str] | None = None, **context: Any) -> HTMLResponse:
+        """A page.
+
+        Args:
+            template: the name of a file in ``templates/``.
+            policy: directives that differ from those of every page; ``""`` leaves one out.
+            context: what the template shows.
+        """
+        settings = self._settings
+        # At an address of its own the control plane's pages read channels from the other port.
+        port = "" if settings.control_port is None else str(settings.port)
+        connect = f"'self' http://*:{port} https://*:{port}" if port else "'self'"
+        directives = {**_POLICY, "connect-src": connect, **(policy or {})}
+        html = self._templates.get_template(template).render(
+            static=f"/static/{self.assets.digest}",
+            version=__version__,
+            base=settings.base_path,
+            channels_port=port,
+            has_tokens=self._has_tokens,
+            **context,
+        )
+        csp = "; ".join(f"{name} {value}" for name, value in directives.items() if value)
+        return HTMLResponse(html, headers={**_HEADERS, "Content-Security-Policy": csp})
+
+
+def pages_router(settings: Settings, pages: Pages, dashboard: Context) -> APIRouter:
+    """The routes of the pages and their files.
+
+    Args:
+        settings: the server's.
+        pages: renders them.
+        dashboard: makes what the first view of the dashboard shows.
+    """
+    router = APIRouter(include_in_schema=False)
+    line = f"tricklecast: a segment is at {settings.base_path}/CHANNEL/SEQ; the control plane is described at /docs\n"
+
+    @router.head("/")
+    @router.get("/")
+    async def index(request: Request) -> Response:
+        if "text/html" not in request.headers.get("accept", ""):
+            return PlainTextResponse(line)  # for curl
+        return pages.render("dashboard.html", **dashboard(request))
+
+    @router.head("/watch/{channel}")
+    @router.get("/watch/{channel}")
+    async def watch(channel: str) -> Response:
+        try:
+            # Starlette has decoded the path; parse_channel would decode a percent sign in the name once more.
+            name = parse_channel(channel.replace("%", "%25"))
+        except InvalidChannelName as error:
+            raise HTTPException(400, str(error)) from None
+        # Any page may embed the player: it changes nothing on the server.
+        return pages.render("watch.html", {"frame-ancestors": "*"}, channel=name)
+
+    @router.head("/publish")
+    @router.get("/publish")
+    async def publish() -> Response:
+        return pages.render("publish.html")
+
+    @router.head("/docs")
+    @router.get("/docs")
+    async def docs() -> Response:
+        # Swagger UI makes markup of strings, which Trusted Types forbid, and styles inline.
+        loose = {"require-trusted-types-for": "", "trusted-types": "", "style-src": "'self' 'unsafe-inline'"}
+        return pages.render("docs.html", loose)
+
+    @router.head("/static/{digest}/{path:path}")
+    @router.get("/static/{digest}/{path:path}")
+    async def static(digest: str, path: str, request: Request) -> Response:
+        asset = pages.assets.find(path)
+        if asset is None:
+            raise HTTPException(404, "no such file")
+        headers = {
+            # A page of another release may still be open: it gets today's file, and does not keep it.
+            "Cache-Control": FOR_EVER if digest == pages.assets.digest else "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Vary": "Accept-Encoding",
+            "Content-Type": asset.media_type,
+        }
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(asset.compressed, headers={**headers, "Content-Encoding": "gzip"})
+        return Response(asset.content, headers=headers)
+
+    return router
