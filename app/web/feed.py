@@ -1,4 +1,4 @@
-"""The dashboard's feed: about once a second, what has changed on the server, computed and encoded once for all followers.
+"""The dashboard's feed: what has changed on the server, about once a second, made once for all followers.
 
 Rules kept here (docs/reference/dashboard-feed.md):
 
