@@ -195,9 +195,10 @@ def test_health(target: Target) -> None:
 
 def test_a_segment_is_closed(target: Target) -> None:
     """One that is being written closes as truncated, and its publisher is told; closing it again changes nothing."""
-    channel = target.channel("cut")
+    channel = target.channel("cut").create()
+    reader = channel.waiting(0)
     upload = channel.upload(0, b"half")
-    channel.read(0).gets(b"half")
+    assert (reader.head().status, reader.chunk()) == (200, b"half")
     for _ in range(2):
         closed = content(target.ask("DELETE", f"/api/v1/channels/{channel.name}/segments/0"))
         assert (closed["seq"], closed["state"], closed["size"]) == (0, "truncated", 4)
