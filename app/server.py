@@ -403,9 +403,13 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
         metrics_router(plane, log, access, bus),
     ]
     if settings.web:
-        pages = Pages(settings, has_tokens=access.protects or access.webhook is not None)
+        has_tokens = access.protects or access.webhook is not None
+        pages = Pages(settings, has_tokens=has_tokens)
         feed = Feed(plane, lambda: limits_in_use(plane, log, bus))
-        routers += [pages_router(settings, pages, lambda request: {}), feed_router(feed)]
+        routers.append(feed_router(feed))
+        routers.append(
+            pages_router(settings, pages, lambda _: {"has_reports": False, **({} if has_tokens else feed.first_view())})
+        )
     for router in routers:
         api.include_router(router)
     api.add_exception_handler(405, method_not_allowed(routers))

@@ -71,7 +71,7 @@ async def publish(bus: Bus, channels: int) -> None:
             writer = writers[at]
             if writer is not None:
                 writer.channel.finish(writer, (SEGMENT,), plane.clock())
-            answer = registry.reserve(f"camera/{at:04}", -1, owner, plane.clock(), content_type="video/mp2t")
+            answer = registry.reserve(f"camera-{at:04}", -1, owner, plane.clock(), content_type="video/mp2t")
             if not isinstance(answer, Writer):
                 return  # the server shuts down
             answer.channel.append(answer, (SEGMENT,), plane.clock())

@@ -23,6 +23,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +74,9 @@ STALLED_S: Final = 3.0
 IDLE_S: Final = 5.0
 """A channel without an open segment to which nothing was published for so long is idle: longer than the usual pause
 between two segments."""
+
+FIRST: Final = 200
+"""Channels that the page shows without its script."""
 
 SHOWN: Final = 12
 """Closed segments of each channel that a snapshot has."""
@@ -363,6 +367,31 @@ class Feed:
         self._task: asyncio.Task[None] | None = None
         self._snapshot: asyncio.Task[Frame] | None = None
 
+    def first_view(self) -> dict[str, Any]:
+        """What the page shows before its script runs: the first channels, by their names."""
+        plane, now = self.plane, self.plane.clock()
+        channels = [channel for name, channel in plane.registry.channels.items() if not is_reserved(name)]
+        rows = []
+        for channel in nsmallest(FIRST, channels, key=lambda channel: channel.name):
+            row = Row(0, channel)
+            row.describe(0.0)
+            told = row.look(now, math.inf, 0, now) or row.told
+            rows.append(
+                {
+                    "name": channel.name,
+                    "state": STATES[told[STATE]],
+                    "publisher": row.about[4],
+                    "readers": told[READERS],
+                    "segments": told[KEPT],
+                }
+            )
+        return {
+            "channels": rows,
+            "total": len(channels),
+            "readers": plane.registry.readers,
+            "connections": len(plane.connections),
+        }
+
     # For followers.
 
     def join(self) -> None:
@@ -370,7 +399,6 @@ class Feed:
         self.followers.take()
         if self._task is None:
             self._began = self.plane.clock()
-            self._process.cpu()
             self._lag_counts = list(self.plane.loop_lag.counts)
             self._task = asyncio.get_running_loop().create_task(self._run())
             self._task.add_done_callback(self._ended)

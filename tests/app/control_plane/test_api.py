@@ -195,7 +195,8 @@ def test_health(target: Target) -> None:
 
 def test_a_segment_is_closed(target: Target) -> None:
     """One that is being written closes as truncated, and its publisher is told; closing it again changes nothing."""
-    channel = target.channel("cut").create()
+    create(target, "cut")
+    channel = target.channel("cut")
     reader = channel.waiting(0)
     upload = channel.upload(0, b"half")
     assert (reader.head().status, reader.chunk()) == (200, b"half")
