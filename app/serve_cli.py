@@ -9,9 +9,12 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TextIO, get_args
+from urllib.parse import urlsplit
 
 import typer
 from pydantic.fields import FieldInfo
@@ -110,7 +113,8 @@ def _serve(config: Path | None, show_config: bool, quiet: bool, **values: Any) -
 
     # Among the lines of an access log on standard output the announcement would be no JSON.
     announce = _announce_on_stderr if loaded.settings.access_log == STDOUT else _announce_on_stdout
-    run(loaded.settings, announce, show=None if quiet or not _is_terminal(sys.stderr) else _show)
+    talks = not quiet and _is_terminal(sys.stderr)
+    run(loaded.settings, partial(_announce, announce, loaded.settings, talks), show=_show if talks else None)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
@@ -126,6 +130,15 @@ def _show(lines: list[str]) -> None:
         if lines and select.select([], [sys.stderr], [], 0)[1]:
             now = time.strftime("%H:%M:%S")
             os.write(sys.stderr.fileno(), "".join(f"{now} {line}\n" for line in lines).encode())
+
+
+def _announce(print_address: Callable[[str], None], settings: Settings, talks: bool, address: str) -> None:
+    """Print a listener's address, and on a terminal that of the web pages behind it."""
+    print_address(address)
+    url, _, is_of_control_plane = address.partition(" ")
+    if talks and settings.web and (settings.control_port is None or is_of_control_plane):
+        scheme, host = urlsplit(url)[:2]
+        sys.stderr.write(f"open {scheme}://{host}/ in a browser to see and publish channels\n")
 
 
 def _announce_on_stdout(address: str) -> None:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import jinja2
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
@@ -23,6 +22,9 @@ from tricklecast.app.web.assets import FOLDER, Assets
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import InvalidChannelName
 from tricklecast.trickle.paths import parse_channel
+
+if TYPE_CHECKING:
+    import jinja2
 
 OPEN_PATHS: Final = ("/", "/publish", "/docs")
 OPEN_BELOW: Final = ("/static/", "/watch/")
@@ -77,6 +79,8 @@ class Pages:
 
     @cached_property
     def _templates(self) -> jinja2.Environment:
+        import jinja2  # takes 40 ms, which the start of a server need not wait for
+
         return jinja2.Environment(
             loader=jinja2.FileSystemLoader(FOLDER / "templates"),
             autoescape=True,

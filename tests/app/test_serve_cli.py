@@ -7,6 +7,7 @@ import io
 import os
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -110,6 +111,34 @@ def test_clients_are_shown_on_a_terminal(
     monkeypatch.setattr("sys.stderr", Screen(terminal))
     serve(config=None, show_config=False, quiet=quiet)
     assert [show is not None for show in asked] == [terminal and not quiet]
+
+
+@pytest.mark.parametrize(
+    ("settings", "announced", "shown"),
+    [
+        ({}, ["http://127.0.0.1:2939/trickle"], "http://127.0.0.1:2939/"),
+        (
+            {"control_port": "81"},
+            ["http://127.0.0.1:2939/trickle", "http://127.0.0.1:81 (control plane)"],
+            "http://127.0.0.1:81/",
+        ),
+        ({"web": False}, ["http://127.0.0.1:2939/trickle"], None),
+    ],
+)
+def test_a_terminal_is_told_where_the_web_pages_are(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], announced: list[str], shown: str | None
+) -> None:
+    """They are on the control plane; standard output has nothing but the listeners' addresses."""
+    out, screen = io.StringIO(), Screen(terminal=True)
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr(
+        "tricklecast.app.server.serve", lambda settings, announce, show: [announce(line) for line in announced]
+    )
+    serve(config=None, show_config=False, quiet=False, **settings)
+    assert out.getvalue().splitlines() == [f"tricklecast is listening on {line}" for line in announced]
+    lines = [f"open {shown} in a browser to see and publish channels"] if shown else []
+    assert screen.getvalue().splitlines() == lines
 
 
 def test_a_stopped_terminal_does_not_stop_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import playwright
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.support.browser import Watched
 from tests.support.server import RunningServer, serve
-from tests.web.conftest import Watched
 from tricklecast.app.web.assets import FOLDER
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,37 @@
+"""Nobody is kept out of the pages: axe-core finds no violation of WCAG 2.2, level AA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from tests.support.browser import Watched, barriers
+from tests.support.server import RunningServer, serve
+
+LOOKS = {"light": (1280, 800), "dark": (390, 844)}
+"""The colour scheme, and the size of a wide window or a telephone."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server with a channel of messages and one of unknown bytes."""
+    with serve() as running:
+        for name, content_type in (("messages", "application/json"), ("bytes", "application/octet-stream")):
+            url = f"{running.base}/{name}"
+            httpx.post(url, headers={"Expect-Content": content_type}).raise_for_status()
+            httpx.post(f"{url}/0", content=b'{"hello": 1}').raise_for_status()
+        yield running
+
+
+@pytest.mark.parametrize("scheme", LOOKS)
+@pytest.mark.parametrize("path", ["/", "/publish", "/watch/messages", "/watch/bytes", "/watch/none"])
+def test_a_page_can_be_used_by_all(server: RunningServer, tabs: Callable[..., Watched], path: str, scheme: str) -> None:
+    """In light and dark colours, on a wide window and on a telephone, which need not scroll sideways."""
+    width, height = LOOKS[scheme]
+    tab = tabs(viewport={"width": width, "height": height}, color_scheme=scheme)
+    tab.expected += ["404"]  # the channel that does not exist
+    page = tab.open(server.url + path)
+    assert barriers(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
