@@ -136,7 +136,7 @@ export class Detail {
     this._set("window", limits ? `${count(channel.kept)} of ${count(limits.segments)} segments, `
       + `${bytes(channel.keptBytes)} of ${bytes(limits.bytes)} (${percent(channel.fill(model.server))})` : "–");
     this._set("type", channel.type ? plain(channel.type) : "not known yet");
-    this._set("created", `${time(channel.created)}, ${duration(1000 * (model.server.time - channel.created))} ago`);
+    this._set("created", `${time(channel.created)}, ${duration(1000 * Math.max(0, Math.round(model.server.time - channel.created)))} ago`);
     this._set("epoch", count(channel.epoch));
     this._draw(channel);
   }

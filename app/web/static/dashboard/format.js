@@ -36,7 +36,7 @@ export function duration(value) {
   if (value == null) return "–";
   if (value < 1000) return `${value < 10 && value % 1 ? value.toFixed(1) : Math.round(value)} ms`;
   const seconds = value / 1000;
-  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  if (seconds < 60) return `${seconds % 1 ? seconds.toFixed(seconds < 10 ? 2 : 1) : seconds} s`;
   const minutes = Math.floor(seconds / 60);
   if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
   const hours = Math.floor(minutes / 60);

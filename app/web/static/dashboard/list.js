@@ -134,8 +134,15 @@ export class List {
     return parseFloat(getComputedStyle(this.box).getPropertyValue("--row")) || 44;
   }
 
+  /** Make room for all rows, of which few are there. */
+  _stretch() {
+    const height = `${this.shown.length * (this._height ?? this.rowHeight)}px`;
+    if (this.spacer.style.height !== height) this.spacer.style.height = height;
+  }
+
   _measure() {
     this._height = this.rowHeight;
+    this._stretch();
     this._view = this.scroller.clientHeight - this.header.offsetHeight;
     const first = this.rows[0];
     if (first) {
@@ -193,8 +200,7 @@ export class List {
         }
       }
       this.shown = sorted(found, column, falls, model);
-      const height = `${this.shown.length * (this._height ?? this.rowHeight)}px`;
-      if (this.spacer.style.height !== height) this.spacer.style.height = height;
+      this._stretch();
       this.scroller.setAttribute("aria-rowcount", String(this.shown.length + 1));
     }
     this.draw();

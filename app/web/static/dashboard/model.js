@@ -246,10 +246,13 @@ export class Model {
       if (channel && this.byName.get(channel.name) === channel) this.byName.delete(channel.name);
       this.changes++;
     }
-    for (const channel of this.channels.values()) channel.tick();
-    this.cpu.push(this.server.cpu ?? 0);
-    this.received.push(this.server.bytes_in ?? 0);
-    this.sent.push(this.server.bytes_out ?? 0);
+    if (!whole) {
+      // A snapshot may be of the feed's first moment, when no rate is known yet.
+      for (const channel of this.channels.values()) channel.tick();
+      this.cpu.push(this.server.cpu ?? 0);
+      this.received.push(this.server.bytes_in ?? 0);
+      this.sent.push(this.server.bytes_out ?? 0);
+    }
     this.events.unshift(...frame.events.reverse());
     this.events.length = Math.min(this.events.length, EVENTS);
     return { restarted };

@@ -236,4 +236,4 @@ export class Strip {
 }
 
 /** @param {string} name */
-const limitName = (name) => (name === "total_bytes" ? "segment memory" : name.replaceAll("_", " "));
+const limitName = (name) => (name === "total_bytes" ? "memory" : name.replaceAll("_", " "));
