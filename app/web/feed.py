@@ -341,11 +341,11 @@ class Feed:
     """Makes the frames while somebody follows.
 
     Args:
-        plane: the data plane, whose witness its events become.
-        uses: the limits of the server and their use.
+        plane: the data plane, whose witness it becomes.
+        uses: the limits of the server and their use, its own followers left out.
 
     Attributes:
-        events: the newest ones. followers: requests that follow. frame: the newest one.
+        events: the newest ones; note: adds one. followers: requests that follow. frame: the newest one.
         snapshots: how many were made.
     """
 
@@ -354,7 +354,8 @@ class Feed:
         self.followers = Capacity(MAX_FOLLOWERS)
         self.events = Events(plane.clock, plane.wall_us)
         self.events.listen(plane.registry.journal)
-        plane.witness = self.events
+        self.note = self.events.note
+        plane.witness = self
         self.frame: Frame | None = None
         self.snapshots = 0
         self._uses = uses
@@ -572,7 +573,10 @@ class Feed:
             "dashboards": self.followers.used,
             "bytes_in": received,
             "bytes_out": sent,
-            "limits": [[use.limit, use.used, use.most, use.joinable is not False] for use in self._uses()],
+            "limits": [
+                [use.limit, use.used, use.most, use.joinable is not False]
+                for use in [*self._uses(), Use("dashboards", self.followers.limit, self.followers.used)]
+            ],
             "counters": {
                 "requests": requests,
                 "refused": refused,
