@@ -55,7 +55,7 @@ export function copyLine(title, text) {
     setTimeout(() => button.replaceChildren(icon("copy")), 1500);
   });
   return element("div", { className: "copy-line" },
-    element("span", { className: "faint" }, title), element("code", {}, text), button, said);
+    element("span", { className: "faint" }, title), element("code", { tabIndex: 0 }, text), button, said);
 }
 
 /** @param {string} text */
