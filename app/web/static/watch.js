@@ -1,5 +1,6 @@
 /** The page of one channel: plays its media at the live edge, or shows its messages. */
 
+import { copyable } from "./copyable.js";
 import { byId, channel, channelUrl, element, icon, signIn, token } from "./session.js";
 import { containerOf, joined } from "./media/containers.js";
 import { LiveEdge } from "./media/live.js";
@@ -394,23 +395,6 @@ function stir() {
 }
 
 // Below the stage.
-
-/**
- * A line of text with a button that copies it.
- * @param {string} name
- * @param {string} text
- */
-function copyable(name, text) {
-  const button = element("button", { type: "button", "aria-label": `Copy: ${name}` }, icon("copy"), "Copy");
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(text).then(
-      () => button.replaceChildren(icon("check"), "Copied"),
-      () => button.replaceChildren("Select it and copy"),
-    );
-    setTimeout(() => button.replaceChildren(icon("copy"), "Copy"), 2000);
-  });
-  return [element("dt", {}, name), element("dd", {}, element("code", { tabIndex: 0 }, text), button)];
-}
 
 function showLinks() {
   const page = `${location.origin}/watch/${encodeURIComponent(channel)}`;

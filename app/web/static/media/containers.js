@@ -246,6 +246,35 @@ export function readMp4Times(head, tracks) {
   return null;
 }
 
+/**
+ * Whether the pictures of an MP4 fragment begin with a keyframe (flags of `trun`, `tfhd`: 8.8.8, 8.8.3.1); a fragment of
+ * sound alone begins everywhere.
+ * @param {Uint8Array} data
+ * @param {Track[]} tracks
+ */
+export function startsWithKeyframe(data, tracks) {
+  const view = viewOf(data);
+  for (const moof of boxes(data)) {
+    if (moof.type !== "moof") continue;
+    for (const traf of boxes(data, moof.body, moof.end)) {
+      const tfhd = traf.type === "traf" ? child(data, traf, "tfhd") : null;
+      const trun = traf.type === "traf" ? child(data, traf, "trun") : null;
+      if (!tfhd || !trun) continue;
+      const id = view.getUint32(tfhd.body + 4);
+      if (!tracks.some((track) => track.id === id && track.kind === "video")) continue;
+      const has = view.getUint32(trun.body) & 0xffffff;
+      const first = trun.body + 8 + (has & 0x1 ? 4 : 0);
+      const given = view.getUint32(tfhd.body) & 0xffffff;
+      const defaults = tfhd.body + 8 + [0x1, 0x2, 0x8, 0x10].reduce((sum, flag) => sum + (given & flag ? (flag === 1 ? 8 : 4) : 0), 0);
+      let flags = given & 0x20 ? view.getUint32(defaults) : 0;
+      if (has & 0x4) flags = view.getUint32(first);
+      else if (has & 0x400) flags = view.getUint32(first + (has & 0x100 ? 4 : 0) + (has & 0x200 ? 4 : 0));
+      return !(flags & 0x10000);
+    }
+  }
+  return true;
+}
+
 /** @param {bigint} ntp 64 bits: seconds, which wrap in 2036, and a binary fraction (RFC 4330, section 3) */
 function ntpMs(ntp) {
   let seconds = Number(ntp >> 32n);
