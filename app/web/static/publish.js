@@ -1,6 +1,7 @@
 /** The page that publishes the camera, the screen or a test picture to a channel. */
 
 import { copyable } from "./copyable.js";
+import { codecNames } from "./media/containers.js";
 import { Mp4Cutter, WebmCutter } from "./media/cutter.js";
 import { TestPicture } from "./media/picture.js";
 import { letters, Publisher } from "./media/publisher.js";
@@ -147,6 +148,7 @@ async function publish(wanted, stream, picture) {
   byId("nothing").hidden = true;
   byId("on-air").hidden = false;
   byId("stop").hidden = false;
+  byId("watch").hidden = false;
   byId("start").hidden = true;
   byId("sent").hidden = false;
   showLinks(wanted.name, url);
@@ -169,6 +171,7 @@ async function finish(ended) {
   byId("nothing").hidden = false;
   byId("on-air").hidden = true;
   byId("stop").hidden = true;
+  byId("watch").hidden = true;
   byId("start").hidden = false;
   byId("others").hidden = true;
   busy(false);
@@ -243,7 +246,7 @@ function update() {
     ["Sent", `${publisher.sent} segments`],
     ["Bitrate", bits >= 1e6 ? `${(bits / 1e6).toFixed(1)} Mbit/s` : `${Math.round(bits / 1000)} kbit/s`],
     ["Picture", settings?.width ? `${settings.width} × ${settings.height}` : "none"],
-    ["Codecs", /codecs="?([^"]+)/.exec(recorder.mimeType)?.[1] ?? recorder.mimeType],
+    ["Codecs", codecNames(recorder.mimeType) || recorder.mimeType],
     ["Waiting", publisher.queue.length ? `${publisher.queue.length} segments` : "nothing", publisher.queue.length > 3],
     ["Round trip", Number.isNaN(publisher.roundTripMs) ? "–" : `${Math.round(publisher.roundTripMs)} ms`],
     ["Dropped", String(publisher.dropped), publisher.dropped > 0],

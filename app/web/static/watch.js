@@ -112,6 +112,7 @@ async function consume(source) {
         if (sink instanceof Messages) sink.note(`${event.to - event.from} segments are missing from ${event.from} on`);
         break;
       case "wait":
+        if (event.why === "ended" && sink && !(sink instanceof Messages)) sink.finish();
         wait(event);
         break;
       default:
@@ -254,24 +255,21 @@ function update() {
     byId("messages-state").textContent = trouble.title || `${stopped}${messages.count} messages`;
     return;
   }
-  const isDry = player.readyState < 3;
-  const quiet = now - lastChunkAt > QUIET_MS;
-  const said = trouble.title
-    ? trouble
-    : quiet && lastChunkAt
+  const isDry = player.readyState < 3 || player.ended;
+  const isQuiet = lastChunkAt > 0 && now - lastChunkAt > QUIET_MS;
+  const said =
+    isQuiet && !trouble.title
       ? { title: "Waiting for the publisher", text: "Nothing new has come for a while.", busy: true }
-      : { title: "", text: "", busy: true };
-  firstFrame ||= player.readyState >= 2 && Boolean(edge.ahead || player.currentTime);
+      : trouble;
+  firstFrame ||= player.readyState >= 2;
+  const playing = !edge.paused && firstFrame && !isDry;
   const state = byId("state");
-  // A short stall needs no words; what has been said stays until there is a picture.
-  state.hidden = !edge.paused && !isDry ? true : firstFrame && !said.title;
-  if (edge.paused && firstFrame) state.hidden = true;
+  // A short stall needs no words, and what plays none.
+  state.hidden = playing || edge.paused || (firstFrame && !said.title);
   state.classList.toggle("busy", said.busy);
   setText("state-title", said.title);
   setText("state-text", said.text);
-  const soundOnly = firstFrame && !player.videoWidth;
-  byId("sound-only").hidden = !soundOnly;
-  const playing = !edge.paused && !isDry;
+  byId("sound-only").hidden = !firstFrame || player.videoWidth > 0;
   const late = latency();
   byId("live").classList.toggle("on", playing);
   setText("live-text", playing ? (late === null ? "Live" : `Live · ${duration(late)}`) : edge.paused ? "Go to live" : "Waiting");

@@ -78,6 +78,34 @@ function looksLikeText(head) {
   }
 }
 
+const CODEC_NAMES = /** @type {Record<string, string>} */ ({
+  avc1: "H.264",
+  avc3: "H.264",
+  hvc1: "H.265",
+  hev1: "H.265",
+  av01: "AV1",
+  vp09: "VP9",
+  vp9: "VP9",
+  vp8: "VP8",
+  mp4a: "AAC",
+  opus: "Opus",
+  flac: "FLAC",
+  mp3: "MP3",
+  vorbis: "Vorbis",
+});
+
+/**
+ * The codecs of a media type, as people call them.
+ * @param {string} mime such as `video/mp4; codecs="avc1.64001f,opus"`
+ */
+export function codecNames(mime) {
+  const codecs = /codecs="?([^"]+)/.exec(mime)?.[1] ?? "";
+  return codecs
+    .split(",")
+    .map((codec) => CODEC_NAMES[codec.trim().split(".")[0] ?? ""] ?? codec.trim())
+    .join(", ");
+}
+
 // MP4 (ISO/IEC 14496-12).
 
 /**
@@ -247,32 +275,67 @@ export function readMp4Times(head, tracks) {
 }
 
 /**
- * Whether the pictures of an MP4 fragment begin with a keyframe (flags of `trun`, `tfhd`: 8.8.8, 8.8.3.1); a fragment of
- * sound alone begins everywhere.
+ * The runs of samples (`trun`, 8.8.8) of an MP4 fragment. `defaultFlags`: of a sample that has none of its own; `first`:
+ * where the first sample stands, `size`: bytes of each.
  * @param {Uint8Array} data
  * @param {Track[]} tracks
  */
-export function startsWithKeyframe(data, tracks) {
+function* runs(data, tracks) {
   const view = viewOf(data);
   for (const moof of boxes(data)) {
     if (moof.type !== "moof") continue;
     for (const traf of boxes(data, moof.body, moof.end)) {
       const tfhd = traf.type === "traf" ? child(data, traf, "tfhd") : null;
       const trun = traf.type === "traf" ? child(data, traf, "trun") : null;
-      if (!tfhd || !trun) continue;
-      const id = view.getUint32(tfhd.body + 4);
-      if (!tracks.some((track) => track.id === id && track.kind === "video")) continue;
-      const has = view.getUint32(trun.body) & 0xffffff;
-      const first = trun.body + 8 + (has & 0x1 ? 4 : 0);
-      const given = view.getUint32(tfhd.body) & 0xffffff;
-      const defaults = tfhd.body + 8 + [0x1, 0x2, 0x8, 0x10].reduce((sum, flag) => sum + (given & flag ? (flag === 1 ? 8 : 4) : 0), 0);
-      let flags = given & 0x20 ? view.getUint32(defaults) : 0;
-      if (has & 0x4) flags = view.getUint32(first);
-      else if (has & 0x400) flags = view.getUint32(first + (has & 0x100 ? 4 : 0) + (has & 0x200 ? 4 : 0));
-      return !(flags & 0x10000);
+      const track = tfhd && tracks.find(({ id }) => id === view.getUint32(tfhd.body + 4));
+      if (!tfhd || !trun || !track) continue;
+      const given = view.getUint32(tfhd.body);
+      // Before the default flags stand an offset of 8 bytes, and three numbers of 4.
+      const before = (given & 0x1 ? 8 : 0) + (given & 0x2 ? 4 : 0) + (given & 0x8 ? 4 : 0) + (given & 0x10 ? 4 : 0);
+      const has = view.getUint32(trun.body);
+      const size = [0x100, 0x200, 0x400, 0x800].reduce((sum, flag) => sum + (has & flag ? 4 : 0), 0);
+      yield {
+        track,
+        has,
+        count: view.getUint32(trun.body + 4),
+        defaultFlags: given & 0x20 ? view.getUint32(tfhd.body + 8 + before) : 0,
+        first: trun.body + 8 + (has & 0x1 ? 4 : 0) + (has & 0x4 ? 4 : 0),
+        size,
+      };
     }
   }
+}
+
+/**
+ * Whether the pictures of an MP4 fragment begin with a keyframe (8.8.3.1); a fragment of sound alone begins everywhere.
+ * @param {Uint8Array} data
+ * @param {Track[]} tracks
+ */
+export function startsWithKeyframe(data, tracks) {
+  const view = viewOf(data);
+  for (const { track, has, first, defaultFlags } of runs(data, tracks)) {
+    if (track.kind !== "video") continue;
+    let flags = defaultFlags;
+    if (has & 0x4) flags = view.getUint32(first - 4);
+    else if (has & 0x400) flags = view.getUint32(first + (has & 0x100 ? 4 : 0) + (has & 0x200 ? 4 : 0));
+    return !(flags & 0x10000);
+  }
   return true;
+}
+
+/**
+ * Give the last sound of an MP4 fragment the duration of the one before it. Chromium's recorder writes a third of it, and
+ * its player then takes the next fragment for a leap in time, and drops the pictures up to the next keyframe.
+ * @param {Uint8Array} data changed in place
+ * @param {Track[]} tracks
+ */
+export function mendLastDuration(data, tracks) {
+  const view = viewOf(data);
+  for (const { track, has, count, first, size } of runs(data, tracks)) {
+    if (track.kind !== "audio" || !(has & 0x100) || count < 2) continue;
+    const last = first + (count - 1) * size;
+    view.setUint32(last, Math.max(view.getUint32(last), view.getUint32(last - size)));
+  }
 }
 
 /** @param {bigint} ntp 64 bits: seconds, which wrap in 2036, and a binary fraction (RFC 4330, section 3) */

@@ -6,7 +6,7 @@
  * or one Cluster for each keyframe.
  */
 
-import { boxes, CLUSTER, elements, joined, readMp4Init, readMp4Times, startsWithKeyframe } from "./containers.js";
+import { boxes, CLUSTER, elements, joined, mendLastDuration, readMp4Init, readMp4Times, startsWithKeyframe } from "./containers.js";
 
 const NTP_EPOCH_S = 2_208_988_800;
 
@@ -74,6 +74,7 @@ export class Mp4Cutter {
     // The recorder writes a fragment when its last picture is there; it is about as long as the one before.
     this.originMs = Math.min(this.originMs, nowMs - 1000 * (2 * startS - this.startS));
     this.startS = startS;
+    mendLastDuration(data, this.tracks);
     const begins = startsWithKeyframe(data, this.tracks);
     this.oneEach &&= begins;
     const segments = begins ? this.end() : [];

@@ -171,7 +171,8 @@ export class LiveEdge {
     }
     this.end = end;
     if (this.paused || video.seeking) return;
-    if (video.paused) this.play();
+    // At the end of a channel, to play would begin with the oldest picture that is kept.
+    if (video.paused && !video.ended) this.play();
     // A hole, after a gap in the channel: nothing comes into it any more.
     if (last > 0 && video.readyState < 3 && video.currentTime < buffered.start(last)) {
       video.currentTime = buffered.start(last);

@@ -95,6 +95,11 @@ export class MseSink {
     this.broken = true;
   }
 
+  /** The channel has ended: the browser need not wait for more, and shows the last pictures. */
+  finish() {
+    if (this.source?.readyState === "open" && !this.buffer?.updating) this.source.endOfStream();
+  }
+
   /** When the picture that is shown was made, in milliseconds since 1970; null if the media does not tell. */
   get producerMs() {
     return this.clock.at(this.video.currentTime);
@@ -121,6 +126,8 @@ export class MseSink {
     if (!this.buffer || this.video.error || kinds(tracks) !== kinds(this.tracks)) {
       await this.open(mime);
     } else if (this.broken) {
+      // A source that was ended opens again, which `abort` needs.
+      this.buffer.timestampOffset += 0;
       // What is left of a box that broke off must not be read as the beginning of the next one.
       this.buffer.abort();
     }
@@ -169,7 +176,8 @@ export class MseSink {
    */
   async append(data) {
     const { buffer } = this;
-    if (!buffer || this.source?.readyState !== "open") return;
+    const { source } = this;
+    if (!buffer || !source || source.readyState === "closed") return;
     for (let attempt = 1; ; attempt += 1) {
       try {
         buffer.appendBuffer(/** @type {Uint8Array<ArrayBuffer>} */ (data));
@@ -181,6 +189,8 @@ export class MseSink {
       }
     }
     await idle(buffer);
+    // It may have been ended, which gave it a duration.
+    if (source.readyState === "open" && source.duration !== Infinity) source.duration = Infinity;
     const { buffered } = buffer;
     if (buffered.length && this.video.currentTime - buffered.start(0) > KEPT_S + TRIM_S) await this.trim(KEPT_S);
   }

@@ -101,6 +101,8 @@ export class TsSink {
     this.destroy();
   }
 
+  finish() {}
+
   get producerMs() {
     return this.clock.at(this.video.currentTime);
   }
