@@ -31,7 +31,13 @@ MAX_LINES: Final = 10
 MAX_CONNECTIONS: Final = 2000
 """With more connections, or more clients, the walk would take more than a millisecond: then only channels are shown."""
 
-_ROLES: Final[dict[str | None, str]] = {Op.READ: "reader", Op.PUBLISH: "publisher"}
+_ROLES: Final[dict[str | None, str]] = {
+    Op.READ: "reader",
+    Op.STREAM: "reader",
+    Op.PLAYLIST: "reader",
+    Op.HLS: "reader",
+    Op.PUBLISH: "publisher",
+}
 
 
 class Client(NamedTuple):

@@ -221,6 +221,10 @@ class PlaneMetrics(Collector):
         yield _counter("guard_holds", "Answers that the storm guard held back.", plane.holds)
         yield _counter("guard_held_seconds", "For how long it held them back, altogether.", plane.held_us / 1e6)
         yield _counter("guard_unheld", "Answers that it let go, since it held too many.", plane.unheld)
+        streamed = {str(what): float(n) for what, n in plane.streamed.items()}
+        yield _counters(
+            "stream_segments", "Segments that streams have come to, by what became of them.", "outcome", streamed
+        )
         yield _counter("received_bytes", "Body bytes published.", plane.bytes_in)
         yield _counter("sent_bytes", "Body bytes delivered.", plane.bytes_out)
 

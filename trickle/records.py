@@ -26,6 +26,9 @@ class Op(StrEnum):
     PUBLISH = "publish"
     READ = "read"
     NEXT = "next"
+    STREAM = "stream"
+    PLAYLIST = "playlist"
+    HLS = "hls"
     CREATE = "create"
     DELETE = "delete"
     CLOSE_SEGMENT = "close_segment"
@@ -113,7 +116,8 @@ class AccessRecord:
         attempt: 1 for an original request, 2 for its first retry, ... as the client says.
         retry_after_ms: how long the client was told to wait; guard_ms: how long it was held back.
         trace: W3C trace id, if the client sent one.
-        detail: more about an event, about why a client was cut off, or about the client that published already.
+        detail: more about an event, about why a client was cut off, about the client that published already, or about
+            the segments of a stream.
     """
 
     ts_us: int

@@ -23,6 +23,13 @@ CHANGEFEED: Final = "_changes"
 NEXT_ROUTE: Final = "next"
 """``GET /{channel}/next`` answers the head as text."""
 
+STREAM_ROUTE: Final = "stream"
+"""``GET /{channel}/stream`` answers all segments, one after the other, in one response."""
+
+PLAYLIST_ROUTE: Final = "index.m3u8"
+HLS_ROUTE: Final = "hls"
+"""``GET /{channel}/index.m3u8`` answers an HLS playlist, whose media are at ``/{channel}/hls/...``."""
+
 SEQ_NEXT: Final = -1
 """Asked of a GET: the head. Asked of a POST: the first free seq at or after the head."""
 
@@ -41,6 +48,8 @@ SIZE: Final = "Lp-Trickle-Size"
 EPOCH: Final = "Lp-Trickle-Epoch"
 CLOSED: Final = "Lp-Trickle-Closed"
 TRUNCATED: Final = "Lp-Trickle-Truncated"
+GAPS: Final = "Lp-Trickle-Gaps"
+"""Of a stream: how many segments were left out or cut short."""
 LIFE: Final = "Lp-Trickle-Life"
 DURABILITY: Final = "Lp-Trickle-Durability"
 PUBLISHER: Final = "Lp-Trickle-Publisher"
@@ -145,6 +154,7 @@ class Status(IntEnum):
     CONFLICT = 409
     TOO_LARGE = 413
     URI_TOO_LONG = 414
+    UNSUPPORTED = 415
     TOO_MANY_REQUESTS = 429
     HEADERS_TOO_LARGE = 431
     SEQ_MISSING = 470
@@ -167,6 +177,7 @@ PHRASES: Final[dict[int, str]] = {
     Status.CONFLICT: "Conflict",
     Status.TOO_LARGE: "Content Too Large",
     Status.URI_TOO_LONG: "URI Too Long",
+    Status.UNSUPPORTED: "Unsupported Media Type",
     Status.TOO_MANY_REQUESTS: "Too Many Requests",
     Status.HEADERS_TOO_LARGE: "Request Header Fields Too Large",
     Status.SEQ_MISSING: "Segment Not Found",

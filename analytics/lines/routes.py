@@ -6,7 +6,7 @@ from typing import Final
 
 from tricklecast.analytics.lines.dialect import text
 from tricklecast.trickle.records import Op
-from tricklecast.trickle.wire import CHANGEFEED, NEXT_ROUTE, SEQ_NEXT
+from tricklecast.trickle.wire import CHANGEFEED, HLS_ROUTE, NEXT_ROUTE, PLAYLIST_ROUTE, SEQ_NEXT, STREAM_ROUTE
 
 CONTROL_PLANE: Final = (
     "api",
@@ -73,10 +73,17 @@ def _cases(ops: dict[str, Op]) -> str:
 
 def _op() -> str:
     return f"""CASE WHEN r_tail IS NULL THEN CASE {_cases(_CHANNEL)} END
-        WHEN r_tail = '{NEXT_ROUTE}' THEN CASE WHEN method IN ('GET', 'HEAD') THEN '{Op.NEXT}' END
+        WHEN r_tail = '{NEXT_ROUTE}' THEN {_if_read(Op.NEXT)}
+        WHEN r_tail = '{STREAM_ROUTE}' THEN {_if_read(Op.STREAM)}
+        WHEN r_tail = '{PLAYLIST_ROUTE}' THEN {_if_read(Op.PLAYLIST)}
+        WHEN left(r_tail, {len(HLS_ROUTE) + 1}) = '{HLS_ROUTE}/' THEN {_if_read(Op.HLS)}
         WHEN instr(r_tail, '/') > 0 THEN NULL
         WHEN r_decoded = '{CHANGEFEED}' AND r_number IS NOT NULL AND method IN ('GET', 'HEAD') THEN '{Op.CHANGES}'
         ELSE CASE {_cases(_SEGMENT)} END END"""
+
+
+def _if_read(op: Op) -> str:
+    return f"CASE WHEN method IN ('GET', 'HEAD') THEN '{op}' END"
 
 
 def _allowed() -> str:

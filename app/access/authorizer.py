@@ -41,6 +41,9 @@ OPERATIONS: Final[Mapping[Op, str]] = {
     Op.CLOSE_SEGMENT: "publish",
     Op.READ: "subscribe",
     Op.CHANGES: "subscribe",
+    Op.STREAM: "subscribe",
+    Op.PLAYLIST: "subscribe",
+    Op.HLS: "subscribe",
     Op.NEXT: "next",
     Op.DELETE: "delete",
 }

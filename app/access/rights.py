@@ -39,6 +39,9 @@ class Right(StrEnum):
 RIGHTS_OF_OP: Final[Mapping[Op, tuple[Right, ...]]] = {
     Op.READ: (Right.SUBSCRIBE,),
     Op.CHANGES: (Right.SUBSCRIBE,),
+    Op.STREAM: (Right.SUBSCRIBE,),
+    Op.PLAYLIST: (Right.SUBSCRIBE,),
+    Op.HLS: (Right.SUBSCRIBE,),
     # A publisher asks for its position before it publishes.
     Op.NEXT: (Right.SUBSCRIBE, Right.PUBLISH),
     Op.PUBLISH: (Right.PUBLISH,),

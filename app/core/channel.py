@@ -245,6 +245,15 @@ class Channel:
             return Wait(self, self._create(seq), head)
         return Ahead(seq, head, self.earliest, self.life)
 
+    def after(self, seq: int) -> tuple[Serve | Wait | Ahead | Ended, int]:
+        """What a reader of a segment that has closed reads next, and how many segments between cannot be had."""
+        missed = 0
+        found = self.resolve(seq + 1)
+        while isinstance(found, Gone):
+            missed += found.following - found.seq
+            found = self.resolve(found.following)
+        return found, missed
+
     def _following(self, seq: int) -> int:
         """The lowest seq above this one that can be read or waited for."""
         live = min((at for at in self.segments if at > seq), default=self.next_seq)

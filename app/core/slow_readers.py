@@ -78,7 +78,8 @@ class Timelines:
         for segment in segments:
             marks = self._marks[segment] = before.get(segment) or deque()
             if not marks or segment.size > marks[-1][1]:
-                marks.append((now, segment.size))
+                # A reader may come to a segment that has been closed for long: a stream does.
+                marks.append((now if segment.closed_at is None else min(now, segment.closed_at), segment.size))
             while len(marks) > 1 and now - marks[1][0] >= self._limit_s:
                 marks.popleft()
 

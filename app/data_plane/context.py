@@ -26,6 +26,7 @@ from tricklecast.app.data_plane.client_address import Network, TrustedProxies
 from tricklecast.app.data_plane.cors import ANY, Cors
 from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.pacing import Pacing
+from tricklecast.app.data_plane.packaging import Packagers
 from tricklecast.app.data_plane.request import Record
 from tricklecast.app.data_plane.routing import Router
 from tricklecast.app.data_plane.scheduling import SlowPeers, Timed, Timeouts, Turns, gone
@@ -81,8 +82,20 @@ class ParkedFor(StrEnum):
     """The storm guard's delay."""
     OVERTAKEN = "overtaken"
     """The POSTs of the seqs below its own, which it has overtaken."""
+    PLAYLIST = "playlist"
+    """Something new in an HLS playlist."""
     AUTHORIZATION = "authorization"
     """The answer of a key server or a webhook."""
+
+
+class Streamed(StrEnum):
+    """What became of a segment that a stream has come to."""
+
+    WHOLE = "whole"
+    CUT_SHORT = "cut_short"
+    """It was truncated."""
+    LEFT_OUT = "left_out"
+    """Nobody wrote it, or it had left the window."""
 
 
 class Connected(Timed, Protocol):
@@ -146,7 +159,7 @@ class DataPlane:
         authorizer: decides which request may do what; ``None``: every request may do everything.
 
     Attributes:
-        turns, timeouts, slow_peers, pacing: the schedulers.
+        turns, timeouts, slow_peers, pacing: the schedulers. packagers: what HLS makes of channels.
         connections: all that are open. surplus: those beyond a limit, oldest first.
         handshakes: TLS handshakes that are under way. failed_handshakes: how many have failed.
         admission: decides about connections, and about requests of each client. proxies: those that are believed.
@@ -158,7 +171,7 @@ class DataPlane:
         exchanges: ended ones, counted by (op, status, reason). latencies: how long they took.
         faults: faults of the server that an exchange, or a connection, met.
         loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
-        bytes_in, bytes_out: body bytes of segment routes.
+        bytes_in, bytes_out: body bytes of segment routes. streamed: segments of streams, by what became of them.
         expiring: connections whose exchange ends when its token expires, and when that is.
         common: ``date`` and ``server`` as header lines.
         durability: storage, if there is any. The caller sets it.
@@ -193,6 +206,7 @@ class DataPlane:
             lambda: self.clock(), lag_bytes=options.reader_lag_bytes, lag_s=options.reader_lag_s
         )
         self.pacing = Pacing(options.publisher_wait_s, self.fault)
+        self.packagers = Packagers(registry, lambda: self.wall_us(), lambda: self.clock(), self._soon)
         self.connection_numbers: Iterator[int] = count(1)
         self.connections: set[Connected] = set()
         self.surplus: dict[Connected, None] = {}
@@ -215,6 +229,7 @@ class DataPlane:
         self.loop_lag = Histogram()
         self.bytes_in = 0
         self.bytes_out = 0
+        self.streamed = dict.fromkeys(Streamed, 0)
         self._date = 0
         self.common = b""
         self._set_date()
@@ -297,6 +312,7 @@ class DataPlane:
             ("timeouts", lambda: self.timeouts.expire(now)),
             ("slow peers", lambda: self.slow_peers.expire(now, self.turns)),
             ("pacing", self.pacing.expire),
+            ("playlists", lambda: self.packagers.expire(now)),
             ("expired tokens", self._end_expired),
             ("closed connections", self._forget_gone),
             ("storm guard", lambda: None if self.guard is None else self.guard.expire(now)),
@@ -317,6 +333,16 @@ class DataPlane:
                 connection.abort()
             else:
                 connection.close()
+
+    def _soon(self, function: Callable[[], None]) -> None:
+        """Call a function in a later turn of the event loop."""
+        asyncio.get_running_loop().call_soon(self._call, function)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception as error:
+            self.fault("while a playlist was made", error)
 
     def _set_date(self) -> None:
         second = self.wall_us() // 1_000_000

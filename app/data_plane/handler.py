@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, assert_never
+from urllib.parse import quote
 
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.limits import Limit
@@ -27,6 +28,10 @@ from tricklecast.app.data_plane.authorization import Granted, Refused
 from tricklecast.app.data_plane.client_address import FORWARDED_FOR, MAX_TEXT, guarded_client, has_name, identity
 from tricklecast.app.data_plane.context import Connected, ParkedFor
 from tricklecast.app.data_plane.exchange import Exchange, Kept, Line, Parked
+from tricklecast.app.data_plane.hls import MediaReader
+from tricklecast.app.data_plane.packaging import Packager
+from tricklecast.app.data_plane.playlist import CONTENT_TYPE as PLAYLIST_TYPE
+from tricklecast.app.data_plane.playlist import playlist
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
     CONTENT_TYPE,
@@ -47,24 +52,28 @@ from tricklecast.app.data_plane.responses import (
     CONTINUE,
     ENDS_CONNECTION,
     ORIGIN_REFUSED,
+    SEQ_RETRY_S,
     Reply,
     empty_reply,
     ended_reply,
     head_reply,
     limit_reply,
+    media_caching,
     missing_reply,
     next_reply,
     options_reply,
     path_reply,
     refusal_reply,
+    shutdown_reply,
     stored_reply,
     too_large,
 )
 from tricklecast.app.data_plane.routing import Route, hint_for
+from tricklecast.app.data_plane.stream import Stream
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
-from tricklecast.trickle.wire import Status, parse_life
+from tricklecast.trickle.wire import MP4, Status, parse_life
 
 MAX_GUARDED: Final = 20_000
 """Requests that the storm guard delays at a time, 1 kB more each than a waiting reader; beyond them requests are
@@ -79,7 +88,13 @@ LOOKS: Final = 6
 """How often the core is asked again about a POST that has overtaken others, each time after twice as long: soon, and
 cheaply. 1 + 2 + 4 + … shares make up ``overtaking_grace_s``."""
 
-_MANY: Final = frozenset({Op.READ, Op.CHANGES, Op.NEXT, None})
+FIRST_SEGMENT_S: Final = 10.0
+"""How long a request for a playlist waits for the first whole segment of a channel."""
+
+BLOCKING_TARGETS: Final = 3
+"""How many target durations it waits for something new (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
+
+_MANY: Final = frozenset({Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.CHANGES, Op.NEXT, None})
 """Operations that many clients behind one address do on one channel, wrong paths and methods included. A channel has
 one publisher and one owner."""
 
@@ -150,7 +165,7 @@ def _respond(connection: Caller, request: Request, outcome: Reply | Exchange) ->
     if isinstance(outcome, Reply):
         exchange = connection.exchange = Exchange(connection, request)
         exchange.answer(outcome)
-    elif type(outcome) is Reader or type(outcome) is Kept:
+    elif type(outcome) is Reader or isinstance(outcome, Kept | Stream | MediaReader):
         connection.exchange = outcome
         outcome.begin()
     else:
@@ -242,6 +257,12 @@ def _resolve(connection: Caller, request: Request, route: Route) -> Reply | Exch
             return _read(connection, request, route)
         if op is _PUBLISH:
             return _publish(connection, request, route)
+        if op is Op.STREAM:
+            return _stream(connection, request, route)
+        if op is Op.PLAYLIST:
+            return _playlist(connection, request, route)
+        if op is Op.HLS:
+            return _media(connection, request, route)
     return _manage(connection, request, route)
 
 
@@ -255,7 +276,7 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     assert route.seq is not None, "a read names a seq"
     resolution = plane.registry.resolve(route.channel, route.seq)
     if isinstance(resolution, Serve | Wait):
-        channel, segment, head = resolution
+        channel, segment, _ = resolution
         record.rseq = segment.seq
         told = plane.guard is not None and not request.held and (segment.closed or connection.watched)
         if told and (parked := _repeats(connection, request, route, channel, segment)):
@@ -268,13 +289,141 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
         if plane.turns.flows:
             plane.turns.request_came(channel)
         return Reader(connection, request, resolution)
+    return _not_there(connection, request, route, resolution)
+
+
+def _stream(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """Ask the core for the segment with which a stream begins; one that is gone is left out, like those after it."""
+    plane = connection.plane
+    assert route.seq is not None, "a stream starts at a seq"
+    resolution = plane.registry.resolve(route.channel, route.seq)
+    left_out = 0
+    while isinstance(resolution, Gone):
+        left_out += resolution.following - resolution.seq
+        resolution = plane.registry.resolve(route.channel, resolution.following)
+    if not isinstance(resolution, Serve | Wait):
+        return _not_there(connection, request, route, resolution)
+    channel, segment, _ = resolution
+    request.record.rseq = segment.seq
+    told = plane.guard is not None and not request.held and (segment.closed or connection.watched)
+    if told and (parked := _repeats(connection, request, route, channel, segment)):
+        return parked
+    if request.method == b"HEAD":
+        return _head(connection, request, route, resolution)
+    plane.turns.request_came(channel)
+    return Stream(connection, request, resolution, left_out)
+
+
+# HLS.
+
+
+def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """Answer with the playlist, as soon as it has what the client asks for."""
+    plane = connection.plane
+    found = _packager(connection, request, route)
+    if not isinstance(found, Packager):
+        return found
+    asked = route.blocking
+    assert asked is not None, "a playlist's route says what the client has"
+    msn, part, token = asked
+    if msn is not None and request.method != b"HEAD" and not found.ended:
+        if msn > found.next_msn + 1:
+            reply = Reply(Status.BAD_REQUEST, Reason.AHEAD, body=f"_HLS_msn is beyond {found.next_msn + 1}".encode())
+            return _delay(connection, request, route, Answer.REFUSED, 0) or reply
+        if not found.has(msn, part):
+            late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"Nothing new yet", retry_after_s=1)
+            return _await(connection, request, route, found, BLOCKING_TARGETS * found.target_s) or late
+    text = playlist(found, f"?token={quote(token, safe='')}" if token else "")
+    reply = Reply(Status.OK, Reason.COMPLETE, body=text.encode(), content_type=PLAYLIST_TYPE)
+    delayed = _delay(connection, request, route, Answer.SAME, found.version)
+    return delayed or _placed(request, plane.registry, route, reply)
+
+
+def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """Answer with what a playlist names; a part that it has only hinted at comes as soon as it is whole."""
+    found = _packager(connection, request, route)
+    if not isinstance(found, Packager):
+        return found
+    media = route.media
+    assert media is not None, "the route of media says which"
+    if media.life == found.name:
+        if (init := found.inits.get(media.init)) is not None:
+            caching = media_caching(private=connection.plane.authorizer is not None)
+            return Reply(Status.OK, Reason.COMPLETE, body=init, content_type=MP4, caching=caching)
+        if media.seq is not None and (entry := found.find(media.seq)) is not None and entry.segment is not None:
+            channel, segment = found.channel, entry.segment
+            if media.part is None and entry.duration is not None:
+                return MediaReader(connection, request, channel, segment, entry.start, entry.size, media.extension)
+            if media.part is not None and media.part < len(entry.parts):
+                part = entry.parts[media.part]
+                return MediaReader(connection, request, channel, segment, part.at, part.end, media.extension)
+        hinted = (media.seq, media.part) == found.following and not found.ended and request.method != b"HEAD"
+        if hinted and (parked := _await(connection, request, route, found, BLOCKING_TARGETS * found.target_s)):
+            return parked
+    reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")
+    return _delay(connection, request, route, Answer.MISSING, 0) or _placed(
+        request, connection.plane.registry, route, reply
+    )
+
+
+def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:
+    """What HLS makes of the channel, as soon as its first segment is there; or what to answer instead."""
+    plane = connection.plane
+    channel = plane.registry.find(route.channel)
+    if isinstance(channel, Refusal):
+        reply = refusal_reply(channel, route.op, plane.jitter)
+        return _delay(connection, request, route, _answer_of(channel), 0) or reply
+    found = plane.packagers.of(channel)
+    if found.ready:
+        return found
+    if found.unsuited:
+        body = b"HLS needs MPEG-TS or fragmented MP4, and this channel has neither"
+        reply = Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=body)
+        return _delay(connection, request, route, Answer.REFUSED, 0) or reply
+    if request.method != b"HEAD" and not found.ended:
+        if plane.registry.shutting_down:
+            return shutdown_reply(plane.jitter, plane.registry.come_back_s)
+        if parked := _await(connection, request, route, found, FIRST_SEGMENT_S):
+            return parked
+    body = b"No whole segment yet"
+    reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=body, retry_after_s=plane.jitter(*SEQ_RETRY_S))
+    return _delay(connection, request, route, Answer.MISSING, 0) or _placed(request, plane.registry, route, reply)
+
+
+def _await(connection: Caller, request: Request, route: Route, found: Packager, wait_s: float) -> Parked | None:
+    """Let a request wait for something new, so long at most from its arrival; ``None`` if it has waited for that."""
+    left_s = request.arrived + wait_s - connection.plane.clock()
+    if left_s <= 0 or connection.plane.registry.shutting_down:
+        return None
+    parked = _park(connection, request, route, ParkedFor.PLAYLIST, _resolve)
+    parked.wait(left_s)
+    found.waiting[parked] = None
+    timer = parked.cancel
+
+    def cancel() -> None:
+        timer()
+        found.waiting.pop(parked, None)
+
+    parked.cancel = cancel
+    return parked
+
+
+# Answers that there is nothing.
+
+
+def _not_there(
+    connection: Caller, request: Request, route: Route, resolution: Ahead | Gone | Ended | Refusal
+) -> Reply | Parked:
+    """Answer that there is no such segment, now or ever."""
+    plane = connection.plane
+    assert route.seq is not None, "a read names a seq"
     match resolution:
         case Ahead(seq):
             answer, about, reply = Answer.AHEAD, seq, missing_reply(resolution, route.seq, plane.jitter)
         case Gone(seq):
             answer, about, reply = Answer.GONE, seq, missing_reply(resolution, route.seq, plane.jitter)
         case Ended(seq, head):
-            record.rseq = seq
+            request.record.rseq = seq
             answer, about, reply = Answer.ENDED, head, ended_reply(resolution)
         case Refusal():
             answer, about, reply = _answer_of(resolution), route.seq, refusal_reply(resolution, route.op, plane.jitter)

@@ -197,8 +197,8 @@ class Pace(Hold):
             ends[seq] = after
             after -= segment.size + SEGMENT_BYTES * segment.closed
             for cursor in segment.cursors:
-                if not hasattr(cursor, "connection"):
-                    continue  # a subscription in the process: it never slows a publisher
+                if not getattr(cursor, "paces", False):
+                    continue  # a subscription in the process, or a client of HLS: it never slows a publisher
                 reader = cast(Cursor, cursor)
                 lacks = (head - after if segment.closed else segment.size) - reader.sent
                 attached[reader.connection] = seq, reader.sent, lacks

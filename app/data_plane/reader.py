@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from typing import Final
+from typing import ClassVar, Final
 
 from tricklecast.app.core.channel import Serve, Wait
 from tricklecast.app.core.segment import decode_frame
@@ -47,6 +47,12 @@ class Reader(Exchange):
     """
 
     __slots__ = ("at", "backlog", "channel", "done", "fast", "fd", "head", "queued", "segment", "sent", "started")
+
+    paces: ClassVar[bool] = True
+    """Whether publishers may be read at its pace (:mod:`app.data_plane.pacing`)."""
+
+    goes_on: ClassVar[bool] = False
+    """Whether it reads the next segment, too: then it leaves a segment that has closed in a turn of its own."""
 
     def __init__(self, connection: Line, request: Request, found: Serve | Wait) -> None:
         super().__init__(connection, request)
@@ -92,7 +98,7 @@ class Reader(Exchange):
         frames = segment.frames
         at = self.at
         if segment.closed:
-            if self.started and at == len(frames):
+            if at == len(frames) and (self.started or self.goes_on):
                 # Only the end is missing. Bytes that other clients wait for go first, such as the next segment's.
                 self.plane.turns.add_end(self)
                 return
@@ -139,19 +145,7 @@ class Reader(Exchange):
                     self.answer(empty_reply(self.channel, segment))
                 return
             buffers.append(self._start())
-        at, count = self.at, len(frames)
-        stop = count
-        if count - at > 1 and (count - at > WRITE_FRAMES or segment.size - self.sent > WRITE_BYTES):
-            stop = bisect_right(segment.offsets, self.sent + WRITE_BYTES, at + 1) - 1
-            stop = min(at + WRITE_FRAMES, max(at + 1, stop))
-        turn = frames[at:stop] if at or stop < count else frames
-        if self.http10:
-            buffers.append(b"".join([chunk for frame in turn for chunk in decode_frame(frame)]))
-        else:
-            buffers += turn
-        self.sent = segment.offsets[stop]
-        self.at = stop
-        caught_up = stop == count
+        caught_up = self._take(buffers)
         finished = caught_up and segment.closed
         if finished and not self.http10:
             why = "" if segment.complete else truncation_of(segment)
@@ -165,6 +159,24 @@ class Reader(Exchange):
                 self.plane.turns.add_reader(self)
             elif segment.source is not None:
                 segment.source.more()
+
+    def _take(self, buffers: list[bytes]) -> bool:
+        """Add the frames of one turn to the buffers; whether these are the last ones so far."""
+        segment = self.segment
+        frames = segment.frames
+        at, count = self.at, len(frames)
+        stop = count
+        if count - at > 1 and (count - at > WRITE_FRAMES or segment.size - self.sent > WRITE_BYTES):
+            stop = bisect_right(segment.offsets, self.sent + WRITE_BYTES, at + 1) - 1
+            stop = min(at + WRITE_FRAMES, max(at + 1, stop))
+        turn = frames[at:stop] if at or stop < count else frames
+        if self.http10:
+            buffers.append(b"".join([chunk for frame in turn for chunk in decode_frame(frame)]))
+        else:
+            buffers += turn
+        self.sent = segment.offsets[stop]
+        self.at = stop
+        return stop == count
 
     def writable(self) -> None:
         """The transport holds nothing any more: go on, or be done."""

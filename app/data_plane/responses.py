@@ -38,6 +38,8 @@ REASON_OF_STATE: Final = {
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 TEXT: Final = "text/plain; charset=utf-8"
+MEDIA_AGE_S: Final = 3600
+"""How long media of HLS may be cached, in seconds; their URLs name nothing else ever."""
 
 _OK, _COMPLETE = Status.OK, Reason.COMPLETE
 _NO_CONTENT: Final = Status.NO_CONTENT
@@ -45,14 +47,19 @@ _STATUS_LINES: Final = {
     status: f"HTTP/1.1 {int(status)} {phrase}\r\n".encode("ascii") for status, phrase in PHRASES.items()
 }
 _OK_LINE: Final = _STATUS_LINES[Status.OK]
+NO_STORE: Final = "no-store"
 _NO_STORE: Final = b"cache-control: no-store\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _ENDED: Final = f"{wire.CLOSED}: {wire.TERMINATED}\r\n".encode("ascii")
 _RETRY_AFTER: Final = f"{wire.RETRY_AFTER}: %d\r\n".encode("ascii")
-_AT_HEAD, _BEHIND = (
+_AT_HEAD, _BEHIND, _STREAM = (
     "".join([f"{name}: %d\r\n" for name in names]).encode("ascii")
-    for names in ((wire.SEQ, wire.SIZE, wire.EPOCH), (wire.SEQ, wire.LATEST, wire.SIZE, wire.EPOCH))
+    for names in (
+        (wire.SEQ, wire.SIZE, wire.EPOCH),
+        (wire.SEQ, wire.LATEST, wire.SIZE, wire.EPOCH),
+        (wire.SEQ, wire.LATEST, wire.EPOCH),
+    )
 )
 
 Headers = tuple[tuple[str, str | int], ...]
@@ -73,6 +80,7 @@ class Reply(NamedTuple):
         close: whether the connection closes after it.
         eos: whether it says that the channel has ended.
         retry_after_s: how long the client is told to wait, in seconds.
+        caching: the value of ``Cache-Control``.
     """
 
     status: int
@@ -83,6 +91,7 @@ class Reply(NamedTuple):
     close: bool = False
     eos: bool = False
     retry_after_s: int | None = None
+    caching: str = NO_STORE
 
     def encode(self, common: bytes, *, keep_alive: bool, cors: bytes, head_only: bool = False) -> bytes:
         """The response on the wire.
@@ -93,8 +102,9 @@ class Reply(NamedTuple):
             cors: the header lines that let a page of another origin read the response; empty where there are none.
             head_only: leave the body out (HEAD).
         """
-        status, _, headers, body, content_type, close, eos, retry_after_s = self
-        lines = [_STATUS_LINES[status], common, _NO_STORE, header_lines(headers)]
+        status, _, headers, body, content_type, close, eos, retry_after_s, caching = self
+        cache_control = _NO_STORE if caching is NO_STORE else header_lines([("cache-control", caching)])
+        lines = [_STATUS_LINES[status], common, cache_control, header_lines(headers)]
         if eos:
             lines.append(_ENDED)
         if retry_after_s is not None:
@@ -153,7 +163,7 @@ def segment_head(
     seq: int,
     latest: int | None,
     epoch: int,
-    size: int,
+    size: int | None,
     truncated: str,
     life: Life,
     *,
@@ -161,16 +171,19 @@ def segment_head(
     cors: bytes,
     http10: bool,
 ) -> bytes:
-    """The head of a 200 that carries a segment.
+    """The head of a 200 that carries a segment, or a stream from that segment on.
 
     Args:
         latest: the channel's head when the request came; ``None`` where it equals ``seq``.
-        size: bytes available now.
+        size: bytes available now; ``None`` for a stream.
         truncated: why the segment is not whole, if that is known already.
         life: the channel's numbering.
         http10: the client knows no chunks; the end of the connection is the end of the body.
     """
-    place = _AT_HEAD % (seq, size, epoch) if latest is None else _BEHIND % (seq, latest, size, epoch)
+    if size is None:
+        place = _STREAM % (seq, seq if latest is None else latest, epoch)
+    else:
+        place = _AT_HEAD % (seq, size, epoch) if latest is None else _BEHIND % (seq, latest, size, epoch)
     lines = [_OK_LINE, common, _NO_STORE, _content_type(content_type), place, _life(life)]
     if truncated:
         lines.append(header_lines([(wire.TRUNCATED, truncated)]))
@@ -186,6 +199,35 @@ def segment_head(
 def truncated_end(why: str) -> bytes:
     """The last chunk of a segment that was cut short while it was being read, with the reason in a trailer."""
     return b"0\r\n" + header_lines([(wire.TRUNCATED, why)]) + b"\r\n"
+
+
+def media_caching(*, private: bool) -> str:
+    """``Cache-Control`` of media of HLS; ``private``: only the client that asked may cache them."""
+    return f"{'private' if private else 'public'}, max-age={MEDIA_AGE_S}, immutable"
+
+
+def media_head(common: bytes, content_type: str, size: int, *, private: bool, keep_alive: bool, cors: bytes) -> bytes:
+    """The head of a 200 that carries media of HLS, which never change.
+
+    Args:
+        private: whether only the client that asked may cache them.
+    """
+    fields = header_lines(
+        (("cache-control", media_caching(private=private)), ("content-length", size), ("content-type", content_type))
+    )
+    return b"".join([_OK_LINE, common, fields, b"" if keep_alive else _CLOSE, cors, b"\r\n"])
+
+
+def stream_end(following: int, gaps: int, *, ended: bool) -> bytes:
+    """The last chunk of a stream.
+
+    Args:
+        following: the seq from which a client goes on.
+        gaps: how many segments were left out or cut short.
+        ended: whether the channel has ended.
+    """
+    fields = header_lines(((wire.NEXT, following), (wire.GAPS, gaps)))
+    return b"0\r\n" + fields + (_ENDED if ended else b"") + b"\r\n"
 
 
 def content_type_of(channel: Channel) -> str:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput, InvalidSeq
 from tricklecast.trickle.paths import MAX_DIGITS, parse_channel, parse_seq
 from tricklecast.trickle.records import Op
-from tricklecast.trickle.wire import CHANGEFEED, NEXT_ROUTE, SEQ_NEXT
+from tricklecast.trickle.wire import (
+    CHANGEFEED,
+    HLS_ROUTE,
+    LAST_SEQ,
+    NEXT_ROUTE,
+    PLAYLIST_ROUTE,
+    SEQ_CURRENT,
+    SEQ_NEXT,
+    STREAM_ROUTE,
+)
 
 CONTROL_PLANE: Final = frozenset(
     (
@@ -21,13 +32,27 @@ CONTROL_PLANE: Final = frozenset(
 CHANNEL_METHODS: Final = {b"POST": Op.CREATE, b"DELETE": Op.DELETE}
 SEGMENT_METHODS: Final = {b"GET": Op.READ, b"HEAD": Op.READ, b"POST": Op.PUBLISH, b"DELETE": Op.CLOSE_SEGMENT}
 NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
+STREAM_METHODS: Final = {b"GET": Op.STREAM, b"HEAD": Op.STREAM}
+PLAYLIST_METHODS: Final = {b"GET": Op.PLAYLIST, b"HEAD": Op.PLAYLIST}
+HLS_METHODS: Final = {b"GET": Op.HLS, b"HEAD": Op.HLS}
 HINT: Final = "this URL names a channel; its segments are at CHANNEL/SEQ"
 """The answer to a client that reads or publishes at a channel's URL."""
 
 NO_CHANNEL: Final = "this URL has no channel; a segment is at CHANNEL/SEQ, the head at CHANNEL/next"
 """The same if a segment stands in the channel's place: the client takes the base path for a channel's URL."""
 
+STARTS: Final = {b"earliest": -LAST_SEQ, b"latest": SEQ_CURRENT, b"next": SEQ_NEXT}
+"""Names for the seq at which a stream starts; the earliest one is the N-th from the head, for a large N."""
+
 _NEXT: Final = NEXT_ROUTE.encode()
+_STREAM: Final = STREAM_ROUTE.encode()
+_PLAYLIST: Final = PLAYLIST_ROUTE.encode()
+_HLS: Final = HLS_ROUTE.encode()
+_MEDIA: Final = re.compile(
+    rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:\.([0-9]{1,6}))?\.(ts|m4s)|init-([0-9a-f]{12})\.mp4)", re.ASCII
+)
+_READ_ONLY: Final = "GET, HEAD, OPTIONS"
+_TAILS: Final = frozenset({NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE})
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 
 MAX_SUBJECT: Final = 64
@@ -35,6 +60,36 @@ MAX_SUBJECT: Final = 64
 
 _NOT_PLAIN: Final = frozenset({b"", CHANGEFEED.encode(), *(name.encode() for name in CONTROL_PLANE)})
 """First path segments that may be something else than a channel's name."""
+
+
+class Media(NamedTuple):
+    """What a playlist names: a segment, a part of one, or an init segment.
+
+    Attributes:
+        life: the epoch, as the playlist calls it.
+        seq: of the channel's segment; ``None`` for an init segment. part: which one of it, if not all of it.
+        extension: ``ts``, ``m4s`` or ``mp4``.
+        init: the name of an init segment.
+    """
+
+    life: str
+    seq: int | None
+    part: int | None
+    extension: str
+    init: str = ""
+
+
+class Blocking(NamedTuple):
+    """What a client that asks for a playlist has, and how it names itself.
+
+    Attributes:
+        msn, part: it waits for this segment, or this part of it; ``None``: for nothing.
+        token: the access token in its URL, as it stands there.
+    """
+
+    msn: int | None
+    part: int | None
+    token: bytes
 
 
 class Route(NamedTuple):
@@ -47,6 +102,7 @@ class Route(NamedTuple):
         allow: the methods that this path knows.
         error: what is wrong with the path, as one line; then nothing else counts.
         not_found: whether there is no such route at all.
+        media: what is asked for below a playlist. blocking: how a playlist is asked for.
     """
 
     op: Op | None
@@ -55,6 +111,8 @@ class Route(NamedTuple):
     allow: str = ""
     error: str = ""
     not_found: bool = False
+    media: Media | None = None
+    blocking: Blocking | None = None
 
 
 class Router:
@@ -81,7 +139,7 @@ class Router:
             return route
         parts = self.match(target)
         if parts is not None:
-            route = parse_route(method, parts)
+            route = parse_route(method, parts, target.partition(b"?")[2])
             return self._nowhere if route.not_found else route
         first = _path(target).lstrip(b"/").partition(b"/")[0].decode("latin-1")
         return None if not first or first in CONTROL_PLANE else self._nowhere
@@ -132,8 +190,8 @@ def _path(target: bytes) -> bytes:
     return b"/" + rest.partition(b"/")[2] if found else b""
 
 
-def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
-    """What a request asks for, given its path segments below the base path."""
+def parse_route(method: bytes, parts: tuple[bytes, ...], query: bytes = b"") -> Route:
+    """What a request asks for, given its path segments below the base path, and its query."""
     try:
         channel = _channel(parts[0])
     except InvalidChannelName as error:
@@ -142,11 +200,17 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
         op = CHANNEL_METHODS.get(method)
         hint = "" if op else f"Method not allowed: {hint_for(channel)}"
         return Route(op, channel, allow="POST, DELETE, OPTIONS", error=hint)
+    if len(parts) == 3 and parts[1] == _HLS and (media := _MEDIA.fullmatch(parts[2])):
+        return Route(HLS_METHODS.get(method), channel, allow=_READ_ONLY, media=_media(media))
     if len(parts) > 2:
         return Route(None, channel, error="Not found", not_found=True)
     tail = parts[1]
     if tail == _NEXT:
-        return Route(NEXT_METHODS.get(method), channel, allow="GET, HEAD, OPTIONS")
+        return Route(NEXT_METHODS.get(method), channel, allow=_READ_ONLY)
+    if tail == _STREAM:
+        return _stream_route(STREAM_METHODS.get(method), channel, query)
+    if tail == _PLAYLIST:
+        return _playlist_route(PLAYLIST_METHODS.get(method), channel, query)
     op = SEGMENT_METHODS.get(method)
     try:
         seq = _seq_for(op, tail.decode("latin-1"))
@@ -157,9 +221,48 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
     return Route(op, channel, seq, _SEGMENT_ALLOW)
 
 
+def _stream_route(op: Op | None, channel: str, query: bytes) -> Route:
+    """A stream, and the seq at which it starts."""
+    start = parameter(query, b"start") or b"latest"
+    try:
+        seq = STARTS[start] if start in STARTS else parse_seq(start.decode("latin-1"))
+    except InvalidSeq:
+        error = "Invalid start: it is earliest, latest, next, N or -N"
+        return Route(op, channel, error=error if op else "", allow=_READ_ONLY)
+    return Route(op, channel, seq, _READ_ONLY)
+
+
+def _playlist_route(op: Op | None, channel: str, query: bytes) -> Route:
+    """A playlist, and what the client waits for (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
+    numbers: list[int | None] = []
+    for name in (b"_HLS_msn", b"_HLS_part"):
+        value = parameter(query, name)
+        numbers.append(int(value) if value.isdigit() and len(value) <= MAX_DIGITS else None)
+        if value and numbers[-1] is None:
+            error = f"Invalid {name.decode()}: it is a number"
+            return Route(op, channel, error=error if op else "", allow=_READ_ONLY)
+    msn, part = numbers
+    if part is not None and msn is None:
+        return Route(op, channel, error="_HLS_part without _HLS_msn" if op else "", allow=_READ_ONLY)
+    return Route(op, channel, allow=_READ_ONLY, blocking=Blocking(msn, part, parameter(query, b"token")))
+
+
+def _media(found: re.Match[bytes]) -> Media:
+    life, seq, part, extension, init = (None if group is None else group.decode("ascii") for group in found.groups())
+    assert life is not None, "every name has one"
+    number = None if seq is None else int(seq)
+    return Media(life, number, None if part is None else int(part), extension or "mp4", init or "")
+
+
+def parameter(query: bytes, name: bytes) -> bytes:
+    """The value of a parameter of a query, decoded; of several the first, and nothing if there is none."""
+    values = (value for key, _, value in (part.partition(b"=") for part in query.split(b"&")) if key == name)
+    return unquote_to_bytes(next(values, b""))
+
+
 def hint_for(channel: str) -> str:
     """What to tell a client that uses a URL of one part, which names ``channel``, as if it were a segment's."""
-    return NO_CHANNEL if channel == NEXT_ROUTE or channel.removeprefix("-").isdecimal() else HINT
+    return NO_CHANNEL if channel in _TAILS or channel.removeprefix("-").isdecimal() else HINT
 
 
 @lru_cache(maxsize=8192)

@@ -67,10 +67,12 @@ class Track:
     Attributes:
         number: its id.
         timescale: ticks per second of its times; 1 if the header has none.
+        kind: what it holds: ``vide``, ``soun`` and others; empty if the track does not say.
     """
 
     number: int
     timescale: int
+    kind: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,8 @@ def tracks(init: Buffer) -> list[Track]:
             # Both headers begin with a version, on which the width of two times before the number depends.
             header, media = find_box(item.body, b"tkhd"), find_box(item.body, b"mdia", b"mdhd")
             ident, scale = (number(part, 20 if part[:1] == b"\1" else 12, 4) for part in (header, media))
-            found.append(Track(ident, max(1, scale)))
+            kind = find_box(item.body, b"mdia", b"hdlr")[8:12]
+            found.append(Track(ident, max(1, scale), kind))
     return found
 
 

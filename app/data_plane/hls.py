@@ -1,0 +1,109 @@
+"""The media of HLS: a GET of a segment, or of a part of one, that a playlist names."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+from tricklecast.app.core.channel import Channel, Serve
+from tricklecast.app.core.segment import Segment, decode_frame
+from tricklecast.app.data_plane.exchange import Line
+from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
+from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.responses import media_head
+from tricklecast.app.data_plane.scheduling import WRITE_BYTES
+from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import MP4, MPEG_TS, Status
+
+CONTENT_TYPES: Final = {"ts": MPEG_TS, "m4s": MP4, "mp4": MP4}
+
+
+class MediaReader(Reader):
+    """The exchange of a client that is sent some bytes of a segment, all of which are there.
+
+    It writes by turns, as every reader does, and its memory is that of the segment. It lags behind nothing.
+
+    Args:
+        begin, end: which bytes of the segment.
+        content_type: of them.
+    """
+
+    __slots__ = ("_begin", "_content_type", "_end")
+
+    paces = False
+
+    def __init__(
+        self, connection: Line, request: Request, channel: Channel, segment: Segment, begin: int, end: int, kind: str
+    ) -> None:
+        super().__init__(connection, request, Serve(channel, segment, channel.next_seq))
+        self._begin, self._end = begin, end
+        self._content_type = CONTENT_TYPES[kind]
+
+    def begin(self) -> None:
+        """Attach to the segment, and send."""
+        self.record.epoch = self.channel.epoch
+        self.record.rseq = self.segment.seq
+        self.plane.registry.attach(self, self.channel, self.segment)
+        if self._end - self._begin > DIRECT_BYTES:
+            self.plane.turns.add_reader(self)
+        else:
+            self.take_turn()
+
+    def wake(self) -> None:
+        """There is more of the segment, which is none of this reader's."""
+
+    def lag(self) -> int:
+        """Nothing."""
+        return 0
+
+    def has(self) -> int:
+        """All that there is: it lags behind nothing."""
+        return self.segment.size
+
+    def take_turn(self) -> None:
+        """Send what was not sent yet, as much as one turn allows."""
+        connection = self.connection
+        if self.done or connection.write_paused:
+            return
+        buffers = [] if self.started else [self._start()]
+        if not self.head_only:
+            self._take(buffers)
+        connection.send_many(buffers)
+        if self.head_only or self._begin + self.sent == self._end:
+            self.finish(Reason.COMPLETE, close=not self.keep_alive)
+        elif not connection.write_paused:
+            self.plane.turns.add_reader(self)
+
+    def conclude(self, reason: str, *, close: bool) -> None:
+        """The peer has taken all."""
+        self.withdraw()
+        self.end(reason)
+        self.connection.complete(close=close)
+
+    def _take(self, buffers: list[bytes]) -> bool:
+        """Add the bytes of one turn."""
+        segment, at = self.segment, self._begin + self.sent
+        end = min(self._end, at + WRITE_BYTES)
+        place = bisect_right(segment.offsets, at) - 1
+        begin = segment.offsets[place]
+        parts = []
+        while segment.offsets[place] < end:
+            parts += decode_frame(segment.frames[place])
+            place += 1
+        data = b"".join(parts)[at - begin : end - begin]
+        buffers.append(data)
+        self.sent += len(data)
+        return end == self._end
+
+    def _start(self) -> bytes:
+        self.started = True
+        self.record.status = Status.OK
+        self.record.wait_us = self.elapsed_us()
+        return media_head(
+            self.plane.common,
+            self._content_type,
+            self._end - self._begin,
+            private=self.plane.authorizer is not None,
+            keep_alive=self.keep_alive,
+            cors=self.cors,
+        )

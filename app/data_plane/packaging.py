@@ -1,0 +1,596 @@
+"""What HLS makes of a channel: media segments with durations and parts, counted without end.
+
+A *packager* follows a channel that somebody has asked a playlist of, as a reader follows it: a cursor in one segment at
+a time. It looks at each byte once (:mod:`app.data_plane.units`), and keeps numbers only: the media stay where they are,
+in the channel's window. It is forgotten when nobody has asked for :data:`IDLE_S`.
+
+Rules kept here (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
+
+- Media sequence numbers and discontinuity sequence numbers never go backwards, over epochs and restarts of the server:
+  a packager begins at the number of seconds since 1970, or behind what the name had before if that is more.
+- A part ends at the last unit with which it is no longer than the part target. Only the last one of a segment may be
+  short.
+- A segment that nobody wrote, that is empty or was evicted is a gap, as long as the time that is missing. The media
+  behind it follow in time, or after a discontinuity. So they do after a truncated segment, another init segment, and a
+  jump of the times.
+- The target duration is half as long again as the longest segment that the first playlist names, so that it stays the
+  same where segments are about as long as each other; a segment that is longer yet raises it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from typing import Final, NamedTuple, Protocol
+
+from tricklecast.app.core.channel import Channel, Serve, Wait
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment, decode_frame
+from tricklecast.app.data_plane.units import Scanner, Unit, scanner
+from tricklecast.trickle.media.clock import read_prft, read_temi
+from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
+
+IDLE_S: Final = 60.0
+"""A packager is forgotten when nobody has asked for so long. A player asks at least once in a target duration."""
+
+BACKLOG: Final = 6
+BACKLOG_BYTES: Final = 32 << 20
+"""With how many of a channel's closed segments the first playlist begins, at most."""
+
+LISTED: Final = 6
+MAX_LISTED: Final = 128
+"""A playlist names what lasts so many target durations, and so many segments at most."""
+
+KEPT: Final = 3
+"""For so many target durations from the end of the playlist its parts are named, and gone segments as gaps (6.2.2)."""
+
+PART_S: Final = 0.4
+"""Longest part. The longest segment is divided into equal parts that are no longer. A player keeps three of them behind
+the live edge."""
+
+MAX_PART_S: Final = 1.0
+"""Where a unit is longer than this there are no parts."""
+
+JUMP_S: Final = 0.5
+"""Media that begin this much earlier or later than they should do not follow those before."""
+
+MAX_UNIT_S: Final = 10.0
+"""The times of one segment may jump, too: a longer unit is taken for one like the unit before it."""
+
+MAX_GAPS: Final = 16
+"""A hole of more segments is told as so many gaps."""
+
+HEAD_BYTES: Final = 64 << 10
+"""At most so many bytes of a segment are kept until its first unit is found: the time of capture stands among them."""
+
+RUN_BYTES: Final = 1 << 20
+"""So many bytes are looked at in one turn of the event loop: a millisecond or two."""
+
+WAKE_BATCH: Final = 64
+"""So many waiting requests are answered in one turn of the event loop."""
+
+NAMES: Final = 10_000
+"""Names whose numbers are remembered when their packagers are forgotten."""
+
+INITS: Final = 8
+"""Init segments of a channel that can be had."""
+
+_DEFAULT_UNIT_S: Final = 0.04
+
+
+class Waiter(Protocol):
+    """A request that waits for something new."""
+
+    def go_on(self) -> None:
+        """There is something new."""
+
+
+class Part(NamedTuple):
+    """A part of a segment: bytes, and seconds.
+
+    Attributes:
+        independent: decoding can begin here.
+    """
+
+    at: int
+    end: int
+    duration: float
+    independent: bool
+
+
+class Entry:
+    """A media segment of the playlist.
+
+    Attributes:
+        msn: its media sequence number. seq: of the channel's segment.
+        segment: that segment; ``None`` for one that never was.
+        start: where its media begin, behind an init segment; size: where they end, when it has ended.
+        duration: in seconds; ``None`` while it is being written.
+        parts: those that are whole. gap: it cannot be had. discontinuity: it does not follow the one before.
+        init: a name for its init segment, if it has one. at_us: when it was captured, microseconds since 1970; 0 if it
+            is a gap.
+    """
+
+    __slots__ = (
+        "at_us", "discontinuity", "duration", "gap", "init", "msn", "parts", "segment", "seq", "size", "start",
+    )  # fmt: skip
+
+    def __init__(self, msn: int, seq: int, segment: Segment | None) -> None:
+        self.msn, self.seq, self.segment = msn, seq, segment
+        self.start = self.size = self.at_us = 0
+        self.duration: float | None = None
+        self.parts: list[Part] = []
+        self.gap = segment is None
+        self.discontinuity = False
+        self.init = ""
+
+
+class Cutter:
+    """Makes parts of units.
+
+    Args:
+        target_s: the part target.
+    """
+
+    def __init__(self, target_s: float) -> None:
+        self._target_s = target_s + 1e-6
+        self._at: int | None = None
+        self._next = 0
+        self._begin = 0
+
+    def cut(self, scan: Scanner, size: int | None) -> Iterable[Part]:
+        """The parts that have become whole.
+
+        Args:
+            size: of the whole segment, when it has ended.
+        """
+        units = scan.units
+        if self._at is None:
+            self._at = scan.start
+        while self._next < len(units):
+            last = self._next + 1 == len(units)
+            length = durations(units, self._next, self._next + 1)
+            end = scan.whole if last else units[self._next + 1].at
+            if last and size is None and (units[-1].duration is None or end <= units[-1].at):
+                return
+            before = durations(units, self._begin, self._next)
+            if before and before + length > self._target_s:
+                yield self._part(units, units[self._next].at)
+            self._next += 1
+            before = durations(units, self._begin, self._next)
+            if not (last and size is not None) and before + length > self._target_s:
+                yield self._part(units, end)
+        if size is not None and self._begin < len(units):
+            yield self._part(units, size)
+
+    def _part(self, units: list[Unit], end: int) -> Part:
+        assert self._at is not None, "something was cut"
+        part = Part(self._at, end, durations(units, self._begin, self._next), units[self._begin].is_key)
+        self._at, self._begin = end, self._next
+        return part
+
+
+def durations(units: list[Unit], begin: int, end: int) -> float:
+    """How long these units last, in seconds; one that is not known, or makes no sense, as long as the one before."""
+    total, usual = 0.0, _DEFAULT_UNIT_S
+    for place in range(max(0, begin - 1), end):
+        own = units[place].duration
+        usual = own if own is not None and 0 < own <= MAX_UNIT_S else usual
+        total += usual if place >= begin else 0.0
+    return total
+
+
+class Packager:
+    """What HLS makes of one epoch of a channel.
+
+    Args:
+        registry: counts it as a reader of the channel.
+        name: of this epoch, for URLs: no other one has it.
+        msn, discontinuities: the first of both sequence numbers.
+        wall_us, clock: the time, in microseconds since 1970, and in seconds of the registry's clock.
+        defer: calls a function in a later turn of the event loop.
+
+    Attributes:
+        channel, name: see above.
+        entries: the media segments that the playlist names; the last one may be open.
+        discontinuities: discontinuities before the first of them.
+        target_s, part_s: the target duration, in whole seconds, and that of parts; 0: not known yet, or no parts.
+        unsuited: the channel's media are nothing for HLS. ended: nothing more will come.
+        version: counts the changes.
+        waiting: requests that are called when there is something new.
+        inits: init segments by name.
+        asked_at: when somebody asked for it last.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        registry: Registry,
+        name: str,
+        *,
+        msn: int,
+        discontinuities: int,
+        wall_us: Callable[[], int],
+        clock: Callable[[], float],
+        defer: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.channel, self.name = channel, name
+        self.entries: deque[Entry] = deque()
+        self.discontinuities = discontinuities
+        self.target_s = 0
+        self.part_s = 0.0
+        self.container: Container | None = None
+        self.unsuited = self.ended = False
+        self.version = 0
+        self.waiting: dict[Waiter, None] = {}
+        self.inits: OrderedDict[str, bytes] = OrderedDict()
+        self.asked_at = clock()
+        self._registry, self._wall_us, self._clock, self._defer = registry, wall_us, clock, defer
+        self._next_msn = msn
+        self._init = b""
+        self._segment: Segment | None = None
+        self._attached = False
+        self._scheduled = False
+        self._scan: Scanner | None = None
+        self._cutter: Cutter | None = None
+        self._first = b""
+        self._fed = 0
+        self._missed = 0
+        self._expected: float | None = None
+        self._breaks = False
+        self._unit_s = 0.0
+        self._told: deque[Waiter] = deque()
+        self._go_to(*self._first_segment())
+
+    # Asked from above.
+
+    @property
+    def ready(self) -> bool:
+        """Whether a playlist can be made."""
+        return self.target_s > 0
+
+    @property
+    def next_msn(self) -> int:
+        """The media sequence number behind all that are there."""
+        return self._next_msn
+
+    @property
+    def following(self) -> tuple[int, int]:
+        """Seq and number of the part that comes next."""
+        last = self.entries[-1] if self.entries else None
+        if last is not None and last.duration is None:
+            return last.seq, len(last.parts)
+        return (0 if self._segment is None else self._segment.seq), 0
+
+    def has(self, msn: int, part: int | None) -> bool:
+        """Whether the playlist has this segment, or this part of it; past its last part means the next segment."""
+        if self.ended:
+            return True
+        for entry in self.entries:
+            if entry.msn == msn:
+                if part is not None and part < len(entry.parts):
+                    return True
+                return entry.duration is not None and (not part or not self.part_s or self.has(msn + 1, 0))
+        return msn < self._next_msn
+
+    def find(self, seq: int) -> Entry | None:
+        """The entry of a segment, if it can be had."""
+        return next((entry for entry in self.entries if entry.seq == seq and not entry.gap), None)
+
+    def close(self) -> None:
+        """Forget the channel; requests that wait are called for the last time."""
+        self.ended = True
+        self._detach()
+        self._changed()
+
+    # A cursor.
+
+    def wake(self) -> None:
+        """There is more to look at."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._defer(self._run)
+
+    def evict(self) -> None:
+        """The memory of the segment is needed."""
+        self._detach()
+        self.wake()
+
+    # Mechanics.
+
+    def _first_segment(self) -> tuple[Serve | Wait | None, int]:
+        """Where the first playlist begins."""
+        start, size, number = self.channel.next_seq, 0, 0
+        for seq in sorted(self.channel.segments, reverse=True):
+            segment = self.channel.segments[seq]
+            if number == BACKLOG or size + segment.size > BACKLOG_BYTES:
+                break
+            if segment.size:
+                start, size, number = seq, size + segment.size, number + segment.closed
+        found = self.channel.resolve(start)
+        return (found if isinstance(found, Serve | Wait) else None), 0
+
+    def _go_to(self, found: object, missed: int) -> None:
+        """Follow another segment, or none."""
+        self._missed += missed
+        self._scan = self._cutter = None
+        self._first, self._fed = b"", 0
+        if not isinstance(found, Serve | Wait):
+            self.ended = True
+            self._settle()
+            self._changed()
+            return
+        self._segment = found.segment
+        self._registry.attach(self, self.channel, found.segment)
+        self._attached = True
+        if not found.segment.closed:
+            self._settle()
+        self.wake()
+
+    def _detach(self) -> None:
+        if self._attached and self._segment is not None:
+            self._attached = False
+            self._registry.detach(self, self.channel, self._segment)
+
+    def _run(self) -> None:
+        """Look at what is new, and go on to the next segment when this one is over."""
+        self._scheduled = False
+        segment = self._segment
+        if self.ended or segment is None:
+            return
+        if self._attached:
+            self._look(segment)
+            if self._fed < len(segment.frames):
+                self.wake()
+                return
+            if not segment.closed:
+                return
+            self._close(segment)
+            self._detach()
+        else:
+            self._lose(segment)
+        self._go_to(*self.channel.after(segment.seq))
+
+    def _look(self, segment: Segment) -> None:
+        """Scan the frames that are new, as many as one turn allows."""
+        chunks, size = [], 0
+        while self._fed < len(segment.frames) and size < RUN_BYTES:
+            frame = segment.frames[self._fed]
+            self._fed += 1
+            size += len(frame)
+            chunks += decode_frame(frame)
+        data = b"".join(chunks)
+        if self._scan is None:
+            self._first += data
+            if len(self._first) < SNIFF_BYTES and not segment.closed:
+                return
+            kind = sniff(self._first)
+            self._scan = scanner(kind, self._init)
+            if self._scan is None:
+                if self.container is None and segment.size:
+                    self.unsuited = True
+                    self._changed()
+                return
+            self.container = kind
+            data = self._first
+        elif len(self._first) < HEAD_BYTES:
+            self._first += data
+        if data:
+            self._scan.feed(data)
+        if self._scan.units:
+            self._cut(segment, self._scan)
+
+    def _cut(self, segment: Segment, scan: Scanner) -> None:
+        """Begin the entry of a segment, and add the parts that are whole."""
+        entry = self.entries[-1] if self.entries else None
+        if entry is None or entry.segment is not segment:
+            entry = self._begin(segment, scan)
+            self._changed()
+        if self.part_s:
+            self._cutter = self._cutter or Cutter(self.part_s)
+            size = segment.size if segment.closed and self._fed == len(segment.frames) else None
+            if found := list(self._cutter.cut(scan, size)):
+                entry.parts += found
+                self._changed()
+
+    def _begin(self, segment: Segment, scan: Scanner) -> Entry:
+        """The first unit of a segment is known: its place in time, and what is missing before it."""
+        time = scan.units[0].time
+        discontinuity = self._breaks
+        init = self._keep_init(scan.init)
+        discontinuity |= bool(self.entries) and init != self.entries[-1].init
+        hole = 0.0 if self._expected is None else time - self._expected
+        if self._expected is not None:
+            number = min(self._missed, MAX_GAPS)
+            if number and hole > 0.0 and (not self.target_s or hole / number <= self.target_s):
+                self._add_gaps(segment.seq, number, hole / number)
+            elif number and not -JUMP_S < hole <= JUMP_S:
+                self._add_gaps(segment.seq, number, self._usual())
+                discontinuity = True
+            else:
+                discontinuity |= abs(hole) > JUMP_S
+        self._missed, self._breaks = 0, False
+        entry = self._add(segment.seq, segment)
+        entry.discontinuity = discontinuity and len(self.entries) > 1
+        entry.init, entry.start = init, scan.start
+        captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(self._first)
+        since_us = int((self._clock() - segment.opened_at) * 1e6)
+        entry.at_us = captured_us or self._wall_us() - since_us
+        return entry
+
+    def _keep_init(self, init: bytes) -> str:
+        """A name for an init segment, under which it can be had."""
+        if not init:
+            return ""
+        self._init = init
+        name = blake2b(init, digest_size=6).hexdigest()
+        self.inits[name] = init
+        self.inits.move_to_end(name)
+        if len(self.inits) > INITS:
+            self.inits.popitem(last=False)
+        return name
+
+    def _close(self, segment: Segment) -> None:
+        """All of a closed segment is looked at."""
+        entry = self.entries[-1] if self.entries else None
+        scan, self._scan = self._scan, None
+        if scan is None or entry is None or entry.segment is not segment:
+            if scan is not None and scan.start:
+                self._init = scan.init  # it has nothing else
+            else:
+                self._miss(segment)
+            return
+        units = scan.units
+        entry.duration = durations(units, 0, len(units))
+        entry.size = segment.size
+        self._expected = units[-1].time + durations(units, len(units) - 1, len(units))
+        self._breaks = segment.state is not COMPLETE
+        if self.target_s:
+            self.target_s = max(self.target_s, round(entry.duration))
+        self._unit_s = max(self._unit_s, *(durations(units, at, at + 1) for at in range(len(units))))
+        self._trim()
+        self._changed()
+
+    def _lose(self, segment: Segment) -> None:
+        """The segment was evicted before all of it was looked at."""
+        entry = self.entries[-1] if self.entries else None
+        if entry is not None and entry.segment is segment:
+            entry.gap, entry.duration, entry.parts = True, self._usual(), []
+            self._changed()
+        else:
+            self._missed += 1
+        self._breaks = True
+
+    def _miss(self, segment: Segment) -> None:
+        """There is nothing to be had of a segment."""
+        self._missed += 1
+        self._breaks |= segment.size > 0 and segment.state is not SKIPPED
+
+    def _settle(self) -> None:
+        """The live edge is reached for the first time: from what is known now follow the target durations."""
+        if self.target_s or not any(entry.duration is not None for entry in self.entries):
+            return
+        longest = max(entry.duration or 0.0 for entry in self.entries)
+        self.target_s = max(1, math.ceil(longest * 1.5 - 1e-6))
+        unit_s = self._unit_s
+        if 0 < unit_s <= MAX_PART_S:
+            parts = math.ceil(longest / PART_S)
+            self.part_s = unit_s * math.ceil(round(longest / unit_s) / parts)
+        self._trim()
+        self._changed()
+
+    def _usual(self) -> float:
+        lengths = [entry.duration for entry in self.entries if entry.duration is not None]
+        return min(lengths[-1] if lengths else 1.0, self.target_s or math.inf)
+
+    def _add_gaps(self, seq: int, number: int, duration: float) -> None:
+        """Name the segments before this one as gaps."""
+        for place in range(number):
+            entry = self._add(seq - number + place, None)
+            entry.duration = duration
+            entry.init = self.entries[-2].init if len(self.entries) > 1 else ""
+
+    def _add(self, seq: int, segment: Segment | None) -> Entry:
+        entry = Entry(self._next_msn, seq, segment)
+        self._next_msn += 1
+        self.entries.append(entry)
+        return entry
+
+    def _trim(self) -> None:
+        """Let go of the first entries, as soon as enough others are there; those that have left the window are gaps."""
+        entries = self.entries
+        for entry in entries:
+            if entry.segment is not None and not entry.gap and entry.duration is not None:
+                entry.gap = self.channel.segments.get(entry.seq) is not entry.segment
+        rest = sum(entry.duration or 0.0 for entry in entries)
+        while len(entries) > 1 and self.target_s:
+            rest -= entries[0].duration or 0.0
+            enough = (KEPT if entries[0].gap else LISTED) * self.target_s
+            if rest < enough and len(entries) <= MAX_LISTED:
+                break
+            gone = entries.popleft()
+            self.discontinuities += gone.discontinuity
+        since = 0.0
+        for entry in reversed(entries):
+            if since > KEPT * self.target_s:
+                entry.parts = []
+            since += entry.duration or 0.0
+
+    def _changed(self) -> None:
+        self.version += 1
+        if self.waiting:
+            if not self._told:
+                self._defer(self._tell)
+            self._told += self.waiting
+            self.waiting.clear()
+
+    def _tell(self) -> None:
+        """Call those that have waited for a change, some at a time; a request that needs another one waits again."""
+        for _ in range(min(WAKE_BATCH, len(self._told))):
+            self._told.popleft().go_on()
+        if self._told:
+            self._defer(self._tell)
+
+
+class Packagers:
+    """The packagers of a server.
+
+    Args:
+        registry, wall_us, clock, defer: as for :class:`Packager`.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        wall_us: Callable[[], int],
+        clock: Callable[[], float],
+        defer: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._registry, self._wall_us, self._clock, self._defer = registry, wall_us, clock, defer
+        self._packagers: dict[str, Packager] = {}
+        self._numbers: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Channels that somebody has asked a playlist of lately."""
+        return len(self._packagers)
+
+    def of(self, channel: Channel) -> Packager:
+        """The packager of a channel; it is made if there is none."""
+        found = self._packagers.get(channel.name)
+        if found is not None and found.channel is not channel:
+            self._forget(found)
+            found = None
+        if found is None:
+            second = self._wall_us() // 1_000_000
+            msn, discontinuities = self._numbers.get(channel.name, (0, 0))
+            found = self._packagers[channel.name] = Packager(
+                channel,
+                self._registry,
+                f"{self._registry.instance[:8]}.{channel.epoch}".removeprefix("."),
+                msn=max(msn, second),
+                discontinuities=max(discontinuities + 1, second),
+                wall_us=self._wall_us,
+                clock=self._clock,
+                defer=self._defer,
+            )
+        found.asked_at = self._clock()
+        return found
+
+    def expire(self, now: float) -> None:
+        """Forget those that nobody asks any more, and those whose channel is gone."""
+        for found in list(self._packagers.values()):
+            idle = now - found.asked_at > IDLE_S and not found.waiting
+            if idle or self._registry.channels.get(found.channel.name) is not found.channel:
+                self._forget(found)
+
+    def _forget(self, found: Packager) -> None:
+        name = found.channel.name
+        del self._packagers[name]
+        discontinuities = found.discontinuities + sum(entry.discontinuity for entry in found.entries)
+        self._numbers[name] = found.next_msn, discontinuities
+        self._numbers.move_to_end(name)
+        if len(self._numbers) > NAMES:
+            self._numbers.popitem(last=False)
+        found.close()

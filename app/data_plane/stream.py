@@ -1,0 +1,235 @@
+"""A GET of a stream: a reader that goes on to the next segment, as long as its channel lives.
+
+All segments from the first one on are one response: what players read that know of no segments. The reader is in one
+segment at a time. When that has closed, and all of it is sent, the reader goes on to the next one, in a turn of its own
+(:mod:`app.data_plane.scheduling`). Within a segment it is a reader like any other, and costs as much per chunk.
+
+- Segments without bytes are passed over. Those that nobody wrote, or that have left the window before they could be
+  sent, are left out; truncated ones are cut short. Both are gaps: the access record and the metrics count them, and so
+  does the trailer.
+- A stream ends at the end of a segment: with its channel, or because the server shuts down. It never goes on with
+  another epoch of the name.
+- A stream that has been at the live edge lags by all that was published since and is not sent yet, in whichever
+  segment. Before, it works on a backlog, which is no lag: such a stream need only keep a pace.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tricklecast.app.core.channel import Serve, Wait
+from tricklecast.app.core.results import Ended
+from tricklecast.app.core.segment import SKIPPED, WAITING, Segment
+from tricklecast.app.data_plane.context import Streamed
+from tricklecast.app.data_plane.exchange import Line
+from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
+from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.responses import (
+    Reply,
+    content_type_of,
+    ended_reply,
+    segment_head,
+    shutdown_reply,
+    stream_end,
+)
+from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import Status
+
+_OK: Final = Status.OK
+
+
+class Stream(Reader):
+    """The exchange of a client that is relayed one segment after the other.
+
+    Args:
+        left_out: how many segments before the first one the client asked for, and cannot have.
+
+    Attributes:
+        before: body bytes of the segments that it has left.
+        debt: what the channel had received, less what the stream was sent, when it had everything; ``None`` until then.
+        segments: how many whole segments it was sent. left_out, cut_short: how many it was not, or not wholly.
+    """
+
+    __slots__ = ("before", "cut_short", "debt", "left_out", "segments")
+
+    goes_on = True
+
+    def __init__(self, connection: Line, request: Request, found: Serve | Wait, left_out: int) -> None:
+        super().__init__(connection, request, found)
+        self.before = self.segments = self.cut_short = self.left_out = 0
+        self.debt: int | None = None
+        self._miss(left_out)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for the first byte of a segment."""
+        return self.ending is None and self.segment.state is WAITING
+
+    @property
+    def answerable(self) -> bool:
+        """Whether nothing of the response is out yet."""
+        return self.ending is None and not self.started
+
+    def lag(self) -> int:
+        """Body bytes published since it had everything, and not sent yet."""
+        return 0 if self.debt is None else self.channel.bytes_in - self.before - self.sent - self.debt
+
+    def has(self) -> int:
+        """Body bytes of its segment that its peer has taken; all of them, as long as it works on a backlog."""
+        return self.segment.size if self.debt is None else max(0, self.sent - self.connection.unsent())
+
+    def begin(self) -> None:
+        """Attach to the first segment, and send what is there."""
+        self.record.epoch = self.channel.epoch
+        self.record.rseq = self.segment.seq
+        segment = self._attach()
+        if segment.closed or segment.size > DIRECT_BYTES:
+            self.plane.turns.add_reader(self)
+        elif segment.frames:
+            self.take_turn()
+
+    def take_turn(self) -> None:
+        """Send what was not sent yet, as much as one turn allows; or go on to the next segment."""
+        connection, turns = self.connection, self.plane.turns
+        if self.done or connection.write_paused:
+            return
+        if self.segment.closed and self.at == len(self.segment.frames) and not self._go_on():
+            return
+        segment = self.segment
+        buffers: list[bytes] = []
+        if not self.started and segment.frames:
+            buffers.append(self._start())
+        caught_up = self._take(buffers)
+        if buffers:
+            connection.send_many(buffers)
+        if caught_up and not segment.closed and segment.source is None:
+            self.debt = self.channel.bytes_in - self.before - self.sent
+        if connection.write_paused:
+            return
+        if not caught_up or (segment.closed and segment.seq + 1 < self.channel.next_seq):
+            turns.add_reader(self)
+        elif segment.closed:
+            turns.add_end(self)
+        elif segment.source is not None:
+            segment.source.more()
+
+    def send_away(self, reply: Reply) -> None:
+        """End the stream from outside, while it waits."""
+        if self.started:
+            self._end(reply.reason)
+        else:
+            super().send_away(reply)
+
+    def conclude(self, reason: str, *, close: bool) -> None:
+        """The peer has taken all."""
+        self.withdraw()
+        self.end(reason)
+        self.connection.complete(close=close)
+
+    def withdraw(self) -> None:
+        """Detach from the segment, and sum up."""
+        if self.done:
+            return
+        self.done = True
+        self.fast = False
+        self._leave()
+        record = self.record
+        record.bytes_out = self.before
+        record.next_seq = self.channel.next_seq
+        self.plane.bytes_out -= self.before  # counted as the segments went by, and once more with the record
+        found = f"{self.segments} whole segments, {self.left_out} left out, {self.cut_short} cut short"
+        record.detail = f"{record.detail}; {found}" if getattr(record, "detail", None) else found
+
+    def _start(self) -> bytes:
+        """The head of the response. It goes out with the first byte: only then is the content type certain."""
+        self.started = True
+        if self.http10:
+            self.keep_alive = False
+        self.record.status = _OK
+        self.record.wait_us = self.elapsed_us()
+        self._quicken()
+        channel, seq = self.channel, self.segment.seq
+        return segment_head(
+            self.plane.common,
+            content_type_of(channel),
+            seq,
+            None if self.head == seq else self.head,
+            channel.epoch,
+            None,
+            "",
+            channel.life,
+            keep_alive=self.keep_alive,
+            cors=self.cors,
+            http10=self.http10,
+        )
+
+    def _quicken(self) -> None:
+        """Let a single new frame go straight to the socket, where that is possible."""
+        self.fast = self.started and self.fd >= 0 and not self.http10 and self.segment.source is None
+
+    def _go_on(self) -> bool:
+        """Leave a segment that is over, for the next one; or end, if there is none."""
+        self._count(self.segment)
+        if self.plane.registry.shutting_down:
+            self._end(Reason.SHUTDOWN)
+            return False
+        found, missed = self.channel.after(self.segment.seq)
+        if not isinstance(found, Serve | Wait):
+            self._end(Reason.TERMINATED)
+            return False
+        self._leave()
+        self._miss(missed)
+        self.segment = found.segment
+        self.at = self.sent = 0
+        self._attach()
+        return True
+
+    def _attach(self) -> Segment:
+        """Read the segment from its beginning."""
+        segment = self.segment
+        self.plane.registry.attach(self, self.channel, segment)
+        self._quicken()
+        if segment.source is not None:
+            segment.source.more()
+        return segment
+
+    def _leave(self) -> None:
+        """Detach from the segment; what was sent of it counts at once, since a stream may last for days."""
+        plane, channel, segment = self.plane, self.channel, self.segment
+        self.before += self.sent
+        channel.bytes_out += self.sent
+        plane.bytes_out += self.sent
+        plane.registry.detach(self, channel, segment)
+        if segment.source is not None:
+            segment.source.more()
+
+    def _count(self, segment: Segment) -> None:
+        """All that there is of this segment was sent."""
+        streamed = self.plane.streamed
+        if segment.complete:
+            self.segments += 1
+            streamed[Streamed.WHOLE] += 1
+        elif segment.state is SKIPPED:
+            self._miss(1)
+        elif segment.size:
+            self.cut_short += 1
+            streamed[Streamed.CUT_SHORT] += 1
+
+    def _miss(self, segments: int) -> None:
+        """So many segments are left out."""
+        self.left_out += segments
+        self.plane.streamed[Streamed.LEFT_OUT] += segments
+
+    def _end(self, reason: str) -> None:
+        """Everything is sent, and no segment follows."""
+        plane, channel = self.plane, self.channel
+        ended = channel.ended
+        if not self.started:
+            self.withdraw()
+            over = Ended(self.segment.seq, channel.next_seq, channel.epoch, channel.content_type, channel.life)
+            self.answer(ended_reply(over) if ended else shutdown_reply(plane.jitter, plane.registry.come_back_s))
+            return
+        if not self.http10:
+            following = min(self.segment.seq + self.segment.closed, channel.next_seq)
+            self.connection.send(stream_end(following, self.left_out + self.cut_short, ended=ended))
+        self.finish(reason, close=not self.keep_alive)

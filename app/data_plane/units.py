@@ -1,0 +1,310 @@
+"""Where the pictures of a segment begin, and when they are shown: what a playlist needs to know of its media.
+
+A scanner is fed the bytes of one segment in the order in which they arrive, and looks at each byte once. It yields
+*units*: a picture in MPEG-TS, a fragment in MP4, of the stream that leads: the video, or the first stream if there is
+none. Bytes of other streams belong to the unit before them. A scanner never raises for the bytes that it is given; from
+media that it cannot read it yields nothing. Numbers of sections refer to ISO/IEC 13818-1 (MPEG-TS) and 14496-12 (MP4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from tricklecast.trickle.media.containers import (
+    NULL_PID,
+    PACKET_BYTES,
+    SYNC,
+    Container,
+    ProgramTables,
+    Track,
+    TsPacket,
+    boxes,
+    find_box,
+    number,
+    tracks,
+    ts_packets,
+)
+
+MAX_UNITS: Final = 20_000
+"""Units of one segment; what follows belongs to the last one. A minute of film has 3,600."""
+
+MAX_BOX: Final = 4 << 20
+"""Longest box, beside the media themselves, that a scanner keeps; a longer one is not read."""
+
+_TIME_BITS: Final = 33
+_CLOCK_HZ: Final = 90_000
+_RANDOM_ACCESS: Final = 0x40
+_VIDEO_TYPES: Final = frozenset({0x01, 0x02, 0x10, 0x1B, 0x20, 0x21, 0x24, 0x25, 0x33, 0x42, 0xD1, 0xEA})
+"""Stream types of video (section 2.4.4.9, table 2-34)."""
+
+_AVC, _HEVC = 0x1B, 0x24
+_STARTS: Final = re.compile(rb"[\x40-\x7f\xc0-\xff]")
+"""In the second bytes of packets: those in which something begins."""
+
+_START_CODE: Final = re.compile(rb"\x00\x00\x01(.)", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Unit:
+    """What can be cut apart.
+
+    Attributes:
+        at: where it begins in the segment. time: when, in seconds of the stream's own clock.
+        duration: in seconds; ``None`` until the next one has begun.
+        is_key: decoding can begin here.
+    """
+
+    at: int
+    time: float
+    duration: float | None
+    is_key: bool
+
+
+class Scanner(Protocol):
+    """Attributes: units: so far. whole: up to where they have arrived. start: where the media begin.
+
+    init: what a decoder needs first, in front of the media; nothing in MPEG-TS.
+    """
+
+    units: list[Unit]
+    whole: int
+    start: int
+    init: bytes
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the segment."""
+
+
+def scanner(container: Container, init: bytes) -> Scanner | None:
+    """A scanner of a segment; ``None`` if there is none for this container.
+
+    Args:
+        init: that of the segment before, for segments that have none.
+    """
+    match container:
+        case Container.MPEGTS:
+            return TsScanner()
+        case Container.FMP4:
+            return Mp4Scanner(init)
+        case _:
+            return None
+
+
+# MPEG-TS.
+
+
+class TsScanner:
+    """Finds the transport packets in which a picture begins."""
+
+    def __init__(self) -> None:
+        self.units: list[Unit] = []
+        self.whole = self.start = 0
+        self.init = b""
+        self._tables = ProgramTables()
+        self._lead: int | None = None
+        self._kind = 0
+        self._rest = b""
+        self._at = 0
+        self._ticks = 0
+        # Where the packets began that stand directly before the next one and belong to no stream.
+        self._front: tuple[int, int] = (0, 0)
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the segment."""
+        data = self._rest + data
+        packets = len(data) // PACKET_BYTES
+        size = packets * PACKET_BYTES
+        if data[:size:PACKET_BYTES] == bytes([SYNC]) * packets:
+            for match in _STARTS.finditer(data[1:size:PACKET_BYTES]):
+                at = match.start() * PACKET_BYTES
+                self._take(TsPacket(data[at : at + PACKET_BYTES], self._at + at))
+        else:  # damaged: packets begin elsewhere
+            size = 0
+            for packet in ts_packets(data):
+                size = packet.start + PACKET_BYTES
+                if packet.is_start:
+                    self._take(TsPacket(packet.data, self._at + packet.start))
+        self._rest = data[size:]
+        self._at += size
+
+    def _take(self, packet: TsPacket) -> None:
+        pid = packet.pid
+        front, end = self._front
+        begin = front if end == packet.start else packet.start
+        if self._tables.carries(pid):
+            self._tables.feed(packet)
+            self._front = begin, packet.start + PACKET_BYTES
+            if self._lead is None and self._tables.is_complete:
+                streams = self._tables.streams
+                video = (pid for pid, kind in streams.items() if kind in _VIDEO_TYPES)
+                self._lead = next(video, min(streams, default=NULL_PID))
+                self._kind = streams.get(self._lead, 0)
+        elif pid == self._lead and (ticks := _ticks(packet.payload)) is not None:
+            self._begin(begin, ticks, self._is_key(packet))
+
+    def _begin(self, at: int, ticks: int, is_key: bool) -> None:
+        units = self.units
+        if len(units) >= MAX_UNITS:
+            return
+        if units:
+            wrap = 1 << _TIME_BITS
+            ticks = self._ticks + (ticks - self._ticks + wrap // 2) % wrap - wrap // 2
+            units[-1].duration = (ticks - self._ticks) / _CLOCK_HZ
+        self._ticks = ticks
+        self.whole = at
+        units.append(Unit(at, ticks / _CLOCK_HZ, None, is_key))
+
+    def _is_key(self, packet: TsPacket) -> bool:
+        """The muxer says so; or the first NAL units do, those of an IDR picture or of parameter sets."""
+        if self._kind not in _VIDEO_TYPES or (packet.adaptation[:1] and packet.adaptation[0] & _RANDOM_ACCESS):
+            return True
+        kinds = [match[1][0] for match in _START_CODE.finditer(packet.payload, 9)]
+        if self._kind == _AVC:
+            return any(kind & 0x1F in (5, 7) for kind in kinds)
+        return self._kind == _HEVC and any(16 <= kind >> 1 & 0x3F <= 21 or kind >> 1 & 0x3F == 33 for kind in kinds)
+
+
+def _ticks(payload: bytes) -> int | None:
+    """The time at which a PES packet is decoded, or else shown (section 2.4.3.6); ``None`` if it does not say."""
+    if len(payload) < 14 or payload[:3] != b"\0\0\1" or not payload[7] & 0x80:
+        return None
+    at = 14 if payload[7] & 0x40 and len(payload) >= 19 else 9
+    high, middle, low = payload[at] >> 1 & 0x07, number(payload, at + 1, 2) >> 1, number(payload, at + 3, 2) >> 1
+    return high << 30 | middle << 15 | low
+
+
+# MP4.
+
+
+class _Defaults(NamedTuple):
+    """What a sample has of which nothing else is said (``trex``, section 8.8.3; ``tfhd``, 8.8.7)."""
+
+    duration: int
+    flags: int
+
+
+_NOT_SYNC: Final = 0x010000
+_BEFORE_FRAGMENT: Final = frozenset({b"styp", b"sidx", b"prft", b"emsg"})
+
+
+class Mp4Scanner:
+    """Finds the fragments, and what precedes each.
+
+    Args:
+        init: of the segment before; one in this segment takes its place.
+    """
+
+    def __init__(self, init: bytes) -> None:
+        self.units: list[Unit] = []
+        self.whole = self.start = 0
+        self.init = b""
+        self._lead: Track | None = None
+        self._defaults = _Defaults(0, 0)
+        self._rest = bytearray()
+        self._at = 0
+        self._skip = 0
+        self._front: int | None = None
+        self._head = b""
+        self._read_init(init)
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the segment."""
+        rest = self._rest
+        passed = min(self._skip, len(data))
+        self._skip -= passed
+        self._at += passed
+        rest += data[passed:]
+        if passed and not self._skip:
+            self.whole = self._at
+        while len(rest) >= 8:
+            size, kind = number(rest, 0, 4), bytes(rest[4:8])
+            if size == 1:
+                if len(rest) < 16:
+                    return
+                size = number(rest, 8, 8)
+            elif size == 0:  # up to the end of the segment, wherever that is
+                size = 1 << 62
+            if kind == b"mdat" or size > MAX_BOX or size < 8:
+                passed = min(max(size, 8), len(rest))
+                self._skip = max(size, 8) - passed
+                self._at += passed
+                del rest[:passed]
+                if not self._skip:
+                    self.whole = self._at
+                continue
+            if len(rest) < size:
+                return
+            self._take(kind, bytes(rest[:size]))
+            self._at += size
+            del rest[:size]
+
+    def _take(self, kind: bytes, box: bytes) -> None:
+        if kind == b"ftyp":
+            self._head = box
+        elif kind == b"moov":
+            self._read_init(self._head + box)
+            self.start = self.whole = self._at + len(box)
+        elif kind in _BEFORE_FRAGMENT:
+            self._front = self._at if self._front is None else self._front
+        elif kind == b"moof":
+            front, self._front = self._front, None
+            self._read_fragment(box[8:], self._at if front is None else front)
+
+    def _read_init(self, init: bytes) -> None:
+        found = tracks(init)
+        if not found:
+            return
+        self.init = init
+        self._lead = next((track for track in found if track.kind == b"vide"), found[0])
+        extends = find_box(init, b"moov", b"mvex")
+        for item in boxes(extends):
+            if item.kind == b"trex" and number(item.body, 4, 4) == self._lead.number:
+                self._defaults = _Defaults(number(item.body, 12, 4), number(item.body, 20, 4))
+
+    def _read_fragment(self, moof: bytes, at: int) -> None:
+        lead, units = self._lead, self.units
+        if lead is None or len(units) >= MAX_UNITS:
+            return
+        for item in boxes(moof):
+            if item.kind != b"traf" or number(find_box(item.body, b"tfhd"), 4, 4) != lead.number:
+                continue
+            base = find_box(item.body, b"tfdt")
+            time = number(base, 4, 8 if base[:1] == b"\1" else 4) / lead.timescale
+            samples = list(_samples(item.body, self._defaults))
+            duration = sum(duration for duration, _ in samples) / lead.timescale
+            is_key = lead.kind != b"vide" or any(not flags & _NOT_SYNC for _, flags in samples[:1])
+            if units and self.whole < at:
+                self.whole = at
+            units.append(Unit(at, time, duration, is_key))
+            return
+
+
+def _samples(traf: memoryview, defaults: _Defaults) -> Iterator[tuple[int, int]]:
+    """Duration and flags of each sample of a track fragment (sections 8.8.7 and 8.8.8)."""
+    header = find_box(traf, b"tfhd")
+    flags, at = number(header, 1, 3), 8
+    at += (8 if flags & 0x01 else 0) + (4 if flags & 0x02 else 0)
+    duration, sample_flags = defaults
+    if flags & 0x08:
+        duration, at = number(header, at, 4), at + 4
+    at += 4 if flags & 0x10 else 0
+    if flags & 0x20:
+        sample_flags = number(header, at, 4)
+    for item in boxes(traf):
+        if item.kind != b"trun":
+            continue
+        run, flags, count = bytes(item.body), number(item.body, 1, 3), number(item.body, 4, 4)
+        at = 8 + (4 if flags & 0x01 else 0)
+        first = sample_flags
+        if flags & 0x04:
+            first, at = number(run, at, 4), at + 4
+        step = sum(4 for flag in (0x100, 0x200, 0x400, 0x800) if flags & flag)
+        count = min(count, (len(run) - at) // step if step else MAX_UNITS)
+        for place in range(count):
+            own = number(run, at, 4) if flags & 0x100 else duration
+            behind = at + sum(4 for flag in (0x100, 0x200) if flags & flag)
+            yield own, number(run, behind, 4) if flags & 0x400 else (first if not place else sample_flags)
+            at += step

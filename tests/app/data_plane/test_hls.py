@@ -1,0 +1,418 @@
+"""HLS playlists over the segments of a channel, and the media that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, later
+from tests.support.hls import Playlist, Watcher, read
+from tests.support.local import LocalServer, local_server
+from tests.support.media import mp4_pictures, ts_pictures
+from tests.support.waiting import eventually
+from tricklecast.app.data_plane import handler, packaging
+from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.trickle import wire
+
+Pictures = Callable[..., list[bytes]]
+
+FORMATS = {"video/mp2t": ts_pictures, "video/mp4": mp4_pictures}
+
+
+class Live:
+    """A channel to which segments of 25 pictures in a second are published, and a player that watches its playlist."""
+
+    def __init__(self, channel: Channel, content_type: str = "video/mp2t") -> None:
+        self.channel, self.content_type = channel, content_type
+        self.pictures: Pictures = FORMATS[content_type]
+        self.watcher = Watcher()
+
+    def publish(self, seq: int, at_s: float | None = None, **fields: Any) -> bytes:
+        """A whole segment."""
+        data = b"".join(self.pictures(float(seq) if at_s is None else at_s, 25, **fields))
+        self.channel.post(seq, data, {"Content-Type": self.content_type}).expect(200)
+        return data
+
+    def playlist(self, query: str = "") -> Playlist:
+        """The playlist, once there is one and it has what the query asks for."""
+        answer = self.channel.get("index.m3u8" + query).expect(200)
+        assert answer.get("Content-Type") == "application/vnd.apple.mpegurl"
+        assert answer.get("Cache-Control") == "no-store"
+        return self.watcher.see(answer.body.decode())
+
+    def until(self, seq: int) -> Playlist:
+        """The playlist in which this segment has ended."""
+        while (found := self.watcher.last) is None or seqs(found)[-1:] != [str(seq)]:
+            self.playlist(self.next_query())
+        return found
+
+    def next_query(self) -> str:
+        """The query of a player that has the last playlist, and wants to know more."""
+        last = self.watcher.last
+        if last is None or not last.segments:
+            return ""
+        newest = last.segments[-1]
+        msn, part = (newest.msn, len(newest.parts)) if newest.duration is None else (newest.msn + 1, 0)
+        return f"?_HLS_msn={msn}" + (f"&_HLS_part={part}" if last.part_target else "")
+
+    def media(self, uri: str) -> bytes:
+        """What the playlist names."""
+        answer = self.channel.get(uri).expect(200)
+        assert answer.get("Cache-Control") == "public, max-age=3600, immutable"
+        assert answer.get("Content-Length") == str(len(answer.body))
+        return answer.body
+
+
+@pytest.fixture(params=FORMATS)
+def live(request: pytest.FixtureRequest, channel: Channel) -> Live:
+    """A channel of either kind."""
+    return Live(channel, request.param)
+
+
+def seqs(playlist: Playlist) -> list[str]:
+    """The segments that a playlist names: ``~`` for a gap, ``|`` for a discontinuity."""
+    found = []
+    for segment in playlist.whole:
+        found += ["|"] if segment.breaks else []
+        found.append("~" if segment.gap else segment.uri.rpartition("-")[2].partition(".")[0])
+    return found
+
+
+def body(segment: bytes, init: bytes) -> bytes:
+    """A segment without its init segment."""
+    return segment.removeprefix(init)
+
+
+def test_a_playlist_of_what_is_there(live: Live) -> None:
+    """The newest closed segments, their durations and times; each can be had, and its init segment."""
+    data = [live.publish(seq) for seq in range(8)]
+    found = live.playlist()
+    assert seqs(found) == ["2", "3", "4", "5", "6", "7"]
+    assert [segment.duration for segment in found.whole] == [1.0] * 6
+    assert found.target == 2
+    assert found.part_target == 0.36
+    dates = [segment.date for segment in found.whole]
+    assert all(dates)
+    init = live.media(found.whole[0].map) if found.whole[0].map else b""
+    assert bool(init) == (live.content_type == "video/mp4")
+    for segment, whole in zip(found.whole, data[2:], strict=True):
+        assert live.media(segment.uri) == body(whole, init)
+
+
+def test_parts_come_as_they_are_published(live: Live) -> None:
+    """Nine pictures each; a request for the playlist, or for the part that it hints at, waits for it."""
+    for seq in range(3):
+        live.publish(seq)
+    live.playlist()
+    pictures = live.pictures(3.0, 25)
+    upload = live.channel.upload(3)
+    sent, parts, init = iter(pictures), [], b""
+    for number in range(3):
+        last = live.watcher.last
+        assert last is not None
+        waiting = live.channel.read("index.m3u8" + live.next_query())
+        hinted = live.channel.read(last.hint)
+        live.channel.target.settle()
+        for _ in range((9, 9, 7)[number] if live.content_type == "video/mp4" else (10, 9, 6)[number]):
+            upload.chunk(next(sent))
+        if number == 2:
+            upload.stored()
+        found = live.watcher.see(waiting.response().expect(200).body.decode())
+        segment = found.segments[-1]
+        assert [part.independent for part in segment.parts] == [True, False, False][: number + 1]
+        parts.append(hinted.response().expect(200).body)
+        assert live.media(segment.parts[-1].uri) == parts[-1]
+        init = live.media(segment.map) if segment.map else b""
+    assert b"".join(parts) == body(b"".join(pictures), init)
+    found = live.until(3)
+    assert [round(part.duration, 5) for part in found.whole[-1].parts] == [0.36, 0.36, 0.28]
+    assert live.media(found.whole[-1].uri) == b"".join(parts)
+
+
+def test_missing_segments_are_gaps_as_long_as_what_is_missing(live: Live) -> None:
+    """Empty ones, and those that nobody wrote; where the time goes on, nothing is missing."""
+    for seq in range(3):
+        live.publish(seq)
+    live.playlist()
+    live.channel.post(3, b"").expect(200)
+    live.publish(4, 4.0)
+    live.until(4)
+    live.channel.post(7, b"".join(live.pictures(7.5, 25)), {wire.RESET: "1"}).expect(200)
+    found = live.until(7)
+    live.channel.post(8, b"").expect(200)
+    live.publish(9, 8.5)
+    found = live.until(9)
+    assert seqs(found) == ["0", "1", "2", "~", "4", "~", "~", "7", "9"]
+    gaps = [segment for segment in found.whole if segment.gap]
+    assert [segment.duration for segment in gaps] == [1.0, 1.25, 1.25]
+    live.channel.get(gaps[0].uri).expect(404)
+
+
+def test_what_does_not_follow_is_behind_a_discontinuity(live: Live) -> None:
+    """A truncated segment, times that jump (a publisher that began anew), and another init segment."""
+    live.publish(0)
+    live.publish(1)
+    live.playlist()
+    upload = live.channel.upload(2, b"".join(live.pictures(2.0, 12)))
+    live.channel.arrived(2, b"".join(live.pictures(2.0, 12))).close()
+    live.channel.close(2, {wire.TRUNCATED: "1"}).expect(200)
+    upload.answer()
+    live.publish(3, 3.0)
+    live.until(3)
+    live.publish(4, 1000.0)
+    live.until(4)
+    wanted = ["0", "1", "2", "|", "3", "|", "4"]
+    if live.content_type == "video/mp4":
+        live.publish(5, 1001.0, marker=b"another")
+        wanted += ["|", "5"]
+        maps = {segment.map for segment in live.until(5).whole}
+        assert len(maps) == 2
+        assert all(live.media(uri) for uri in maps)
+    last = live.watcher.last
+    assert last is not None
+    assert seqs(last) == wanted
+    assert last.whole[2].duration == pytest.approx(0.48)
+
+
+def test_numbers_go_on_in_another_epoch(live: Live) -> None:
+    """The playlist ends with the channel; that of its next life has higher numbers, and other URLs."""
+    for seq in range(3):
+        live.publish(seq)
+    before = live.playlist()
+    live.channel.end()
+    ended = live.playlist()
+    assert ended.ended
+    assert seqs(ended) == ["0", "1", "2"]
+    assert ended.discontinuity == before.discontinuity
+    live.channel.post(0, b"".join(live.pictures(0.0, 25)), {"Content-Type": live.content_type}).expect(200)
+    after = live.playlist()
+    assert after.msn > ended.whole[-1].msn
+    assert after.discontinuity > ended.discontinuity
+    live.channel.get(ended.whole[0].uri).expect(404)
+    assert live.media(after.whole[0].uri)
+
+
+def test_a_playlist_waits_for_the_first_segment(live: Live) -> None:
+    """As soon as that has ended the target duration is known."""
+    live.channel.create(live.content_type)
+    waiting = live.channel.read("index.m3u8")
+    live.channel.target.settle()
+    live.publish(0)
+    assert seqs(read(waiting.response().expect(200).body.decode())) == ["0"]
+
+
+def test_a_playlist_that_does_not_come(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """404, and when to ask again; a HEAD does not wait at all."""
+    channel.get("index.m3u8").expect(404)
+    channel.create("video/mp2t")
+    channel.target.ask("HEAD", channel.at("index.m3u8")).expect(404)
+    monkeypatch.setattr(handler, "FIRST_SEGMENT_S", 0.05)
+    answer = channel.get("index.m3u8").expect(404)
+    assert answer.body == b"No whole segment yet"
+    assert answer.get("Retry-After") in ("1", "2")
+
+
+def test_other_media_are_nothing_for_hls(channel: Channel) -> None:
+    """415, and one line."""
+    channel.publish(0, b'{"a": 1}', b'{"a": 2}')
+    assert channel.get("index.m3u8").expect(415).body.startswith(b"HLS needs MPEG-TS or fragmented MP4")
+
+
+@pytest.mark.parametrize("query", ["_HLS_msn=x", "_HLS_msn=-1", "_HLS_part=1", "_HLS_msn=1&_HLS_part=1.5"])
+def test_a_bad_query_is_refused_with_one_line(channel: Channel, query: str) -> None:
+    """400."""
+    answer = channel.get(f"index.m3u8?{query}").expect(400)
+    assert b"_HLS_" in answer.body
+
+
+def test_a_player_that_is_too_far_ahead_is_told(channel: Channel) -> None:
+    """Two segments beyond the last one are 400; a whole segment, and what is there, is answered at once."""
+    live = Live(channel)
+    for seq in range(3):
+        live.publish(seq)
+    found = live.playlist()
+    last = found.whole[-1].msn
+    channel.get(f"index.m3u8?_HLS_msn={last + 3}").expect(400)
+    live.playlist(f"?_HLS_msn={last}")
+    live.playlist(f"?_HLS_msn={last - 1}&_HLS_part=7")
+    live.playlist(f"?_HLS_msn={found.msn - 1}&_HLS_part=0")
+    live.playlist(f"?_HLS_msn={last}&_HLS_part=0&other=x")
+
+
+def test_a_player_does_not_wait_for_ever(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 after three target durations without anything new."""
+    monkeypatch.setattr(handler, "BLOCKING_TARGETS", 0.02)
+    live = Live(channel)
+    live.publish(0)
+    live.playlist()
+    assert channel.get("index.m3u8" + live.next_query()).expect(503).get("Retry-After") == "1"
+    assert live.watcher.last is not None
+    channel.get(live.watcher.last.hint).expect(404)
+
+
+def test_a_token_in_the_url_is_in_each_url(channel: Channel) -> None:
+    """So that players that know nothing of tokens can follow; it cannot break out of its line."""
+    live = Live(channel, "video/mp4")
+    live.publish(0)
+    text = channel.get("index.m3u8?token=a.b-c_d%22%0A%23EXT").expect(200).body.decode()
+    found = read(text)
+    assert found.whole[0].uri.endswith(".m4s?token=a.b-c_d%22%0A%23EXT")
+    assert found.whole[0].map.endswith(".mp4?token=a.b-c_d%22%0A%23EXT")
+    assert found.hint.endswith("token=a.b-c_d%22%0A%23EXT")
+    channel.get(found.whole[0].uri).expect(200)
+
+
+def test_what_no_playlist_names_is_not_there(channel: Channel) -> None:
+    """404, of whatever form; 405 for a method that changes something; and a HEAD has everything but the body."""
+    live = Live(channel)
+    data = live.publish(0)
+    uri = live.playlist().whole[0].uri
+    life = uri.rpartition("-")[0]
+    for name in (
+        f"{life}-7.ts",
+        f"{life}-0.99.ts",
+        f"{life}-init-0123456789ab.mp4",
+        "hls/x.9-0.ts",
+        "hls/0",
+        "hls/a/b",
+    ):
+        channel.get(name).expect(404)
+    refused = channel.target.ask("POST", channel.at("hls/x-0.ts"), {}, b"").expect(405)
+    assert refused.get("Allow") == "GET, HEAD, OPTIONS"
+    head = channel.target.ask("HEAD", channel.at(uri)).expect(200, content_type="video/mp2t")
+    assert head.get("Content-Length") == str(len(data))
+    channel.target.ask("HEAD", channel.at("index.m3u8")).expect(200)
+    answer = channel.get(uri, {"Origin": "https://elsewhere.example"}).expect(200)
+    assert answer.get("Access-Control-Allow-Origin") == "*"
+
+
+def test_a_player_of_http_1_0(channel: Channel) -> None:
+    """It gets media with their length, and the end of the connection."""
+    live = Live(channel)
+    data = live.publish(0)
+    uri = live.playlist().whole[0].uri
+    connection = channel.target.open()
+    connection.request("GET", channel.at(uri), version="1.0")
+    assert connection.response().body == data
+    connection.closed()
+
+
+def test_a_playlist_moves_on(channel: Channel) -> None:
+    """It names what lasts six target durations, and parts near its end only; the numbers count what has gone."""
+    live = Live(channel)
+    for seq in range(30):
+        live.publish(seq)
+        live.until(seq)
+    last = live.watcher.last
+    assert last is not None
+    assert seqs(last) == [str(seq) for seq in range(18, 30)]
+    assert [bool(segment.parts) for segment in last.whole] == [False] * 6 + [True] * 6
+
+
+def test_what_leaves_the_window_leaves_the_playlist() -> None:
+    """What lasts three target durations stays, as gaps if need be."""
+    with local_server(window_segments=2) as server, server.client() as target:
+        live = Live(target.channel())
+        for seq in range(12):
+            live.publish(seq)
+            found = live.until(seq) if seq else live.playlist()
+        assert seqs(found) == ["~"] * 4 + ["10", "11"]
+        live.channel.get(found.whole[-3].uri).expect(404)
+
+
+def test_a_longer_segment_raises_the_target(channel: Channel) -> None:
+    """It is half as long again as the first ones, which is enough for most; and right in any case."""
+    live = Live(channel)
+    live.publish(0)
+    assert live.playlist().target == 2
+    channel.post(1, b"".join(ts_pictures(1.0, 100))).expect(200)
+    assert read(channel.get("index.m3u8" + live.next_query()).body.decode()).target == 4
+
+
+def test_media_of_one_piece_have_no_parts(channel: Channel) -> None:
+    """A fragment of more than a second cannot be divided: the playlist has whole segments only."""
+    live = Live(channel, "video/mp4")
+    for seq in range(3):
+        channel.post(seq, b"".join(mp4_pictures(2.0 * seq, 1, 2.0)), {"Content-Type": "video/mp4"}).expect(200)
+    found = live.playlist()
+    assert found.part_target is None
+    assert [segment.duration for segment in found.whole] == [2.0] * 3
+    waiting = channel.read("index.m3u8" + live.next_query())
+    channel.target.settle()
+    channel.post(3, b"".join(mp4_pictures(6.0, 1, 2.0))).expect(200)
+    assert seqs(live.watcher.see(waiting.response().body.decode())) == ["0", "1", "2", "3"]
+
+
+def test_what_nobody_asks_for_is_forgotten() -> None:
+    """Then it costs nothing, and is no reader; who asks again finds numbers that have not gone back."""
+    with local_server(**PATIENT) as server, server.client() as target:
+        live = Live(target.channel())
+        for seq in range(3):
+            live.publish(seq)
+        live.playlist()
+        assert server.inside(lambda: (len(server.plane.packagers), server.plane.registry.readers)) == (1, 1)
+        later(server, packaging.IDLE_S + 1)
+        assert server.inside(lambda: (len(server.plane.packagers), server.plane.registry.readers)) == (0, 0)
+        before = live.watcher.last
+        assert before is not None
+        after = live.playlist()
+        assert after.msn > before.whole[-1].msn
+        assert seqs(after) == ["0", "1", "2"]
+
+
+def test_a_client_that_leaves_waits_no_longer(channel: Channel, server: LocalServer) -> None:
+    """Its request is forgotten."""
+    live = Live(channel)
+    live.publish(0)
+    live.playlist()
+    packager = server.plane.packagers.of(server.plane.registry.channels[channel.name])
+    waiting = channel.read("index.m3u8" + live.next_query())
+    eventually(lambda: packager.waiting)
+    waiting.abort()
+    eventually(lambda: not packager.waiting)
+
+
+def test_many_players_wait_for_the_same_part(channel: Channel, server: LocalServer) -> None:
+    """All of them get it, some in each turn of the event loop."""
+    live = Live(channel)
+    for seq in range(2):
+        live.publish(seq)
+    live.playlist()
+    waiting = [channel.read("index.m3u8" + live.next_query()) for _ in range(2 * packaging.WAKE_BATCH + 3)]
+    packager = server.plane.packagers.of(server.plane.registry.channels[channel.name])
+    eventually(lambda: len(packager.waiting) == len(waiting))
+    upload = channel.upload(2, *ts_pictures(2.0, 12))
+    for connection in waiting:
+        assert len(read(connection.response().expect(200).body.decode()).segments) == 3
+    upload.stored()
+
+
+def test_a_player_that_waits_is_sent_away_when_the_server_shuts_down() -> None:
+    """503, like every client that waits."""
+    with local_server() as server, server.client() as target:
+        live = Live(target.channel())
+        live.publish(0)
+        live.playlist()
+        waiting = live.channel.read("index.m3u8" + live.next_query())
+        target.settle()
+        server.inside(server.stop)
+        waiting.last(503)
+
+
+def test_a_client_that_does_not_read_its_media_is_cut_off() -> None:
+    """It holds no copy, lags behind nothing, and stands still like any other client."""
+    with local_server(**PATIENT) as server, server.client() as target:
+        channel = target.channel()
+        big = ts_pictures(0.0, 25)
+        channel.post(0, b"".join(big) + b"".join(big[1:2]) * 20_000).expect(200)
+        uri = read(channel.get("index.m3u8").body.decode()).whole[0].uri
+        peer = SlowPeer(server.port, f"GET {channel.at(uri)} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+        eventually(lambda: server.plane.slow_peers.stalled)
+        later(server, 0)
+        later(server, LAG_S)
+        record = server.record(channel=channel.name, op="hls", reason="evicted")
+        assert (record.status, record.rseq) == (200, 0)
+        peer.rest()
+        peer.socket.close()

@@ -1,0 +1,167 @@
+"""Where the pictures of a segment begin, and when they are shown."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.media import (
+    VIDEO_PID,
+    fragment,
+    init_segment,
+    mp4_pictures,
+    pes,
+    tables,
+    ts_packet,
+    ts_pictures,
+)
+from tricklecast.app.data_plane.units import Mp4Scanner, Scanner, TsScanner, scanner
+from tricklecast.trickle.media.containers import Container, box, full_box
+
+
+def scanned(found: Scanner, data: bytes, cuts: list[int] | None = None) -> Scanner:
+    """Feed a scanner, cut at these places."""
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts or [])})
+    for begin, end in pairwise(places):
+        found.feed(data[begin:end])
+    return found
+
+
+CONTAINERS = {
+    Container.MPEGTS: ts_pictures(10.0, 6),
+    Container.FMP4: mp4_pictures(10.0, 6),
+}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@given(cuts=st.lists(st.integers(0, 4000), max_size=12))
+def test_each_picture_is_found_however_the_bytes_arrive(container: Container, cuts: list[int]) -> None:
+    """Its place, its time, its duration, and whether decoding can begin there."""
+    pictures = CONTAINERS[container]
+    found = scanner(container, b"")
+    assert found is not None
+    scanned(found, b"".join(pictures), cuts)
+    assert [unit.time for unit in found.units] == pytest.approx([10.0 + 0.04 * number for number in range(6)])
+    assert [unit.is_key for unit in found.units] == [True] + [False] * 5
+    durations = [unit.duration for unit in found.units]
+    assert durations[:-1] == pytest.approx([0.04] * 5)
+    start = found.start
+    assert start == (len(init_segment()) if container is Container.FMP4 else 0)
+    places = [start] + [sum(map(len, pictures[:number])) for number in range(1, 6)]
+    assert [unit.at for unit in found.units] == places
+    if container is Container.FMP4:
+        assert durations[-1] == pytest.approx(0.04)
+        assert (found.whole, found.init) == (len(b"".join(pictures)), init_segment())
+    else:
+        assert (found.whole, durations[-1]) == (places[-1], None)
+
+
+@pytest.mark.parametrize("make", [TsScanner, lambda: Mp4Scanner(b""), lambda: Mp4Scanner(init_segment())])
+@given(
+    pieces=st.lists(
+        st.one_of(
+            st.binary(max_size=300),
+            st.sampled_from([*ts_pictures(0, 3), *mp4_pictures(0, 3), tables(), b"\x47", b"\0\0\0\1mdat", b"moof"]),
+            st.builds(
+                lambda size, kind: struct.pack(">I4s", size, kind),
+                st.integers(0, 2**32 - 1),
+                st.binary(min_size=4, max_size=4),
+            ),
+        ),
+        max_size=12,
+    )
+)
+def test_no_bytes_make_a_scanner_fail(make: type[TsScanner], pieces: list[bytes]) -> None:
+    """It finds what it can, and places are within what it was fed."""
+    found = make()
+    fed = 0
+    for piece in pieces:
+        found.feed(piece)
+        fed += len(piece)
+        places = [unit.at for unit in found.units]
+        assert places == sorted(places)
+        assert all(0 <= place <= fed for place in places)
+        assert 0 <= found.whole <= fed
+
+
+def test_times_of_mpegts_go_on_over_their_end() -> None:
+    """They have 33 bits, and begin again after 26.5 hours."""
+    found = scanned(TsScanner(), b"".join(ts_pictures((1 << 33) / 90_000 - 0.08, 4)))
+    assert [unit.duration for unit in found.units[:-1]] == pytest.approx([0.04] * 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "is_key"),
+    [
+        (0x1B, b"\0\0\1\x09\xf0\0\0\1\x67", True),
+        (0x1B, b"\0\0\1\x65", True),
+        (0x1B, b"\0\0\1\x41", False),
+        (0x24, b"\0\0\1\x46\0\0\1\x42\1", True),
+        (0x24, b"\0\0\1\x26\1", True),
+        (0x24, b"\0\0\1\x02\1", False),
+        (0x02, b"\0\0\1\xb3", False),
+        (0x0F, b"\xff\xf1", True),
+    ],
+)
+def test_a_key_picture_without_the_muxers_word(kind: int, payload: bytes, is_key: bool) -> None:
+    """The NAL units show it: an IDR picture or parameter sets; sound can always begin."""
+    data = tables(kind) + ts_packet(VIDEO_PID, pes(900, payload))
+    assert [unit.is_key for unit in scanned(TsScanner(), data).units] == [is_key]
+
+
+def test_damaged_bytes_between_packets_are_passed_over() -> None:
+    """Packets begin again behind them."""
+    pictures = ts_pictures(0, 6)
+    data = b"".join(pictures[:2]) + b"damage" + b"".join(pictures[2:])
+    assert len(scanned(TsScanner(), data).units) == 6
+
+
+def test_tables_in_front_of_a_picture_belong_to_it() -> None:
+    """A player that begins with that part needs them."""
+    pictures = ts_pictures(0, 2)
+    found = scanned(TsScanner(), pictures[0] + tables() + pictures[1])
+    assert found.units[1].at == len(pictures[0])
+
+
+def test_boxes_in_front_of_a_fragment_belong_to_it() -> None:
+    """The time of capture, for example."""
+    found = scanned(Mp4Scanner(b""), init_segment() + fragment(0) + full_box(b"prft", 1, 0, bytes(20)) + fragment(3600))
+    assert found.units[1].at == len(init_segment() + fragment(0))
+
+
+def test_a_segment_without_an_init_segment_has_that_of_the_one_before() -> None:
+    """Its times cannot be read without."""
+    assert scanned(Mp4Scanner(b""), fragment(90_000)).units == []
+    found = scanned(Mp4Scanner(init_segment()), fragment(90_000, key=True))
+    assert [(unit.time, unit.is_key) for unit in found.units] == [(1.0, True)]
+    assert found.start == 0
+
+
+def test_defaults_of_samples() -> None:
+    """Duration and flags come from the run, else from the fragment, else from the init segment."""
+    run = full_box(b"trun", 0, 0x000001, struct.pack(">II", 2, 0))
+    plain = full_box(b"tfhd", 0, 0, struct.pack(">I", 1))
+    own = full_box(b"tfhd", 0, 0x3B, struct.pack(">IQIIII", 1, 0, 1, 900, 7, 0x02000000))
+    base = full_box(b"tfdt", 0, 0, struct.pack(">I", 90))
+    for header, duration, is_key in ((plain, 7200, False), (own, 1800, True)):
+        moof = box(b"moof", box(b"traf", header, base, run))
+        (unit,) = scanned(Mp4Scanner(init_segment()), moof).units
+        assert (unit.time, unit.duration, unit.is_key) == (0.001, duration / 90_000, is_key)
+    assert scanner(Container.JSON, b"") is None
+
+
+def test_a_large_size_is_a_large_box() -> None:
+    """64 bits of size, and media up to the end of the segment."""
+    media = b"media" * 10
+    large = struct.pack(">I4sQ", 1, b"mdat", 16 + len(media)) + media
+    moof = fragment(0)[: -len(box(b"mdat", b"media"))]
+    data = (
+        init_segment() + moof + large + fragment(3600)[: -len(box(b"mdat", b"media"))] + struct.pack(">I4s", 0, b"mdat")
+    )
+    found = scanned(Mp4Scanner(b""), data + media, [len(init_segment()) + len(moof) + 12])
+    assert len(found.units) == 2
+    assert found.units[1].at == len(init_segment() + moof + large)
