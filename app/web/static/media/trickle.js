@@ -118,6 +118,8 @@ export class Reader {
     this.reading = null;
     /** @private */
     this.failures = 0;
+    /** @private the reason of the last wait */
+    this.why = "";
     /** @private @type {AbortController} ends the present wait */
     this.waiting = new AbortController();
   }
@@ -221,7 +223,9 @@ export class Reader {
   async *wait(why, text, atLeast = 0) {
     this.ahead?.stop.abort();
     this.ahead = null;
-    this.failures += 1;
+    // Another reason is news: the server is back, for example, and only the publisher is not.
+    this.failures = why === this.why ? this.failures + 1 : 1;
+    this.why = why;
     const seconds = retryDelay(this.failures, atLeast);
     this.waiting = new AbortController();
     yield { kind: 'wait', why, text, seconds };
@@ -337,6 +341,7 @@ export class Reader {
           const { value, done: over } = await stream.read();
           if (over) return;
           this.failures = 0;
+          this.why = "";
           const fresh = passed >= done ? value : value.subarray(Math.min(value.length, done - passed));
           passed += value.length;
           if (fresh.length === 0) continue;
