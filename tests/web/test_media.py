@@ -106,16 +106,14 @@ def test_the_player_survives_a_restart_of_the_server(tab: Watched) -> None:
     """It reconnects by itself and plays on at the live edge."""
     tab.expected += ["404", "470", "503", "ERR_"]
     quick = ("--shutdown-restart-s", "0")
-    with serve(*quick) as first:
-        port = str(first.port)
-        publisher = publishing(first.base, "cam", SMALL, "--container", "fmp4")
-        with publisher:
-            page = tab.open(f"{first.url}/watch/cam")
-            plays(page)
-            first.stop()
-            before = page.evaluate("[video.currentTime, video.getVideoPlaybackQuality().totalVideoFrames]")
-            with serve("--port", port):
-                plays(page, before[0] + 1, before[1] + 20)
+    with serve(*quick) as first, publishing(first.base, "cam", SMALL, "--container", "fmp4") as publisher:
+        page = tab.open(f"{first.url}/watch/cam")
+        plays(page)
+        first.stop()
+        before = page.evaluate("[video.currentTime, video.getVideoPlaybackQuality().totalVideoFrames]")
+        with serve(*quick, "--port", str(first.port)):
+            plays(page, before[0] + 1, before[1] + 20)
+            publisher.kill()
 
 
 @pytest.mark.parametrize("source", ["camera", "picture"])
@@ -202,9 +200,7 @@ def test_a_channel_with_access_control_asks_for_the_token(tab: Watched, tmp_path
     token = created.stdout.strip()
     log = tmp_path / "access.jsonl"
     with serve("--jwt-secret-file", str(key), access_log=log) as guarded:
-        answer = httpx.post(
-            f"{guarded.base}/secret/0", json={"a": 1}, headers={"Authorization": f"Bearer {token}"}
-        )
+        answer = httpx.post(f"{guarded.base}/secret/0", json={"a": 1}, headers={"Authorization": f"Bearer {token}"})
         answer.raise_for_status()
         tab.expected += ["401", "503"]
         page = tab.open(f"{guarded.url}/watch/secret")
