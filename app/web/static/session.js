@@ -75,14 +75,32 @@ export function byId(id) {
   return /** @type {T} */ (found);
 }
 
+/** Where the tab keeps the token; in a frame of a page that may store nothing, only this page keeps it. */
+const store = (() => {
+  try {
+    return window.sessionStorage;
+  } catch {
+    /** @type {Map<string, string>} */
+    const values = new Map();
+    return {
+      /** @param {string} key */
+      getItem: (key) => values.get(key) ?? null,
+      /** @param {string} key @param {string} value */
+      setItem: (key, value) => void values.set(key, value),
+      /** @param {string} key */
+      removeItem: (key) => void values.delete(key),
+    };
+  }
+})();
+
 /** The token that the user has signed in with, or null. */
 export function token() {
-  return sessionStorage.getItem(KEY);
+  return store.getItem(KEY);
 }
 
 /** Forgets the token, and begins anew without one. */
 export function signOut() {
-  sessionStorage.removeItem(KEY);
+  store.removeItem(KEY);
   location.reload();
 }
 
@@ -118,7 +136,7 @@ function ask(why) {
   return new Promise((resolve) => {
     let given = false;
     form.addEventListener("submit", () => {
-      sessionStorage.setItem(KEY, field.value.trim());
+      store.setItem(KEY, field.value.trim());
       given = true;
     });
     cancel.addEventListener("click", () => dialog.close());
