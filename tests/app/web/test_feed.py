@@ -263,7 +263,7 @@ def test_a_follower_that_reads_nothing_gets_a_snapshot_later(server: LocalServer
     async def main() -> list[tuple[int, bytes]]:
         registry, _ = make_registry()
         publish(registry, "cam", 0)
-        feed = Feed(DataPlane(registry, Options()), lambda: [])
+        feed = Feed(DataPlane(registry, Options()), lambda dashboards: [])
         feed.followers.take()
         feed._lag_counts = list(feed.plane.loop_lag.counts)
         over: list[str] = []
