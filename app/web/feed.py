@@ -574,9 +574,7 @@ class Feed:
             "dashboards": self.followers.used,
             "bytes_in": received,
             "bytes_out": sent,
-            "limits": [
-                [use.limit, use.used, use.most, use.joinable is not False] for use in self._uses(self.followers)
-            ],
+            "limits": [[one.limit, one.used, one.most, one.joinable is not False] for one in uses],
             "counters": {
                 "requests": requests,
                 "refused": refused,
