@@ -104,7 +104,8 @@ def tabs(browser: Browser) -> Iterator[Callable[..., Watched]]:
     yield make
     for watched in made:
         watched.context.close()
-    assert [problem for watched in made for problem in watched.problems] == []
+    problems = [problem for watched in made for problem in watched.problems]
+    assert not problems, problems
 
 
 @pytest.fixture

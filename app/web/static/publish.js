@@ -1,1 +1,286 @@
-import "./session.js";
+/** The page that publishes the camera, the screen or a test picture to a channel. */
+
+import { copyable } from "./copyable.js";
+import { codecNames } from "./media/containers.js";
+import { Mp4Cutter, WebmCutter } from "./media/cutter.js";
+import { TestPicture } from "./media/picture.js";
+import { letters, Publisher } from "./media/publisher.js";
+import { byId, channelUrl, element, signIn, token } from "./session.js";
+
+/** MP4 first: HLS has no WebM. Sound that no encoder is there for is left out of the name. */
+const TYPES = [
+  "video/mp4;codecs=avc1.42E01F,mp4a.40.2",
+  "video/mp4;codecs=avc1.42E01F,opus",
+  "video/mp4",
+  "video/webm;codecs=vp8,opus",
+  "video/webm",
+];
+const QUALITY = /** @type {Record<string, {width: number, bits: number}>} */ ({
+  360: { width: 640, bits: 800_000 },
+  720: { width: 1280, bits: 2_500_000 },
+  1080: { width: 1920, bits: 5_000_000 },
+});
+const SOUND_BITS = 96_000;
+/** From keyframe to keyframe: a segment. */
+const SEGMENT_MS = 500;
+/** The recorder hands over what it has at least this often; it writes whole segments anyhow. */
+const SLICE_MS = 20;
+const LAST_S = 5;
+const UPDATE_MS = 500;
+
+const form = /** @type {HTMLFormElement} */ (byId("setup"));
+const field = /** @type {HTMLInputElement} */ (byId("channel"));
+const preview = /** @type {HTMLVideoElement} */ (byId("preview"));
+
+/**
+ * @typedef {{stream: MediaStream, picture: TestPicture | null, recorder: MediaRecorder, publisher: Publisher,
+ *   startedMs: number}} Session
+ */
+
+/** What is on air. @type {Session | null} */
+let session = null;
+let lastBytes = 0;
+let trouble = "";
+
+function choices() {
+  const values = new FormData(form);
+  const quality = QUALITY[String(values.get("quality"))] ?? { width: 1280, bits: 2_500_000 };
+  const sound = /** @type {HTMLInputElement} */ (byId("sound")).checked;
+  return { source: String(values.get("source")), name: field.value.trim(), quality, sound };
+}
+
+/** @param {ReturnType<typeof choices>} wanted */
+async function open({ source, name, quality, sound }) {
+  const height = Math.round((quality.width * 9) / 16);
+  if (source === "picture") {
+    const picture = new TestPicture(quality.width, height, name);
+    if (sound) picture.addTone();
+    return { stream: picture.stream, picture };
+  }
+  const video = { width: { ideal: quality.width }, height: { ideal: height }, frameRate: { ideal: 25, max: 30 } };
+  const devices = navigator.mediaDevices;
+  const stream =
+    source === "camera"
+      ? await devices.getUserMedia({ video, audio: sound })
+      : await devices.getDisplayMedia({ video: { ...video, width: { max: 1920 }, height: { max: 1080 } }, audio: sound });
+  return { stream, picture: null };
+}
+
+/** @param {unknown} error */
+function whyNoSource(error) {
+  const name = error instanceof DOMException ? error.name : "";
+  if (name === "NotAllowedError") return "The browser did not allow it: it asks you, or its settings forbid it.";
+  if (name === "NotFoundError") return "There is no such device.";
+  if (name === "NotReadableError") return "Another program uses the device.";
+  return `The source cannot be opened: ${error instanceof Error ? error.message : error}`;
+}
+
+async function start() {
+  const wanted = choices();
+  say("");
+  busy(true);
+  /** @type {Awaited<ReturnType<typeof open>>} */
+  let source;
+  try {
+    source = await open(wanted);
+  } catch (error) {
+    busy(false);
+    return say(whyNoSource(error), true);
+  }
+  try {
+    await publish(wanted, source.stream, source.picture);
+  } catch (error) {
+    close(source.stream, source.picture);
+    busy(false);
+    say(error instanceof Error ? error.message : String(error), true);
+  }
+}
+
+/**
+ * @param {ReturnType<typeof choices>} wanted
+ * @param {MediaStream} stream
+ * @param {TestPicture | null} picture
+ */
+async function publish(wanted, stream, picture) {
+  const hasSound = stream.getAudioTracks().length > 0;
+  const types = hasSound ? TYPES : TYPES.map((type) => type.replace(/,(mp4a.*|opus)$/, ""));
+  const type = types.find((one) => MediaRecorder.isTypeSupported(one));
+  if (!type) throw new Error("This browser can record neither MP4 nor WebM.");
+  const isMp4 = type.startsWith("video/mp4");
+  const url = channelUrl(wanted.name);
+  const publisher = new Publisher(url, isMp4 ? "video/mp4" : "video/webm", () => token() ?? "", hear);
+  trouble = "";
+  const began = await publisher.begin();
+  if (!began) {
+    if (trouble === "denied" && (await signIn(token() ? "The server does not accept this token." : ""))) {
+      return publish(wanted, stream, picture);
+    }
+    throw new Error(trouble === "denied" ? "The server asks for a token." : trouble);
+  }
+  // Not yet among TypeScript's types: Media Capture, "MediaStream Recording", videoKeyFrameIntervalDuration.
+  const options = { mimeType: type, videoBitsPerSecond: wanted.quality.bits, audioBitsPerSecond: SOUND_BITS };
+  const recorder = new MediaRecorder(stream, Object.assign(options, { videoKeyFrameIntervalDuration: SEGMENT_MS }));
+  const cutter = isMp4 ? new Mp4Cutter() : new WebmCutter();
+  const now = { stream, picture, recorder, publisher, startedMs: Date.now() };
+  session = now;
+  lastBytes = 0;
+
+  // Blobs are read one after the other.
+  let reading = Promise.resolve();
+  recorder.addEventListener("dataavailable", ({ data }) => {
+    const atMs = Date.now();
+    reading = reading.then(async () => {
+      const bytes = new Uint8Array(await data.arrayBuffer());
+      for (const segment of cutter.push(bytes, atMs)) publisher.push(segment);
+    });
+  });
+  recorder.addEventListener("stop", async () => {
+    await reading;
+    for (const segment of cutter.end()) publisher.push(segment);
+    await finish(now);
+  });
+  recorder.addEventListener("error", () => say("The browser's recorder has failed.", true));
+  for (const track of stream.getTracks()) track.addEventListener("ended", stop);
+  recorder.start(SLICE_MS);
+
+  preview.srcObject = stream;
+  preview.play().catch(() => {});
+  byId("nothing").hidden = true;
+  byId("on-air").hidden = false;
+  byId("stop").hidden = false;
+  byId("watch").hidden = false;
+  byId("start").hidden = true;
+  byId("sent").hidden = false;
+  showLinks(wanted.name, url);
+  say("");
+  update();
+}
+
+function stop() {
+  if (session?.recorder.state === "recording") session.recorder.stop();
+}
+
+/** @param {Session} ended */
+async function finish(ended) {
+  close(ended.stream, ended.picture);
+  say(trouble, Boolean(trouble));
+  await ended.publisher.end(LAST_S);
+  update();
+  if (session === ended) session = null;
+  preview.srcObject = null;
+  byId("nothing").hidden = false;
+  byId("on-air").hidden = true;
+  byId("stop").hidden = true;
+  byId("watch").hidden = true;
+  byId("start").hidden = false;
+  byId("others").hidden = true;
+  busy(false);
+  if (!trouble) say(`Stopped. The channel has ended after ${clock(Date.now() - ended.startedMs)}.`);
+}
+
+/**
+ * @param {MediaStream} stream
+ * @param {TestPicture | null} picture
+ */
+function close(stream, picture) {
+  picture?.close();
+  for (const track of stream.getTracks()) track.stop();
+}
+
+/** @param {import("./media/publisher.js").Trouble} what */
+function hear({ kind, text }) {
+  if (kind === "denied") trouble = "denied";
+  else if (kind === "fatal") trouble = text;
+  else say(text, true);
+  if (!session || (kind !== "fatal" && kind !== "denied")) return;
+  if (kind === "denied") trouble = "The server does not accept the token any more. Sign in and start again.";
+  stop();
+}
+
+// What the page shows.
+
+/**
+ * @param {string} text
+ * @param {boolean} bad
+ */
+function say(text, bad = false) {
+  byId("status").textContent = text;
+  byId("status").classList.toggle("bad", bad);
+}
+
+/** @param {boolean} on */
+function busy(on) {
+  for (const item of form.elements) {
+    if (item.id !== "stop" && "disabled" in item) item.disabled = on || (item instanceof HTMLInputElement && isImpossible(item));
+  }
+}
+
+/** @param {HTMLInputElement} input */
+function isImpossible(input) {
+  const devices = navigator.mediaDevices;
+  if (input.value === "camera") return !devices?.getUserMedia;
+  return input.value === "screen" && !devices?.getDisplayMedia;
+}
+
+/** @param {number} ms */
+function clock(ms) {
+  const seconds = Math.floor(ms / 1000);
+  const two = (/** @type {number} */ value) => String(value).padStart(2, "0");
+  return `${two(Math.floor(seconds / 3600))}:${two(Math.floor(seconds / 60) % 60)}:${two(seconds % 60)}`;
+}
+
+/** @type {{at: number, bytes: number}[]} */
+let history = [];
+
+function update() {
+  if (!session) return;
+  const { publisher, startedMs, stream, recorder } = session;
+  const at = performance.now();
+  if (publisher.bytes < lastBytes) history = [];
+  lastBytes = publisher.bytes;
+  history = [...history.filter((one) => one.at > at - 5000), { at, bytes: publisher.bytes }];
+  const [first] = history;
+  const bits = first && at > first.at ? ((publisher.bytes - first.bytes) * 8000) / (at - first.at) : 0;
+  const settings = stream.getVideoTracks()[0]?.getSettings();
+  const rows = /** @type {[string, string, boolean?][]} */ ([
+    ["Sent", `${publisher.sent} segments`],
+    ["Bitrate", bits >= 1e6 ? `${(bits / 1e6).toFixed(1)} Mbit/s` : `${Math.round(bits / 1000)} kbit/s`],
+    ["Picture", settings?.width ? `${settings.width} × ${settings.height}` : "none"],
+    ["Codecs", codecNames(recorder.mimeType) || recorder.mimeType],
+    ["Waiting", publisher.queue.length ? `${publisher.queue.length} segments` : "nothing", publisher.queue.length > 3],
+    ["Round trip", Number.isNaN(publisher.roundTripMs) ? "–" : `${Math.round(publisher.roundTripMs)} ms`],
+    ["Dropped", String(publisher.dropped), publisher.dropped > 0],
+  ]);
+  byId("figures").replaceChildren(
+    ...rows.map(([name, value, bad]) =>
+      element("div", {}, element("dt", {}, name), element("dd", { className: bad ? "bad" : "" }, value)),
+    ),
+  );
+  byId("on-air-text").textContent = `On air ${clock(Date.now() - startedMs)}`;
+}
+
+/**
+ * @param {string} name
+ * @param {string} url
+ */
+function showLinks(name, url) {
+  const page = `/watch/${encodeURIComponent(name)}`;
+  /** @type {HTMLAnchorElement} */ (byId("watch")).href = page;
+  byId("links").replaceChildren(
+    ...copyable("The player's address", location.origin + page),
+    ...copyable("VLC, mpv, ffplay", `${url}/stream`),
+    ...copyable("A terminal", `tricklecast subscribe ${url} -o film.mp4`),
+  );
+  byId("others").hidden = false;
+}
+
+field.value = `browser-${letters(4)}`;
+byId("insecure").hidden = window.isSecureContext;
+busy(false);
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  start();
+});
+byId("stop").addEventListener("click", stop);
+window.addEventListener("pagehide", () => session?.publisher.leave());
+setInterval(update, UPDATE_MS);

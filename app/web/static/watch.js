@@ -1,1 +1,417 @@
-import "./session.js";
+/** The page of one channel: plays its media at the live edge, or shows its messages. */
+
+import { copyable } from "./copyable.js";
+import { byId, channel, channelUrl, element, icon, signIn, token } from "./session.js";
+import { containerOf, joined } from "./media/containers.js";
+import { LiveEdge } from "./media/live.js";
+import { Messages } from "./media/messages.js";
+import { MseSink, Unplayable } from "./media/mse.js";
+import { pause, Reader } from "./media/trickle.js";
+import { TsSink } from "./media/ts.js";
+
+/** What is known before the container is decided: the first packets of MPEG-TS, or less of anything else. */
+const PROBE_BYTES = 2 * 188;
+/** A reader that is further behind the publisher goes on at the live edge. */
+const MAX_BEHIND_S = 3;
+const QUIET_MS = 3000;
+const IDLE_MS = 2500;
+const RATE_WINDOW_MS = 4000;
+
+const url = channelUrl(channel);
+const video = byId("video");
+const player = /** @type {HTMLVideoElement} */ (video);
+const stage = byId("stage");
+const edge = new LiveEdge(player);
+const messages = new Messages(byId("messages-list"));
+
+/** @type {Reader | null} */
+let reader = null;
+/** @type {MseSink | TsSink | Messages | null} what takes the segments; null until it is known what they are */
+let sink = null;
+/** Why nothing arrives; empty while something does. */
+let trouble = { title: `Looking for ${channel}`, text: "", busy: true };
+let firstFrame = false;
+let contentType = "";
+let seq = 0;
+let gaps = 0;
+let truncations = 0;
+let lastChunkAt = 0;
+let segmentS = 1;
+let segmentAt = 0;
+/** @type {{at: number, bytes: number}[]} */
+let arrivals = [];
+
+// Reading.
+
+async function follow() {
+  for (;;) {
+    const stop = new AbortController();
+    reader = new Reader(url, { token: token() ?? "", signal: stop.signal });
+    try {
+      const denied = await consume(reader);
+      if (!denied) return;
+      if (denied.status === 401) {
+        show("This channel asks for a token", "Sign in to watch it.");
+        if (!(await signIn(token() ? "The server does not accept this token." : ""))) return;
+      } else {
+        show("You may not watch this channel", denied.text);
+        return;
+      }
+    } catch (error) {
+      if (error instanceof Unplayable) return cannotPlay(error.message);
+      // The browser's decoder gave up: begin anew, with the next segment.
+      console.info("The player begins anew:", error);
+      closeSink();
+      await pause(1, stop.signal);
+    } finally {
+      stop.abort();
+    }
+  }
+}
+
+/**
+ * Hand what the reader reports to the sink.
+ * @param {Reader} source
+ * @returns {Promise<{status: number, text: string} | null>} the refusal that ended it
+ */
+async function consume(source) {
+  /** @type {Uint8Array[] | null} */
+  let head = null;
+  for await (const event of source.read()) {
+    switch (event.kind) {
+      case "segment":
+        head = [];
+        noteSegment(event);
+        if (event.behind * segmentS > MAX_BEHIND_S) source.jump();
+        if (event.restarted && sink && !(sink instanceof Messages)) sink.restart();
+        break;
+      case "chunk": {
+        lastChunkAt = performance.now();
+        arrivals.push({ at: lastChunkAt, bytes: event.data.length });
+        trouble = { title: "", text: "", busy: false };
+        if (!head) {
+          await sink?.push(event.data);
+          break;
+        }
+        head.push(event.data);
+        const start = joined(head);
+        if (start.length < PROBE_BYTES) break;
+        head = null;
+        await begin(start);
+        break;
+      }
+      case "end": {
+        if (head?.length) await begin(joined(head));
+        head = null;
+        const whole = sink instanceof Messages ? sink.end(event.truncated) : sink?.end();
+        if (event.truncated || whole === false) truncations += 1;
+        break;
+      }
+      case "gap":
+        gaps += event.to - event.from;
+        if (sink instanceof Messages) sink.note(`${event.to - event.from} segments are missing from ${event.from} on`);
+        break;
+      case "wait":
+        if (event.why === "ended" && sink && !(sink instanceof Messages)) sink.finish();
+        wait(event);
+        break;
+      default:
+        if (event.kind === "denied") return event;
+        show("The server refuses to show this channel", event.text);
+        return null;
+    }
+  }
+  return null;
+}
+
+/** @param {{seq: number, type: string, behind: number}} event */
+function noteSegment(event) {
+  const now = performance.now();
+  if (segmentAt && event.behind === 0) segmentS = 0.7 * segmentS + 0.3 * Math.min(10, (now - segmentAt) / 1000);
+  segmentAt = now;
+  ({ seq, type: contentType } = event);
+}
+
+/**
+ * The beginning of a segment is known: give it to the sink for its container.
+ * @param {Uint8Array} start
+ */
+async function begin(start) {
+  const container = containerOf(contentType, start);
+  const isText = container === "text";
+  if (sink && (sink instanceof Messages ? !isText : sink.container !== container)) closeSink();
+  if (container === "bytes") throw new Unplayable(`It carries ${contentType || "bytes"}.`);
+  if (!sink) {
+    byId("messages").hidden = !isText;
+    stage.hidden = isText;
+    if (isText) sink = messages;
+    else if (typeof MediaSource === "undefined") return hls();
+    else sink = container === "mpegts" ? new TsSink(player, reset) : new MseSink(player, container, reset);
+  }
+  if (sink instanceof Messages) sink.begin(seq, contentType);
+  else sink.begin();
+  await sink.push(start);
+}
+
+/** Another time line begins. */
+function reset() {
+  firstFrame = false;
+  edge.reset();
+}
+
+function closeSink() {
+  if (sink && !(sink instanceof Messages)) sink.close();
+  sink = null;
+  reset();
+}
+
+/** Without Media Source Extensions (iPhones), the browser plays HLS by itself. */
+function hls() {
+  if (!player.canPlayType("application/vnd.apple.mpegurl")) {
+    throw new Unplayable("This browser has no Media Source Extensions.");
+  }
+  if (!player.src) {
+    player.src = `${url}/index.m3u8`;
+    player.play().catch(() => {});
+  }
+}
+
+// Saying what happens.
+
+/**
+ * @param {string} title
+ * @param {string} text
+ * @param {boolean} busy whether the page goes on by itself
+ */
+function show(title, text, busy = false) {
+  trouble = { title, text, busy };
+  update();
+}
+
+/** @param {{why: string, text: string, seconds: number}} event */
+function wait({ why, text, seconds }) {
+  const again = `Next attempt in ${Math.max(1, Math.round(seconds))} s.`;
+  if (why === "missing") show("Nobody publishes here yet", "It begins as soon as somebody publishes to this channel.", true);
+  else if (why === "ended") show("The channel has ended", "It goes on as soon as somebody publishes to it again.", true);
+  else if (why === "behind") show("Waiting for the publisher", "", true);
+  else if (why === "offline") show("No connection to the server", again, true);
+  else show("The server is busy", `${text} ${again}`, true);
+}
+
+/** @param {string} what */
+function cannotPlay(what) {
+  closeSink();
+  stage.hidden = false;
+  byId("messages").hidden = true;
+  show("This channel cannot be shown here", `${what} To get it: curl ${url}/-1`);
+}
+
+/** @param {number} seconds */
+function duration(seconds) {
+  return seconds < 9.95 ? `${seconds.toFixed(seconds < 1 ? 2 : 1)} s` : `${Math.round(seconds)} s`;
+}
+
+/** Seconds from the capture of the picture on the screen until now; null if the media does not tell. */
+function latency() {
+  const producer = sink && !(sink instanceof Messages) ? sink.producerMs : null;
+  const seconds = producer === null ? NaN : (Date.now() - producer) / 1000;
+  // Clocks differ, and files are published that are older.
+  return seconds > -0.5 && seconds < 600 ? Math.max(0, seconds) : null;
+}
+
+function bitrate() {
+  const from = performance.now() - RATE_WINDOW_MS;
+  arrivals = arrivals.filter(({ at }) => at >= from);
+  return (arrivals.reduce((sum, { bytes }) => sum + bytes, 0) * 8000) / RATE_WINDOW_MS;
+}
+
+/** @param {number} bits per second */
+function rateText(bits) {
+  return bits >= 1e6 ? `${(bits / 1e6).toFixed(1)} Mbit/s` : `${Math.round(bits / 1000)} kbit/s`;
+}
+
+function figures() {
+  const quality = player.getVideoPlaybackQuality();
+  const late = latency();
+  const media = sink && !(sink instanceof Messages) ? sink.mime : contentType;
+  const codecs = /codecs="?([^"]+)/.exec(media)?.[1] ?? media;
+  return Object.entries({
+    Latency: late === null ? "not told by the media" : duration(late),
+    Buffer: duration(edge.ahead),
+    Speed: `${player.playbackRate.toFixed(2)} ×`,
+    Picture: player.videoWidth ? `${player.videoWidth} × ${player.videoHeight}` : "none",
+    Codecs: codecs || "unknown",
+    Bitrate: rateText(bitrate()),
+    Frames: `${quality.totalVideoFrames}, dropped ${quality.droppedVideoFrames}`,
+    Stalls: `${edge.stalls}, jumps ${edge.jumps}`,
+    Segment: `${seq}, missing ${gaps}, cut ${truncations}`,
+  });
+}
+
+function update() {
+  const now = performance.now();
+  if (sink instanceof Messages) {
+    const stopped = messages.paused ? "Paused. " : "";
+    byId("messages-state").textContent = trouble.title || `${stopped}${messages.count} messages`;
+    return;
+  }
+  const isDry = player.readyState < 3 || player.ended;
+  const isQuiet = lastChunkAt > 0 && now - lastChunkAt > QUIET_MS;
+  const said =
+    isQuiet && !trouble.title
+      ? { title: "Waiting for the publisher", text: "Nothing new has come for a while.", busy: true }
+      : trouble;
+  firstFrame ||= player.readyState >= 2;
+  const playing = !edge.paused && firstFrame && !isDry;
+  const state = byId("state");
+  // A short stall needs no words, and what plays none.
+  state.hidden = playing || edge.paused || (firstFrame && !said.title);
+  state.classList.toggle("busy", said.busy);
+  setText("state-title", said.title);
+  setText("state-text", said.text);
+  byId("sound-only").hidden = !firstFrame || player.videoWidth > 0;
+  const late = latency();
+  byId("live").classList.toggle("on", playing);
+  setText("live-text", playing ? (late === null ? "Live" : `Live · ${duration(late)}`) : edge.paused ? "Go to live" : "Waiting");
+  if (!byId("figures").hidden) {
+    const rows = figures();
+    const list = byId("figures");
+    if (list.childElementCount !== 2 * rows.length) {
+      list.replaceChildren(...rows.flatMap(([name]) => [element("dt", {}, name), element("dd", {})]));
+    }
+    rows.forEach(([, value], at) => {
+      const cell = list.children[2 * at + 1];
+      if (cell && cell.textContent !== value) cell.textContent = value;
+    });
+  }
+  const parts = player.videoWidth ? [`${player.videoWidth} × ${player.videoHeight}`] : [];
+  if (arrivals.length) parts.push(rateText(bitrate()));
+  setText("summary", parts.join(" · "));
+}
+
+/**
+ * @param {string} id
+ * @param {string} text
+ */
+function setText(id, text) {
+  const found = byId(id);
+  if (found.textContent !== text) found.textContent = text;
+}
+
+// What the user does.
+
+function toggleSound() {
+  player.muted = !player.muted;
+  if (!player.muted && player.volume === 0) player.volume = 1;
+  showSound();
+}
+
+function showSound() {
+  const on = !player.muted && player.volume > 0;
+  byId("mute").replaceChildren(icon(on ? "sound" : "muted"));
+  byId("mute").setAttribute("aria-label", on ? "Turn the sound off" : "Turn the sound on");
+  byId("unmute").hidden ||= on;
+}
+
+function togglePlay() {
+  edge.toggle();
+  byId("play").replaceChildren(icon(edge.paused ? "play" : "pause"));
+  byId("play").setAttribute("aria-label", edge.paused ? "Play" : "Pause");
+  update();
+}
+
+function goLive() {
+  if (edge.paused) return togglePlay();
+  edge.jump();
+}
+
+function toggleFigures() {
+  const list = byId("figures");
+  list.hidden = !list.hidden;
+  byId("info").setAttribute("aria-expanded", String(!list.hidden));
+  update();
+}
+
+function toggleFull() {
+  if (document.fullscreenElement) document.exitFullscreen();
+  else stage.requestFullscreen().catch(() => {});
+}
+
+const KEYS = /** @type {Record<string, () => void>} */ ({
+  " ": togglePlay,
+  k: togglePlay,
+  m: toggleSound,
+  f: toggleFull,
+  i: toggleFigures,
+  l: goLive,
+});
+
+function listen() {
+  byId("play").addEventListener("click", togglePlay);
+  byId("mute").addEventListener("click", toggleSound);
+  byId("unmute").addEventListener("click", toggleSound);
+  byId("live").addEventListener("click", goLive);
+  byId("info").addEventListener("click", toggleFigures);
+  byId("full").addEventListener("click", toggleFull);
+  const volume = /** @type {HTMLInputElement} */ (byId("volume"));
+  volume.addEventListener("input", () => {
+    player.volume = volume.valueAsNumber;
+    player.muted = player.volume === 0;
+    showSound();
+  });
+  document.addEventListener("keydown", (event) => {
+    const at = /** @type {HTMLElement} */ (event.target);
+    const isTyping = at.closest("input, textarea, select, dialog") || (event.key === " " && at.closest("button, a"));
+    const act = KEYS[event.key.toLowerCase()];
+    if (!act || isTyping || event.ctrlKey || event.metaKey || event.altKey || stage.hidden) return;
+    event.preventDefault();
+    act();
+    stir();
+  });
+  player.addEventListener("volumechange", showSound);
+  player.addEventListener("click", togglePlay);
+  player.addEventListener("loadeddata", () => {
+    byId("unmute").hidden = !player.muted;
+  });
+  byId("messages-clear").addEventListener("click", () => messages.clear());
+  byId("messages-pause").addEventListener("click", () => {
+    messages.paused = !messages.paused;
+    byId("messages-pause").setAttribute("aria-pressed", String(messages.paused));
+    update();
+  });
+  window.addEventListener("online", () => reader?.hurry());
+  for (const kind of ["pointermove", "pointerdown", "focusin"]) stage.addEventListener(kind, stir);
+}
+
+let idleTimer = 0;
+
+/** Show the controls, and hide them when the user does nothing for a while. */
+function stir() {
+  stage.classList.remove("idle");
+  clearTimeout(idleTimer);
+  idleTimer = window.setTimeout(() => stage.classList.add("idle"), IDLE_MS);
+}
+
+// Below the stage.
+
+function showLinks() {
+  const page = `${location.origin}/watch/${encodeURIComponent(channel)}`;
+  const frame = `<iframe src="${page}?embed" width="640" height="360" allow="autoplay; fullscreen" title="Live"></iframe>`;
+  byId("links").replaceChildren(
+    ...copyable("In your own page", frame),
+    ...copyable("VLC, mpv, ffplay", `${url}/stream`),
+    ...copyable("HLS: Safari, hls.js, TVs", `${url}/index.m3u8`),
+    ...copyable("A terminal", `tricklecast subscribe ${url} | ffplay -`),
+  );
+}
+
+const isEmbedded = new URLSearchParams(location.search).has("embed") || window.self !== window.top;
+document.documentElement.classList.toggle("embed", isEmbedded);
+byId("own").hidden = !isEmbedded;
+listen();
+showLinks();
+showSound();
+stir();
+setInterval(update, 250);
+update();
+follow();

@@ -1,0 +1,204 @@
+/**
+ * Keeps a media element at the live edge.
+ *
+ * What counts is the *reserve*: the least that was buffered ahead of the playback position in the last moments. It is the
+ * right measure for every channel: frames arrive one by one from our own publisher, and in lumps of half a second from a
+ * page that publishes. If the reserve is larger than needed, the element plays a little faster; if it is smaller, a
+ * little slower; if it is far too large, the position jumps. After a stall the reserve that is aimed at grows, and it
+ * shrinks again while nothing stalls.
+ */
+
+const LEAST_RESERVE_S = 0.08;
+const MOST_RESERVE_S = 2;
+const JUMP_S = 2;
+/** The element plays at most this much faster or slower: less than people hear in speech. */
+const FASTER = 0.12;
+const SLOWER = 0.05;
+/** Differences below this are left alone. */
+const TOLERANCE_S = 0.04;
+const TICK_MS = 100;
+/** The first stalls tell how the media arrives, not that the network is bad. */
+const SETTLING_MS = 3000;
+/** After a stall that lasts longer, the publisher was away, and a larger reserve would not have helped. */
+const AWAY_MS = 2500;
+const CALM_MS = 10_000;
+
+const MAX_ANCHORS = 64;
+
+/** When the pictures on the screen were made, by what the producer wrote at the beginning of each segment. */
+export class ProducerClock {
+  constructor() {
+    /** @private media times, with milliseconds since 1970 @type {{atS: number, ms: number}[]} */
+    this.anchors = [];
+  }
+
+  /**
+   * A segment begins.
+   * @param {number} atS its first picture's time on the element's time line
+   * @param {number} ms when that was made, in milliseconds since 1970
+   */
+  note(atS, ms) {
+    this.anchors.push({ atS, ms });
+    if (this.anchors.length > MAX_ANCHORS) this.anchors.shift();
+  }
+
+  /**
+   * When the picture at this time was made, in milliseconds since 1970; null if the producer does not tell.
+   * @param {number} timeS
+   */
+  at(timeS) {
+    const anchor = this.anchors.findLast(({ atS }) => atS <= timeS + 0.001);
+    return anchor ? anchor.ms + (timeS - anchor.atS) * 1000 : null;
+  }
+}
+
+/** Follows the end of what a media element has buffered. */
+export class LiveEdge {
+  /** @param {HTMLMediaElement} video */
+  constructor(video) {
+    this.video = video;
+    /** The reserve that is aimed at, in seconds. */
+    this.wanted = LEAST_RESERVE_S;
+    /** How often playback had to wait for data, and how often it jumped. */
+    this.stalls = 0;
+    this.jumps = 0;
+    /** Whether the user has stopped it. */
+    this.paused = false;
+    /** @private @type {{at: number, ahead: number}[]} */
+    this.samples = [];
+    /** @private */
+    this.end = 0;
+    /** @private */
+    this.grown = 0;
+    /** @private the longest time between two arrivals of late, in milliseconds */
+    this.interval = 0;
+    /** @private */
+    this.began = 0;
+    /** @private */
+    this.stalledAt = 0;
+    /** @private */
+    this.calmSince = performance.now();
+    this.stop = new AbortController();
+    const options = { signal: this.stop.signal };
+    video.addEventListener("waiting", () => this.stalled(), options);
+    video.addEventListener("playing", () => this.resumed(), options);
+    const timer = setInterval(() => this.tick(), TICK_MS);
+    this.stop.signal.addEventListener("abort", () => clearInterval(timer));
+  }
+
+  /** Leave the element alone. */
+  close() {
+    this.stop.abort();
+  }
+
+  /** The element begins anew, with another time line. */
+  reset() {
+    this.samples = [];
+    this.began = 0;
+    this.end = 0;
+    this.grown = 0;
+  }
+
+  /** Seconds of media between the playback position and the newest byte. */
+  get ahead() {
+    const { buffered, currentTime } = this.video;
+    return buffered.length ? Math.max(0, buffered.end(buffered.length - 1) - currentTime) : 0;
+  }
+
+  /** Go to the newest picture. */
+  jump() {
+    const { buffered } = this.video;
+    if (!buffered.length) return;
+    const last = buffered.length - 1;
+    this.video.currentTime = Math.max(buffered.start(last), buffered.end(last) - this.wanted);
+    this.samples = [];
+    this.jumps += 1;
+  }
+
+  /** Stop and go on, as the user wishes; it goes on at the live edge. */
+  toggle() {
+    this.paused = !this.paused;
+    if (this.paused) return this.video.pause();
+    this.jump();
+    this.play();
+  }
+
+  /** @private */
+  play() {
+    // The browser may not allow it yet: the page's own button does.
+    this.video.play().catch(() => {});
+  }
+
+  /** @private */
+  stalled() {
+    if (this.video.seeking || this.stalledAt || !this.began) return;
+    this.stalledAt = performance.now();
+  }
+
+  /** @private */
+  resumed() {
+    const now = performance.now();
+    const lasted = now - this.stalledAt;
+    if (!this.stalledAt) return;
+    this.stalledAt = 0;
+    if (now - this.began < SETTLING_MS) return;
+    this.stalls += 1;
+    this.calmSince = now;
+    this.samples = [];
+    if (lasted < AWAY_MS) this.wanted = Math.min(MOST_RESERVE_S, this.wanted * 1.3 + Math.min(0.2, lasted / 1000));
+  }
+
+  /** @private */
+  tick() {
+    const { video } = this;
+    const { buffered } = video;
+    const now = performance.now();
+    if (!buffered.length) return;
+    const last = buffered.length - 1;
+    const end = buffered.end(last);
+    if (!this.began) {
+      this.began = now;
+      this.grown = now;
+      this.end = end;
+      video.currentTime = Math.max(buffered.start(last), end - this.wanted);
+      if (!this.paused) this.play();
+      return;
+    }
+    if (end > this.end) {
+      const interval = now - this.grown;
+      this.interval = Math.max(interval < AWAY_MS ? interval : 0, this.interval * 0.97);
+      this.grown = now;
+    }
+    this.end = end;
+    if (this.paused || video.seeking) return;
+    // At the end of a channel, to play would begin with the oldest picture that is kept.
+    if (video.paused && !video.ended) this.play();
+    // A hole, after a gap in the channel: nothing comes into it any more.
+    if (last > 0 && video.readyState < 3 && video.currentTime < buffered.start(last)) {
+      video.currentTime = buffered.start(last);
+      return;
+    }
+    this.samples.push({ at: now, ahead: end - video.currentTime });
+    const from = now - Math.min(8000, Math.max(1000, 1.5 * this.interval));
+    while (this.samples.length > 1 && /** @type {{at: number}} */ (this.samples[0]).at < from) this.samples.shift();
+    this.steer(Math.min(...this.samples.map(({ ahead }) => ahead)), now);
+  }
+
+  /**
+   * @private
+   * @param {number} reserve
+   * @param {number} now
+   */
+  steer(reserve, now) {
+    if (now - this.calmSince > CALM_MS) {
+      this.calmSince = now;
+      this.wanted = Math.max(LEAST_RESERVE_S, this.wanted * 0.85);
+    }
+    const surplus = reserve - this.wanted;
+    if (surplus > JUMP_S) return this.jump();
+    let rate = 1;
+    if (surplus > TOLERANCE_S) rate = 1 + Math.min(FASTER, Math.max(0.02, surplus * 0.3));
+    else if (surplus < -TOLERANCE_S && this.video.readyState >= 3) rate = 1 - SLOWER;
+    if (Math.abs(this.video.playbackRate - rate) > 0.005) this.video.playbackRate = rate;
+  }
+}

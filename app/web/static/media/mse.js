@@ -1,0 +1,222 @@
+/**
+ * Plays segments of fragmented MP4 and WebM, and of AAC and MP3, through Media Source Extensions (W3C).
+ *
+ * All segments lie on one time line without holes, whatever their own times are: after a gap, or when another publisher
+ * begins, the first segment is put where the buffer ends (`timestampOffset`).
+ */
+
+import { joined, readMp4Init, readMp4Times, readWebmInit, readWebmTimes, Whole } from "./containers.js";
+import { ProducerClock } from "./live.js";
+
+/** Deviations of a segment's time from the end of the buffer below this are the media's own. */
+const CONTINUES_S = 0.5;
+/** What is behind the playback position is kept for so long, and removed in steps. */
+const KEPT_S = 15;
+const TRIM_S = 10;
+/** A segment's beginning that is longer than this and has no init segment is none that can be played. */
+const MAX_HEAD = 1 << 20;
+
+/** The browser cannot play this media; the message says what it is. */
+export class Unplayable extends Error {}
+
+/** Plays one channel in one media element. */
+export class MseSink {
+  /**
+   * @param {HTMLMediaElement} video
+   * @param {import("./containers.js").Container} container
+   * @param {() => void} onReset the time line begins anew
+   */
+  constructor(video, container, onReset) {
+    this.video = video;
+    this.container = container;
+    this.onReset = onReset;
+    /** The media's type with its codecs, as `video/mp4; codecs="avc1.64001f,mp4a.40.2"`. */
+    this.mime = "";
+    this.clock = new ProducerClock();
+    /** @private @type {MediaSource | null} */
+    this.source = null;
+    /** @private @type {SourceBuffer | null} */
+    this.buffer = null;
+    /** @private @type {import("./containers.js").Track[]} */
+    this.tracks = [];
+    /** @private the beginning of a segment, until it is known what it is @type {Uint8Array[] | null} */
+    this.head = null;
+    this.whole = new Whole(container);
+    /** @private */
+    this.broken = false;
+    /** @private */
+    this.url = "";
+  }
+
+  /** A segment begins. */
+  begin() {
+    this.head = [];
+    this.whole = new Whole(this.container);
+  }
+
+  /**
+   * Take bytes of the segment. Resolves when the browser has taken them.
+   * @param {Uint8Array} data
+   * @throws {Unplayable}
+   */
+  async push(data) {
+    this.whole.push(data);
+    if (!this.head) return this.append(data);
+    this.head.push(data);
+    const head = joined(this.head);
+    const isMp4 = this.container === "mp4";
+    if (isMp4 || this.container === "webm") {
+      const init = isMp4 ? readMp4Init(head) : readWebmInit(head);
+      const tracks = init?.tracks ?? this.tracks;
+      const times = isMp4 ? readMp4Times(head, tracks) : readWebmTimes(head, tracks);
+      if (!times || !tracks.length) {
+        if (head.length > MAX_HEAD) throw new Unplayable("The segments do not begin with an init segment.");
+        return;
+      }
+      this.head = null;
+      await this.prepare(init?.mime ?? this.mime, tracks, times.startS, times.producerMs);
+    } else {
+      this.head = null;
+      await this.prepare(this.container === "aac" ? "audio/aac" : "audio/mpeg", [], null, null);
+    }
+    await this.append(head);
+  }
+
+  /** The segment is over; returns whether its media is whole. */
+  end() {
+    const { isWhole } = this.whole;
+    this.broken ||= !isWhole || (this.head !== null && this.head.length > 0);
+    this.head = null;
+    return isWhole;
+  }
+
+  /** Another publisher begins. */
+  restart() {
+    this.broken = true;
+  }
+
+  /** The channel has ended: the browser need not wait for more, and shows the last pictures. */
+  finish() {
+    if (this.source?.readyState === "open" && !this.buffer?.updating) this.source.endOfStream();
+  }
+
+  /** When the picture that is shown was made, in milliseconds since 1970; null if the media does not tell. */
+  get producerMs() {
+    return this.clock.at(this.video.currentTime);
+  }
+
+  /** Let the element go. */
+  close() {
+    this.buffer = null;
+    this.source = null;
+    if (this.url) URL.revokeObjectURL(this.url);
+    this.video.removeAttribute("src");
+    this.video.load();
+  }
+
+  /**
+   * @private
+   * @param {string} mime
+   * @param {import("./containers.js").Track[]} tracks
+   * @param {number | null} startS
+   * @param {number | null} producerMs
+   */
+  async prepare(mime, tracks, startS, producerMs) {
+    const kinds = (/** @type {import("./containers.js").Track[]} */ list) => list.map(({ kind }) => kind).join();
+    if (!this.buffer || this.video.error || kinds(tracks) !== kinds(this.tracks)) {
+      await this.open(mime);
+    } else if (this.broken) {
+      // A source that was ended opens again, which `abort` needs.
+      this.buffer.timestampOffset += 0;
+      // What is left of a box that broke off must not be read as the beginning of the next one.
+      this.buffer.abort();
+    }
+    const buffer = /** @type {SourceBuffer} */ (this.buffer);
+    if (mime !== this.mime && this.mime) {
+      if (!MediaSource.isTypeSupported(mime)) throw new Unplayable(`This browser cannot play ${mime}.`);
+      buffer.changeType(mime);
+    }
+    this.mime = mime;
+    this.tracks = tracks;
+    this.broken = false;
+    if (startS === null) return;
+    const { buffered } = buffer;
+    const end = buffered.length ? buffered.end(buffered.length - 1) : 0;
+    const isFirst = !buffered.length;
+    if (isFirst || Math.abs(startS + buffer.timestampOffset - end) > CONTINUES_S) buffer.timestampOffset = end - startS;
+    if (producerMs === null) return;
+    this.clock.note(startS + buffer.timestampOffset, producerMs);
+  }
+
+  /**
+   * Begin a new time line.
+   * @private
+   * @param {string} mime
+   */
+  async open(mime) {
+    if (!MediaSource.isTypeSupported(mime)) throw new Unplayable(`This browser cannot play ${mime}.`);
+    if (this.url) URL.revokeObjectURL(this.url);
+    const source = new MediaSource();
+    const opened = new Promise((resolve) => source.addEventListener("sourceopen", resolve, { once: true }));
+    this.url = URL.createObjectURL(source);
+    this.video.src = this.url;
+    this.onReset();
+    await opened;
+    this.source = source;
+    this.buffer = source.addSourceBuffer(mime);
+    if (this.container === "aac" || this.container === "mp3") this.buffer.mode = "sequence";
+    source.duration = Infinity;
+    this.clock = new ProducerClock();
+    this.mime = "";
+  }
+
+  /**
+   * @private
+   * @param {Uint8Array} data
+   */
+  async append(data) {
+    const { buffer } = this;
+    const { source } = this;
+    if (!buffer || !source || source.readyState === "closed") return;
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        buffer.appendBuffer(/** @type {Uint8Array<ArrayBuffer>} */ (data));
+        break;
+      } catch (error) {
+        const isFull = error instanceof DOMException && error.name === "QuotaExceededError";
+        if (!isFull || attempt > 1) throw error;
+        await this.trim(1);
+      }
+    }
+    await idle(buffer);
+    // It may have been ended, which gave it a duration.
+    if (source.readyState === "open" && source.duration !== Infinity) source.duration = Infinity;
+    const { buffered } = buffer;
+    if (buffered.length && this.video.currentTime - buffered.start(0) > KEPT_S + TRIM_S) await this.trim(KEPT_S);
+  }
+
+  /**
+   * Remove what is further than this behind the playback position.
+   * @private
+   * @param {number} seconds
+   */
+  async trim(seconds) {
+    const { buffer } = this;
+    const until = this.video.currentTime - seconds;
+    if (!buffer || until <= 0) return;
+    buffer.remove(0, until);
+    await idle(buffer);
+  }
+}
+
+/**
+ * Wait until the browser has done what it was asked for.
+ * @param {SourceBuffer} buffer
+ * @returns {Promise<void>}
+ */
+function idle(buffer) {
+  return new Promise((resolve) => {
+    if (buffer.updating) buffer.addEventListener("updateend", () => resolve(), { once: true });
+    else resolve();
+  });
+}

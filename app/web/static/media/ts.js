@@ -1,0 +1,191 @@
+/**
+ * Plays MPEG-TS segments through mpegts.js (Apache-2.0, in `vendor/`), which makes fragmented MP4 of them for Media Source
+ * Extensions. Here it gets the bytes, and a new time line when another publisher begins.
+ */
+
+import { joined, readTsTimes, Whole } from "./containers.js";
+import { ProducerClock } from "./live.js";
+import { Unplayable } from "./mse.js";
+
+/** The times of a segment stand in its first packets. */
+const MAX_HEAD = 188 * 64;
+/** A time line that goes back, or leaps by more than this, is another one. */
+const LEAP_S = 10;
+
+/** @type {Promise<Mpegts.Library> | null} */
+let loading = null;
+
+/** Load mpegts.js, once it is needed. */
+function library() {
+  loading ??= (async () => {
+    const scope = /** @type {Record<string, unknown>} */ (/** @type {unknown} */ (globalThis));
+    /** @type {Mpegts.Library | null} */
+    let loaded = null;
+    // The library is no module. It gives itself to an AMD loader, if there is one; a script element of our own would
+    // need an exception from Trusted Types.
+    const define = (/** @type {unknown} */ _, /** @type {() => Mpegts.Library} */ make) => (loaded = make());
+    scope["define"] = Object.assign(define, { amd: true });
+    try {
+      await import(new URL("../mpegts.js/mpegts.js", import.meta.url).href);
+    } finally {
+      delete scope["define"];
+    }
+    if (!loaded) throw new Unplayable("mpegts.js cannot be loaded.");
+    return /** @type {Mpegts.Library} */ (loaded);
+  })();
+  return loading;
+}
+
+/** Plays one channel in one media element; its methods are those of `MseSink`. */
+export class TsSink {
+  /**
+   * @param {HTMLMediaElement} video
+   * @param {() => void} onReset the time line begins anew
+   */
+  constructor(video, onReset) {
+    this.video = video;
+    this.onReset = onReset;
+    this.container = "mpegts";
+    this.mime = "";
+    this.clock = new ProducerClock();
+    this.whole = new Whole("mpegts");
+    /** @private @type {Mpegts.Player | null} */
+    this.player = null;
+    /** @private @type {((data: Uint8Array) => void) | null} */
+    this.feed = null;
+    /** @private @type {Uint8Array[] | null} */
+    this.head = null;
+    /** @private the media time at which the present time line begins, and that of the newest segment */
+    this.baseS = NaN;
+    /** @private */
+    this.newestS = NaN;
+    /** @private @type {Unplayable | null} */
+    this.failure = null;
+  }
+
+  begin() {
+    this.head = [];
+    this.whole = new Whole("mpegts");
+  }
+
+  /**
+   * @param {Uint8Array} data
+   * @throws {Unplayable}
+   */
+  async push(data) {
+    this.whole.push(data);
+    if (this.failure) throw this.failure;
+    if (!this.head) return this.feed?.(data);
+    this.head.push(data);
+    const head = joined(this.head);
+    const times = readTsTimes(head);
+    if (!times && head.length < MAX_HEAD) return;
+    this.head = null;
+    const startS = times?.startS ?? NaN;
+    const leap = startS - this.newestS;
+    if (!this.player || this.video.error || leap < -1 || leap > LEAP_S) await this.open(startS);
+    this.newestS = startS;
+    if (times && times.producerMs !== null) {
+      this.clock.note(startS - this.baseS, times.producerMs);
+    }
+    this.feed?.(head);
+  }
+
+  end() {
+    if (this.head?.length) this.feed?.(joined(this.head));
+    this.head = null;
+    return this.whole.isWhole;
+  }
+
+  restart() {
+    this.destroy();
+  }
+
+  finish() {}
+
+  get producerMs() {
+    return this.clock.at(this.video.currentTime);
+  }
+
+  close() {
+    this.destroy();
+    this.video.removeAttribute("src");
+    this.video.load();
+  }
+
+  /** @private */
+  destroy() {
+    this.player?.destroy();
+    this.player = null;
+    this.feed = null;
+  }
+
+  /**
+   * @private
+   * @param {number} startS
+   */
+  async open(startS) {
+    const mpegts = await library();
+    mpegts.LoggingControl.enableAll = false;
+    if (!mpegts.isSupported()) throw new Unplayable("This browser has no Media Source Extensions.");
+    this.destroy();
+    this.onReset();
+    this.baseS = startS;
+    this.clock = new ProducerClock();
+    this.mime = "";
+    /** @type {(feed: (data: Uint8Array) => void) => void} */
+    let opened = () => {};
+    const isOpen = new Promise((/** @type {(feed: (data: Uint8Array) => void) => void} */ resolve) => (opened = resolve));
+
+    class Loader extends mpegts.BaseLoader {
+      constructor() {
+        super("trickle");
+        this.received = 0;
+      }
+
+      get needStashBuffer() {
+        return false;
+      }
+
+      open() {
+        this._status = mpegts.LoaderStatus.kBuffering;
+        opened((data) => {
+          // It keeps what it gets.
+          const own = data.slice().buffer;
+          this.received += own.byteLength;
+          this._onDataArrival?.(own, this.received - own.byteLength, this.received);
+        });
+      }
+
+      abort() {
+        this._status = mpegts.LoaderStatus.kComplete;
+      }
+    }
+
+    const player = mpegts.createPlayer(
+      { type: "mpegts", isLive: true, url: "trickle:" },
+      {
+        customLoader: Loader,
+        enableStashBuffer: false,
+        deferLoadAfterSourceOpen: false,
+        lazyLoad: false,
+        autoCleanupSourceBuffer: true,
+        autoCleanupMaxBackwardDuration: 25,
+        autoCleanupMinBackwardDuration: 15,
+      },
+    );
+    this.player = player;
+    player.on(mpegts.Events.MEDIA_INFO, (info) => {
+      if (this.player === player) this.mime = info.mimeType ?? "";
+    });
+    player.on(mpegts.Events.ERROR, (kind, detail, info) => {
+      if (this.player !== player) return;
+      const cannot = kind === mpegts.ErrorTypes.MEDIA_ERROR && /codec|format/i.test(detail);
+      if (cannot) this.failure = new Unplayable(`This browser cannot play this MPEG-TS: ${info?.msg ?? detail}.`);
+      else this.destroy(); // the next segment opens another one
+    });
+    player.attachMediaElement(this.video);
+    player.load();
+    this.feed = await isOpen;
+  }
+}

@@ -1,0 +1,211 @@
+"""The player and the page that publishes, in a real browser, with media that is really encoded and decoded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.publisher.media.clips import make_clip
+from tests.support.browser import Watched, barriers
+from tests.support.forked import forked
+from tests.support.server import RunningServer, serve
+from tests.support.waiting import WITHIN_S
+
+SMALL = "testsrc:size=320x180,rate=20,gop=500ms"
+OTHER = "testsrc:size=160x90,rate=20,gop=500ms,audio=opus"
+PLAYED = """least => {
+    const video = document.getElementById('video');
+    const frames = video.getVideoPlaybackQuality().totalVideoFrames;
+    return video.currentTime >= least.seconds && frames >= least.frames && !video.paused;
+}"""
+HOSTILE = "</pre><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server without access control."""
+    with serve() as running:
+        yield running
+
+
+@contextmanager
+def publishing(base: str, channel: str, source: str | Path, *options: str, token: str = "") -> Iterator[Any]:
+    """Run `tricklecast publish` until the block ends."""
+    command = forked("publish", f"{base}/{channel}", source, *options)
+    environment = {**os.environ, "TRICKLECAST_TOKEN": token} if token else None
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(WITHIN_S)
+
+
+def plays(page: Page, seconds: float = 1.0, frames: int = 10) -> None:
+    """Wait until the page has played so much media, and has shown so many pictures."""
+    page.wait_for_function(PLAYED, arg={"seconds": seconds, "frames": frames})
+
+
+def _shown(page: Page, name: str) -> str:
+    """One of the figures that the player shows."""
+    if page.locator("#figures").is_hidden():
+        page.keyboard.press("i")
+    return page.locator(f"#figures dt:text-is('{name}') + dd").inner_text()
+
+
+@pytest.mark.parametrize("container", ["fmp4", "mpegts"])
+def test_a_published_clip_plays_at_the_live_edge(server: RunningServer, tab: Watched, container: str) -> None:
+    """Its pictures are decoded in their size, and the page tells codecs and latency, with nothing missing."""
+    with publishing(server.base, f"live-{container}", SMALL, "--container", container):
+        tab.expected += ["404"]  # until the publisher is there
+        page = tab.open(f"{server.url}/watch/live-{container}")
+        plays(page, 2, 30)
+        assert page.evaluate("[video.videoWidth, video.videoHeight]") == [320, 180]
+        assert _shown(page, "Codecs").startswith("avc1.")
+        assert _shown(page, "Latency").endswith(" s")
+        assert "missing 0, cut 0" in _shown(page, "Segment")
+        expect(page.locator("#state")).to_be_hidden()
+        assert barriers(page) == []
+
+
+def test_sound_alone_plays(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
+    """A channel without pictures says so, and its sound advances."""
+    clip = make_clip(tmp_path / "sound.m4a", seconds=20, video=None, audio="aac")
+    with publishing(server.base, "sound", clip, "--container", "fmp4", "--segment", "500ms"):
+        tab.expected += ["404"]
+        page = tab.open(f"{server.url}/watch/sound")
+        plays(page, 1, 0)
+        expect(page.locator("#sound-only")).to_be_visible()
+        assert _shown(page, "Codecs") == "mp4a.40.2"
+
+
+def test_the_player_goes_on_with_another_publisher(server: RunningServer, tab: Watched) -> None:
+    """The channel ends and begins again with another size and codec: the same page plays on by itself."""
+    tab.expected += ["404", "470"]
+    with publishing(server.base, "again", SMALL, "--container", "fmp4"):
+        page = tab.open(f"{server.url}/watch/again")
+        plays(page)
+    expect(page.locator("#state-title")).to_have_text("The channel has ended")
+    before = page.evaluate("video.currentTime")
+    with publishing(server.base, "again", OTHER, "--container", "fmp4"):
+        page.wait_for_function("() => video.videoWidth === 160")
+        plays(page, before + 1, 30)
+        assert _shown(page, "Codecs").endswith(",opus")
+
+
+def test_the_player_survives_a_restart_of_the_server(tab: Watched) -> None:
+    """It reconnects by itself and plays on at the live edge."""
+    tab.expected += ["404", "470", "503", "ERR_"]
+    quick = ("--shutdown-restart-s", "0")
+    with serve(*quick) as first, publishing(first.base, "cam", SMALL, "--container", "fmp4") as publisher:
+        page = tab.open(f"{first.url}/watch/cam")
+        plays(page)
+        first.stop()
+        before = page.evaluate("[video.currentTime, video.getVideoPlaybackQuality().totalVideoFrames]")
+        with serve(*quick, "--port", str(first.port)):
+            plays(page, before[0] + 1, before[1] + 20)
+            publisher.kill()
+
+
+@pytest.mark.parametrize("source", ["camera", "picture"])
+def test_a_page_publishes_and_another_one_plays(server: RunningServer, tab: Watched, source: str) -> None:
+    """Each segment begins with an init segment and a keyframe, the pictures are shown, and Stop ends the channel."""
+    name = f"page-{source}"
+    page = tab.open(f"{server.url}/publish")
+    assert page.locator("#channel").input_value().startswith("browser-")
+    page.check(f"input[value={source}]")
+    page.fill("#channel", name)
+    page.select_option("#quality", "360")
+    page.click("#start")
+    expect(page.locator("#figures div", has_text="Sent").locator("dd")).not_to_have_text("0 segments")
+    assert barriers(page) == []
+    viewer = tab.open(f"{server.url}/watch/{name}")
+    plays(viewer, 1.5, 10)
+    assert viewer.evaluate("[video.videoWidth, video.videoHeight]") == [640, 360]
+    assert "missing 0, cut 0" in _shown(viewer, "Segment")
+    assert _shown(viewer, "Latency").endswith(" s")
+    segment = httpx.get(f"{server.base}/{name}/0")
+    assert (segment.headers["content-type"], segment.content[4:8]) == ("video/mp4", b"ftyp")
+    tab.expected += ["404"]
+    page.click("#stop")
+    expect(page.locator("#status")).to_contain_text("The channel has ended")
+    expect(viewer.locator("#state-title")).to_have_text("The channel has ended")
+
+
+def test_a_page_does_not_take_over_a_channel(server: RunningServer, tab: Watched) -> None:
+    """While another client publishes to the channel, the page says so, and nothing changes."""
+    headers = {"Trickle-Client": "other", "Content-Type": "video/mp4"}
+    httpx.post(f"{server.base}/taken/0", content=b"theirs", headers=headers).raise_for_status()
+    tab.expected += ["409"]
+    page = tab.open(f"{server.url}/publish")
+    page.fill("#channel", "taken")
+    page.select_option("#quality", "360")
+    page.click("#start")
+    expect(page.locator("#status")).to_contain_text("Somebody else publishes to this channel")
+    expect(page.locator("#start")).to_be_enabled()
+    assert httpx.get(f"{server.base}/taken/next").text == "1"
+
+
+def test_messages_are_text_and_never_markup(server: RunningServer, tab: Watched) -> None:
+    """JSON stands in the page with line breaks, hostile text as it is; the list is bounded, gaps are said."""
+    url = f"{server.base}/messages"
+    httpx.post(url, headers={"Expect-Content": "application/json"}).raise_for_status()
+    httpx.post(f"{url}/0", json={"hostile": HOSTILE}).raise_for_status()
+    tab.expected += ["470"]
+    page = tab.open(f"{server.url}/watch/messages")
+    expect(page.locator("#messages-list pre")).to_have_text('{\n  "hostile": ' + f'"{HOSTILE}"' + "\n}")
+    httpx.post(f"{url}/1", content=HOSTILE).raise_for_status()
+    expect(page.locator("#messages-list pre").first).to_have_text(HOSTILE)
+    httpx.post(f"{url}/5", content=b'{"after": "a gap"}', headers={"Lp-Trickle-Reset": "1"}).raise_for_status()
+    expect(page.locator("#messages-list pre").first).to_contain_text("a gap")
+    assert page.locator("#messages-list .note").count() >= 1
+    assert page.evaluate("window.broken") is None
+    assert barriers(page) == []
+
+
+def test_what_cannot_be_shown_is_named(server: RunningServer, tab: Watched) -> None:
+    """The page names the type, and how to get the bytes."""
+    url = f"{server.base}/bytes"
+    httpx.post(f"{url}/0", content=bytes(500), headers={"Content-Type": "image/x-unknown"}).raise_for_status()
+    page = tab.open(f"{server.url}/watch/bytes")
+    expect(page.locator("#state-text")).to_contain_text("image/x-unknown")
+    expect(page.locator("#state-text")).to_contain_text(f"curl {url}/-1")
+
+
+def test_an_embedded_player_is_only_the_player(server: RunningServer, tab: Watched) -> None:
+    """In a frame, and with `?embed`, there is no bar and nothing below the picture."""
+    tab.expected += ["404"]
+    page = tab.open(f"{server.url}/watch/cam?embed")
+    expect(page.locator("#stage")).to_be_visible()
+    for part in (".bar", "#about"):
+        expect(page.locator(part)).to_be_hidden()
+
+
+def test_a_channel_with_access_control_asks_for_the_token(tab: Watched, tmp_path: Path) -> None:
+    """The user signs in, and the player sends the token in a header; no URL has it."""
+    key = tmp_path / "key"
+    created = subprocess.run(
+        forked("token", "create", "--key", key, "--make-key", "--publish", "*", "--subscribe", "*"),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    token = created.stdout.strip()
+    log = tmp_path / "access.jsonl"
+    with serve("--jwt-secret-file", str(key), access_log=log) as guarded:
+        answer = httpx.post(f"{guarded.base}/secret/0", json={"a": 1}, headers={"Authorization": f"Bearer {token}"})
+        answer.raise_for_status()
+        tab.expected += ["401", "503"]
+        page = tab.open(f"{guarded.url}/watch/secret")
+        page.fill("#token-field", token)
+        page.click("dialog button.primary")
+        expect(page.locator("#messages-list pre")).to_contain_text('"a": 1')
+        assert token not in page.url
+    assert token not in log.read_text()
