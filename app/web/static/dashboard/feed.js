@@ -32,7 +32,7 @@ export class Feed {
     this._onFrame = onFrame;
     this._onStatus = onStatus;
     this._failures = 0;
-    this._retryMs = 0;
+    this._retryMs = this._serverRetryMs = 0;
     this._lostAt = 0;
     /** @type {(() => void) | null} */
     this._hurry = null;
@@ -92,11 +92,13 @@ export class Feed {
         if (done) return "the connection has ended";
         clearTimeout(watchdog);
         watchdog = setTimeout(() => abort.abort(new Error("the server is silent")), SILENT_MS);
+        let from = Math.max(0, text.length - 1);
         text += value;
         let end;
-        while ((end = text.indexOf("\n\n")) >= 0) {
+        while ((end = text.indexOf("\n\n", from)) >= 0) {
           const block = text.slice(0, end);
           text = text.slice(end + 2);
+          from = 0;
           const why = this._event(block);
           if (why) return why;
         }
@@ -120,7 +122,7 @@ export class Feed {
     if (!data) return "";
     const content = JSON.parse(data);
     if (kind === "end") {
-      this._retryMs = this._serverRetryMs ?? 0;
+      this._retryMs = this._serverRetryMs;
       return ENDS[/** @type {string} */ (content.reason)] ?? `the server ended the stream: ${content.reason}`;
     }
     this._failures = this._lostAt = 0;

@@ -211,16 +211,17 @@ export class Model {
   take(frame, whole) {
     const restarted = whole && this.server.instance !== undefined && frame.server.instance !== this.server.instance;
     if (whole) {
-      const known = this.channels;
+      const known = this.byName;
       this.channels = new Map();
-      this.byName.clear();
+      this.byName = new Map();
       this.changes++;
       this.events = [];
-      if (!restarted) {
+      for (const [number, name, epoch] of frame.about) {
         // What was seen before goes on: the rates, and segments that the snapshot does not have.
-        for (const [number] of frame.about) {
-          const channel = known.get(number);
-          if (channel) this.channels.set(number, channel);
+        const channel = restarted ? undefined : known.get(name);
+        if (channel?.epoch === epoch) {
+          channel.number = number;
+          this.channels.set(number, channel);
         }
       }
     }
