@@ -38,7 +38,8 @@ from tricklecast.app.settings import Settings
 
 CHANNELS: Final = 2_000
 MANY: Final = 50
-SEGMENT: Final = b"x" * 400
+BODIES: Final = [b"x" * (200 + 7919 * number % 400) for number in range(997)]
+"""Of different sizes, since frames of equal ones would be compressed better than those of a real server."""
 STEP_S: Final = 0.02
 WARM_UP_S: Final = 3.0
 
@@ -70,11 +71,11 @@ async def publish(bus: Bus, channels: int) -> None:
             at = number % channels
             writer = writers[at]
             if writer is not None:
-                writer.channel.finish(writer, (SEGMENT,), plane.clock())
+                writer.channel.finish(writer, (BODIES[number % len(BODIES)],), plane.clock())
             answer = registry.reserve(f"camera-{at:04}", -1, owner, plane.clock(), content_type="video/mp2t")
             if not isinstance(answer, Writer):
                 return  # the server shuts down
-            answer.channel.append(answer, (SEGMENT,), plane.clock())
+            answer.channel.append(answer, (BODIES[7 * number % len(BODIES)],), plane.clock())
             writers[at] = answer
         done = due
         await asyncio.sleep(STEP_S)

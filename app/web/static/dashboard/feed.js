@@ -132,7 +132,12 @@ export class Feed {
       return ENDS[/** @type {string} */ (content.reason)] ?? `the server ended the stream: ${content.reason}`;
     }
     this._failures = this._lostAt = 0;
-    this._onFrame(content, kind === "snapshot");
+    try {
+      this._onFrame(content, kind === "snapshot");
+    } catch (error) {
+      reportError(error); // a fault of the page, and not of the connection
+      throw error;
+    }
     if (this.status.state !== "live") this._say({ state: "live", since: Date.now() });
     return "";
   }
