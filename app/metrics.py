@@ -24,7 +24,7 @@ from tricklecast.app.access_log import AccessLog
 from tricklecast.app.bus import ENDS, Bus
 from tricklecast.app.control_plane.api import RateLimitedPage
 from tricklecast.app.core.channel import Channel
-from tricklecast.app.core.limits import Limit
+from tricklecast.app.core.limits import Capacity, Limit
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.latency import Histogram
 from tricklecast.app.storage.archive import Archive, Figures
@@ -51,7 +51,11 @@ _REFUSED_BY_LIMIT: Final = Reason.limit("")
 
 
 def metrics_router(
-    plane: DataPlane, log: AccessLog | None, access: Access | None = None, bus: Bus | None = None
+    plane: DataPlane,
+    log: AccessLog | None,
+    access: Access | None = None,
+    bus: Bus | None = None,
+    dashboards: Capacity | None = None,
 ) -> APIRouter:
     """The route ``/metrics`` in Prometheus' text format.
 
@@ -60,9 +64,10 @@ def metrics_router(
         log: the server's access log, if it writes one.
         access: the server's access control, if it has any.
         bus: its subscriptions and changes.
+        dashboards: those that are open, where there are web pages.
     """
     router = APIRouter(tags=["metrics"])
-    page = RateLimitedPage(partial(generate_latest, collectors(plane, log, access, bus)))
+    page = RateLimitedPage(partial(generate_latest, collectors(plane, log, access, bus, dashboards)))
 
     @router.head("/metrics", include_in_schema=False)
     @router.get("/metrics", summary="Prometheus metrics")
@@ -73,14 +78,18 @@ def metrics_router(
 
 
 def collectors(
-    plane: DataPlane, log: AccessLog | None, access: Access | None = None, bus: Bus | None = None
+    plane: DataPlane,
+    log: AccessLog | None,
+    access: Access | None = None,
+    bus: Bus | None = None,
+    dashboards: Capacity | None = None,
 ) -> CollectorRegistry:
     """Everything that a server exposes; arguments as for :func:`metrics_router`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(PlaneMetrics(plane))
     registry.register(ReaderLagMetrics(plane))
     registry.register(ChannelRates(plane.registry.channels, plane.clock, plane.options.metrics_channels))
-    registry.register(LimitMetrics(plane, log, bus))
+    registry.register(LimitMetrics(plane, log, bus, dashboards))
     registry.register(ServerMetrics(plane, log))
     registry.register(AccessMetrics(access))
     registry.register(StorageMetrics(plane))
@@ -319,13 +328,13 @@ def _sum(rates: Iterable[_Rate]) -> _Rate:
 class LimitMetrics(Collector):
     """Every limit that all clients share, and its use: under one name each, so that one alert rule watches all."""
 
-    def __init__(self, plane: DataPlane, log: AccessLog | None, bus: Bus | None = None) -> None:
-        self._plane = plane
-        self._log = log
-        self._bus = bus
+    def __init__(
+        self, plane: DataPlane, log: AccessLog | None, bus: Bus | None = None, dashboards: Capacity | None = None
+    ) -> None:
+        self._uses = partial(limits_in_use, plane, log, bus, dashboards)
 
     def collect(self) -> Iterator[Metric]:
-        uses = limits_in_use(self._plane, self._log, self._bus)
+        uses = self._uses()
         limits: dict[str, float] = {use.limit: use.most for use in uses if use.most is not None}
         used: dict[str, float] = {use.limit: use.used for use in uses if use.most is not None}
         yield _gauges("limit", "Limits that all clients share.", "limit", limits)

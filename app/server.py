@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 import uvicorn
 import uvloop
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.types import ASGIApp
 
 from tricklecast.app.access.authorizer import Access
@@ -52,7 +52,7 @@ from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import restore
 from tricklecast.app.usage import limits_in_use
 from tricklecast.app.web.feed import Feed, feed_router
-from tricklecast.app.web.pages import Context, Pages, is_open, pages_router
+from tricklecast.app.web.pages import Pages, is_open, pages_router
 from tricklecast.app.web.reports import Reports, reports_router
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
@@ -397,20 +397,21 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
         docs_url=None,  # app/web/ has a page for it that works without another server
         redoc_url=None,
     )
+    feed = Feed(plane, lambda dashboards: limits_in_use(plane, log, bus, dashboards)) if settings.web else None
     routers = [
         channels_router(plane),
         changes_router(plane, bus.changes),
         health_router(plane.registry),
-        metrics_router(plane, log, access, bus),
+        metrics_router(plane, log, access, bus, None if feed is None else feed.followers),
     ]
-    if settings.web:
+    if feed is not None:
         has_tokens = access.protects or access.webhook is not None
         pages = Pages(settings, has_tokens=has_tokens)
-        feed = Feed(plane, lambda: limits_in_use(plane, log, bus))
-        first_view: Context = lambda _: {  # noqa: E731
-            "has_reports": settings.reports is not None,
-            **({} if has_tokens else feed.first_view()),
-        }
+
+        def first_view(request: Request) -> dict[str, Any]:
+            shown = {} if has_tokens else feed.first_view()
+            return {"has_reports": settings.reports is not None, **shown}
+
         routers += [feed_router(feed), pages_router(settings, pages, first_view)]
         if settings.reports is not None:
             routers.append(reports_router(Reports(settings.reports, plane.wall_us)))

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.bus import Bus
-from tricklecast.app.core.limits import UNLIMITED
+from tricklecast.app.core.limits import UNLIMITED, Capacity
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.scheduling import SlowReader
 
@@ -31,14 +31,19 @@ class Use(NamedTuple):
     joinable: bool | None = None
 
 
-def limits_in_use(plane: DataPlane, log: AccessLog | None, bus: Bus | None = None) -> list[Use]:
+def limits_in_use(
+    plane: DataPlane, log: AccessLog | None, bus: Bus | None = None, dashboards: Capacity | None = None
+) -> list[Use]:
     """Every limit that all clients share, and its use.
 
     Args:
         plane: the data plane. log: the access log, if there is one. bus: subscriptions and changes.
+        dashboards: those that are open, where there are web pages.
     """
     registry = plane.registry
-    capacities = registry.capacities._asdict()
+    capacities: dict[str, Capacity] = registry.capacities._asdict()
+    if dashboards is not None:
+        capacities["dashboards"] = dashboards
     if bus is not None:
         capacities |= {"followers": bus.changes.followers, "subscriptions": bus.used}
     uses = [

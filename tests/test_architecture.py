@@ -54,6 +54,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data_plane.cors",
         "data_plane.responses",
     ),
+    # Pages and what they show: they read everything, and change nothing.
+    "web": ("core", "data_plane", "control_plane", "settings", "usage", "web"),
     # It decides for both planes, and answers in their words.
     "access": ("access", "core", "data_plane", "control_plane.middleware"),
 }

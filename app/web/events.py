@@ -1,7 +1,8 @@
 """What has just happened on a server: the list of events that the dashboard shows.
 
-Refusals may come by the ten thousand in a second. So equal ones of one second are one event with a count, at most
-:data:`PER_SECOND` different ones of a second are kept, and those beyond are only counted, by their kind.
+Refusals may come by the ten thousand in a second. So equal ones of one second are one event with a count. At most
+:data:`PER_SECOND` different ones of a second are kept. Those beyond, and all beyond the first :data:`EXAMINED`, are
+only counted, by their kind.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ KEPT: Final = 200
 
 PER_SECOND: Final = 20
 """Different events of one second that are kept, 0.2 kB each."""
+
+EXAMINED: Final = 1_000
+"""Events of one second of which it is looked whether they are equal to another one: a microsecond each."""
 
 MAX_NAME: Final = 128
 """Bytes kept of a client's own name."""
@@ -68,6 +72,7 @@ class Events:
         self._kept: deque[Happened] = deque(maxlen=KEPT)
         self._number = 0
         self._until = 0.0
+        self._room = EXAMINED
         # Events of the second that has not ended: when they began, how many there are, and those that are not kept.
         self._second: dict[_Key, list[float]] = {}
         self._left_out: Counter[str] = Counter()
@@ -93,7 +98,12 @@ class Events:
         now = self._clock()
         if now >= self._until:
             self._until = now + 1.0
+            self._room = EXAMINED
             self.seal()
+        self._room -= 1
+        if self._room < 0:
+            self._left_out[kind] += count
+            return
         key = (kind, why, channel, name[:MAX_NAME], ip, seq)
         known = self._second.get(key)
         if known is not None:

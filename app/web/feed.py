@@ -342,14 +342,14 @@ class Feed:
 
     Args:
         plane: the data plane, whose witness it becomes.
-        uses: the limits of the server and their use, its own followers left out.
+        uses: gives the limits of the server and their use; its argument is the feed's own limit.
 
     Attributes:
         events: the newest ones; note: adds one. followers: requests that follow. frame: the newest one.
         snapshots: how many were made.
     """
 
-    def __init__(self, plane: DataPlane, uses: Callable[[], list[Use]]) -> None:
+    def __init__(self, plane: DataPlane, uses: Callable[[Capacity], list[Use]]) -> None:
         self.plane = plane
         self.followers = Capacity(MAX_FOLLOWERS)
         self.events = Events(plane.clock, plane.wall_us)
@@ -557,6 +557,7 @@ class Feed:
                       default=0)  # fmt: skip
         self._lag_counts = counts
         bounds = plane.loop_lag.bounds
+        uses = self._uses(self.followers)
         requests = refused = 0
         for (_, _, reason), count in plane.exchanges.items():
             requests += count
@@ -573,10 +574,7 @@ class Feed:
             "dashboards": self.followers.used,
             "bytes_in": received,
             "bytes_out": sent,
-            "limits": [
-                [use.limit, use.used, use.most, use.joinable is not False]
-                for use in [*self._uses(), Use("dashboards", self.followers.limit, self.followers.used)]
-            ],
+            "limits": [[one.limit, one.used, one.most, one.joinable is not False] for one in uses],
             "counters": {
                 "requests": requests,
                 "refused": refused,

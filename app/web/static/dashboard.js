@@ -87,7 +87,7 @@ function showStatus(now) {
     if (now.state !== "refused" || token() || (await signIn())) feed.hurry();
   });
   if (now.state === "refused" && !token()) button.textContent = "Sign in";
-  lost.replaceChildren(icon("warning"), element("span", {}, since, ` ${now.why ?? ""}. `, wait), button);
+  lost.replaceChildren(icon("warning"), element("span", {}, since, " ", now.why ? `${now.why}. ` : "", wait), button);
   const tick = () => {
     const ago = `${time(now.since / 1000)} (${duration(1000 * Math.round((Date.now() - now.since) / 1000))} ago)`;
     since.textContent = now.state === "refused" ? "The server does not show its channels:"

@@ -20,6 +20,7 @@ from tricklecast.app.core.slow_readers import PACE_BYTES, Cut
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.listener import UNSENT_BYTES
 from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.web.feed import Feed
 
 CHUNK = 64 << 10
 
@@ -51,10 +52,19 @@ def test_a_reader_that_reads_too_slowly_is_cut_off_for_its_age(server: LocalServ
             later(server, 2)
             record = server.record(channel=channel.name, op="read")
             assert (record.status, record.reason, record.detail) == (200, "evicted", Cut.AGE)
+            assert witnessed(server, "cut_off") == [(Cut.AGE, channel.name, "127.0.0.1")]
             assert record.bytes_out is not None
             assert 9 * CHUNK <= record.bytes_out < 30 * CHUNK
             assert not reader.rest().endswith(b"0\r\n\r\n")
         upload.end()
+
+
+def witnessed(server: LocalServer, kind: str) -> list[tuple[str, str, str]]:
+    """What the dashboard would show of such events: why, channel and client."""
+    feed = server.plane.witness
+    assert isinstance(feed, Feed)
+    server.inside(feed.events.seal)
+    return [(one.why, one.channel, one.client) for one in feed.events.after(0) if one.kind == kind]
 
 
 @contextmanager

@@ -245,6 +245,29 @@ def test_refusals_and_holds_are_told_with_channel_and_client(target: Target, ser
     assert {(one["why"], one["channel"], one["client"]) for one in told} == {("missing", "none", "loop")}
 
 
+def test_every_refusal_is_told_with_its_limit() -> None:
+    """Of a limit of the server, of the memory for segments, of the API; whoever asked for what."""
+    with local_server(max_channels=2, max_total_bytes=70_000, max_segment_bytes=60_000) as server:
+        with server.client() as target:
+            target.channel("one").publish(0, b"x")
+            target.ask("POST", "/trickle/two")
+            target.ask("POST", "/trickle/three", {"Trickle-Client": "late"})
+            target.channel("one").upload(1, b"x" * 40_000)
+            eventually(lambda: server.plane.registry.budget.used > 40_000)
+            assert target.channel("two").upload(0, b"y" * 40_000).answer().status == 503
+            target.ask("POST", "/trickle/one/9", body=b"z" * 60_001)
+            target.ask("PUT", PATH)
+        feed = _feed(server)
+        server.inside(feed.events.seal)
+        told = {(one.why, one.channel, one.client) for one in feed.events.after(0) if one.kind == "refused"}
+    assert told == {
+        ("limit:channels", "three", "late"),
+        ("limit:total_bytes", "two", "127.0.0.1"),
+        ("too_large", "one", "127.0.0.1"),
+        ("bad_request", "", "127.0.0.1"),
+    }
+
+
 def test_nothing_is_computed_while_nobody_follows(target: Target, server: LocalServer) -> None:
     """The last follower's end ends the work, and the next one begins it anew."""
     events = Events(target)
@@ -263,7 +286,7 @@ def test_a_follower_that_reads_nothing_gets_a_snapshot_later(server: LocalServer
     async def main() -> list[tuple[int, bytes]]:
         registry, _ = make_registry()
         publish(registry, "cam", 0)
-        feed = Feed(DataPlane(registry, Options()), lambda: [])
+        feed = Feed(DataPlane(registry, Options()), lambda dashboards: [])
         feed.followers.take()
         feed._lag_counts = list(feed.plane.loop_lag.counts)
         over: list[str] = []

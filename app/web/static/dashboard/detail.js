@@ -4,7 +4,7 @@ import { channelUrl, element, hasTokens, icon, problem, request } from "../sessi
 import { ask, copyLine } from "./parts.js";
 import { curve, legend, segmentAt, segmentText, timeline } from "./charts.js";
 import { bitrate, bytes, count, duration, percent, plain, time } from "./format.js";
-import { SEGMENT_STATES, STATES } from "./model.js";
+import { KEPT_IN_FULL, SEGMENT_STATES, STATES } from "./model.js";
 
 /** @typedef {import("./model.js").Channel} Channel */
 /** @typedef {import("./model.js").Segment} Segment */
@@ -118,6 +118,7 @@ export class Detail {
     }
     if (this._asked !== channel.number) {
       this._asked = channel.number;
+      channel.most = KEPT_IN_FULL;
       void this._ask(channel);
     }
     const state = STATES[channel.state] ?? "idle";

@@ -21,6 +21,12 @@ const MAX_EVENT = 64 << 20;
  * Times in milliseconds since 1970; `again`: when the next attempt is made.
  */
 
+class SilentServer extends Error {
+  constructor() {
+    super("no frame has come for some seconds");
+  }
+}
+
 export class Feed {
   /**
    * @param {string} url
@@ -32,7 +38,7 @@ export class Feed {
     this._onFrame = onFrame;
     this._onStatus = onStatus;
     this._failures = 0;
-    this._retryMs = 0;
+    this._retryMs = this._serverRetryMs = 0;
     this._lostAt = 0;
     /** @type {(() => void) | null} */
     this._hurry = null;
@@ -44,7 +50,7 @@ export class Feed {
   async run() {
     this._say({ state: "connecting", since: Date.now() });
     for (;;) {
-      const why = await this._follow().catch((error) => (error instanceof Error ? error.message : String(error)));
+      const why = await this._follow().catch((error) => (error instanceof SilentServer ? error.message : ""));
       this._lostAt ||= Date.now();
       const grown = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** Math.min(this._failures++, 10));
       const pause = Math.max(this._retryMs, grown * (0.75 + Math.random() / 2));
@@ -75,7 +81,7 @@ export class Feed {
   /** One connection. @returns {Promise<string>} why it has ended */
   async _follow() {
     const abort = new AbortController();
-    let watchdog = setTimeout(() => abort.abort(new Error("the server is silent")), SILENT_MS);
+    let watchdog = setTimeout(() => abort.abort(new SilentServer()), SILENT_MS);
     try {
       const response = await request(this._url, {
         headers: { Accept: "text/event-stream" }, signal: abort.signal,
@@ -91,12 +97,14 @@ export class Feed {
         const { value, done } = await reader.read();
         if (done) return "the connection has ended";
         clearTimeout(watchdog);
-        watchdog = setTimeout(() => abort.abort(new Error("the server is silent")), SILENT_MS);
+        watchdog = setTimeout(() => abort.abort(new SilentServer()), SILENT_MS);
+        let from = Math.max(0, text.length - 1);
         text += value;
         let end;
-        while ((end = text.indexOf("\n\n")) >= 0) {
+        while ((end = text.indexOf("\n\n", from)) >= 0) {
           const block = text.slice(0, end);
           text = text.slice(end + 2);
+          from = 0;
           const why = this._event(block);
           if (why) return why;
         }
@@ -120,11 +128,16 @@ export class Feed {
     if (!data) return "";
     const content = JSON.parse(data);
     if (kind === "end") {
-      this._retryMs = this._serverRetryMs ?? 0;
+      this._retryMs = this._serverRetryMs;
       return ENDS[/** @type {string} */ (content.reason)] ?? `the server ended the stream: ${content.reason}`;
     }
     this._failures = this._lostAt = 0;
-    this._onFrame(content, kind === "snapshot");
+    try {
+      this._onFrame(content, kind === "snapshot");
+    } catch (error) {
+      reportError(error); // a fault of the page, and not of the connection
+      throw error;
+    }
     if (this.status.state !== "live") this._say({ state: "live", since: Date.now() });
     return "";
   }

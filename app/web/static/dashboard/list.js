@@ -269,6 +269,8 @@ export class List {
     set(row.name, plain(channel.name));
     set(row.type, plain(channel.type, 40));
     set(row.publisher, channel.publisher ? plain(channel.publisher, 80) : "–");
+    if (row.publisher.title !== channel.publisher) row.publisher.title = channel.publisher;
+    if (row.name.title !== channel.name) row.name.title = channel.name;
     row.publisher.classList.toggle("gone", !(channel.writing || channel.preconnected));
     set(row.readers, count(channel.readers));
     set(row.lag, channel.lag ? bytes(channel.lag) : "–");

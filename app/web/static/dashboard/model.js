@@ -19,8 +19,11 @@ const ORPHANED = 4;
 /** So many figures stand before a row's segments. */
 const FIGURES = 10;
 
-/** Segments and rates that are kept of each channel. */
-export const KEPT = 240;
+/** Segments that are kept of each channel, as many as a row of the list shows, and of one that is looked at in full. */
+const KEPT = 64;
+export const KEPT_IN_FULL = 240;
+
+/** Frames whose rates are kept. */
 const RATES = 60;
 
 /** Events that are kept. */
@@ -95,6 +98,7 @@ export class Channel {
     this.bits = 0;
     /** @type {Segment[]} ascending */
     this.segments = [];
+    this.most = KEPT;
     this.received = new Series(RATES);
     this.sent = new Series(RATES);
     /** @type {number} */
@@ -141,7 +145,7 @@ export class Channel {
     for (let place = FIGURES; place < row.length; place += 4) {
       this.put({ seq: at(place), state: at(place + 1), size: at(place + 2), ms: at(place + 3) });
     }
-    const surplus = this.segments.length - KEPT;
+    const surplus = this.segments.length - this.most;
     if (surplus > 0) this.segments.splice(0, surplus);
   }
 
@@ -211,16 +215,17 @@ export class Model {
   take(frame, whole) {
     const restarted = whole && this.server.instance !== undefined && frame.server.instance !== this.server.instance;
     if (whole) {
-      const known = this.channels;
+      const known = this.byName;
       this.channels = new Map();
-      this.byName.clear();
+      this.byName = new Map();
       this.changes++;
       this.events = [];
-      if (!restarted) {
+      for (const [number, name, epoch] of frame.about) {
         // What was seen before goes on: the rates, and segments that the snapshot does not have.
-        for (const [number] of frame.about) {
-          const channel = known.get(number);
-          if (channel) this.channels.set(number, channel);
+        const channel = restarted ? undefined : known.get(name);
+        if (channel?.epoch === epoch) {
+          channel.number = number;
+          this.channels.set(number, channel);
         }
       }
     }

@@ -192,7 +192,7 @@ export class Strip {
     this._set("cpu", percent(server.cpu), (server.cpu ?? 0) > 0.85);
     this._set("in", bitrate(server.bytes_in ?? 0));
     this._set("out", bitrate(server.bytes_out ?? 0));
-    this._set("lag", `≤ ${duration(lag)}`, lag >= 100);
+    this._set("lag", duration(lag), lag >= 100);
     this._set("memory", bytes(server.memory));
     this._set("connections", count(server.connections));
     this._set("readers", count(server.readers));
