@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from heapq import nlargest
-from itertools import accumulate, chain, islice
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from fastapi import APIRouter, Response
@@ -24,18 +24,15 @@ from tricklecast.app.access_log import AccessLog
 from tricklecast.app.bus import ENDS, Bus
 from tricklecast.app.control_plane.api import RateLimitedPage
 from tricklecast.app.core.channel import Channel
-from tricklecast.app.core.limits import UNLIMITED, Limit
+from tricklecast.app.core.limits import Limit
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.latency import Histogram
 from tricklecast.app.storage.archive import Archive, Figures
+from tricklecast.app.usage import lagging, limits_in_use
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import Reason
 
 PREFIX: Final = "tricklecast_"
-
-MAX_READERS_EXAMINED: Final = 5_000
-"""A scrape looks at so many lagging readers, which takes about 1 ms. Those that have stalled longest come first, and
-they lag most."""
 
 LAG_BYTES: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 """From what the kernel holds for a reader to the lag at which the server cuts it off by default."""
@@ -237,8 +234,7 @@ class ReaderLagMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         plane = self._plane
-        stalled = (peer.reader() for peer in plane.slow_peers.stalled)
-        readers = [reader for reader in islice(chain(stalled, plane.turns), MAX_READERS_EXAMINED) if reader is not None]
+        readers = lagging(plane)
         lags, ages = [reader.lag() for reader in readers], [plane.slow_peers.lag_s(reader) for reader in readers]
         yield _gauge(
             "reader_lag_max_bytes", "Body bytes that the furthest reader is behind.", max(0, max(lags, default=0))
@@ -329,19 +325,12 @@ class LimitMetrics(Collector):
         self._bus = bus
 
     def collect(self) -> Iterator[Metric]:
-        registry = self._plane.registry
-        capacities = registry.capacities._asdict()
-        if self._bus is not None:
-            capacities |= {"followers": self._bus.changes.followers, "subscriptions": self._bus.used}
-        limited = {name: capacity for name, capacity in capacities.items() if capacity.limit != UNLIMITED}
-        limits: dict[str, float] = {name: capacity.limit for name, capacity in limited.items()}
-        used: dict[str, float] = {name: capacity.used for name, capacity in limited.items()}
-        limits["total_bytes"], used["total_bytes"] = registry.budget.limit, registry.budget.used
-        if self._log is not None:
-            limits["access_log_queue"], used["access_log_queue"] = self._log.limit, self._log.queued
+        uses = limits_in_use(self._plane, self._log, self._bus)
+        limits: dict[str, float] = {use.limit: use.most for use in uses if use.most is not None}
+        used: dict[str, float] = {use.limit: use.used for use in uses if use.most is not None}
         yield _gauges("limit", "Limits that all clients share.", "limit", limits)
         yield _gauges("limit_used", "How much of each limit is used.", "limit", used)
-        closed = {name: not capacity.joinable for name, capacity in capacities.items()}
+        closed = {use.limit: not use.joinable for use in uses if use.joinable is not None}
         yield _gauges("limit_joins_refused", "1 while only those who go on are let in.", "limit", closed)
 
 

@@ -31,6 +31,7 @@ _METAVARS: Final = {
     "cors_read_origins": "ORIGINS",
     "cors_write_origins": "ORIGINS",
     "data_dir": "FOLDER",
+    "reports": "FOLDER",
 }
 
 
@@ -43,7 +44,7 @@ _GROUPS: Final = (
     ("Access control", ("jwt_", "jwks_", "token_", "control_token_", "webhook_")),
     ("Limits", ("max_", "per_ip_", "window_", "metrics_channels")),
     ("Data directory", ("ack", "on_disk_full", "retain_")),
-    ("Access log and monitoring", ("access_log_", "node", "health_file", "metrics_open", "changefeed")),
+    ("Access log and monitoring", ("access_log_", "reports", "node", "health_file", "metrics_open", "changefeed")),
     ("Network", ("trusted_proxies", "cors_", "control_", "workers")),
     ("Slow readers and storms", ("reader_", "publisher_wait_", "peer_", "storm_")),
     ("Shutdown", ("shutdown_",)),

@@ -50,7 +50,10 @@ from tricklecast.app.shutdown import drain, end
 from tricklecast.app.storage.archive import Ack, Archive
 from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import restore
-from tricklecast.app.web.pages import Pages, is_open, pages_router
+from tricklecast.app.usage import limits_in_use
+from tricklecast.app.web.feed import Feed, feed_router
+from tricklecast.app.web.pages import Context, Pages, is_open, pages_router
+from tricklecast.app.web.reports import Reports, reports_router
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import AccessRecord, Event
@@ -401,8 +404,16 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
         metrics_router(plane, log, access, bus),
     ]
     if settings.web:
-        pages = Pages(settings, has_tokens=access.protects or access.webhook is not None)
-        routers.append(pages_router(settings, pages, lambda request: {}))
+        has_tokens = access.protects or access.webhook is not None
+        pages = Pages(settings, has_tokens=has_tokens)
+        feed = Feed(plane, lambda: limits_in_use(plane, log, bus))
+        first_view: Context = lambda _: {  # noqa: E731
+            "has_reports": settings.reports is not None,
+            **({} if has_tokens else feed.first_view()),
+        }
+        routers += [feed_router(feed), pages_router(settings, pages, first_view)]
+        if settings.reports is not None:
+            routers.append(reports_router(Reports(settings.reports, plane.wall_us)))
     for router in routers:
         api.include_router(router)
     api.add_exception_handler(405, method_not_allowed(routers))

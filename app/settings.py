@@ -75,6 +75,7 @@ class Settings(AccessSettings):
     autocreate: bool = Field(True, description="A POST to a missing channel creates it.")
     changefeed: bool = Field(True, description="Announce new and ended channels on the channel _changes.")
     web: bool = Field(True, description="Serve the web pages: the dashboard, the player and the others.")
+    reports: Path | None = Field(None, description="Show the storm reports in this folder on the dashboard.")
     access_log: Path | None = Field(None, description="Write one JSON line per request to this file; - for stdout.")
     access_log_max_bytes: ByteSize = Field(ByteSize(256 << 20), gt=0, description="Rotate the log at this size.")
     access_log_max_age_s: float = Field(3600.0, gt=0, description="Rotate the log after this time.")
@@ -242,7 +243,7 @@ class Settings(AccessSettings):
             raise ValueError("must be the path of a file, or - for standard output")
         return value
 
-    @field_validator("data_dir", mode="before")
+    @field_validator("data_dir", "reports", mode="before")
     @classmethod
     def _some_folder(cls, value: object) -> object:
         if value == "":  # Path("") is the current folder.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 CHANNELS: Final = "/api/v1/channels"
 CHANGES: Final = "/api/v1/changes"
+DASHBOARD: Final = "/api/v1/dashboard"
 
 
 class AuthorizeControlPlane:
@@ -86,7 +87,7 @@ class AuthorizeControlPlane:
         scope[EXPIRES_AT] = claims.expires_at
         path, manage = scope["path"], claims.rights.manage
         # The routes show only the channels that the token may manage; all else is about the whole server.
-        shown = path in (CHANNELS, CHANGES) or path.startswith(f"{CHANNELS}/")
+        shown = path in (CHANNELS, CHANGES, DASHBOARD) or path.startswith(f"{CHANNELS}/")
         allowed = bool(manage) if shown else ANY in manage
         return claims.rights if allowed else responses.NOT_ALLOWED
 

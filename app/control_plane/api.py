@@ -19,6 +19,7 @@ from tricklecast.app.control_plane.models import (
     ChannelsModel,
     NewChannelModel,
     ProblemModel,
+    SegmentModel,
     SegmentsModel,
     channel_model,
     segment_model,
@@ -47,6 +48,7 @@ MAX_SEGMENTS: Final = 1000
 STATUS_OF_REFUSAL = {
     Why.NOT_FOUND: 404,
     Why.ENDED: 404,
+    Why.NO_SEGMENT: 404,
     Why.RESERVED: 403,
     Why.LIMIT: 503,
     Why.STORAGE: 503,
@@ -230,6 +232,28 @@ def channels_router(plane: DataPlane) -> APIRouter:
         await _kept(plane)
         return channel_model(channel.statistics(), to_wall)
 
+    @router.delete(
+        "/{name}/segments/{seq}",
+        summary="Close a segment",
+        responses={400: {"model": ProblemModel}, 404: {"model": ProblemModel}},
+    )
+    async def close_segment(
+        name: ChannelName,
+        seq: Annotated[int, Path(ge=0, le=LAST_SEQ, description="The segment's number.")],
+        request: Request,
+        visible: Visible,
+    ) -> SegmentModel:
+        """A segment with bytes closes as truncated, one without as empty; its publisher is told. A closed one stays."""
+        channel = registry.live(_checked(name, visible))
+        refusal = registry.close_segment(name, seq, plane.clock(), truncate=True)
+        if refusal is not None:
+            raise _refused(refusal, request, plane.jitter)
+        assert channel is not None, "the registry has just closed its segment"
+        await _kept(plane)
+        began = time.time() - plane.clock()
+        listed = channel.listed(seq, 0, lambda at: round((began + at) * 1e6))
+        return segment_model(next(one for one in listed if one.seq == seq))
+
     return router
 
 
@@ -273,6 +297,7 @@ def _refused(refusal: Refusal, request: Request, jitter: Callable[[int, int], in
         Why.LIMIT: f"limit reached: {refusal.limit}",
         Why.STORAGE: "storage has failed, so publishing is not possible now",
         Why.SHUTDOWN: "the server is shutting down",
+        Why.NO_SEGMENT: "no such segment",
     }.get(refusal.why, "no such channel")
     headers = None
     if refusal.why in (Why.LIMIT, Why.STORAGE, Why.SHUTDOWN):

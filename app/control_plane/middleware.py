@@ -127,6 +127,8 @@ class RecordRequests:
             raise
         finally:
             record.dur_us = (time.perf_counter_ns() - begun) // 1000
+            if self._plane.witness is not None and (record.status or 0) >= 400 and record.reason:
+                self._plane.witness.note("refused", record.reason, ip=record.ip)
             self._plane.ended(record)
 
     def _begin(self, scope: Scope) -> AccessRecord:

@@ -325,6 +325,9 @@ class Connection(asyncio.BufferedProtocol):
         """The peer does not read: break the connection without a final chunk, so that a part does not look whole."""
         exchange = self.exchange
         unsent = self.unsent()
+        if (witness := self.plane.witness) is not None:
+            channel = None if exchange is None else exchange.channel_name
+            witness.note("cut_off", why, channel or "", ip=self.peer)
         if isinstance(exchange, AsgiExchange):
             if (record := exchange.untaken) is not None:
                 record.detail = why

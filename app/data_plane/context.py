@@ -147,6 +147,20 @@ class Durability(Protocol):
         """Wait for what :meth:`when_kept` tells."""
 
 
+class Witness(Protocol):
+    """What is told at once of requests that were refused, delayed or cut off. A flood of them must cost it nothing."""
+
+    def note(self, kind: str, why: str, channel: str = "", name: bytes = b"", ip: str | None = None) -> None:
+        """Something happened to a request.
+
+        Args:
+            kind: ``refused``, ``held`` (by the storm guard) or ``cut_off``.
+            why: the reason, as the access log has it.
+            channel: that the request named; it need not exist.
+            name, ip: the client's own name (``Trickle-Client``), and its address.
+        """
+
+
 class DataPlane:
     """The shared state of all connections.
 
@@ -175,6 +189,7 @@ class DataPlane:
         expiring: connections whose exchange ends when its token expires, and when that is.
         common: ``date`` and ``server`` as header lines.
         durability: storage, if there is any. The caller sets it.
+        witness: is told of refusals; ``None``: nobody is. The caller sets it.
     """
 
     def __init__(
@@ -194,6 +209,7 @@ class DataPlane:
         self.rng = rng or random.Random()
         self.authorizer = authorizer
         self.durability: Durability | None = None
+        self.witness: Witness | None = None
         self.clock = time.monotonic
         self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
         self.router = Router(options.base_path)

@@ -23,6 +23,7 @@ class Line(Peer, Protocol):
 
     plane: DataPlane
     exchange: Exchange | None
+    peer: str | None
     deaf: bool
     asking: Client | None
     number: int

@@ -25,7 +25,14 @@ from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Refu
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.storm_guard import Answer
 from tricklecast.app.data_plane.authorization import Granted, Refused
-from tricklecast.app.data_plane.client_address import FORWARDED_FOR, MAX_TEXT, guarded_client, has_name, identity
+from tricklecast.app.data_plane.client_address import (
+    CLIENT,
+    FORWARDED_FOR,
+    MAX_TEXT,
+    guarded_client,
+    has_name,
+    identity,
+)
 from tricklecast.app.data_plane.context import Connected, ParkedFor
 from tricklecast.app.data_plane.exchange import Exchange, Kept, Line, Parked
 from tricklecast.app.data_plane.hls import MediaReader
@@ -163,6 +170,8 @@ def _proceed(connection: Caller, request: Request, route: Route, stage: Stage) -
 def _respond(connection: Caller, request: Request, outcome: Reply | Exchange) -> None:
     """Begin the exchange that a stage has decided on, or answer with its reply."""
     if isinstance(outcome, Reply):
+        if outcome.status >= Status.BAD_REQUEST:
+            _tell("refused", outcome.reason, connection, request)
         exchange = connection.exchange = Exchange(connection, request)
         exchange.answer(outcome)
     elif type(outcome) is Reader or isinstance(outcome, Kept | Stream | MediaReader):
@@ -225,6 +234,7 @@ def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Ex
     def decided(decision: Granted | Refused) -> None:
         if isinstance(decision, Refused):
             _name(request, decision.subject)
+            _tell("refused", decision.reply.reason, connection, request)
             parked.send_away(decision.reply)
         else:
             _grant(connection, request, decision)
@@ -605,6 +615,7 @@ def _delay(
         plane.unheld += 1
         return None
     plane.holds += 1
+    _tell("held", answer.name.lower(), connection, request)
     request.held = True
     parked = _park(connection, request, route, ParkedFor.GUARD, stage)
     request.shrink(credentials=plane.authorizer is not None)
@@ -633,7 +644,14 @@ def _answer_of(refusal: Refusal) -> Answer:
             return Answer.REFUSED
 
 
-# The record.
+# The record, and who is told at once.
+
+
+def _tell(kind: str, why: str, connection: Caller, request: Request) -> None:
+    """Tell the plane's witness of what happened to a request, if there is one."""
+    if (witness := connection.plane.witness) is not None:
+        channel = request.route.channel if request.route is not None else ""
+        witness.note(kind, why, channel, request.headers.get(CLIENT, b""), request.ip)
 
 
 def _placed(request: Request, registry: Registry, route: Route, reply: Reply) -> Reply:

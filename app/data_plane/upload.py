@@ -91,6 +91,8 @@ class Upload(Exchange):
                 # A publisher that knows the numbering by another name has to use this one from now on.
                 self.answer_kept(reply if claim is None or claim == life else named(reply, life))
             else:
+                if (witness := self.plane.witness) is not None:
+                    witness.note("refused", reply.reason, writer.channel.name, ip=self.connection.peer)
                 self.answer(reply)
 
     def send_interim(self) -> None:

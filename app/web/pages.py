@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     import jinja2
 
 OPEN_PATHS: Final = ("/", "/publish", "/docs")
-OPEN_BELOW: Final = ("/static/", "/watch/")
-"""Paths of the pages and their files, which everybody may load, also where tokens are needed."""
+OPEN_BELOW: Final = ("/static/", "/watch/", "/api/v1/reports/")
+"""Paths of the pages and their files, which everybody may load, also where tokens are needed. A storm report needs a
+ticket instead."""
 
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 

@@ -25,7 +25,6 @@ from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.metrics import (
     LAG_BYTES,
     LAG_S,
-    MAX_READERS_EXAMINED,
     MIN_INTERVAL_S,
     OTHER_CHANNELS,
     AccessMetrics,
@@ -34,6 +33,7 @@ from tricklecast.app.metrics import (
     ServerMetrics,
 )
 from tricklecast.app.settings import load
+from tricklecast.app.usage import MAX_READERS_EXAMINED
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord, Op
 

@@ -1,1 +1,223 @@
-import "./session.js";
+/** The dashboard: all channels as they are, one of them in full, and what happens on the server. */
+
+import { byId, channelUrl, element, hasTokens, icon, signIn, token } from "./session.js";
+import { Tooltip, onColours, refreshColours } from "./dashboard/charts.js";
+import { Detail } from "./dashboard/detail.js";
+import { Feed } from "./dashboard/feed.js";
+import { count, duration, time } from "./dashboard/format.js";
+import { List } from "./dashboard/list.js";
+import { Model, STATES } from "./dashboard/model.js";
+import { Events, Strip, copyLine, fragment } from "./dashboard/parts.js";
+import { Storms } from "./dashboard/storms.js";
+
+const model = new Model();
+const tooltip = new Tooltip();
+const strip = new Strip(model);
+const events = new Events(model, open);
+const list = new List(model, tooltip, (channel) => open(channel.name));
+const detail = new Detail(model, tooltip, close);
+const storms = new Storms();
+
+// The toolbar.
+
+const search = element("input", {
+  type: "search", id: "filter", placeholder: "Filter channels", "aria-label": "Filter channels by name, type or publisher",
+  autocomplete: "off", spellcheck: false,
+});
+const shown = element("span", { className: "faint num shown", role: "status" });
+/** @type {Map<string, HTMLButtonElement>} */
+const chips = new Map();
+for (const state of ["all", ...STATES]) {
+  const chip = element("button", { type: "button", className: `chip ${state}`, "aria-pressed": state === "all" });
+  chip.addEventListener("click", () => {
+    for (const [name, other] of chips) other.setAttribute("aria-pressed", String(name === state));
+    list.filter(search.value, state);
+    update();
+  });
+  chips.set(state, chip);
+}
+const toolbar = element("div", { className: "toolbar" },
+  element("label", { className: "search", htmlFor: "filter" }, icon("search"), search, element("kbd", {}, "/")),
+  element("div", { className: "chips", role: "group", "aria-label": "State" }, ...chips.values()), shown);
+
+search.addEventListener("input", () => {
+  list.filter(search.value, list.state);
+  update();
+});
+search.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" || event.key === "ArrowDown") {
+    list.select(list.selected && list.shown.includes(list.selected) ? list.selected : list.shown[0] ?? null);
+    list.scroller.focus();
+    event.preventDefault();
+  }
+});
+
+// No channels at all: what to do first.
+
+const example = channelUrl("cam");
+const credentials = hasTokens ? "TRICKLECAST_TOKEN=… " : "";
+const empty = element("div", { className: "empty card", hidden: true },
+  element("h2", {}, "No channels yet"),
+  element("p", {}, "A channel appears here as soon as somebody publishes to it. Begin in this browser, or in a terminal:"),
+  element("p", {}, element("a", { className: "button primary", href: "/publish" }, icon("play"), "Publish from this browser")),
+  copyLine("Publish a test picture", `${credentials}tricklecast publish ${example} testsrc`),
+  copyLine("Publish a film", `${credentials}tricklecast publish ${example} film.mp4`),
+  copyLine("Watch it", `${credentials}tricklecast subscribe ${example} -o - | ffplay -`));
+const nothing = element("p", { className: "nothing faint", hidden: true }, "No channel matches the filter.");
+
+// Whether the server is there.
+
+const status = element("div", { className: "status connecting", role: "status" });
+const lost = element("div", { className: "notice bad lost", role: "alert", hidden: true });
+let clock = 0;
+
+/** @param {import("./dashboard/feed.js").Status} now */
+function showStatus(now) {
+  clearInterval(clock);
+  const texts = { connecting: "Connecting…", live: "Live", lost: "No connection", refused: "Not allowed" };
+  status.className = `status ${now.state}`;
+  status.replaceChildren(element("i"), texts[now.state]);
+  main.classList.toggle("stale", now.state === "lost" || now.state === "refused");
+  lost.hidden = now.state !== "lost" && now.state !== "refused";
+  if (lost.hidden) return;
+  const since = element("b", {});
+  const wait = element("span", { className: "num" });
+  const button = element("button", { type: "button" }, "Try now");
+  button.addEventListener("click", async () => {
+    if (now.state !== "refused" || token() || (await signIn())) feed.hurry();
+  });
+  if (now.state === "refused" && !token()) button.textContent = "Sign in";
+  lost.replaceChildren(icon("warning"), element("span", {}, since, ` ${now.why ?? ""}. `, wait), button);
+  const tick = () => {
+    const ago = `${time(now.since / 1000)} (${duration(1000 * Math.round((Date.now() - now.since) / 1000))} ago)`;
+    since.textContent = now.state === "refused" ? "The server does not show its channels:"
+      : model.frame ? `The server has not answered since ${ago}; what you see is from then.` : "The server does not answer.";
+    const left = now.again ? Math.max(0, Math.ceil((now.again - Date.now()) / 1000)) : 0;
+    wait.textContent = left ? `Next attempt in ${left} s.` : "Trying…";
+  };
+  tick();
+  clock = window.setInterval(tick, 1000);
+}
+
+// The page.
+
+const tabs = element("div", { className: "tabs", role: "group", "aria-label": "View" });
+for (const [name, text] of [["channels", "Channels"], ["events", "Events"]]) {
+  const button = element("button", { type: "button", "aria-pressed": name === "channels" }, text ?? "");
+  button.addEventListener("click", () => {
+    main.dataset.view = name ?? "";
+    for (const other of tabs.children) other.setAttribute("aria-pressed", String(other === button));
+    list.draw();
+  });
+  tabs.append(button);
+}
+const main = byId("main");
+const loading = element("p", { className: "loading faint" }, "Loading the channels…");
+byId("status").append(status);
+const board = element("div", { className: "board" },
+  strip.box, lost, toolbar, tabs,
+  element("div", { className: "columns" },
+    element("div", { className: "left" }, loading, empty, nothing, list.box),
+    element("div", { className: "right" }, detail.box, events.box)),
+  storms.box);
+
+/** Take the place of what the server has rendered, as soon as there is something to show. */
+function begin() {
+  if (board.isConnected) return;
+  document.getElementById("first-view")?.remove();
+  main.append(board);
+  refreshColours();
+}
+
+function update() {
+  const { channels } = model;
+  const counts = [0, 0, 0, 0];
+  for (const channel of channels.values()) counts[channel.state] = (counts[channel.state] ?? 0) + 1;
+  chips.get("all")?.replaceChildren("all ", element("b", { className: "num" }, count(channels.size)));
+  STATES.forEach((state, code) => {
+    chips.get(state)?.replaceChildren(`${state} `, element("b", { className: "num" }, count(counts[code])));
+  });
+  const narrowed = list.query !== "" || list.state !== "all";
+  shown.textContent = narrowed ? `${count(list.shown.length)} of ${count(channels.size)} shown` : "";
+  const none = !channels.size && model.frame > 0;
+  loading.hidden = model.frame > 0;
+  empty.hidden = !none;
+  toolbar.hidden = none;
+  list.box.hidden = none || loading.hidden === false;
+  nothing.hidden = none || list.shown.length > 0 || !model.frame;
+}
+
+/** @param {string} name */
+function open(name) {
+  location.hash = fragment(name);
+}
+
+function close() {
+  // Without a fragment, and without a step back out of the page.
+  if (location.hash) history.pushState(null, "", location.pathname + location.search);
+  route();
+  list.scroller.focus({ preventScroll: true });
+}
+
+function route() {
+  const [, encoded] = /^#\/channel\/(.+)$/.exec(location.hash) ?? [];
+  let name = "";
+  try {
+    name = decodeURIComponent(encoded ?? "");
+  } catch {
+    // Not of ours: there is no such channel.
+  }
+  main.classList.toggle("detailed", name !== "");
+  if (!name) {
+    detail.close();
+    return;
+  }
+  begin();
+  list.select(model.byName.get(name) ?? null);
+  if (detail.name !== name) detail.open(name);
+}
+
+window.addEventListener("hashchange", route);
+window.addEventListener("popstate", route);
+document.addEventListener("keydown", (event) => {
+  const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLTextAreaElement;
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !document.querySelector("dialog[open]")) {
+    search.focus();
+    search.select();
+    event.preventDefault();
+  } else if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
+    if (typing && search.value) {
+      search.value = "";
+      list.filter("", list.state);
+      update();
+    } else if (detail.name) {
+      close();
+    } else if (typing) {
+      list.scroller.focus();
+    }
+  }
+});
+onColours(() => {
+  model.frame += 0.5; // rows are drawn anew
+  list.draw();
+  strip.draw();
+  detail.redraw();
+});
+
+const feed = new Feed("/api/v1/dashboard", (frame, whole) => {
+  begin();
+  model.take(frame, whole);
+  list.update();
+  update();
+  strip.update();
+  events.update();
+  detail.update();
+  if (whole) route();
+}, (now) => {
+  if (now.state !== "connecting") begin();
+  showStatus(now);
+});
+
+showStatus(feed.status);
+route();
+void feed.run();

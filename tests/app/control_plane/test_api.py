@@ -193,13 +193,29 @@ def test_health(target: Target) -> None:
     assert content(target.ask("GET", "/readyz")) == {"status": "ready"}
 
 
+def test_a_segment_is_closed(target: Target) -> None:
+    """One that is being written closes as truncated, and its publisher is told; closing it again changes nothing."""
+    create(target, "cut")
+    channel = target.channel("cut")
+    reader = channel.waiting(0)
+    upload = channel.upload(0, b"half")
+    assert (reader.head().status, reader.chunk()) == (200, b"half")
+    for _ in range(2):
+        closed = content(target.ask("DELETE", f"/api/v1/channels/{channel.name}/segments/0"))
+        assert (closed["seq"], closed["state"], closed["size"]) == (0, "truncated", 4)
+    assert upload.answer().get("Lp-Trickle-Size") == "4"
+    assert target.ask("DELETE", f"/api/v1/channels/{channel.name}/segments/7").status == 404
+    assert target.ask("DELETE", "/api/v1/channels/none/segments/0").status == 404
+    assert target.ask("DELETE", "/api/v1/channels/_changes/segments/0").status == 403
+
+
 def test_openapi(target: Target) -> None:
     """The description is served, and names every route."""
     schema = content(target.ask("GET", "/openapi.json"))
     assert (schema["info"]["title"], schema["info"]["version"]) == ("tricklecast", __version__)
     assert set(schema["paths"]) == {
         *("/api/v1/channels", "/api/v1/channels/{name}", "/api/v1/channels/{name}/segments", "/api/v1/changes"),
-        *("/healthz", "/readyz", "/metrics"),
+        *("/api/v1/channels/{name}/segments/{seq}", "/api/v1/dashboard", "/healthz", "/readyz", "/metrics"),
     }
 
 

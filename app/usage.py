@@ -1,0 +1,57 @@
+"""How much of each limit is used, and which readers lag: what the metrics and the dashboard both show."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import Final, NamedTuple
+
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.bus import Bus
+from tricklecast.app.core.limits import UNLIMITED
+from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.data_plane.scheduling import SlowReader
+
+MAX_READERS_EXAMINED: Final = 5_000
+"""So many lagging readers are looked at, which takes about 1 ms. Those that have stalled longest come first, and they
+lag most."""
+
+
+class Use(NamedTuple):
+    """A limit that all clients share.
+
+    Attributes:
+        limit: its name. most: how many, or how many bytes, there may be; ``None`` for any number. used: how many there
+            are.
+        joinable: whether newcomers are let in; ``None`` for a limit without a reserve for those who go on.
+    """
+
+    limit: str
+    most: int | None
+    used: int
+    joinable: bool | None = None
+
+
+def limits_in_use(plane: DataPlane, log: AccessLog | None, bus: Bus | None = None) -> list[Use]:
+    """Every limit that all clients share, and its use.
+
+    Args:
+        plane: the data plane. log: the access log, if there is one. bus: subscriptions and changes.
+    """
+    registry = plane.registry
+    capacities = registry.capacities._asdict()
+    if bus is not None:
+        capacities |= {"followers": bus.changes.followers, "subscriptions": bus.used}
+    uses = [
+        Use(name, None if one.limit == UNLIMITED else one.limit, one.used, one.joinable)
+        for name, one in capacities.items()
+    ]
+    uses.append(Use("total_bytes", registry.budget.limit, registry.budget.used))
+    if log is not None:
+        uses.append(Use("access_log_queue", log.limit, log.queued))
+    return uses
+
+
+def lagging(plane: DataPlane) -> list[SlowReader]:
+    """The readers that lag: those whose connection is full, and those that catch up."""
+    stalled = (peer.reader() for peer in plane.slow_peers.stalled)
+    return [reader for reader in islice(chain(stalled, plane.turns), MAX_READERS_EXAMINED) if reader is not None]

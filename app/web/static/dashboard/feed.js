@@ -1,0 +1,134 @@
+/**
+ * Follows the server's feed: Server-Sent Events over `fetch`, since an EventSource cannot send a token.
+ *
+ * A connection that breaks, or is silent for too long, is made again after pauses that grow; the server may ask for
+ * longer ones.
+ */
+
+import { problem, request } from "../session.js";
+
+const FIRST_PAUSE_MS = 1_000;
+const LONGEST_PAUSE_MS = 30_000;
+
+/** The server sends a frame at least every 5 s; without one for so long it is lost. */
+const SILENT_MS = 12_000;
+
+/** An event that is longer is no event of ours. */
+const MAX_EVENT = 64 << 20;
+
+/**
+ * @typedef {{ state: "connecting" | "live" | "lost" | "refused", since: number, again?: number, why?: string }} Status
+ * Times in milliseconds since 1970; `again`: when the next attempt is made.
+ */
+
+export class Feed {
+  /**
+   * @param {string} url
+   * @param {(frame: import("./model.js").Frame, whole: boolean) => void} onFrame
+   * @param {(status: Status) => void} onStatus
+   */
+  constructor(url, onFrame, onStatus) {
+    this._url = url;
+    this._onFrame = onFrame;
+    this._onStatus = onStatus;
+    this._failures = 0;
+    this._retryMs = 0;
+    this._lostAt = 0;
+    /** @type {(() => void) | null} */
+    this._hurry = null;
+    /** @type {Status} */
+    this.status = { state: "connecting", since: Date.now() };
+  }
+
+  /** Follow, for ever. */
+  async run() {
+    this._say({ state: "connecting", since: Date.now() });
+    for (;;) {
+      const why = await this._follow().catch((error) => (error instanceof Error ? error.message : String(error)));
+      this._lostAt ||= Date.now();
+      const grown = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** Math.min(this._failures++, 10));
+      const pause = Math.max(this._retryMs, grown * (0.75 + Math.random() / 2));
+      this._retryMs = 0;
+      const refused = this.status.state === "refused";
+      const told = /** @type {Status} */ ({ state: refused ? "refused" : "lost", since: this._lostAt, why });
+      this._say({ ...told, again: Date.now() + pause });
+      await new Promise((resolve) => {
+        const timer = setTimeout(resolve, pause);
+        this._hurry = () => (clearTimeout(timer), resolve(null));
+      });
+      this._hurry = null;
+      this._say(told);
+    }
+  }
+
+  /** Make the next attempt now. */
+  hurry() {
+    this._hurry?.();
+  }
+
+  /** @param {Status} status */
+  _say(status) {
+    this.status = status;
+    this._onStatus(status);
+  }
+
+  /** One connection. @returns {Promise<string>} why it has ended */
+  async _follow() {
+    const abort = new AbortController();
+    let watchdog = setTimeout(() => abort.abort(new Error("the server is silent")), SILENT_MS);
+    try {
+      const response = await request(this._url, {
+        headers: { Accept: "text/event-stream" }, signal: abort.signal,
+      });
+      if (!response.ok || !response.body) {
+        this._retryMs = 1000 * (Number(response.headers.get("Retry-After")) || 0);
+        if (response.status === 401 || response.status === 403) this._say({ state: "refused", since: Date.now() });
+        return await problem(response);
+      }
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) return "the connection has ended";
+        clearTimeout(watchdog);
+        watchdog = setTimeout(() => abort.abort(new Error("the server is silent")), SILENT_MS);
+        text += value;
+        let end;
+        while ((end = text.indexOf("\n\n")) >= 0) {
+          const block = text.slice(0, end);
+          text = text.slice(end + 2);
+          const why = this._event(block);
+          if (why) return why;
+        }
+        if (text.length > MAX_EVENT) return "the server sends no events";
+      }
+    } finally {
+      clearTimeout(watchdog);
+      abort.abort();
+    }
+  }
+
+  /** @param {string} block @returns {string} why the stream ends, if it says so */
+  _event(block) {
+    let kind = "message";
+    let data = "";
+    for (const line of block.split("\n")) {
+      if (line.startsWith("event: ")) kind = line.slice(7);
+      else if (line.startsWith("data: ")) data = line.slice(6);
+      else if (line.startsWith("retry: ")) this._serverRetryMs = Number(line.slice(7));
+    }
+    if (!data) return "";
+    const content = JSON.parse(data);
+    if (kind === "end") {
+      this._retryMs = this._serverRetryMs ?? 0;
+      return ENDS[/** @type {string} */ (content.reason)] ?? `the server ended the stream: ${content.reason}`;
+    }
+    this._failures = this._lostAt = 0;
+    this._onFrame(content, kind === "snapshot");
+    if (this.status.state !== "live") this._say({ state: "live", since: Date.now() });
+    return "";
+  }
+}
+
+/** @type {Record<string, string>} */
+const ENDS = { shutdown: "the server is shutting down", expired: "your token has expired" };

@@ -1,0 +1,257 @@
+"""The dashboard in a browser: it follows the server, acts after asking, can be used by keyboard, and trusts no name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.app.access.signing import SECRET, token
+from tests.support.browser import Watched, barriers
+from tests.support.local import LocalServer, local_server
+from tests.support.server import serve
+from tests.support.waiting import WITHIN_S
+
+expect.set_options(timeout=WITHIN_S * 1000)
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&\u202e"
+"""A text that would run as markup, with a character that turns what follows."""
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    """A server of its own, whose ended channels are gone at once."""
+    with local_server(channel_drain_s=0) as running:
+        yield running
+
+
+def url(server: LocalServer, path: str = "/") -> str:
+    return f"http://127.0.0.1:{server.port}{path}"
+
+
+def create(server: LocalServer, *names: str) -> None:
+    def make() -> None:
+        for name in names:
+            server.plane.registry.create(name, "video/mp4", server.plane.clock())
+
+    server.inside(make)
+
+
+def test_it_follows_a_channel_from_its_beginning_to_its_end(server: LocalServer, tab: Watched) -> None:
+    """Without channels it says what to do; then a channel is live, stalls, and goes."""
+    page = tab.open(url(server))
+    expect(page.get_by_role("heading", name="No channels yet")).to_be_visible()
+    assert "tricklecast publish" in page.locator(".empty").inner_text()
+    with server.client() as client:
+        channel = client.channel("cam")
+        upload = channel.upload(0, b"x" * 3000)
+        line = page.locator(".row:not([hidden])")
+        expect(line.locator(".name")).to_have_text("cam")
+        expect(line.locator(".state.live")).to_be_visible()
+        expect(page.locator(".status")).to_have_text("Live")
+        expect(line.locator(".state.stalled")).to_be_visible()
+        upload.end()
+        expect(line.get_by_role("img")).to_have_attribute("aria-label", re.compile("segment 0 · complete · 2.9 KiB"))
+        client.ask("DELETE", "/trickle/cam")
+        expect(page.get_by_role("heading", name="No channels yet")).to_be_visible()
+        expect(page.locator(".events li").first).to_contain_text("cam ended: by request")
+
+
+def test_actions_ask_first(server: LocalServer, tab: Watched) -> None:
+    """A segment is closed and a channel ended when the user has confirmed it, and not before."""
+    with server.client() as client:
+        channel = client.channel("cam")
+        channel.upload(0, b"half")
+        page = tab.open(url(server, "/#/channel/cam"))
+        panel = page.get_by_role("complementary")
+        expect(panel.locator(".picked")).to_contain_text("segment 0 · open · 4 B")
+        chart = panel.get_by_role("img", name=re.compile("Timeline"))
+        chart.focus()
+        chart.press("ArrowRight")
+        panel.get_by_role("button", name="Close segment").click()
+        page.get_by_role("dialog").get_by_role("button", name="Close segment").click()
+        expect(panel.locator(".picked")).to_contain_text("segment 0 · truncated · 4 B")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+
+        panel.get_by_role("button", name="End channel").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        assert client.ask("GET", "/api/v1/channels/cam").status == 200
+        panel.get_by_role("button", name="End channel").click()
+        assert barriers(page) == []
+        page.get_by_role("dialog").get_by_role("button", name="End channel").click()
+        expect(panel.locator(".notice")).to_contain_text("not on the server now")
+
+
+def test_an_action_that_fails_says_why(server: LocalServer, tab: Watched) -> None:
+    """The dialog stays, with the server's own words."""
+    tab.expected += ["404"]
+    create(server, "cam")
+    page = tab.open(url(server, "/#/channel/cam"))
+    page.get_by_role("button", name="End channel").click()
+    tab.context.route(
+        "**/api/v1/channels/cam", lambda route: route.fulfill(status=404, json={"detail": "no such channel"})
+    )
+    page.get_by_role("dialog").get_by_role("button", name="End channel").click()
+    expect(page.get_by_role("alert").filter(has_text="no such channel")).to_be_visible()
+
+
+def test_commands_can_be_copied(server: LocalServer, tab: Watched) -> None:
+    """What is copied is the whole line, with the channel's URL quoted for a shell where that is needed."""
+    create(server, "it's")
+    page = tab.open(url(server, f"/#/channel/{quote(chr(39).join(['it', 's']))}"))
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy: Publish a test picture").click()
+    expect(page.get_by_role("status").filter(has_text="Copied")).to_have_count(1)
+    base = url(server, "/trickle/")
+    assert page.evaluate("navigator.clipboard.readText()") == f"tricklecast publish '{base}it'\\''s' testsrc"
+    expect(page.get_by_role("link", name="Watch")).to_have_attribute("href", "/watch/it's")
+
+
+def test_thousands_of_channels_are_few_elements(server: LocalServer, tab: Watched) -> None:
+    """Filter, sort and keyboard work on all of them; only what is visible is in the page."""
+    create(server, *(f"cam-{number:04}" for number in range(1500)))
+    page = tab.open(url(server))
+    expect(page.locator(".chip.all")).to_have_text("all 1,500")
+    expect(page.locator(".row:not([hidden]) .name").first).to_be_visible()
+    assert len(page.locator(".row").all()) < 60
+
+    page.keyboard.press("/")
+    page.keyboard.type("cam-12")
+    expect(page.locator(".shown")).to_have_text("100 of 1,500 shown")
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")
+    active = page.locator(".row[aria-selected=true]:not([hidden])")
+    expect(active.locator(".name")).to_have_text("cam-1201")
+    page.keyboard.press("End")
+    expect(active.locator(".name")).to_have_text("cam-1299")
+    page.keyboard.press("Enter")
+    expect(page.locator("#detail-title")).to_have_text("cam-1299")
+    assert page.evaluate("location.hash") == "#/channel/cam-1299"
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("complementary")).to_be_hidden()
+
+    page.locator("#filter").fill("")
+    page.get_by_role("columnheader", name="Channel").get_by_role("button").click()
+    expect(page.get_by_role("columnheader", name="Channel")).to_have_attribute("aria-sort", "descending")
+    expect(page.locator(".row:not([hidden])", has_text="cam-1499")).to_be_visible()
+    page.locator("#filter").fill("nothing like it")
+    expect(page.get_by_text("No channel matches the filter.")).to_be_visible()
+
+
+def test_it_says_that_the_server_is_lost_and_comes_back(tab: Watched, tmp_path: Path) -> None:
+    """Since when, and when it tries again; with the next server it goes on without being loaded anew."""
+    tab.expected += ["ERR_"]
+    with serve() as first:
+        httpx.post(f"{first.base}/before").raise_for_status()
+        page = tab.open(f"{first.url}/")
+        expect(page.locator(".row .name").first).to_have_text("before")
+        first.stop()
+        expect(page.get_by_role("alert")).to_contain_text("The server has not answered since")
+        expect(page.locator(".status")).to_have_text("No connection")
+        expect(page.locator(".row .name").first).to_have_text("before")
+        port = str(first.port)
+    with serve("--port", port) as second:
+        httpx.post(f"{second.base}/after").raise_for_status()
+        page.get_by_role("button", name="Try now").click()
+        expect(page.locator(".status")).to_have_text("Live")
+        expect(page.get_by_role("alert")).to_be_hidden()
+        expect(page.locator(".row:not([hidden]) .name")).to_have_text(["after"])
+
+
+def test_hostile_texts_do_nothing(server: LocalServer, tab: Watched, tmp_path: Path) -> None:
+    """Names of channels, publishers and clients, content types and programs are shown as the text that they are."""
+    name = HOSTILE.replace("/", "")
+    head = {"Trickle-Client": "<script>alert(2)</script>", "User-Agent": "<b onclick=alert(3)>"}
+    content_type = "text/html;<script>alert(4)</script>"
+    with server.client() as client:
+        path = f"/trickle/{quote(name)}"
+        client.ask("POST", f"{path}/0", {**head, "Content-Type": content_type}, b"x")
+        for _ in range(12):
+            client.ask("GET", f"{path}/400", head)  # until the storm guard holds it
+        page = tab.open(url(server))
+        expect(page.locator(".row:not([hidden]) .name")).to_have_text(name.replace("\u202e", "\ufffd"))
+        expect(page.locator(".row:not([hidden]) .publisher")).to_have_text(head["Trickle-Client"])
+        expect(page.locator(".events")).to_contain_text("held back by the storm guard")
+        page.locator(".row:not([hidden])").click()
+        panel = page.get_by_role("complementary")
+        expect(panel.get_by_role("heading", level=2)).to_contain_text("<img src=x")
+        expect(panel).to_contain_text(content_type)
+        assert page.locator("img, script:not([src]), b[onclick]").count() == 0
+        page.get_by_role("button", name="End channel").click()
+        expect(page.get_by_role("dialog")).to_contain_text("<img src=x")
+
+
+def test_without_its_script_the_page_shows_the_channels(server: LocalServer, tabs: Callable[..., Watched]) -> None:
+    """As a table."""
+    create(server, "cam", HOSTILE)
+    page = tabs(java_script_enabled=False).open(url(server))
+    expect(page.get_by_role("row")).to_have_count(3)
+    expect(page.get_by_role("cell", name="cam", exact=True)).to_be_visible()
+    assert page.locator("img").count() == 0
+
+
+def test_with_tokens_it_shows_what_the_token_allows(tabs: Callable[..., Watched], tmp_path: Path) -> None:
+    """Before the user signs in there is no channel in the page; then those of the token, and nothing of the server."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    with local_server(jwt_secret_file=secret) as server:
+        create(server, "cam-1", "hidden")
+        assert "cam-1" not in httpx.get(url(server), headers={"Accept": "text/html"}).text
+        tab = tabs()
+        tab.expected += ["401", "403"]
+        page = tab.open(url(server))
+        page.get_by_label("Access token").fill(token(trickle={"manage": ["cam-*"]}))
+        page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+        expect(page.locator(".row:not([hidden]) .name")).to_have_text(["cam-1"])
+        expect(page.locator(".strip")).to_be_hidden()
+        # A token that ends is noticed, and a new one is asked for.
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Access token").fill(token(trickle={"subscribe": ["*"]}))
+        page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text("Your token does not allow this")
+
+
+def test_storm_reports_run_nothing(tab: Watched, tmp_path: Path) -> None:
+    """The storms that go on, and the report in a frame of its own origin, in which a script would not run."""
+    script = "<script>parent.document.title = top.document.title = 'run'; alert(1)</script>"
+    (tmp_path / "report.html").write_text(f"<h1>3 incidents</h1>{script}<img src=x onerror=alert(2)>")
+    incident = {"id": "29f1", "storm": "ended_loop", "severity": "critical", "clients": [HOSTILE], "channels": ["film"]}
+    alert = {"alert": "tricklecast storms watch", "status": "firing", "told_us": 1, "incident": {**incident, "n": 12}}
+    (tmp_path / "alerts.jsonl").write_text(json.dumps(alert) + "\n")
+    tab.expected += ["sandboxed", "Refused to execute", "Content Security Policy", "Content-Security-Policy"]
+    with local_server(reports=tmp_path) as server:
+        create(server, "cam")
+        page = tab.open(url(server))
+        page.get_by_text("Retry storms").click()
+        expect(page.locator(".storms .chip")).to_have_text("1 going on")
+        expect(page.locator(".incidents li")).to_contain_text("ended loop · critical · <img src=x")
+        page.get_by_role("button", name="Show the report").click()
+        expect(page.frame_locator("iframe").get_by_role("heading")).to_have_text("3 incidents")
+        frame = page.frames[1]
+        assert frame.evaluate("origin") == "null"
+        assert page.title() == "Channels · tricklecast"
+
+
+@pytest.mark.parametrize(("scheme", "width", "height"), [("light", 1280, 800), ("dark", 390, 844)])
+def test_details_can_be_used_by_all(
+    server: LocalServer, tabs: Callable[..., Watched], scheme: str, width: int, height: int
+) -> None:
+    """axe-core finds no barrier in list, details and events; a telephone need not scroll sideways."""
+    with server.client() as client:
+        for seq in range(3):
+            client.channel("cam").publish(seq, b"x" * 1000)
+        create(server, "other")
+        page = tabs(viewport={"width": width, "height": height}, color_scheme=scheme).open(url(server))
+        expect(page.locator(".row:not([hidden]) .name").first).to_be_visible()
+        assert barriers(page) == []
+        page.locator(".row:not([hidden])", has_text="cam").click()
+        expect(page.locator("#detail-title")).to_be_visible()
+        assert barriers(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
