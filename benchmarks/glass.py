@@ -1,9 +1,9 @@
 """Glass to glass: how old the picture is that a viewer sees, for each way in which a browser can play a channel.
 
-Run it as ``python benchmarks/glass.py``. `tricklecast publish URL testsrc` draws a clock into each picture when it makes
-it (docs/reference/test-source.md). A script in Chromium reads that clock back from each picture that the video element
-shows. The difference to the clock of the same machine contains encoding, publishing, the server, reading, the player's
-buffer and decoding.
+Run it as ``python benchmarks/glass.py``. `tricklecast publish URL testsrc` draws a clock into each picture as it is
+made (docs/reference/test-source.md). A script in Chromium reads that clock back from each picture that the video
+element shows. The difference to the clock of the same machine contains encoding, publishing, the server, reading, the
+player's buffer and decoding.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ from playwright.sync_api import Page, sync_playwright
 
 HLS_JS: Final = Path(__file__).parents[1] / ".venv" / "npm" / "hls.js"
 FLAGS: Final = ("--no-sandbox", "--disable-gpu", "--autoplay-policy=no-user-gesture-required")
+WAYS: Final = {
+    "mse": ("fMP4, MSE", "fmp4"),
+    "ts": ("MPEG-TS, mpegts.js", "mpegts"),
+    "hls": ("LL-HLS, hls.js", "fmp4"),
+}
+"""What is measured, by name: its title, and the container of the segments."""
+
 WARM_UP_S: Final = 8
 """A player begins with what the server has, and then comes closer to the live edge."""
 
@@ -146,7 +153,7 @@ def has_playlist(url: str) -> bool:
         return False
 
 
-def run(seconds: float, gop: str) -> Iterator[Result]:
+def run(names: list[str], seconds: float, gop: str) -> Iterator[Result]:
     """Measure one way after the other; two players at a time would share a processor."""
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
@@ -157,12 +164,13 @@ def run(seconds: float, gop: str) -> Iterator[Result]:
         root = base.removesuffix("/trickle")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
-            for way, container in (("fMP4, MSE", "fmp4"), ("MPEG-TS, mpegts.js", "mpegts"), ("LL-HLS, hls.js", "fmp4")):
-                channel = f"{base}/glass-{'hls' if 'HLS' in way else container}"
+            for name in names:
+                way, container = WAYS[name]
+                channel = f"{base}/glass-{name}"
                 source = ("publish", channel, f"testsrc:gop={gop}", "--min-segment", gop, "--container", container)
                 with running(*source):
                     page = browser.new_page()
-                    if "HLS" in way:
+                    if name == "hls":
                         time.sleep(5)  # a playlist needs some segments
                         if not has_playlist(channel):
                             print("LL-HLS: this server has no index.m3u8", file=sys.stderr)
@@ -171,7 +179,7 @@ def run(seconds: float, gop: str) -> Iterator[Result]:
                         page.add_script_tag(path=HLS_JS / "hls.min.js")
                         page.evaluate(PLAY_HLS, f"{channel}/index.m3u8")
                     else:
-                        page.goto(f"{root}/watch/{channel.rpartition('/')[2]}")
+                        page.goto(f"{root}/watch/glass-{name}")
                     yield measured(page, way, seconds)
                     page.close()
             browser.close()
@@ -181,12 +189,13 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20, help="how long each player is measured")
+    parser.add_argument("--only", choices=list(WAYS), action="append", help="measure this way; may be repeated")
     parser.add_argument("--gop", default="500ms", help="from keyframe to keyframe, and the length of a segment")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
     results = []
     print(f"{'way':<20} {'pictures':>8} {'median':>8} {'p95':>8} {'dropped':>8} {'damaged':>8}")
-    for result in run(options.seconds, options.gop):
+    for result in run(options.only or list(WAYS), options.seconds, options.gop):
         results.append(result)
         print(
             f"{result.way:<20} {result.pictures:>8} {result.median_s:>6.2f} s {result.p95_s:>6.2f} s"
