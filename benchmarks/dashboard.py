@@ -42,6 +42,8 @@ BODIES: Final = [b"x" * (200 + 7919 * number % 400) for number in range(997)]
 """Of different sizes, since frames of equal ones would be compressed better than those of a real server."""
 STEP_S: Final = 0.02
 WARM_UP_S: Final = 3.0
+WINDOW_S: Final = 10.0
+"""Short: while the windows fill, the server has less to do, since nothing leaves them yet."""
 
 ONE_COSTS: Final = 0.03
 """One dashboard may cost this share of a core."""
@@ -94,12 +96,13 @@ def running(channels: int, core: int | None) -> Iterator[tuple[int, int]]:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, preexec_fn=bind({core}) if core is not None else None
     )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         yield process.pid, int(process.stdout.readline().rpartition(":")[2].partition("/")[0])
     finally:
         process.terminate()
         process.wait(20)
+        process.stdout.close()
 
 
 @contextmanager
@@ -123,23 +126,29 @@ def _drain(line: socket.socket, total: list[int]) -> None:
 
 def measure(channels: int, seconds: float, rounds: int) -> dict[int, list[tuple[float, float]]]:
     """Share of a core, and bytes per second and dashboard: without dashboards, with one, with many, by turns."""
-    cores = Cores.choose()
-    if cores.load is not None:
-        os.sched_setaffinity(0, {cores.load})
+    cores, everywhere = Cores.choose(), os.sched_getaffinity(0)
     found: dict[int, list[tuple[float, float]]] = {0: [], 1: [], MANY: []}
-    with running(channels, cores.server) as (pid, port):
-        time.sleep(WARM_UP_S)
-        for _ in range(rounds):
-            for count, samples in found.items():
-                total = [0]
-                with following(port, count, total):
-                    time.sleep(WARM_UP_S)
-                    before, at, read = cpu_s(pid), time.monotonic(), total[0]
-                    time.sleep(seconds)
-                    took = time.monotonic() - at
-                    samples.append(((cpu_s(pid) - before) / took, (total[0] - read) / took / max(count, 1)))
-                time.sleep(1)
+    try:
+        if cores.load is not None:
+            os.sched_setaffinity(0, {cores.load})
+        with running(channels, cores.server) as (pid, port):
+            time.sleep(WINDOW_S + WARM_UP_S)
+            for _ in range(rounds):
+                for count, samples in found.items():
+                    samples.append(_sample(pid, port, count, seconds))
+    finally:
+        os.sched_setaffinity(0, everywhere)
     return found
+
+
+def _sample(pid: int, port: int, count: int, seconds: float) -> tuple[float, float]:
+    total = [0]
+    with following(port, count, total):
+        time.sleep(WARM_UP_S)
+        before, at, read = cpu_s(pid), time.monotonic(), total[0]
+        time.sleep(seconds)
+        took = time.monotonic() - at
+        return (cpu_s(pid) - before) / took, (total[0] - read) / took / max(count, 1)
 
 
 PAGE: Final = """async () => {
@@ -230,14 +239,13 @@ def main() -> int:
     options = parser.parse_args()
     if options.serve:
         quick_end: dict[str, Any] = {"shutdown_drain_s": 0, "shutdown_deadline_s": 0.5, "shutdown_restart_s": 0}
-        settings = Settings(port=0, **quick_end)
+        settings = Settings(port=0, window_age_s=WINDOW_S, **quick_end)
         announce: Callable[[str], None] = lambda url: print(url, flush=True)  # noqa: E731
         serve(settings, announce, lambda bus: publish(bus, options.channels))
         return 0
     console = Console()
     good = report(console, measure(options.channels, options.seconds, options.rounds)) if options.rounds else True
     if options.page:
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
         good = report_page(console, interact(options.channels)) and good
     return 0 if good else 1
 
