@@ -195,7 +195,7 @@ function wait({ why, text, seconds }) {
   else if (why === "ended") show("The channel has ended", "It goes on as soon as somebody publishes to it again.", true);
   else if (why === "behind") show("Waiting for the publisher", "", true);
   else if (why === "offline") show("No connection to the server", again, true);
-  else show("The server is busy", `${text} ${again}`, true);
+  else show("The server is busy", `${text}. ${again}`, true);
 }
 
 /** @param {string} what */
@@ -360,7 +360,7 @@ function listen() {
     showSound();
   });
   document.addEventListener("keydown", (event) => {
-    const at = /** @type {HTMLElement} */ (event.target);
+    const at = event.target instanceof Element ? event.target : document.body;
     const isTyping = at.closest("input, textarea, select, dialog") || (event.key === " " && at.closest("button, a"));
     const act = KEYS[event.key.toLowerCase()];
     if (!act || isTyping || event.ctrlKey || event.metaKey || event.altKey || stage.hidden) return;
