@@ -197,7 +197,7 @@ def test_repeated_requests_are_answered_and_counted(name: str, cases: tuple[str,
     found = overload.run(name, section, 1, UNBOUND, Console(file=io.StringIO()))
     for sample in found.rounds[0].values():
         assert sample["rate"] > 0
-        assert sample["cpu_us"] > 0
+        assert sample["cpu_us"] >= 0  # some kernels count in steps of 10 ms
 
 
 @pytest.mark.parametrize("name", SECTIONS)

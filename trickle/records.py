@@ -116,8 +116,7 @@ class AccessRecord:
         attempt: 1 for an original request, 2 for its first retry, ... as the client says.
         retry_after_ms: how long the client was told to wait; guard_ms: how long it was held back.
         trace: W3C trace id, if the client sent one.
-        detail: more about an event, about why a client was cut off, about the client that published already, or about
-            the segments of a stream.
+        detail: more: about an event, why a client was cut off, which other client publishes, a stream's segments.
     """
 
     ts_us: int

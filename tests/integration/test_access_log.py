@@ -55,6 +55,9 @@ def exchanges(target: Target) -> None:
     waiting = channel.waiting(3)
     ask("DELETE", "/trickle/c")
     assert waiting.response().get("Lp-Trickle-Closed") == "terminated"
+    ask("GET", "/trickle/c/stream?start=0")
+    ask("GET", "/trickle/c/index.m3u8")
+    ask("GET", "/trickle/c/hls/1-0.ts")
     late = ask("POST", "/trickle/c/4", body=b"x")
     assert late.get("Lp-Trickle-Closed") == "terminated"
 
@@ -107,6 +110,13 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
         ({"op": "read", "reason": "client_gone"}, {"status": None, "rseq": 3, "bytes_out": 0, "wait_us": None}),
         ({"op": "read", "reason": "terminated"}, {"status": 200, "rseq": 3, "eos": True, "bytes_out": 0}),
         ({"op": "delete"}, {"status": 200, "reason": "complete", "channel": "c"}),
+        (
+            {"op": "stream"},
+            {"status": 200, "reason": "terminated", "bytes_out": 8, "seq": 0,
+             "detail": "2 whole segments, 0 left out, 0 cut short"},
+        ),
+        ({"op": "playlist"}, {"status": 415, "reason": "bad_request"}),
+        ({"op": "hls"}, {"status": 415, "reason": "bad_request"}),
         ({"op": "publish", "seq": 4}, {"status": 404, "reason": "not_found", "eos": True}),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if "op" in value or "method" in value else "",
