@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +28,20 @@ plans and taking notes would be a third of what these tests cost."""
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local Spark session, configured as the command configures it, but for the settings in :data:`QUICK`."""
-    with spark_session(small=True, conf=QUICK) as session:
+    """A local Spark session, configured as the command configures it, but for the settings in :data:`QUICK`.
+
+    It starts and works without a word of Java's on standard error.
+    """
+    with ExitStack() as ended:
+        with TemporaryFile() as said:
+            stderr = os.dup(2)
+            os.dup2(said.fileno(), 2)
+            try:
+                session = ended.enter_context(spark_session(small=True, conf=QUICK))
+                assert session.range(3).count() == 3
+            finally:
+                os.dup2(stderr, 2)
+                os.close(stderr)
+            said.seek(0)
+            assert said.read() == b""
         yield session

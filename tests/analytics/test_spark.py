@@ -137,17 +137,6 @@ def test_failures_say_what_to_do(error: Exception, message: str) -> None:
     assert message in str(failed.value)
 
 
-def test_quiet_start_in_a_process_of_its_own() -> None:
-    """Spark starts, works and ends without a word, on standard output or on standard error."""
-    code = """
-from tricklecast.analytics.spark import spark_session
-with spark_session(small=True) as spark:
-    assert spark.range(3).count() == 3
-"""
-    done = run_python(code)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
 @pytest.mark.long
 def test_the_whole_command_in_a_process_of_its_own(tmp_path: Path) -> None:
     """The whole command, from nothing: the report on stdout, and not a word of Spark on stderr."""

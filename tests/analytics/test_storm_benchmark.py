@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 
 from benchmarks.storm.bare import duckdb_aggregate
@@ -29,7 +29,7 @@ def test_made_logs_are_of_their_shape(log: Path, tmp_path: Path) -> None:
     clients = {}
     for who in Clients:
         folder = log if who is Clients.FEW else make(Shape(SMALL, who), tmp_path)
-        records = [json.loads(line) for path in folder.iterdir() for line in path.read_text().splitlines()]
+        records = [orjson.loads(line) for path in folder.iterdir() for line in path.read_text().splitlines()]
         assert all(record.keys() <= set(FIELD_NAMES) for record in records)
         assert len(records) == pytest.approx(SMALL, rel=0.001)
         viewers = [record["client"] for record in records if record.get("client", "").startswith("viewer-")]

@@ -334,8 +334,15 @@ def test_spark_keeps_parts_wherever_it_can_write(spark: SparkSession, logs: Path
     (logs / "a-3.jsonl").unlink()
     (logs / "b.log").write_bytes(b"words\n")
     one = on_spark(replace(asked(logs, state), files=find_logs([f"file://{logs}"])), lines=True)
-    same(one)
-    assert notes(one) == (f"3 files known from {state}, 1 read",)
+    first, again = make(one, silent), make(one, silent)
+    assert again.notes == (f"3 files known from {state}, 1 read",)
+    assert as_json(again.report) == as_json(first.report)
+    report, here = json.loads(as_json(first.report)), json.loads(said(asked(logs, None)))
+    assert report["figures"] == here["figures"]
+    for theirs, ours in zip(report["incidents"], here["incidents"], strict=True):
+        assert theirs | {"lines": ours["lines"]} == ours
+        shown, expected = ([json.loads(line["text"])["ts_us"] for line in it["lines"]] for it in (theirs, ours))
+        assert shown == expected
 
 
 def test_spark_makes_again_what_is_not_whole(spark: SparkSession, logs: Path, tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ def tell(*arguments: object) -> Told:
     result = CliRunner().invoke(cli, ["storms", *map(str, arguments), *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     told: Told = json.loads(result.stdout)
-    del told["inputs"], told["engine"]
+    del told["inputs"]
+    assert told.pop("engine") == ("spark" if "spark" in arguments else "embedded")
     for incident in told["incidents"]:
         del incident["lines"]
     return told
@@ -112,7 +113,7 @@ def test_order_files_and_formats(lines: list[str], told: Told, tmp_path: Path) -
 
 
 def test_settings_and_time_zones(spark: SparkSession, lines: list[str], told: Told, tmp_path: Path) -> None:
-    """On Spark, neither partitions and planning nor ANSI and the session's time zone change a word."""
+    """Spark says the same; neither partitions and planning nor ANSI and the session's time zone change a word."""
     chosen = {
         "spark.sql.files.maxPartitionBytes": "100000",
         "spark.sql.files.openCostInBytes": "1",

@@ -16,7 +16,7 @@ from tricklecast.analytics.simulate.plan import sizes
 from tricklecast.analytics.simulate.run import simulate_logs
 from tricklecast.analytics.simulate.truth import Set
 
-LINES: Final = 10_000
+LINES: Final = 5_000
 
 
 def found(folder: Path, form: FormatName) -> list[Incident]:

@@ -96,7 +96,7 @@ def test_facts_in_order(server: LocalServer, target: Target) -> None:
     assert (whole["instance"], whole["floor"], "channels" in whole) == (instance, 0, False)
     first = ask(target, after=0, limit=3, instance=instance)
     assert (first["changes"], first["index"]) == (whole["changes"][:3], whole["changes"][2]["index"])
-    rest = ask(target, after=first["index"])
+    rest = ask(target, after=first["index"], wait_s=0)
     assert rest["changes"] == whole["changes"][3:]
     end = server.plane.registry.journal.index
     assert ask(target, after=end, wait_s=0) == {**whole, "index": end, "changes": []}
