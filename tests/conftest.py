@@ -6,7 +6,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-from tests.support.two_sparks import pytest_xdist_make_scheduler
+from tests.support.one_spark import pytest_xdist_make_scheduler
 
 __all__ = ["pytest_xdist_make_scheduler"]
 

@@ -270,7 +270,7 @@ def histories(seed: int, folder: Path, steps: int) -> Iterator[Callable[[Path | 
 
 def test_the_report_is_the_same(tmp_path: Path) -> None:
     """After any history of files that come, grow, overlap, are renamed, edited, compressed and removed."""
-    for ask in histories(0, tmp_path / "logs", 6):
+    for ask in histories(0, tmp_path / "logs", 4):
         same(ask(tmp_path / "state"))
 
 

@@ -1,4 +1,4 @@
-"""How the tests are dealt out to processes: file by file, but all that need a Spark session to two of them."""
+"""How the tests are dealt out to processes: file by file, but all that need a Spark session to one of them."""
 
 from __future__ import annotations
 
@@ -15,28 +15,25 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 TAKES_SPARK: Final = re.compile(r'\bspark: (SparkSession|Any|object)\b|usefixtures\("spark"\)')
-COMMANDS: Final = re.compile("tests/analytics/(cli|logs|simulate)")
 
 
 @cache
 def group(file: str) -> str:
-    """What runs in one process, in turn: a file, or half of the files whose tests take the fixture ``spark``.
+    """What runs in one process, in turn: a file, or all files whose tests take the fixture ``spark``.
 
     A session in each process would be a Java in each, which starts and compiles the same code: most of what such
-    tests cost. One session for all would be what the run waits for in the end, while half of the machine is idle.
+    tests cost.
     """
-    if not TAKES_SPARK.search((ROOT / file).read_text(encoding="utf-8")):
-        return file
-    return "spark, commands" if COMMANDS.match(file) else "spark, transforms"
+    return "spark" if TAKES_SPARK.search((ROOT / file).read_text(encoding="utf-8")) else file
 
 
-class TwoSparks(LoadScopeScheduling):  # type: ignore[misc]
+class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
     """Deals out the groups of tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid.partition("::")[0])
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TwoSparks:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneSpark:
     """Called by pytest-xdist, once for a run in several processes."""
-    return TwoSparks(config, log)
+    return OneSpark(config, log)
