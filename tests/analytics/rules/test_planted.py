@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from tricklecast.analytics.rules.incidents import incidents
 from tricklecast.analytics.scan import embedded
