@@ -24,12 +24,13 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment, decode_frame
-from tricklecast.app.data_plane.units import Scanner, Unit, scanner
+from tricklecast.app.data_plane.units import Scanner, Unit, duration_of, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
 
@@ -57,8 +58,8 @@ MAX_PART_S: Final = 1.0
 JUMP_S: Final = 0.5
 """Media that begin this much earlier or later than they should do not follow those before."""
 
-MAX_UNIT_S: Final = 10.0
-"""The times of one segment may jump, too: a longer unit is taken for one like the unit before it."""
+MAX_PARTS: Final = 256
+"""A segment of so many parts is named without them, when it has ended."""
 
 MAX_GAPS: Final = 16
 """A hole of more segments is told as so many gaps."""
@@ -66,8 +67,9 @@ MAX_GAPS: Final = 16
 HEAD_BYTES: Final = 64 << 10
 """At most so many bytes of a segment are kept until its first unit is found: the time of capture stands among them."""
 
-RUN_BYTES: Final = 1 << 20
-"""So many bytes are looked at in one turn of the event loop: a millisecond or two."""
+RUN_BYTES: Final = 128 << 10
+"""So many bytes are looked at in one turn of the event loop: less than a millisecond, or 30 if they are nothing but the
+smallest boxes."""
 
 WAKE_BATCH: Final = 64
 """So many waiting requests are answered in one turn of the event loop."""
@@ -77,8 +79,6 @@ NAMES: Final = 10_000
 
 INITS: Final = 8
 """Init segments of a channel that can be had."""
-
-_DEFAULT_UNIT_S: Final = 0.04
 
 
 class Waiter(Protocol):
@@ -138,8 +138,8 @@ class Cutter:
     def __init__(self, target_s: float) -> None:
         self._target_s = target_s + 1e-6
         self._at: int | None = None
-        self._next = 0
-        self._begin = 0
+        self._next = self._begin = 0
+        self._length = 0.0
 
     def cut(self, scan: Scanner, size: int | None) -> Iterable[Part]:
         """The parts that have become whole.
@@ -152,35 +152,24 @@ class Cutter:
             self._at = scan.start
         while self._next < len(units):
             last = self._next + 1 == len(units)
-            length = durations(units, self._next, self._next + 1)
+            length = duration_of(units, self._next)
             end = scan.whole if last else units[self._next + 1].at
             if last and size is None and (units[-1].duration is None or end <= units[-1].at):
                 return
-            before = durations(units, self._begin, self._next)
-            if before and before + length > self._target_s:
+            if self._length and self._length + length > self._target_s:
                 yield self._part(units, units[self._next].at)
             self._next += 1
-            before = durations(units, self._begin, self._next)
-            if not (last and size is not None) and before + length > self._target_s:
+            self._length += length
+            if not (last and size is not None) and self._length + length > self._target_s:
                 yield self._part(units, end)
         if size is not None and self._begin < len(units):
             yield self._part(units, size)
 
     def _part(self, units: list[Unit], end: int) -> Part:
         assert self._at is not None, "something was cut"
-        part = Part(self._at, end, durations(units, self._begin, self._next), units[self._begin].is_key)
-        self._at, self._begin = end, self._next
+        part = Part(self._at, end, self._length, units[self._begin].is_key)
+        self._at, self._begin, self._length = end, self._next, 0.0
         return part
-
-
-def durations(units: list[Unit], begin: int, end: int) -> float:
-    """How long these units last, in seconds; one that is not known, or makes no sense, as long as the one before."""
-    total, usual = 0.0, _DEFAULT_UNIT_S
-    for place in range(max(0, begin - 1), end):
-        own = units[place].duration
-        usual = own if own is not None and 0 < own <= MAX_UNIT_S else usual
-        total += usual if place >= begin else 0.0
-    return total
 
 
 class Packager:
@@ -199,7 +188,7 @@ class Packager:
         discontinuities: discontinuities before the first of them.
         target_s, part_s: the target duration, in whole seconds, and that of parts; 0: not known yet, or no parts.
         unsuited: the channel's media are nothing for HLS. ended: nothing more will come.
-        version: counts the changes.
+        version: counts the changes. rendered: the playlist of one of the versions (:mod:`app.data_plane.playlist`).
         waiting: requests that are called when there is something new.
         inits: init segments by name.
         asked_at: when somebody asked for it last.
@@ -225,6 +214,7 @@ class Packager:
         self.container: Container | None = None
         self.unsuited = self.ended = False
         self.version = 0
+        self.rendered: tuple[int, str] = -1, ""
         self.waiting: dict[Waiter, None] = {}
         self.inits: OrderedDict[str, bytes] = OrderedDict()
         self.asked_at = clock()
@@ -324,6 +314,7 @@ class Packager:
             self._changed()
             return
         self._segment = found.segment
+        self.version += 1  # another part follows
         self._registry.attach(self, self.channel, found.segment)
         self._attached = True
         if not found.segment.closed:
@@ -389,10 +380,10 @@ class Packager:
         if entry is None or entry.segment is not segment:
             entry = self._begin(segment, scan)
             self._changed()
-        if self.part_s:
+        if self.part_s and len(entry.parts) < MAX_PARTS:
             self._cutter = self._cutter or Cutter(self.part_s)
             size = segment.size if segment.closed and self._fed == len(segment.frames) else None
-            if found := list(self._cutter.cut(scan, size)):
+            if found := list(islice(self._cutter.cut(scan, size), MAX_PARTS - len(entry.parts))):
                 entry.parts += found
                 self._changed()
 
@@ -444,13 +435,16 @@ class Packager:
                 self._miss(segment)
             return
         units = scan.units
-        entry.duration = durations(units, 0, len(units))
+        lengths = [duration_of(units, place) for place in range(len(units))]
+        entry.duration = sum(lengths)
         entry.size = segment.size
-        self._expected = units[-1].time + durations(units, len(units) - 1, len(units))
+        if len(entry.parts) == MAX_PARTS:  # there would be more
+            entry.parts = []
+        self._expected = units[-1].time + lengths[-1]
         self._breaks = segment.state is not COMPLETE
         if self.target_s:
             self.target_s = max(self.target_s, round(entry.duration))
-        self._unit_s = max(self._unit_s, *(durations(units, at, at + 1) for at in range(len(units))))
+        self._unit_s = max(self._unit_s, *lengths)
         self._trim()
         self._changed()
 

@@ -16,13 +16,21 @@ VERSION: Final = 9
 EXTENSIONS: Final = {Container.MPEGTS: "ts", Container.FMP4: "m4s"}
 
 
+_QUERY: Final = "\0"
+"""In place of the query, in a playlist that is kept."""
+
+
 def playlist(packager: Packager, query: str) -> str:
-    """The playlist of a channel as it is now.
+    """The playlist of a channel as it is now. Only the first one who asks after a change waits until it is made.
 
     Args:
         query: what each URL in it ends with: ``?token=...``, or nothing.
     """
-    return "\n".join(_lines(packager, query)) + "\n"
+    version, text = packager.rendered
+    if version != packager.version:
+        text = "\n".join(_lines(packager, _QUERY)) + "\n"
+        packager.rendered = packager.version, text
+    return text.replace(_QUERY, query)
 
 
 def _lines(packager: Packager, query: str) -> Iterator[str]:

@@ -9,8 +9,9 @@ media that it cannot read it yields nothing. Numbers of sections refer to ISO/IE
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import struct
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from tricklecast.trickle.media.containers import (
@@ -31,8 +32,16 @@ from tricklecast.trickle.media.containers import (
 MAX_UNITS: Final = 20_000
 """Units of one segment; what follows belongs to the last one. A minute of film has 3,600."""
 
-MAX_BOX: Final = 4 << 20
+MAX_UNIT_S: Final = 10.0
+DEFAULT_UNIT_S: Final = 0.04
+"""The times of one segment may jump: a unit that is longer than this, or lasts no time, is taken to be as long as the
+unit before it, or as this."""
+
+MAX_BOX: Final = 1 << 20
 """Longest box, beside the media themselves, that a scanner keeps; a longer one is not read."""
+
+MAX_RUNS: Final = 256
+"""Boxes of a fragment, or of a track fragment, that are read."""
 
 _TIME_BITS: Final = 33
 _CLOCK_HZ: Final = 90_000
@@ -53,14 +62,28 @@ class Unit:
 
     Attributes:
         at: where it begins in the segment. time: when, in seconds of the stream's own clock.
-        duration: in seconds; ``None`` until the next one has begun.
-        is_key: decoding can begin here.
+        duration: in seconds; ``None`` until the next one has begun. is_key: decoding can begin here.
     """
 
     at: int
     time: float
     duration: float | None
     is_key: bool
+
+
+def duration_of(units: list[Unit], place: int) -> float:
+    """How long a unit lasts, in seconds: the last one, as long as the one before it."""
+    own = units[place].duration
+    if own is not None:
+        return own
+    return (units[place - 1].duration if place else None) or DEFAULT_UNIT_S
+
+
+def _sensible(duration: float, units: list[Unit]) -> float:
+    """A duration that is computed from the media's own times, for a unit that follows these."""
+    if 0 < duration <= MAX_UNIT_S:
+        return duration
+    return (units[-1].duration if units else None) or DEFAULT_UNIT_S
 
 
 class Scanner(Protocol):
@@ -152,7 +175,7 @@ class TsScanner:
         if units:
             wrap = 1 << _TIME_BITS
             ticks = self._ticks + (ticks - self._ticks + wrap // 2) % wrap - wrap // 2
-            units[-1].duration = (ticks - self._ticks) / _CLOCK_HZ
+            units[-1].duration = _sensible((ticks - self._ticks) / _CLOCK_HZ, units[-2:-1])
         self._ticks = ticks
         self.whole = at
         units.append(Unit(at, ticks / _CLOCK_HZ, None, is_key))
@@ -268,43 +291,53 @@ class Mp4Scanner:
         lead, units = self._lead, self.units
         if lead is None or len(units) >= MAX_UNITS:
             return
-        for item in boxes(moof):
-            if item.kind != b"traf" or number(find_box(item.body, b"tfhd"), 4, 4) != lead.number:
+        for item in islice(boxes(moof), MAX_RUNS):
+            if item.kind != b"traf":
                 continue
-            base = find_box(item.body, b"tfdt")
+            parts = [(part.kind, bytes(part.body)) for part in islice(boxes(item.body), MAX_RUNS)]
+            first = dict(reversed(parts))
+            header, base = first.get(b"tfhd", b""), first.get(b"tfdt", b"")
+            if number(header, 4, 4) != lead.number:
+                continue
             time = number(base, 4, 8 if base[:1] == b"\1" else 4) / lead.timescale
-            samples = list(_samples(item.body, self._defaults))
-            duration = sum(duration for duration, _ in samples) / lead.timescale
-            is_key = lead.kind != b"vide" or any(not flags & _NOT_SYNC for _, flags in samples[:1])
+            length, flags = _samples([body for kind, body in parts if kind == b"trun"], header, self._defaults)
+            is_key = lead.kind != b"vide" or (flags is not None and not flags & _NOT_SYNC)
             if units and self.whole < at:
                 self.whole = at
-            units.append(Unit(at, time, duration, is_key))
+            units.append(Unit(at, time, _sensible(length / lead.timescale, units), is_key))
             return
 
 
-def _samples(traf: memoryview, defaults: _Defaults) -> Iterator[tuple[int, int]]:
-    """Duration and flags of each sample of a track fragment (sections 8.8.7 and 8.8.8)."""
-    header = find_box(traf, b"tfhd")
+def _samples(runs: list[bytes], header: bytes, defaults: _Defaults) -> tuple[int, int | None]:
+    """How long the samples of a track fragment last together, and the flags of the first one (8.8.7 and 8.8.8).
+
+    Args:
+        runs: the contents of ``trun``. header: that of ``tfhd``.
+    """
     flags, at = number(header, 1, 3), 8
     at += (8 if flags & 0x01 else 0) + (4 if flags & 0x02 else 0)
-    duration, sample_flags = defaults
+    usual, usual_flags = defaults
     if flags & 0x08:
-        duration, at = number(header, at, 4), at + 4
+        usual, at = number(header, at, 4), at + 4
     at += 4 if flags & 0x10 else 0
     if flags & 0x20:
-        sample_flags = number(header, at, 4)
-    for item in boxes(traf):
-        if item.kind != b"trun":
-            continue
-        run, flags, count = bytes(item.body), number(item.body, 1, 3), number(item.body, 4, 4)
+        usual_flags = number(header, at, 4)
+    total, first = 0, None
+    for run in runs:
+        flags, count = number(run, 1, 3), number(run, 4, 4)
         at = 8 + (4 if flags & 0x01 else 0)
-        first = sample_flags
+        own_flags = usual_flags
         if flags & 0x04:
-            first, at = number(run, at, 4), at + 4
-        step = sum(4 for flag in (0x100, 0x200, 0x400, 0x800) if flags & flag)
-        count = min(count, (len(run) - at) // step if step else MAX_UNITS)
-        for place in range(count):
-            own = number(run, at, 4) if flags & 0x100 else duration
-            behind = at + sum(4 for flag in (0x100, 0x200) if flags & flag)
-            yield own, number(run, behind, 4) if flags & 0x400 else (first if not place else sample_flags)
-            at += step
+            own_flags, at = number(run, at, 4), at + 4
+        fields = sum(bool(flags & field) for field in (0x100, 0x200, 0x400, 0x800))
+        if fields:
+            count = min(count, (len(run) - at) // (4 * fields))
+        if first is None and count:
+            before = 4 * sum(bool(flags & field) for field in (0x100, 0x200))
+            # The run's first flags are in place of the sample's own.
+            first = number(run, at + before, 4) if flags & 0x400 and not flags & 0x04 else own_flags
+        if flags & 0x100:
+            total += sum(struct.unpack_from(f">{count * fields}I", run, at)[::fields])
+        else:
+            total += count * usual
+    return total, first

@@ -32,6 +32,9 @@ class Container(StrEnum):
 
 # MP4.
 
+MAX_TRACKS: Final = 64
+"""Tracks of an init segment that are read."""
+
 MAX_BOXES: Final = 1 << 16
 """The walker stops after so many boxes side by side. No segment has as many."""
 
@@ -140,6 +143,8 @@ def tracks(init: Buffer) -> list[Track]:
             ident, scale = (number(part, 20 if part[:1] == b"\1" else 12, 4) for part in (header, media))
             kind = find_box(item.body, b"mdia", b"hdlr")[8:12]
             found.append(Track(ident, max(1, scale), kind))
+            if len(found) == MAX_TRACKS:
+                break
     return found
 
 

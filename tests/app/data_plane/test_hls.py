@@ -262,6 +262,8 @@ def test_a_token_in_the_url_is_in_each_url(channel: Channel) -> None:
     assert found.whole[0].map.endswith(".mp4?token=a.b-c_d%22%0A%23EXT")
     assert found.hint.endswith("token=a.b-c_d%22%0A%23EXT")
     channel.get(found.whole[0].uri).expect(200)
+    other = read(channel.get("index.m3u8?token=other").expect(200).body.decode())
+    assert other.whole[0].uri.endswith(".m4s?token=other")
 
 
 def test_what_no_playlist_names_is_not_there(channel: Channel) -> None:
@@ -329,6 +331,18 @@ def test_a_longer_segment_raises_the_target(channel: Channel) -> None:
     assert live.playlist().target == 2
     channel.post(1, b"".join(ts_pictures(1.0, 100))).expect(200)
     assert read(channel.get("index.m3u8" + live.next_query()).body.decode()).target == 4
+
+
+def test_a_segment_of_too_many_parts_has_none(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A playlist does not grow with the number of parts: the segment is named without them."""
+    monkeypatch.setattr(packaging, "MAX_PARTS", 4)
+    live = Live(channel)
+    live.publish(0)
+    live.playlist()
+    live.publish(1)
+    channel.post(2, b"".join(ts_pictures(2.0, 50)), {"Content-Type": "video/mp2t"}).expect(200)
+    found = live.until(2).whole
+    assert [(segment.duration, len(segment.parts)) for segment in found[1:]] == [(1.0, 3), (2.0, 0)]
 
 
 def test_media_of_one_piece_have_no_parts(channel: Channel) -> None:

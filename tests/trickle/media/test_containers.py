@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tricklecast.trickle.media.containers import (
     MAX_BOXES,
+    MAX_TRACKS,
     MAX_STREAMS,
     NULL_PID,
     PACKET_BYTES,
@@ -112,6 +113,7 @@ def test_tracks_are_read_from_an_init_segment() -> None:
     init = box(b"ftyp") + box(b"moov", box(b"mvhd"), *parts)
     assert tracks(init) == [Track(1, 90_000), Track(7, 48_000), Track(3, 1)]
     assert tracks(b"") == []
+    assert len(tracks(box(b"moov", box(b"trak") * (MAX_TRACKS + 1)))) == MAX_TRACKS
 
 
 def traf(track: int, *parts: bytes) -> bytes:
