@@ -316,19 +316,30 @@ async def test_a_reader_that_reconnects_reads_the_next_life(url: str, tmp_path: 
     """It waits for a channel that is not there yet. ``next`` says where a life ends; no frame of it comes again."""
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
 
-    async def life(reader: FrameReader) -> list[bool]:
+    async def life(reader: FrameReader, count: int) -> list[bool]:
+        """All but the first segment come when the reader is there: else it reads the newest one alone."""
+        is_there = anyio.Event()
+
+        async def publish_life() -> None:
+            async with Publisher(url) as publisher:
+                await publisher.publish(segments[0])
+                await is_there.wait()
+                for segment in segments[1:count]:
+                    await publisher.publish(segment)
+
         found = []
-        while (frame := await reader.next()) is not None:
-            found.append(frame.restarted)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish_life)
+            while (frame := await reader.next()) is not None:
+                is_there.set()
+                found.append(frame.restarted)
         return found
 
     with anyio.fail_after(LIMIT_S):
         async with frames(url, reconnect=True, on_lag="earliest") as reader:
-            await publish(url, segments)
-            assert await life(reader) == [False] * 75
+            assert await life(reader, 3) == [False] * 75
             for count in (1, 3):
-                await publish(url, segments[:count])
-                assert await life(reader) == [True] + [False] * (25 * count - 1)
+                assert await life(reader, count) == [True] + [False] * (25 * count - 1)
             counts = reader.statistics()
             assert (counts.segments, counts.damaged, counts.resets) == (7, 0, 3)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tricklecast.trickle.media.containers import (
     MAX_BOXES,
-    MAX_TRACKS,
     MAX_STREAMS,
+    MAX_TRACKS,
     NULL_PID,
     PACKET_BYTES,
     SNIFF_BYTES,
