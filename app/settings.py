@@ -250,6 +250,13 @@ class Settings(AccessSettings):
             raise ValueError("must be the path of a folder, such as . for the current one")
         return value
 
+    @field_validator("reports")
+    @classmethod
+    def _existing_folder(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_dir():
+            raise ValueError(f"{value} is not a folder; make it first (mkdir)")
+        return value
+
     @field_validator("base_path")
     @classmethod
     def _normalize_base_path(cls, value: str) -> str:

@@ -148,6 +148,7 @@ def test_settings_are_frozen() -> None:
         ),
         ({"access_log": ""}, "--access-log: must be the path of a file, or - for standard output"),
         ({"data_dir": ""}, "--data-dir: must be the path of a folder, such as . for the current one"),
+        ({"reports": "/dev/null"}, "--reports: /dev/null is not a folder; make it first (mkdir)"),
         (
             {"max_total_bytes": 10, "max_segment_bytes": 11},
             "max_segment_bytes must not exceed max_total_bytes, the memory of all segments",
