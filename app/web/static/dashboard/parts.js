@@ -176,11 +176,12 @@ export class Strip {
     const summary = element("summary", { className: "tile" },
       element("span", { className: "faint" }, "Fullest limit"),
       element("span", { className: "fullest" }, this.worst, " ", this.worstName));
+    this.details = element("details", { className: "limits-box" }, summary, this.limits);
     this.box = element("section", { className: "strip", "aria-label": "Server" },
       tile("cpu", "CPU", cpu[0]), tile("in", "In", received[0]), tile("out", "Out", sent[0]),
       tile("lag", "Loop lag"), tile("memory", "Memory"), tile("connections", "Connections"), tile("readers", "Readers"),
       tile("refused", "Refused"), tile("held", "Held back"),
-      element("details", { className: "limits-box" }, summary, this.limits));
+      this.details);
   }
 
   update() {
