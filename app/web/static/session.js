@@ -99,7 +99,7 @@ export function token() {
 }
 
 /** Forgets the token, and begins anew without one. */
-export function signOut() {
+function signOut() {
   store.removeItem(KEY);
   location.reload();
 }

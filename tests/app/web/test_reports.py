@@ -130,7 +130,12 @@ def test_of_a_large_file_of_alerts_the_end_is_read(tmp_path: Path, monkeypatch: 
 def test_alerts_are_read_again_when_they_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many dashboards ask every few seconds."""
     read: list[bytes] = []
-    monkeypatch.setattr(module, "going_on", lambda lines: read.append(lines) or going_on(lines))
+
+    def reading(lines: bytes) -> list[dict[str, Any]]:
+        read.append(lines)
+        return going_on(lines)
+
+    monkeypatch.setattr(module, "going_on", reading)
     file, reports = tmp_path / "alerts.jsonl", Reports(tmp_path, Wall())
     for content in ("a", "a", "ab"):
         file.write_text("".join(map(alert, content)))

@@ -262,6 +262,5 @@ export class Model {
     }
     this.events.unshift(...frame.events.reverse());
     this.events.length = Math.min(this.events.length, EVENTS);
-    return { restarted };
   }
 }
