@@ -7,6 +7,7 @@ while it is being written has only its head from here (:func:`segment_head`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple, assert_never
@@ -51,6 +52,9 @@ NO_STORE: Final = "no-store"
 _NO_STORE: Final = b"cache-control: no-store\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+_INERT: Final = b"x-content-type-options: nosniff\r\ncontent-security-policy: sandbox\r\n"
+_MEDIA: Final = re.compile(r"(?:audio|video)/[\w.+-]+")
+"""Content types that no browser takes for a page. With a comma, the type behind it would count."""
 _ENDED: Final = f"{wire.CLOSED}: {wire.TERMINATED}\r\n".encode("ascii")
 _RETRY_AFTER: Final = f"{wire.RETRY_AFTER}: %d\r\n".encode("ascii")
 _AT_HEAD, _BEHIND, _STREAM = (
@@ -146,7 +150,9 @@ def header_lines(headers: Iterable[tuple[str, str | int]]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _content_type(content_type: str) -> bytes:
-    return header_lines([("content-type", content_type)])
+    """What a publisher calls a page would be a page of the server's origin, whose scripts may do what its user may."""
+    line = header_lines([("content-type", content_type)])
+    return line if content_type == TEXT or _MEDIA.fullmatch(content_type) else line + _INERT
 
 
 @lru_cache(maxsize=4096)

@@ -43,6 +43,7 @@ from tricklecast.app.core.window import Eviction
 from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.usage import Use, lagging
+from tricklecast.app.web.assets import takes_gzip
 from tricklecast.app.web.events import Events, Happened
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.paths import is_reserved
@@ -608,7 +609,7 @@ class _Stream(StreamingResponse):
 
     def __init__(self, feed: Feed, request: Request, visible: MayManage) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would hold events back
-        self._gzip = "gzip" in request.headers.get("accept-encoding", "")
+        self._gzip = takes_gzip(request.headers.get("accept-encoding", ""))
         if self._gzip:
             headers["Content-Encoding"] = "gzip"
         super().__init__(self._events(), headers=headers, media_type=EVENT_STREAM)

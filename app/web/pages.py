@@ -18,7 +18,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from tricklecast.app.settings import Settings
-from tricklecast.app.web.assets import FOLDER, Assets
+from tricklecast.app.web.assets import FOLDER, Assets, takes_gzip
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import InvalidChannelName
 from tricklecast.trickle.paths import parse_channel
@@ -169,7 +169,7 @@ def pages_router(settings: Settings, pages: Pages, dashboard: Context) -> APIRou
             "Vary": "Accept-Encoding",
             "Content-Type": asset.media_type,
         }
-        if "gzip" in request.headers.get("accept-encoding", ""):
+        if takes_gzip(request.headers.get("accept-encoding", "")):
             return Response(asset.compressed, headers={**headers, "Content-Encoding": "gzip"})
         return Response(asset.content, headers=headers)
 

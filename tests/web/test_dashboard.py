@@ -165,6 +165,44 @@ def test_it_says_that_the_server_is_lost_and_comes_back(tab: Watched, tmp_path: 
         expect(page.locator(".row:not([hidden]) .name")).to_have_text(["after"])
 
 
+def test_what_was_not_heard_is_not_shown_as_going_on(server: LocalServer, tab: Watched) -> None:
+    """After a pause a segment that was open is as the snapshot has it, or leaves the chart; closed ones stay."""
+    script = """async () => {
+        const scripts = document.querySelector("script[src$='dashboard.js']").src;
+        const { Model } = await import(scripts.replace(".js", "/model.js"));
+        const model = new Model();
+        const row = (...segments) => [1, 1, 0, 0, 0, 0, 0, 0, 0, 1, ...segments.flat()];
+        const frame = (segments) => ({frame: 1, server: {time: 1, ms: 1, instance: "a"},
+            about: [[1, "cam", 1, "", "", 1]], rows: [row(...segments)], gone: [], events: []});
+        model.take(frame([[0, 2, 9, 9], [1, 1, 9, 9], [2, 0, 0, 0]]), true);
+        model.take(frame([[20, 2, 9, 9], [21, 1, 9, 9]]), true);
+        return model.byName.get("cam").segments.map((one) => [one.seq, one.state]);
+    }"""
+    assert tab.open(url(server)).evaluate(script) == [[0, 2], [20, 2], [21, 1]]
+
+
+def test_a_server_with_too_many_dashboards_says_so(server: LocalServer, tab: Watched) -> None:
+    """It answers, and does not show its channels to one more."""
+    tab.expected += ["503"]
+    server.plane.witness.followers.limit = 0  # type: ignore[union-attr]
+    page = tab.open(url(server))
+    expect(page.get_by_role("alert")).to_contain_text("The server shows no channels now: Limit reached: dashboards.")
+
+
+def test_the_list_of_limits_gets_out_of_the_way(server: LocalServer, tab: Watched) -> None:
+    """Escape closes it, and so does a click beside it."""
+    page = tab.open(url(server))
+    title, limits = page.get_by_text("Fullest limit"), page.locator(".limits")
+    title.click()
+    expect(limits).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(limits).to_be_hidden()
+    title.click()
+    expect(limits).to_be_visible()
+    page.locator(".tile.cpu").click()
+    expect(limits).to_be_hidden()
+
+
 def test_hostile_texts_do_nothing(server: LocalServer, tab: Watched, tmp_path: Path) -> None:
     """Names of channels, publishers and clients, content types and programs are shown as the text that they are."""
     name = HOSTILE.replace("/", "")
@@ -216,6 +254,46 @@ def test_with_tokens_it_shows_what_the_token_allows(tabs: Callable[..., Watched]
         page.get_by_label("Access token").fill(token(trickle={"subscribe": ["*"]}))
         page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("alert")).to_contain_text("Your token does not allow this")
+
+
+def test_one_may_take_time_to_sign_in_and_may_refuse_to(tabs: Callable[..., Watched], tmp_path: Path) -> None:
+    """The page waits for the token as long as that takes, and asks again only when it is told to."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    with local_server(jwt_secret_file=secret) as server:
+        tab = tabs()
+        tab.expected += ["401"]
+        page = tab.context.new_page()
+        page.clock.install()
+        page.goto(url(server))
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Cancel").click()
+        told = page.get_by_role("alert")
+        expect(told).to_have_text("The server does not show its channels: Not signed in. Sign in")
+        page.clock.fast_forward(60_000)
+        expect(told).to_have_text("The server does not show its channels: Not signed in. Sign in")
+        expect(dialog).to_have_count(0)
+
+        told.get_by_role("button", name="Sign in").click()
+        page.get_by_label("Access token").fill("a token — of no kind")
+        dialog.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_label("Access token")).to_be_focused()
+        page.clock.fast_forward(60_000)
+        page.get_by_label("Access token").fill("a-wrong-token")
+        dialog.get_by_role("button", name="Sign in").click()
+        expect(dialog.get_by_role("alert")).to_have_text("The server does not accept this token.")
+        page.clock.fast_forward(60_000)
+        page.get_by_label("Access token").fill(token(trickle={"manage": ["*"]}))
+        page.evaluate(
+            """() => {
+                const status = document.querySelector(".status");
+                globalThis.seen = [];
+                new MutationObserver(() => seen.push(status.textContent)).observe(status, {childList: true});
+            }"""
+        )
+        dialog.get_by_role("button", name="Sign in").click()
+        expect(page.locator(".status")).to_have_text("Live")
+        assert "No connection" not in page.evaluate("seen")
 
 
 def test_storm_reports_run_nothing(tab: Watched, tmp_path: Path) -> None:

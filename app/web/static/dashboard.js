@@ -87,13 +87,15 @@ function showStatus(now) {
     if (now.state !== "refused" || token() || (await signIn())) feed.hurry();
   });
   if (now.state === "refused" && !token()) button.textContent = "Sign in";
-  lost.replaceChildren(icon("warning"), element("span", {}, since, " ", now.why ? `${now.why}. ` : "", wait), button);
+  const why = now.why ? `${now.why.charAt(0).toUpperCase()}${now.why.slice(1)}. ` : "";
+  lost.replaceChildren(icon("warning"), element("span", {}, since, " ", why, wait), button);
   const tick = () => {
     const ago = `${time(now.since / 1000)} (${duration(1000 * Math.round((Date.now() - now.since) / 1000))} ago)`;
     since.textContent = now.state === "refused" ? "The server does not show its channels:"
-      : model.frame ? `The server has not answered since ${ago}; what you see is from then.` : "The server does not answer.";
+      : model.frame ? `The server has not answered since ${ago}; what you see is from then.`
+        : why ? "The server shows no channels now:" : "The server does not answer.";
     const left = now.again ? Math.max(0, Math.ceil((now.again - Date.now()) / 1000)) : 0;
-    wait.textContent = left ? `Next attempt in ${left} s.` : "Trying…";
+    wait.textContent = left === Infinity ? "" : left ? `Next attempt in ${left} s.` : "Trying…";
   };
   tick();
   clock = window.setInterval(tick, 1000);
@@ -186,7 +188,10 @@ document.addEventListener("keydown", (event) => {
     search.select();
     event.preventDefault();
   } else if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
-    if (typing && search.value) {
+    if (strip.details.open) {
+      strip.details.open = false;
+      strip.details.querySelector("summary")?.focus();
+    } else if (typing && search.value) {
       search.value = "";
       list.filter("", list.state);
       update();
@@ -196,6 +201,9 @@ document.addEventListener("keydown", (event) => {
       list.scroller.focus();
     }
   }
+});
+document.addEventListener("pointerdown", (event) => {
+  if (!(event.target instanceof Node && strip.details.contains(event.target))) strip.details.open = false;
 });
 onColours(() => {
   model.frame += 0.5; // rows are drawn anew

@@ -99,7 +99,7 @@ export function token() {
 }
 
 /** Forgets the token, and begins anew without one. */
-export function signOut() {
+function signOut() {
   store.removeItem(KEY);
   location.reload();
 }
@@ -117,10 +117,14 @@ export function signIn(why = "") {
   return asking;
 }
 
+/** Whether the user is being asked for a token. */
+export const isAsking = () => asking !== null;
+
 /** @param {string} why */
 function ask(why) {
   const field = element("input", {
     type: "password", name: "token", id: "token-field", required: true, autocomplete: "off", spellcheck: false,
+    pattern: "\\s*[!-~]+\\s*", title: "A token has letters, digits and signs of ASCII, and no spaces.",
   });
   const cancel = element("button", { type: "button" }, "Cancel");
   const form = element("form", { method: "dialog" },

@@ -110,6 +110,7 @@ def test_storms_that_go_on_are_those_that_are_not_resolved() -> None:
         alert("c", severity="minor"),
         '{"other": "line"}\n', "[1]\n", "null\n",
         alert("d", clients=None),
+        alert("e").replace("5000000", "1e300"), alert("f").replace("5000000", "-1"),
     ]  # fmt: skip
     storms = going_on("".join(lines).encode())
     assert [(storm["id"], storm["status"], storm["severity"], storm["requests"]) for storm in storms] == [
@@ -124,6 +125,23 @@ def test_of_a_large_file_of_alerts_the_end_is_read(tmp_path: Path, monkeypatch: 
     (tmp_path / "alerts.jsonl").write_text(alert("old") * 50 + alert("new"))
     found = Reports(tmp_path, Wall()).look()
     assert ([storm["id"] for storm in found["open"]], found["watched"]) == (["old", "new"], True)
+
+
+def test_alerts_are_read_again_when_they_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many dashboards ask every few seconds."""
+    read: list[bytes] = []
+
+    def reading(lines: bytes) -> list[dict[str, Any]]:
+        read.append(lines)
+        return going_on(lines)
+
+    monkeypatch.setattr(module, "going_on", reading)
+    file, reports = tmp_path / "alerts.jsonl", Reports(tmp_path, Wall())
+    for content in ("a", "a", "ab"):
+        file.write_text("".join(map(alert, content)))
+        os.utime(file, (1, 1))
+        assert [storm["id"] for storm in reports.look()["open"]] == list(content)
+    assert len(read) == 2
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

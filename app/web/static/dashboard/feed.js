@@ -5,7 +5,7 @@
  * longer ones.
  */
 
-import { problem, request } from "../session.js";
+import { isAsking, problem, request } from "../session.js";
 
 const FIRST_PAUSE_MS = 1_000;
 const LONGEST_PAUSE_MS = 30_000;
@@ -18,7 +18,8 @@ const MAX_EVENT = 64 << 20;
 
 /**
  * @typedef {{ state: "connecting" | "live" | "lost" | "refused", since: number, again?: number, why?: string }} Status
- * Times in milliseconds since 1970; `again`: when the next attempt is made.
+ * Times in milliseconds since 1970; `since`: when the server was heard last; `again`: when the next attempt is made,
+ * Infinity if none is made until the user asks for it.
  */
 
 class SilentServer extends Error {
@@ -39,7 +40,8 @@ export class Feed {
     this._onStatus = onStatus;
     this._failures = 0;
     this._retryMs = this._serverRetryMs = 0;
-    this._lostAt = 0;
+    this._heardAt = 0;
+    this._refused = false;
     /** @type {(() => void) | null} */
     this._hurry = null;
     /** @type {Status} */
@@ -50,16 +52,15 @@ export class Feed {
   async run() {
     this._say({ state: "connecting", since: Date.now() });
     for (;;) {
+      this._refused = false;
       const why = await this._follow().catch((error) => (error instanceof SilentServer ? error.message : ""));
-      this._lostAt ||= Date.now();
       const grown = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** Math.min(this._failures++, 10));
       const pause = Math.max(this._retryMs, grown * (0.75 + Math.random() / 2));
       this._retryMs = 0;
-      const refused = this.status.state === "refused";
-      const told = /** @type {Status} */ ({ state: refused ? "refused" : "lost", since: this._lostAt, why });
+      const told = /** @type {Status} */ ({ state: this._refused ? "refused" : "lost", since: this._heardAt, why });
       this._say({ ...told, again: Date.now() + pause });
       await new Promise((resolve) => {
-        const timer = setTimeout(resolve, pause);
+        const timer = pause < Infinity ? setTimeout(resolve, pause) : 0;
         this._hurry = () => (clearTimeout(timer), resolve(null));
       });
       this._hurry = null;
@@ -81,14 +82,20 @@ export class Feed {
   /** One connection. @returns {Promise<string>} why it has ended */
   async _follow() {
     const abort = new AbortController();
-    let watchdog = setTimeout(() => abort.abort(new SilentServer()), SILENT_MS);
+    let watchdog = 0;
+    const watch = () => {
+      clearTimeout(watchdog);
+      watchdog = window.setTimeout(() => (isAsking() ? watch() : abort.abort(new SilentServer())), SILENT_MS);
+    };
+    watch();
     try {
       const response = await request(this._url, {
         headers: { Accept: "text/event-stream" }, signal: abort.signal,
       });
       if (!response.ok || !response.body) {
-        this._retryMs = 1000 * (Number(response.headers.get("Retry-After")) || 0);
-        if (response.status === 401 || response.status === 403) this._say({ state: "refused", since: Date.now() });
+        this._refused = response.status === 401 || response.status === 403;
+        // The user has not signed in: to try again is to ask again.
+        this._retryMs = response.status === 401 ? Infinity : 1000 * (Number(response.headers.get("Retry-After")) || 0);
         return await problem(response);
       }
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -96,8 +103,8 @@ export class Feed {
       for (;;) {
         const { value, done } = await reader.read();
         if (done) return "the connection has ended";
-        clearTimeout(watchdog);
-        watchdog = setTimeout(() => abort.abort(new SilentServer()), SILENT_MS);
+        watch();
+        this._heardAt = Date.now();
         let from = Math.max(0, text.length - 1);
         text += value;
         let end;
@@ -131,7 +138,7 @@ export class Feed {
       this._retryMs = this._serverRetryMs;
       return ENDS[/** @type {string} */ (content.reason)] ?? `the server ended the stream: ${content.reason}`;
     }
-    this._failures = this._lostAt = 0;
+    this._failures = 0;
     try {
       this._onFrame(content, kind === "snapshot");
     } catch (error) {

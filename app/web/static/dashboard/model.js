@@ -225,6 +225,8 @@ export class Model {
         const channel = restarted ? undefined : known.get(name);
         if (channel?.epoch === epoch) {
           channel.number = number;
+          // Those that were not closed may have closed, or vanished, while nothing was heard.
+          channel.segments = channel.segments.filter((segment) => segment.state > OPEN);
           this.channels.set(number, channel);
         }
       }
@@ -260,6 +262,5 @@ export class Model {
     }
     this.events.unshift(...frame.events.reverse());
     this.events.length = Math.min(this.events.length, EVENTS);
-    return { restarted };
   }
 }

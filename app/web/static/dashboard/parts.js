@@ -1,5 +1,6 @@
 /** Small parts of the page: a question before an action, a line to copy, the list of events, the server's figures. */
 
+import { copy } from "../copyable.js";
 import { element, icon } from "../session.js";
 import { curve } from "./charts.js";
 import { bitrate, bytes, count, duration, percent, plain, time } from "./format.js";
@@ -56,22 +57,6 @@ export function copyLine(title, text) {
   });
   return element("div", { className: "copy-line" },
     element("span", { className: "faint" }, title), element("code", { tabIndex: 0 }, text), button, said);
-}
-
-/** @param {string} text */
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    // Without HTTPS there is no clipboard but this one.
-    const field = element("textarea", { value: text, className: "visually-hidden", readOnly: true });
-    (document.querySelector("dialog[open]") ?? document.body).append(field);
-    field.select();
-    const done = document.execCommand("copy");
-    field.remove();
-    return done;
-  }
 }
 
 /** @type {Record<string, [icon: string, tone: string, text: string]>} */
@@ -176,11 +161,12 @@ export class Strip {
     const summary = element("summary", { className: "tile" },
       element("span", { className: "faint" }, "Fullest limit"),
       element("span", { className: "fullest" }, this.worst, " ", this.worstName));
+    this.details = element("details", { className: "limits-box" }, summary, this.limits);
     this.box = element("section", { className: "strip", "aria-label": "Server" },
       tile("cpu", "CPU", cpu[0]), tile("in", "In", received[0]), tile("out", "Out", sent[0]),
       tile("lag", "Loop lag"), tile("memory", "Memory"), tile("connections", "Connections"), tile("readers", "Readers"),
       tile("refused", "Refused"), tile("held", "Held back"),
-      element("details", { className: "limits-box" }, summary, this.limits));
+      this.details);
   }
 
   update() {

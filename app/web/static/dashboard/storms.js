@@ -64,7 +64,7 @@ export class Storms {
    */
   _fill(report, open, watched) {
     const bad = open.some((one) => one.severity === "critical");
-    this.summary.className = `chip ${open.length ? (bad ? "bad" : "warn") : "good"}`;
+    this.summary.className = `chip ${open.length ? (bad ? "bad" : "warn") : watched ? "good" : ""}`;
     this.summary.textContent = open.length ? `${count(open.length)} going on` : watched ? "calm" : "not watched";
     this.calm.hidden = open.length > 0 || !watched;
     this.incidents.replaceChildren(...open.map((one) => element("li", { className: one.severity },
