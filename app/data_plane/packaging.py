@@ -24,13 +24,13 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment, decode_frame
-from tricklecast.app.data_plane.units import Scanner, Unit, duration_of, scanner
+from tricklecast.app.data_plane.units import WRAP_S, Scanner, Unit, duration_of, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
 
@@ -105,8 +105,7 @@ class Entry:
     """A media segment of the playlist.
 
     Attributes:
-        msn: its media sequence number. seq: of the channel's segment.
-        segment: that segment; ``None`` for one that never was.
+        msn: its media sequence number. seq: of the channel's segment, whose bytes only the channel's window holds.
         start: where its media begin, behind an init segment; size: where they end, when it has ended.
         duration: in seconds; ``None`` while it is being written.
         parts: those that are whole. gap: it cannot be had. discontinuity: it does not follow the one before.
@@ -115,15 +114,14 @@ class Entry:
     """
 
     __slots__ = (
-        "at_us", "discontinuity", "duration", "gap", "init", "msn", "parts", "segment", "seq", "size", "start",
+        "at_us", "discontinuity", "duration", "gap", "init", "msn", "parts", "seq", "size", "start",
     )  # fmt: skip
 
-    def __init__(self, msn: int, seq: int, segment: Segment | None) -> None:
-        self.msn, self.seq, self.segment = msn, seq, segment
+    def __init__(self, msn: int, seq: int, *, gap: bool) -> None:
+        self.msn, self.seq, self.gap = msn, seq, gap
         self.start = self.size = self.at_us = 0
         self.duration: float | None = None
         self.parts: list[Part] = []
-        self.gap = segment is None
         self.discontinuity = False
         self.init = ""
 
@@ -184,7 +182,8 @@ class Packager:
 
     Attributes:
         channel, name: see above.
-        entries: the media segments that the playlist names; the last one may be open.
+        entries: the media segments that the playlist names; the last one may be open. parts_from: the number of the
+            first one of which it names the parts.
         discontinuities: discontinuities before the first of them.
         target_s, part_s: the target duration, in whole seconds, and that of parts; 0: not known yet, or no parts.
         unsuited: the channel's media are nothing for HLS. ended: nothing more will come.
@@ -208,6 +207,8 @@ class Packager:
     ) -> None:
         self.channel, self.name = channel, name
         self.entries: deque[Entry] = deque()
+        self.parts_from = 0
+        self._left: deque[Entry] = deque(maxlen=MAX_LISTED)
         self.discontinuities = discontinuities
         self.target_s = 0
         self.part_s = 0.0
@@ -266,9 +267,13 @@ class Packager:
                 return entry.duration is not None and (not part or not self.part_s or self.has(msn + 1, 0))
         return msn < self._next_msn
 
-    def find(self, seq: int) -> Entry | None:
-        """The entry of a segment, if it can be had."""
-        return next((entry for entry in self.entries if entry.seq == seq and not entry.gap), None)
+    def find(self, seq: int) -> tuple[Entry, Segment] | None:
+        """A segment that can be had, and its entry, which may have left the playlist already (6.2.2)."""
+        segment = self.channel.segments.get(seq)
+        if segment is None:
+            return None
+        entries = chain(reversed(self.entries), self._left)
+        return next(((entry, segment) for entry in entries if entry.seq == seq and not entry.gap), None)
 
     def close(self) -> None:
         """Forget the channel; requests that wait are called for the last time."""
@@ -291,7 +296,15 @@ class Packager:
 
     # Mechanics.
 
-    def _first_segment(self) -> tuple[Serve | Wait | None, int]:
+    def _next_segment(self, seq: int) -> tuple[object, int]:
+        """The next one in the window, or the one to come, and how many there are between; what only storage keeps is
+        old."""
+        segments, following = self.channel.segments, seq + 1
+        if following not in segments:
+            following = min((at for at in segments if at > seq), default=self.channel.next_seq)
+        return self.channel.resolve(following), following - seq - 1
+
+    def _first_segment(self) -> tuple[object, int]:
         """Where the first playlist begins."""
         start, size, number = self.channel.next_seq, 0, 0
         for seq in sorted(self.channel.segments, reverse=True):
@@ -300,8 +313,7 @@ class Packager:
                 break
             if segment.size:
                 start, size, number = seq, size + segment.size, number + segment.closed
-        found = self.channel.resolve(start)
-        return (found if isinstance(found, Serve | Wait) else None), 0
+        return self.channel.resolve(start), 0
 
     def _go_to(self, found: object, missed: int) -> None:
         """Follow another segment, or none."""
@@ -343,7 +355,7 @@ class Packager:
             self._detach()
         else:
             self._lose(segment)
-        self._go_to(*self.channel.after(segment.seq))
+        self._go_to(*self._next_segment(segment.seq))
 
     def _look(self, segment: Segment) -> None:
         """Scan the frames that are new, as many as one turn allows."""
@@ -377,12 +389,13 @@ class Packager:
     def _cut(self, segment: Segment, scan: Scanner) -> None:
         """Begin the entry of a segment, and add the parts that are whole."""
         entry = self.entries[-1] if self.entries else None
-        if entry is None or entry.segment is not segment:
+        if entry is None or entry.seq != segment.seq:
             entry = self._begin(segment, scan)
             self._changed()
         if self.part_s and len(entry.parts) < MAX_PARTS:
             self._cutter = self._cutter or Cutter(self.part_s)
-            size = segment.size if segment.closed and self._fed == len(segment.frames) else None
+            ended = segment.closed and self._fed == len(segment.frames)
+            size = scan.finish(segment.size) if ended else None
             if found := list(islice(self._cutter.cut(scan, size), MAX_PARTS - len(entry.parts))):
                 entry.parts += found
                 self._changed()
@@ -394,6 +407,8 @@ class Packager:
         init = self._keep_init(scan.init)
         discontinuity |= bool(self.entries) and init != self.entries[-1].init
         hole = 0.0 if self._expected is None else time - self._expected
+        if self.container is Container.MPEGTS:
+            hole = (hole + WRAP_S / 2) % WRAP_S - WRAP_S / 2
         if self._expected is not None:
             number = min(self._missed, MAX_GAPS)
             if number and hole > 0.0 and (not self.target_s or hole / number <= self.target_s):
@@ -404,7 +419,7 @@ class Packager:
             else:
                 discontinuity |= abs(hole) > JUMP_S
         self._missed, self._breaks = 0, False
-        entry = self._add(segment.seq, segment)
+        entry = self._add(segment.seq)
         entry.discontinuity = discontinuity and len(self.entries) > 1
         entry.init, entry.start = init, scan.start
         captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(self._first)
@@ -428,30 +443,33 @@ class Packager:
         """All of a closed segment is looked at."""
         entry = self.entries[-1] if self.entries else None
         scan, self._scan = self._scan, None
-        if scan is None or entry is None or entry.segment is not segment:
+        if scan is None or entry is None or entry.seq != segment.seq:
             if scan is not None and scan.start:
                 self._init = scan.init  # it has nothing else
             else:
                 self._miss(segment)
             return
+        entry.size = scan.finish(segment.size)
         units = scan.units
+        if not units:
+            self._lose(segment)
+            return
         lengths = [duration_of(units, place) for place in range(len(units))]
         entry.duration = sum(lengths)
-        entry.size = segment.size
         if len(entry.parts) == MAX_PARTS:  # there would be more
             entry.parts = []
         self._expected = units[-1].time + lengths[-1]
         self._breaks = segment.state is not COMPLETE
         if self.target_s:
-            self.target_s = max(self.target_s, round(entry.duration))
+            self.target_s = max(self.target_s, math.floor(entry.duration + 0.5))
         self._unit_s = max(self._unit_s, *lengths)
         self._trim()
         self._changed()
 
     def _lose(self, segment: Segment) -> None:
-        """The segment was evicted before all of it was looked at."""
+        """The segment was evicted before all of it was looked at, or broke off in its first fragment."""
         entry = self.entries[-1] if self.entries else None
-        if entry is not None and entry.segment is segment:
+        if entry is not None and entry.seq == segment.seq:
             entry.gap, entry.duration, entry.parts = True, self._usual(), []
             self._changed()
         else:
@@ -483,12 +501,12 @@ class Packager:
     def _add_gaps(self, seq: int, number: int, duration: float) -> None:
         """Name the segments before this one as gaps."""
         for place in range(number):
-            entry = self._add(seq - number + place, None)
+            entry = self._add(seq - number + place, gap=True)
             entry.duration = duration
             entry.init = self.entries[-2].init if len(self.entries) > 1 else ""
 
-    def _add(self, seq: int, segment: Segment | None) -> Entry:
-        entry = Entry(self._next_msn, seq, segment)
+    def _add(self, seq: int, *, gap: bool = False) -> Entry:
+        entry = Entry(self._next_msn, seq, gap=gap)
         self._next_msn += 1
         self.entries.append(entry)
         return entry
@@ -497,8 +515,8 @@ class Packager:
         """Let go of the first entries, as soon as enough others are there; those that have left the window are gaps."""
         entries = self.entries
         for entry in entries:
-            if entry.segment is not None and not entry.gap and entry.duration is not None:
-                entry.gap = self.channel.segments.get(entry.seq) is not entry.segment
+            if entry.duration is not None:
+                entry.gap |= entry.seq not in self.channel.segments
         rest = sum(entry.duration or 0.0 for entry in entries)
         while len(entries) > 1 and self.target_s:
             rest -= entries[0].duration or 0.0
@@ -507,10 +525,13 @@ class Packager:
                 break
             gone = entries.popleft()
             self.discontinuities += gone.discontinuity
+            gone.parts = []
+            self._left.append(gone)
         since = 0.0
         for entry in reversed(entries):
             if since > KEPT * self.target_s:
-                entry.parts = []
+                break
+            self.parts_from = entry.msn
             since += entry.duration or 0.0
 
     def _changed(self) -> None:

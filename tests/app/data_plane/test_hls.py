@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, later
-from tests.support.hls import Playlist, Watcher, read
+from tests.support.hls import Part, Playlist, Watcher, read
 from tests.support.local import LocalServer, local_server
 from tests.support.media import mp4_pictures, ts_pictures
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane import handler, packaging
+from tricklecast.app.core.segment import Segment
+from tricklecast.app.data_plane import handler, packaging, units
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
 
@@ -311,6 +314,80 @@ def test_a_playlist_moves_on(channel: Channel) -> None:
     assert last is not None
     assert seqs(last) == [str(seq) for seq in range(18, 30)]
     assert [bool(segment.parts) for segment in last.whole] == [False] * 6 + [True] * 6
+
+
+def test_media_can_be_had_after_they_left_the_playlist(channel: Channel) -> None:
+    """By a player that is late: whole segments as long as the window has them, and parts as long as those are named."""
+    live, parts = Live(channel), list[Part]()
+    data = [live.publish(seq) for seq in range(3)]
+    first = live.playlist()
+    for seq in range(3, 15):
+        data.append(live.publish(seq))
+        last = live.until(seq)
+        parts = last.whole[-1].parts if seq == 3 else parts
+    assert seqs(last)[0] == "3"
+    assert not last.whole[0].parts
+    assert live.media(first.whole[0].uri) == data[0]
+    assert b"".join(live.media(part.uri) for part in parts) == data[3]
+
+
+def test_a_playlist_holds_no_media() -> None:
+    """The memory of a segment that has left the window is free, even if the playlist still names it."""
+    with local_server(window_segments=2) as server, server.client() as target:
+        live = Live(target.channel(), "video/mp4")
+        for seq in range(6):
+            live.publish(seq, marker=b"held by a playlist")
+            assert live.until(seq)
+        held = [one for one in gc.get_objects() if isinstance(one, Segment) and b"held by" in b"".join(one.frames)]
+        assert sorted(segment.seq for segment in held) == [4, 5]
+
+
+def test_what_only_storage_keeps_is_a_gap(tmp_path: Path) -> None:
+    """A packager that the window has overtaken goes on with what the window has."""
+    with local_server(data_dir=tmp_path, window_segments=1) as server, server.client() as target:
+        live = Live(target.channel())
+        live.publish(0)
+        live.playlist()
+        packager = server.plane.packagers.of(server.plane.registry.channels[live.channel.name])
+        later: list[Callable[[], None]] = []
+        server.inside(lambda: setattr(packager, "_defer", later.append))
+        for seq in (1, 2, 3):
+            live.publish(seq)
+        eventually(lambda: server.archive is not None and server.archive.segments >= 3)
+
+        def resume() -> None:
+            setattr(packager, "_defer", server.loop.call_soon)
+            for function in later:
+                function()
+
+        server.inside(resume)
+        assert seqs(live.until(3)) == ["~", "~", "~", "3"]
+
+
+def test_the_times_of_mpeg_ts_begin_anew(channel: Channel) -> None:
+    """Their clock has 33 bits; between segments that is no jump, and no discontinuity."""
+    live = Live(channel)
+    for seq in range(3):
+        live.publish(seq, units.WRAP_S - 2 + seq)
+    found = live.playlist()
+    assert seqs(found) == ["0", "1", "2"]
+    assert [segment.duration for segment in found.whole] == pytest.approx([1.0] * 3)
+
+
+def test_a_fragment_that_was_cut_off_is_left_out(channel: Channel) -> None:
+    """Its beginning would spoil the next segment; a segment that has nothing else is a gap."""
+    live = Live(channel, "video/mp4")
+    live.publish(0)
+    live.playlist()
+    pictures = mp4_pictures(1.0, 25)
+    for seq, broken in ((1, b"".join(pictures)[:-2]), (2, mp4_pictures(2.0, 1)[0][:-2])):
+        channel.post(seq, broken, {"Content-Type": "video/mp4"}).expect(200)
+    live.publish(3, 3.0)
+    found = live.until(3)
+    assert seqs(found) == ["0", "1", "~", "|", "3"]
+    assert found.whole[1].duration == pytest.approx(0.96)
+    assert live.media(found.whole[1].uri) == body(b"".join(pictures[:-1]), live.media(found.whole[1].map))
+    assert live.media(found.whole[1].parts[-1].uri).endswith(pictures[-2])
 
 
 def test_what_leaves_the_window_leaves_the_playlist() -> None:
