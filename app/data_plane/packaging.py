@@ -61,6 +61,9 @@ JUMP_S: Final = 0.5
 MAX_PARTS: Final = 256
 """A segment of so many parts is named without them, when it has ended."""
 
+TOLERANCE_S: Final = 1e-3
+"""A part that is longer than the part target by more than this is none, and its segment is named without parts."""
+
 MAX_GAPS: Final = 16
 """A hole of more segments is told as so many gaps."""
 
@@ -227,6 +230,7 @@ class Packager:
         self._scheduled = False
         self._scan: Scanner | None = None
         self._cutter: Cutter | None = None
+        self._uncut = False
         self._first = b""
         self._fed = 0
         self._missed = 0
@@ -319,6 +323,7 @@ class Packager:
         """Follow another segment, or none."""
         self._missed += missed
         self._scan = self._cutter = None
+        self._uncut = False
         self._first, self._fed = b"", 0
         if not isinstance(found, Serve | Wait):
             self.ended = True
@@ -392,12 +397,15 @@ class Packager:
         if entry is None or entry.seq != segment.seq:
             entry = self._begin(segment, scan)
             self._changed()
-        if self.part_s and len(entry.parts) < MAX_PARTS:
+        if self.part_s and len(entry.parts) < MAX_PARTS and not self._uncut:
             self._cutter = self._cutter or Cutter(self.part_s)
             ended = segment.closed and self._fed == len(segment.frames)
             size = scan.finish(segment.size) if ended else None
-            if found := list(islice(self._cutter.cut(scan, size), MAX_PARTS - len(entry.parts))):
-                entry.parts += found
+            for part in islice(self._cutter.cut(scan, size), MAX_PARTS - len(entry.parts)):
+                if part.duration > self.part_s + TOLERANCE_S:
+                    self._uncut = True
+                    break
+                entry.parts.append(part)
                 self._changed()
 
     def _begin(self, segment: Segment, scan: Scanner) -> Entry:
@@ -456,7 +464,7 @@ class Packager:
             return
         lengths = [duration_of(units, place) for place in range(len(units))]
         entry.duration = sum(lengths)
-        if len(entry.parts) == MAX_PARTS:  # there would be more
+        if len(entry.parts) == MAX_PARTS or self._uncut:  # there would be more
             entry.parts = []
         self._expected = units[-1].time + lengths[-1]
         self._breaks = segment.state is not COMPLETE

@@ -12,7 +12,7 @@ import pytest
 from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, later
 from tests.support.hls import Part, Playlist, Watcher, read
 from tests.support.local import LocalServer, local_server
-from tests.support.media import mp4_pictures, ts_pictures
+from tests.support.media import init_segment, mp4_pictures, ts_pictures
 from tests.support.waiting import eventually
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.data_plane import handler, packaging, units
@@ -420,6 +420,19 @@ def test_a_segment_of_too_many_parts_has_none(channel: Channel, monkeypatch: pyt
     channel.post(2, b"".join(ts_pictures(2.0, 50)), {"Content-Type": "video/mp2t"}).expect(200)
     found = live.until(2).whole
     assert [(segment.duration, len(segment.parts)) for segment in found[1:]] == [(1.0, 3), (2.0, 0)]
+
+
+def test_a_segment_with_too_long_a_part_has_none(live: Live) -> None:
+    """The part target stays: another publisher may have longer fragments, and a camera may stand still."""
+    live.publish(0)
+    live.playlist()
+    pictures = [*live.pictures(1.0, 19), *live.pictures(1.76, 1, 0.84), *live.pictures(2.6, 10)]
+    data = pictures[0] + b"".join(pictures[1:]).replace(init_segment(), b"")
+    live.channel.post(1, data, {"Content-Type": live.content_type}).expect(200)
+    live.publish(2, 3.0)
+    found = live.until(2)
+    assert found.part_target == 0.36
+    assert [bool(segment.parts) for segment in found.whole[1:]] == [False, True]
 
 
 def test_media_of_one_piece_have_no_parts(channel: Channel) -> None:
