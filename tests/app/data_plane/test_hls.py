@@ -405,9 +405,32 @@ def test_a_longer_segment_raises_the_target(channel: Channel) -> None:
     """It is half as long again as the first ones, which is enough for most; and right in any case."""
     live = Live(channel)
     live.publish(0)
-    assert live.playlist().target == 2
+    first = live.playlist()
+    assert first.target == 2
     channel.post(1, b"".join(ts_pictures(1.0, 100))).expect(200)
-    assert read(channel.get("index.m3u8" + live.next_query()).body.decode()).target == 4
+    assert read(channel.get(f"index.m3u8?_HLS_msn={first.whole[-1].msn + 1}").body.decode()).target == 4
+
+
+def test_one_turn_looks_at_few_bytes(channel: Channel, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large the pieces are in which media arrive: nobody else waits for long."""
+    monkeypatch.setattr(packaging, "RUN_BYTES", 1000)
+    live = Live(channel)
+    live.publish(0)
+    live.playlist()
+    packager = server.plane.packagers.of(server.plane.registry.channels[channel.name])
+    turns: list[Callable[[], None]] = []
+    server.inside(lambda: setattr(packager, "_defer", turns.append))
+    data = b"".join(ts_pictures(1.0, 25)) * 20
+    channel.post(1, data).expect(200)
+
+    def resume() -> int:
+        done = 0
+        while turns:
+            turns.pop(0)()
+            done += 1
+        return done
+
+    assert server.inside(resume) >= len(data) / packaging.RUN_BYTES
 
 
 def test_a_segment_of_too_many_parts_has_none(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
