@@ -356,7 +356,7 @@ def test_what_only_storage_keeps_is_a_gap(tmp_path: Path) -> None:
         eventually(lambda: server.archive is not None and server.archive.segments >= 3)
 
         def resume() -> None:
-            setattr(packager, "_defer", server.loop.call_soon)
+            packager._defer = server.loop.call_soon
             for function in later:
                 function()
 
