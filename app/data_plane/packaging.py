@@ -7,7 +7,8 @@ in the channel's window. It is forgotten when nobody has asked for :data:`IDLE_S
 Rules kept here (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
 
 - Media sequence numbers never go backwards, over epochs and restarts of the server: a packager begins at the number of
-  seconds since 1970, or behind what the name had before if that is more. Discontinuity sequence numbers go on over
+  eighths of a second since 2026, or behind what the name had before if that is more. Segments are longer than that, and
+  a server takes longer to start than the number of the backlog lasts. Discontinuity sequence numbers go on over
   epochs; they begin at 1, since players count up to them.
 - A part ends at the last unit with which it is no longer than the part target. Only the last one of a segment may be
   short.
@@ -54,6 +55,11 @@ the live edge."""
 
 MAX_PART_S: Final = 1.0
 """Where a unit is longer than this there are no parts."""
+
+COUNTED_FROM_US: Final = 1_767_225_600_000_000
+COUNTED_US: Final = 125_000
+"""A packager begins to count at the number of these intervals since this time. It has 31 bits until 2034; some players
+have no more."""
 
 JUMP_S: Final = 0.5
 """Media that begin this much earlier or later than they should do not follow those before."""
@@ -596,7 +602,7 @@ class Packagers:
                 channel,
                 self._registry,
                 f"{self._registry.instance[:8]}.{channel.epoch}".removeprefix("."),
-                msn=max(msn, self._wall_us() // 1_000_000),
+                msn=max(msn, (self._wall_us() - COUNTED_FROM_US) // COUNTED_US),
                 discontinuities=discontinuities + 1,
                 wall_us=self._wall_us,
                 clock=self._clock,

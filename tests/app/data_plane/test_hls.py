@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,21 @@ def test_numbers_go_on_in_another_epoch(live: Live) -> None:
     assert after.discontinuity > ended.discontinuity
     live.channel.get(ended.whole[0].uri).expect(404)
     assert live.media(after.whole[0].uri)
+
+
+def test_numbers_go_on_when_the_server_is_restarted() -> None:
+    """Even within a second, although the first playlist begins with segments of the past."""
+    last = 0
+    for second in (1_800_000_000, 1_800_000_001):
+        with local_server() as server, server.client() as target:
+            server.inside(partial(setattr, server.plane.packagers, "_wall_us", partial(int, second * 1_000_000)))
+            live = Live(target.channel())
+            for seq in range(6):
+                live.publish(seq)
+            found = live.playlist()
+            assert found.msn > last
+            last = found.whole[-1].msn
+            assert last < 1 << 31
 
 
 def test_a_playlist_waits_for_the_first_segment(live: Live) -> None:
