@@ -360,8 +360,8 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
         if (init := found.inits.get(media.init)) is not None:
             caching = media_caching(private=connection.plane.authorizer is not None)
             return Reply(Status.OK, Reason.COMPLETE, body=init, content_type=MP4, caching=caching)
-        if media.seq is not None and (entry := found.find(media.seq)) is not None and entry.segment is not None:
-            channel, segment = found.channel, entry.segment
+        if media.seq is not None and (there := found.find(media.seq)) is not None:
+            channel, (entry, segment) = found.channel, there
             if media.part is None and entry.duration is not None:
                 return MediaReader(connection, request, channel, segment, entry.start, entry.size, media.extension)
             if media.part is not None and media.part < len(entry.parts):

@@ -7,7 +7,8 @@ in the channel's window. It is forgotten when nobody has asked for :data:`IDLE_S
 Rules kept here (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
 
 - Media sequence numbers never go backwards, over epochs and restarts of the server: a packager begins at the number of
-  seconds since 1970, or behind what the name had before if that is more. Discontinuity sequence numbers go on over
+  eighths of a second since 2026, or behind what the name had before if that is more. Segments are longer than that, and
+  a server takes longer to start than the number of the backlog lasts. Discontinuity sequence numbers go on over
   epochs; they begin at 1, since players count up to them.
 - A part ends at the last unit with which it is no longer than the part target. Only the last one of a segment may be
   short.
@@ -24,13 +25,13 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment, decode_frame
-from tricklecast.app.data_plane.units import Scanner, Unit, duration_of, scanner
+from tricklecast.app.data_plane.units import WRAP_S, Scanner, Unit, duration_of, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
 
@@ -55,11 +56,19 @@ the live edge."""
 MAX_PART_S: Final = 1.0
 """Where a unit is longer than this there are no parts."""
 
+COUNTED_FROM_US: Final = 1_767_225_600_000_000
+COUNTED_US: Final = 125_000
+"""A packager begins to count at the number of these intervals since this time. It has 31 bits until 2034; some players
+have no more."""
+
 JUMP_S: Final = 0.5
 """Media that begin this much earlier or later than they should do not follow those before."""
 
 MAX_PARTS: Final = 256
 """A segment of so many parts is named without them, when it has ended."""
+
+TOLERANCE_S: Final = 1e-3
+"""A part that is longer than the part target by more than this is none, and its segment is named without parts."""
 
 MAX_GAPS: Final = 16
 """A hole of more segments is told as so many gaps."""
@@ -67,8 +76,8 @@ MAX_GAPS: Final = 16
 HEAD_BYTES: Final = 64 << 10
 """At most so many bytes of a segment are kept until its first unit is found: the time of capture stands among them."""
 
-RUN_BYTES: Final = 128 << 10
-"""So many bytes are looked at in one turn of the event loop: less than a millisecond, or 30 if they are nothing but the
+RUN_BYTES: Final = 16 << 10
+"""So many bytes are looked at in one turn of the event loop: a tenth of a millisecond, or 7 if they are nothing but the
 smallest boxes."""
 
 WAKE_BATCH: Final = 64
@@ -105,8 +114,7 @@ class Entry:
     """A media segment of the playlist.
 
     Attributes:
-        msn: its media sequence number. seq: of the channel's segment.
-        segment: that segment; ``None`` for one that never was.
+        msn: its media sequence number. seq: of the channel's segment, whose bytes only the channel's window holds.
         start: where its media begin, behind an init segment; size: where they end, when it has ended.
         duration: in seconds; ``None`` while it is being written.
         parts: those that are whole. gap: it cannot be had. discontinuity: it does not follow the one before.
@@ -115,15 +123,14 @@ class Entry:
     """
 
     __slots__ = (
-        "at_us", "discontinuity", "duration", "gap", "init", "msn", "parts", "segment", "seq", "size", "start",
+        "at_us", "discontinuity", "duration", "gap", "init", "msn", "parts", "seq", "size", "start",
     )  # fmt: skip
 
-    def __init__(self, msn: int, seq: int, segment: Segment | None) -> None:
-        self.msn, self.seq, self.segment = msn, seq, segment
+    def __init__(self, msn: int, seq: int, *, gap: bool) -> None:
+        self.msn, self.seq, self.gap = msn, seq, gap
         self.start = self.size = self.at_us = 0
         self.duration: float | None = None
         self.parts: list[Part] = []
-        self.gap = segment is None
         self.discontinuity = False
         self.init = ""
 
@@ -184,7 +191,8 @@ class Packager:
 
     Attributes:
         channel, name: see above.
-        entries: the media segments that the playlist names; the last one may be open.
+        entries: the media segments that the playlist names; the last one may be open. parts_from: the number of the
+            first one of which it names the parts.
         discontinuities: discontinuities before the first of them.
         target_s, part_s: the target duration, in whole seconds, and that of parts; 0: not known yet, or no parts.
         unsuited: the channel's media are nothing for HLS. ended: nothing more will come.
@@ -208,6 +216,8 @@ class Packager:
     ) -> None:
         self.channel, self.name = channel, name
         self.entries: deque[Entry] = deque()
+        self.parts_from = 0
+        self._left: deque[Entry] = deque(maxlen=MAX_LISTED)
         self.discontinuities = discontinuities
         self.target_s = 0
         self.part_s = 0.0
@@ -226,8 +236,10 @@ class Packager:
         self._scheduled = False
         self._scan: Scanner | None = None
         self._cutter: Cutter | None = None
+        self._uncut = False
         self._first = b""
         self._fed = 0
+        self._new = bytearray()
         self._missed = 0
         self._expected: float | None = None
         self._breaks = False
@@ -266,9 +278,13 @@ class Packager:
                 return entry.duration is not None and (not part or not self.part_s or self.has(msn + 1, 0))
         return msn < self._next_msn
 
-    def find(self, seq: int) -> Entry | None:
-        """The entry of a segment, if it can be had."""
-        return next((entry for entry in self.entries if entry.seq == seq and not entry.gap), None)
+    def find(self, seq: int) -> tuple[Entry, Segment] | None:
+        """A segment that can be had, and its entry, which may have left the playlist already (6.2.2)."""
+        segment = self.channel.segments.get(seq)
+        if segment is None:
+            return None
+        entries = chain(reversed(self.entries), self._left)
+        return next(((entry, segment) for entry in entries if entry.seq == seq and not entry.gap), None)
 
     def close(self) -> None:
         """Forget the channel; requests that wait are called for the last time."""
@@ -291,7 +307,15 @@ class Packager:
 
     # Mechanics.
 
-    def _first_segment(self) -> tuple[Serve | Wait | None, int]:
+    def _next_segment(self, seq: int) -> tuple[object, int]:
+        """The next one in the window, or the one to come, and how many there are between; what only storage keeps is
+        old."""
+        segments, following = self.channel.segments, seq + 1
+        if following not in segments:
+            following = min((at for at in segments if at > seq), default=self.channel.next_seq)
+        return self.channel.resolve(following), following - seq - 1
+
+    def _first_segment(self) -> tuple[object, int]:
         """Where the first playlist begins."""
         start, size, number = self.channel.next_seq, 0, 0
         for seq in sorted(self.channel.segments, reverse=True):
@@ -300,14 +324,15 @@ class Packager:
                 break
             if segment.size:
                 start, size, number = seq, size + segment.size, number + segment.closed
-        found = self.channel.resolve(start)
-        return (found if isinstance(found, Serve | Wait) else None), 0
+        return self.channel.resolve(start), 0
 
     def _go_to(self, found: object, missed: int) -> None:
         """Follow another segment, or none."""
         self._missed += missed
         self._scan = self._cutter = None
+        self._uncut = False
         self._first, self._fed = b"", 0
+        self._new.clear()
         if not isinstance(found, Serve | Wait):
             self.ended = True
             self._settle()
@@ -334,7 +359,7 @@ class Packager:
             return
         if self._attached:
             self._look(segment)
-            if self._fed < len(segment.frames):
+            if not self._has_seen_all_of(segment):
                 self.wake()
                 return
             if not segment.closed:
@@ -343,17 +368,15 @@ class Packager:
             self._detach()
         else:
             self._lose(segment)
-        self._go_to(*self.channel.after(segment.seq))
+        self._go_to(*self._next_segment(segment.seq))
 
     def _look(self, segment: Segment) -> None:
-        """Scan the frames that are new, as many as one turn allows."""
-        chunks, size = [], 0
-        while self._fed < len(segment.frames) and size < RUN_BYTES:
-            frame = segment.frames[self._fed]
+        """Scan what is new, as much as one turn allows."""
+        while self._fed < len(segment.frames) and len(self._new) < RUN_BYTES:
+            self._new += b"".join(decode_frame(segment.frames[self._fed]))
             self._fed += 1
-            size += len(frame)
-            chunks += decode_frame(frame)
-        data = b"".join(chunks)
+        data = bytes(self._new[:RUN_BYTES])
+        del self._new[:RUN_BYTES]
         if self._scan is None:
             self._first += data
             if len(self._first) < SNIFF_BYTES and not segment.closed:
@@ -374,17 +397,25 @@ class Packager:
         if self._scan.units:
             self._cut(segment, self._scan)
 
+    def _has_seen_all_of(self, segment: Segment) -> bool:
+        """Whether all that has arrived so far was scanned."""
+        return not self._new and self._fed == len(segment.frames)
+
     def _cut(self, segment: Segment, scan: Scanner) -> None:
         """Begin the entry of a segment, and add the parts that are whole."""
         entry = self.entries[-1] if self.entries else None
-        if entry is None or entry.segment is not segment:
+        if entry is None or entry.seq != segment.seq:
             entry = self._begin(segment, scan)
             self._changed()
-        if self.part_s and len(entry.parts) < MAX_PARTS:
+        if self.part_s and len(entry.parts) < MAX_PARTS and not self._uncut:
             self._cutter = self._cutter or Cutter(self.part_s)
-            size = segment.size if segment.closed and self._fed == len(segment.frames) else None
-            if found := list(islice(self._cutter.cut(scan, size), MAX_PARTS - len(entry.parts))):
-                entry.parts += found
+            ended = segment.closed and self._has_seen_all_of(segment)
+            size = scan.finish(segment.size) if ended else None
+            for part in islice(self._cutter.cut(scan, size), MAX_PARTS - len(entry.parts)):
+                if part.duration > self.part_s + TOLERANCE_S:
+                    self._uncut = True
+                    break
+                entry.parts.append(part)
                 self._changed()
 
     def _begin(self, segment: Segment, scan: Scanner) -> Entry:
@@ -394,6 +425,8 @@ class Packager:
         init = self._keep_init(scan.init)
         discontinuity |= bool(self.entries) and init != self.entries[-1].init
         hole = 0.0 if self._expected is None else time - self._expected
+        if self.container is Container.MPEGTS:
+            hole = (hole + WRAP_S / 2) % WRAP_S - WRAP_S / 2
         if self._expected is not None:
             number = min(self._missed, MAX_GAPS)
             if number and hole > 0.0 and (not self.target_s or hole / number <= self.target_s):
@@ -404,7 +437,7 @@ class Packager:
             else:
                 discontinuity |= abs(hole) > JUMP_S
         self._missed, self._breaks = 0, False
-        entry = self._add(segment.seq, segment)
+        entry = self._add(segment.seq)
         entry.discontinuity = discontinuity and len(self.entries) > 1
         entry.init, entry.start = init, scan.start
         captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(self._first)
@@ -428,30 +461,33 @@ class Packager:
         """All of a closed segment is looked at."""
         entry = self.entries[-1] if self.entries else None
         scan, self._scan = self._scan, None
-        if scan is None or entry is None or entry.segment is not segment:
+        if scan is None or entry is None or entry.seq != segment.seq:
             if scan is not None and scan.start:
                 self._init = scan.init  # it has nothing else
             else:
                 self._miss(segment)
             return
+        entry.size = scan.finish(segment.size)
         units = scan.units
+        if not units:
+            self._lose(segment)
+            return
         lengths = [duration_of(units, place) for place in range(len(units))]
         entry.duration = sum(lengths)
-        entry.size = segment.size
-        if len(entry.parts) == MAX_PARTS:  # there would be more
+        if len(entry.parts) == MAX_PARTS or self._uncut:  # there would be more
             entry.parts = []
         self._expected = units[-1].time + lengths[-1]
         self._breaks = segment.state is not COMPLETE
         if self.target_s:
-            self.target_s = max(self.target_s, round(entry.duration))
+            self.target_s = max(self.target_s, math.floor(entry.duration + 0.5))
         self._unit_s = max(self._unit_s, *lengths)
         self._trim()
         self._changed()
 
     def _lose(self, segment: Segment) -> None:
-        """The segment was evicted before all of it was looked at."""
+        """The segment was evicted before all of it was looked at, or broke off in its first fragment."""
         entry = self.entries[-1] if self.entries else None
-        if entry is not None and entry.segment is segment:
+        if entry is not None and entry.seq == segment.seq:
             entry.gap, entry.duration, entry.parts = True, self._usual(), []
             self._changed()
         else:
@@ -483,12 +519,12 @@ class Packager:
     def _add_gaps(self, seq: int, number: int, duration: float) -> None:
         """Name the segments before this one as gaps."""
         for place in range(number):
-            entry = self._add(seq - number + place, None)
+            entry = self._add(seq - number + place, gap=True)
             entry.duration = duration
             entry.init = self.entries[-2].init if len(self.entries) > 1 else ""
 
-    def _add(self, seq: int, segment: Segment | None) -> Entry:
-        entry = Entry(self._next_msn, seq, segment)
+    def _add(self, seq: int, *, gap: bool = False) -> Entry:
+        entry = Entry(self._next_msn, seq, gap=gap)
         self._next_msn += 1
         self.entries.append(entry)
         return entry
@@ -497,8 +533,8 @@ class Packager:
         """Let go of the first entries, as soon as enough others are there; those that have left the window are gaps."""
         entries = self.entries
         for entry in entries:
-            if entry.segment is not None and not entry.gap and entry.duration is not None:
-                entry.gap = self.channel.segments.get(entry.seq) is not entry.segment
+            if entry.duration is not None:
+                entry.gap |= entry.seq not in self.channel.segments
         rest = sum(entry.duration or 0.0 for entry in entries)
         while len(entries) > 1 and self.target_s:
             rest -= entries[0].duration or 0.0
@@ -507,10 +543,13 @@ class Packager:
                 break
             gone = entries.popleft()
             self.discontinuities += gone.discontinuity
+            gone.parts = []
+            self._left.append(gone)
         since = 0.0
         for entry in reversed(entries):
             if since > KEPT * self.target_s:
-                entry.parts = []
+                break
+            self.parts_from = entry.msn
             since += entry.duration or 0.0
 
     def _changed(self) -> None:
@@ -563,7 +602,7 @@ class Packagers:
                 channel,
                 self._registry,
                 f"{self._registry.instance[:8]}.{channel.epoch}".removeprefix("."),
-                msn=max(msn, self._wall_us() // 1_000_000),
+                msn=max(msn, (self._wall_us() - COUNTED_FROM_US) // COUNTED_US),
                 discontinuities=discontinuities + 1,
                 wall_us=self._wall_us,
                 clock=self._clock,

@@ -60,7 +60,7 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
             yield f"#EXT-X-PROGRAM-DATE-TIME:{_date(entry.at_us)}"
         if entry.gap:
             yield "#EXT-X-GAP"
-        if packager.part_s and not entry.gap:
+        if packager.part_s and not entry.gap and entry.msn >= packager.parts_from:
             for number, part in enumerate(entry.parts):
                 independent = ",INDEPENDENT=YES" if part.independent else ""
                 uri = _uri(packager, entry.seq, number, query)

@@ -45,6 +45,9 @@ MAX_RUNS: Final = 256
 
 _TIME_BITS: Final = 33
 _CLOCK_HZ: Final = 90_000
+WRAP_S: Final = (1 << _TIME_BITS) / _CLOCK_HZ
+"""After so long the times of MPEG-TS begin anew."""
+
 _RANDOM_ACCESS: Final = 0x40
 _VIDEO_TYPES: Final = frozenset({0x01, 0x02, 0x10, 0x1B, 0x20, 0x21, 0x24, 0x25, 0x33, 0x42, 0xD1, 0xEA})
 """Stream types of video (section 2.4.4.9, table 2-34)."""
@@ -100,6 +103,9 @@ class Scanner(Protocol):
     def feed(self, data: bytes) -> None:
         """The next bytes of the segment."""
 
+    def finish(self, size: int) -> int:
+        """There are no more: the segment has so many. Returns where those end that a decoder can use."""
+
 
 def scanner(container: Container, init: bytes) -> Scanner | None:
     """A scanner of a segment; ``None`` if there is none for this container.
@@ -152,6 +158,13 @@ class TsScanner:
                     self._take(TsPacket(packet.data, self._at + packet.start))
         self._rest = data[size:]
         self._at += size
+
+    def finish(self, size: int) -> int:
+        """All of them; the last packet of audio is often a short one, and lasts as long as it has bytes."""
+        before, last = self.units[-2:] if len(self.units) > 1 else (None, None)
+        if before and last and before.duration and self._kind not in _VIDEO_TYPES:
+            last.duration = before.duration * min(1.0, (size - last.at) / (last.at - before.at))
+        return size
 
     def _take(self, packet: TsPacket) -> None:
         pid = packet.pid
@@ -229,6 +242,7 @@ class Mp4Scanner:
         self._rest = bytearray()
         self._at = 0
         self._skip = 0
+        self._endless = False
         self._front: int | None = None
         self._head = b""
         self._read_init(init)
@@ -249,7 +263,7 @@ class Mp4Scanner:
                     return
                 size = number(rest, 8, 8)
             elif size == 0:  # up to the end of the segment, wherever that is
-                size = 1 << 62
+                size, self._endless = 1 << 62, True
             if kind == b"mdat" or size > MAX_BOX or size < 8:
                 passed = min(max(size, 8), len(rest))
                 self._skip = max(size, 8) - passed
@@ -263,6 +277,14 @@ class Mp4Scanner:
             self._take(kind, bytes(rest[:size]))
             self._at += size
             del rest[:size]
+
+    def finish(self, size: int) -> int:
+        """Whole boxes. Behind a part of one, a decoder would take the next segment for the rest of it."""
+        if self._endless or not (self._skip or self._rest):
+            self.whole = size
+        while self.units and self.units[-1].at >= self.whole:
+            del self.units[-1]
+        return self.whole
 
     def _take(self, kind: bytes, box: bytes) -> None:
         if kind == b"ftyp":

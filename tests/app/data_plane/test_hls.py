@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, later
-from tests.support.hls import Playlist, Watcher, read
+from tests.support.hls import Part, Playlist, Watcher, read
 from tests.support.local import LocalServer, local_server
-from tests.support.media import mp4_pictures, ts_pictures
+from tests.support.media import init_segment, mp4_pictures, ts_pictures
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane import handler, packaging
+from tricklecast.app.core.segment import Segment
+from tricklecast.app.data_plane import handler, packaging, units
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
 
@@ -194,6 +198,21 @@ def test_numbers_go_on_in_another_epoch(live: Live) -> None:
     assert live.media(after.whole[0].uri)
 
 
+def test_numbers_go_on_when_the_server_is_restarted() -> None:
+    """Even within a second, although the first playlist begins with segments of the past."""
+    last = 0
+    for second in (1_800_000_000, 1_800_000_001):
+        with local_server() as server, server.client() as target:
+            server.inside(partial(setattr, server.plane.packagers, "_wall_us", partial(int, second * 1_000_000)))
+            live = Live(target.channel())
+            for seq in range(6):
+                live.publish(seq)
+            found = live.playlist()
+            assert found.msn > last
+            last = found.whole[-1].msn
+            assert last < 1 << 31
+
+
 def test_a_playlist_waits_for_the_first_segment(live: Live) -> None:
     """As soon as that has ended the target duration is known."""
     live.channel.create(live.content_type)
@@ -313,6 +332,80 @@ def test_a_playlist_moves_on(channel: Channel) -> None:
     assert [bool(segment.parts) for segment in last.whole] == [False] * 6 + [True] * 6
 
 
+def test_media_can_be_had_after_they_left_the_playlist(channel: Channel) -> None:
+    """By a player that is late: whole segments as long as the window has them, and parts as long as those are named."""
+    live, parts = Live(channel), list[Part]()
+    data = [live.publish(seq) for seq in range(3)]
+    first = live.playlist()
+    for seq in range(3, 15):
+        data.append(live.publish(seq))
+        last = live.until(seq)
+        parts = last.whole[-1].parts if seq == 3 else parts
+    assert seqs(last)[0] == "3"
+    assert not last.whole[0].parts
+    assert live.media(first.whole[0].uri) == data[0]
+    assert b"".join(live.media(part.uri) for part in parts) == data[3]
+
+
+def test_a_playlist_holds_no_media() -> None:
+    """The memory of a segment that has left the window is free, even if the playlist still names it."""
+    with local_server(window_segments=2) as server, server.client() as target:
+        live = Live(target.channel(), "video/mp4")
+        for seq in range(6):
+            live.publish(seq, marker=b"held by a playlist")
+            assert live.until(seq)
+        held = [one for one in gc.get_objects() if isinstance(one, Segment) and b"held by" in b"".join(one.frames)]
+        assert sorted(segment.seq for segment in held) == [4, 5]
+
+
+def test_what_only_storage_keeps_is_a_gap(tmp_path: Path) -> None:
+    """A packager that the window has overtaken goes on with what the window has."""
+    with local_server(data_dir=tmp_path, window_segments=1) as server, server.client() as target:
+        live = Live(target.channel())
+        live.publish(0)
+        live.playlist()
+        packager = server.plane.packagers.of(server.plane.registry.channels[live.channel.name])
+        later: list[Callable[[], None]] = []
+        server.inside(lambda: setattr(packager, "_defer", later.append))
+        for seq in (1, 2, 3):
+            live.publish(seq)
+        eventually(lambda: server.archive is not None and server.archive.segments >= 3)
+
+        def resume() -> None:
+            packager._defer = server.loop.call_soon
+            for function in later:
+                function()
+
+        server.inside(resume)
+        assert seqs(live.until(3)) == ["~", "~", "~", "3"]
+
+
+def test_the_times_of_mpeg_ts_begin_anew(channel: Channel) -> None:
+    """Their clock has 33 bits; between segments that is no jump, and no discontinuity."""
+    live = Live(channel)
+    for seq in range(3):
+        live.publish(seq, units.WRAP_S - 2 + seq)
+    found = live.playlist()
+    assert seqs(found) == ["0", "1", "2"]
+    assert [segment.duration for segment in found.whole] == pytest.approx([1.0] * 3)
+
+
+def test_a_fragment_that_was_cut_off_is_left_out(channel: Channel) -> None:
+    """Its beginning would spoil the next segment; a segment that has nothing else is a gap."""
+    live = Live(channel, "video/mp4")
+    live.publish(0)
+    live.playlist()
+    pictures = mp4_pictures(1.0, 25)
+    for seq, broken in ((1, b"".join(pictures)[:-2]), (2, mp4_pictures(2.0, 1)[0][:-2])):
+        channel.post(seq, broken, {"Content-Type": "video/mp4"}).expect(200)
+    live.publish(3, 3.0)
+    found = live.until(3)
+    assert seqs(found) == ["0", "1", "~", "|", "3"]
+    assert found.whole[1].duration == pytest.approx(0.96)
+    assert live.media(found.whole[1].uri) == body(b"".join(pictures[:-1]), live.media(found.whole[1].map))
+    assert live.media(found.whole[1].parts[-1].uri).endswith(pictures[-2])
+
+
 def test_what_leaves_the_window_leaves_the_playlist() -> None:
     """What lasts three target durations stays, as gaps if need be."""
     with local_server(window_segments=2) as server, server.client() as target:
@@ -328,9 +421,32 @@ def test_a_longer_segment_raises_the_target(channel: Channel) -> None:
     """It is half as long again as the first ones, which is enough for most; and right in any case."""
     live = Live(channel)
     live.publish(0)
-    assert live.playlist().target == 2
+    first = live.playlist()
+    assert first.target == 2
     channel.post(1, b"".join(ts_pictures(1.0, 100))).expect(200)
-    assert read(channel.get("index.m3u8" + live.next_query()).body.decode()).target == 4
+    assert read(channel.get(f"index.m3u8?_HLS_msn={first.whole[-1].msn + 1}").body.decode()).target == 4
+
+
+def test_one_turn_looks_at_few_bytes(channel: Channel, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large the pieces are in which media arrive: nobody else waits for long."""
+    monkeypatch.setattr(packaging, "RUN_BYTES", 1000)
+    live = Live(channel)
+    live.publish(0)
+    live.playlist()
+    packager = server.plane.packagers.of(server.plane.registry.channels[channel.name])
+    turns: list[Callable[[], None]] = []
+    server.inside(lambda: setattr(packager, "_defer", turns.append))
+    data = b"".join(ts_pictures(1.0, 25)) * 20
+    channel.post(1, data).expect(200)
+
+    def resume() -> int:
+        done = 0
+        while turns:
+            turns.pop(0)()
+            done += 1
+        return done
+
+    assert server.inside(resume) >= len(data) / packaging.RUN_BYTES
 
 
 def test_a_segment_of_too_many_parts_has_none(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,6 +459,19 @@ def test_a_segment_of_too_many_parts_has_none(channel: Channel, monkeypatch: pyt
     channel.post(2, b"".join(ts_pictures(2.0, 50)), {"Content-Type": "video/mp2t"}).expect(200)
     found = live.until(2).whole
     assert [(segment.duration, len(segment.parts)) for segment in found[1:]] == [(1.0, 3), (2.0, 0)]
+
+
+def test_a_segment_with_too_long_a_part_has_none(live: Live) -> None:
+    """The part target stays: another publisher may have longer fragments, and a camera may stand still."""
+    live.publish(0)
+    live.playlist()
+    pictures = [*live.pictures(1.0, 19), *live.pictures(1.76, 1, 0.84), *live.pictures(2.6, 10)]
+    data = pictures[0] + b"".join(pictures[1:]).replace(init_segment(), b"")
+    live.channel.post(1, data, {"Content-Type": live.content_type}).expect(200)
+    live.publish(2, 3.0)
+    found = live.until(2)
+    assert found.part_target == 0.36
+    assert [bool(segment.parts) for segment in found.whole[1:]] == [False, True]
 
 
 def test_media_of_one_piece_have_no_parts(channel: Channel) -> None:

@@ -177,3 +177,32 @@ def test_a_large_size_is_a_large_box() -> None:
     found = scanned(Mp4Scanner(b""), data + media, [len(init_segment()) + len(moof) + 12])
     assert len(found.units) == 2
     assert found.units[1].at == len(init_segment() + moof + large)
+
+
+def test_a_fragment_that_is_cut_off_is_left_out() -> None:
+    """Whole boxes behind the last fragment stay; MPEG-TS is used up to its last byte."""
+    first, second = fragment(0), fragment(3600, media=bytes(90))
+    found = scanned(Mp4Scanner(init_segment()), first + second[:-50])
+    assert found.finish(len(first + second) - 50) == len(first)
+    assert [unit.at for unit in found.units] == [0]
+    for tail in (b"", box(b"mfra")):
+        found = scanned(Mp4Scanner(init_segment()), first + second + tail)
+        assert found.finish(len(first + second + tail)) == len(first + second + tail)
+        assert len(found.units) == 2
+    open_ended = fragment(0)[: -len(box(b"mdat", b"media"))] + struct.pack(">I4s", 0, b"mdat") + b"media"
+    found = scanned(Mp4Scanner(init_segment()), open_ended)
+    assert (found.finish(len(open_ended)), len(found.units)) == (len(open_ended), 1)
+    found = scanned(Mp4Scanner(init_segment()), second[:-50])
+    assert (found.finish(len(second) - 50), found.units) == (0, [])
+    found = scanned(TsScanner(), ts_pictures(0.0, 1)[0][:-100])
+    assert (found.finish(700), len(found.units)) == (700, 1)
+
+
+def test_the_last_packet_of_audio_lasts_as_long_as_it_has_bytes() -> None:
+    """A muxer packs as much sound as fits into each packet, and what is left into the last one of a segment."""
+    more = ts_packet(VIDEO_PID, b"x" * 100, start=False)
+    packets = [ts_packet(VIDEO_PID, pes(9000 * number)) + more * 9 for number in range(3)]
+    data = tables(0x0F) + b"".join(packets)[: -5 * len(more)]
+    found = scanned(TsScanner(), data)
+    assert found.finish(len(data)) == len(data)
+    assert [unit.duration for unit in found.units] == pytest.approx([0.1, 0.1, 0.05])
