@@ -44,7 +44,7 @@ from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.usage import Use, lagging
 from tricklecast.app.web.assets import takes_gzip
-from tricklecast.app.web.events import Events, Happened
+from tricklecast.app.web.events import ORDINARY, Events, Happened
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import AccessRecord, Reason
@@ -106,9 +106,6 @@ GZIP_HEADER: Final = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 """RFC 1952, section 2.3. The end of the stream has no checksum: that of its parts cannot be put together."""
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-
-_REFUSED_BY_LIMIT: Final = Reason.limit("")
-
 
 class Row:
     """What followers have been told of one channel, in one of its lives.
@@ -235,8 +232,9 @@ class Row:
         told = self.told[:FIGURES]
         found = map(self.channel.segments.get, range(max(0, self.seen - SHOWN), self.seen))
         for segment in (*(one for one in found if one is not None and one.closed), *self.channel.unclosed):
-            end = began if segment.closed_at is None else segment.closed_at
-            ms = int(1000 * abs(end - segment.opened_at)) if segment.opened_at else 0
+            opened_at, closed_at = segment.opened_at, segment.closed_at
+            since, until = (began, opened_at) if closed_at is None else (opened_at, closed_at)
+            ms = int(1000 * (until - since)) if opened_at else 0
             told += (segment.seq, _CODES[segment.state], segment.size, ms)
         return told
 
@@ -560,9 +558,9 @@ class Feed:
         bounds = plane.loop_lag.bounds
         uses = self._uses(self.followers)
         requests = refused = 0
-        for (_, _, reason), count in plane.exchanges.items():
+        for (_, status, reason), count in plane.exchanges.items():
             requests += count
-            if reason.startswith(_REFUSED_BY_LIMIT):
+            if (status or 0) >= 400 and reason not in ORDINARY:
                 refused += count
         return {
             "time": round(now + to_wall, 3),

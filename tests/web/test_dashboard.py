@@ -46,7 +46,7 @@ def create(server: LocalServer, *names: str) -> None:
 def test_it_follows_a_channel_from_its_beginning_to_its_end(server: LocalServer, tab: Watched) -> None:
     """Without channels it says what to do; then a channel is live, stalls, and goes."""
     page = tab.open(url(server))
-    expect(page.get_by_role("heading", name="No channels yet")).to_be_visible()
+    expect(page.get_by_role("heading", name="No channels")).to_be_visible()
     assert "tricklecast publish" in page.locator(".empty").inner_text()
     with server.client() as client:
         channel = client.channel("cam")
@@ -59,7 +59,7 @@ def test_it_follows_a_channel_from_its_beginning_to_its_end(server: LocalServer,
         upload.end()
         expect(line.get_by_role("img")).to_have_attribute("aria-label", re.compile("segment 0 · complete · 2.9 KiB"))
         client.ask("DELETE", "/trickle/cam")
-        expect(page.get_by_role("heading", name="No channels yet")).to_be_visible()
+        expect(page.get_by_role("heading", name="No channels")).to_be_visible()
         expect(page.locator(".events li").first).to_contain_text("cam ended: by request")
 
 
@@ -253,7 +253,12 @@ def test_with_tokens_it_shows_what_the_token_allows(tabs: Callable[..., Watched]
         page.get_by_role("button", name="Sign out").click()
         page.get_by_label("Access token").fill(token(trickle={"subscribe": ["*"]}))
         page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("alert")).to_contain_text("Your token does not allow this")
+        told = page.get_by_role("alert")
+        expect(told).to_contain_text("Your token lacks the right `manage`. Use another token")
+        told.get_by_role("button").click()
+        page.get_by_label("Access token").fill(token(trickle={"manage": ["hidden"]}))
+        page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+        expect(page.locator(".row:not([hidden]) .name")).to_have_text(["hidden"])
 
 
 def test_one_may_take_time_to_sign_in_and_may_refuse_to(tabs: Callable[..., Watched], tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ search.addEventListener("keydown", (event) => {
 const example = channelUrl("cam");
 const credentials = hasTokens ? "TRICKLECAST_TOKEN=… " : "";
 const empty = element("div", { className: "empty card", hidden: true },
-  element("h2", {}, "No channels yet"),
+  element("h2", {}, "No channels"),
   element("p", {}, "A channel appears here as soon as somebody publishes to it. Begin in this browser, or in a terminal:"),
   element("p", {}, element("a", { className: "button primary", href: "/publish" }, icon("play"), "Publish from this browser")),
   copyLine("Publish a test picture", `${credentials}tricklecast publish ${example} testsrc`),
@@ -79,14 +79,15 @@ function showStatus(now) {
   status.replaceChildren(element("i"), texts[now.state]);
   main.classList.toggle("stale", now.state === "lost" || now.state === "refused");
   lost.hidden = now.state !== "lost" && now.state !== "refused";
+  loading.hidden = model.frame > 0 || !lost.hidden;
   if (lost.hidden) return;
   const since = element("b", {});
   const wait = element("span", { className: "num" });
   const button = element("button", { type: "button" }, "Try now");
   button.addEventListener("click", async () => {
-    if (now.state !== "refused" || token() || (await signIn())) feed.hurry();
+    if (now.state !== "refused" || (await signIn())) feed.hurry();
   });
-  if (now.state === "refused" && !token()) button.textContent = "Sign in";
+  if (now.state === "refused") button.textContent = token() ? "Use another token" : "Sign in";
   const why = now.why ? `${now.why.charAt(0).toUpperCase()}${now.why.slice(1)}. ` : "";
   lost.replaceChildren(icon("warning"), element("span", {}, since, " ", why, wait), button);
   const tick = () => {

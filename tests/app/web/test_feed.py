@@ -87,6 +87,17 @@ def test_a_channel_from_its_first_byte_to_its_end() -> None:
     assert (ended[0][1], seen.row.quiet) == (DRAINING, True)
 
 
+def test_an_open_segment_may_have_begun_before_the_clock() -> None:
+    """A snapshot tells the same time of it as a frame: below 0, if it began before anybody followed."""
+    registry, _ = make_registry()
+    writer = grant(registry, "cam", 0, 10.0)
+    writer.channel.append(writer, (b"x",), 10.0)
+    row = Row(1, registry.channels["cam"])
+    told = row.look(15.0, math.inf, 0, 14.0)
+    assert told is not None
+    assert told[module.FIGURES :] == row.whole(14.0)[module.FIGURES :] == [0, OPEN, 1, -4000]
+
+
 def test_a_channel_stalls_while_its_open_segment_gets_nothing() -> None:
     """Also if the publisher has gone, whose return the segment waits for; with the next byte it is live again."""
     registry, _ = make_registry()
@@ -246,7 +257,7 @@ def test_refusals_and_holds_are_told_with_channel_and_client(target: Target, ser
 
 
 def test_every_refusal_is_told_with_its_limit() -> None:
-    """Of a limit of the server, of the memory for segments, of the API; whoever asked for what."""
+    """Of a limit of the server, of the memory for segments, of the API; whoever asked for what. All are counted."""
     with local_server(max_channels=2, max_total_bytes=70_000, max_segment_bytes=60_000) as server:
         with server.client() as target:
             target.channel("one").publish(0, b"x")
@@ -257,6 +268,7 @@ def test_every_refusal_is_told_with_its_limit() -> None:
             assert target.channel("two").upload(0, b"y" * 40_000).answer().status == 503
             target.ask("POST", "/trickle/one/9", body=b"z" * 60_001)
             target.ask("PUT", PATH)
+            assert Events(target).event()[1]["server"]["counters"]["refused"] == 4
         feed = _feed(server)
         server.inside(feed.events.seal)
         told = {(one.why, one.channel, one.client) for one in feed.events.after(0) if one.kind == "refused"}

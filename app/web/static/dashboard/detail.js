@@ -48,13 +48,13 @@ export class Detail {
       return [element("dt", {}, title), this.figures[name]];
     };
     this.watch = element("a", { className: "button primary" }, icon("play"), "Watch");
-    const end = element("button", { type: "button", className: "danger" }, "End channel");
-    end.addEventListener("click", () => this._end());
+    this.end = element("button", { type: "button", className: "danger" }, "End channel");
+    this.end.addEventListener("click", () => this._end());
     this.commands = element("div", { className: "commands" });
     this.missing = element("p", { className: "notice warn", hidden: true },
       "This channel is not on the server now. The panel fills as soon as it is.");
     this.body = element("div", { className: "detail-body" },
-      element("div", { className: "actions" }, this.watch, end),
+      element("div", { className: "actions" }, this.watch, this.end),
       element("section", { "aria-label": "Segments" },
         element("h3", {}, "Segments"), this.chart,
         element("div", { className: "picking" }, this.picking, this.closeSegment), this.legend.list),
@@ -125,9 +125,10 @@ export class Detail {
     this.state.hidden = false;
     this.state.className = `chip ${state}`;
     this.state.textContent = state;
+    this.end.hidden = state === "draining";
     const limits = model.server.limits_of_window;
     const publisher = channel.writing ? "writing" : channel.orphaned ? "gone, may come back"
-      : channel.preconnected ? "connected" : "not connected";
+      : channel.preconnected ? "connected" : channel.present ? "between two segments" : "not connected";
     this._set("publisher", `${channel.publisher ? plain(channel.publisher) : "unnamed"} · ${publisher}`);
     this._set("readers", count(channel.readers));
     this._set("lag", channel.lag ? bytes(channel.lag) : "none");

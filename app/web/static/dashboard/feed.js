@@ -94,9 +94,9 @@ export class Feed {
       });
       if (!response.ok || !response.body) {
         this._refused = response.status === 401 || response.status === 403;
-        // The user has not signed in: to try again is to ask again.
-        this._retryMs = response.status === 401 ? Infinity : 1000 * (Number(response.headers.get("Retry-After")) || 0);
-        return await problem(response);
+        // To try again needs another token: the user says when.
+        this._retryMs = this._refused ? Infinity : 1000 * (Number(response.headers.get("Retry-After")) || 0);
+        return response.status === 403 ? "your token lacks the right `manage`" : await problem(response);
       }
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";

@@ -271,7 +271,7 @@ export class List {
     set(row.publisher, channel.publisher ? plain(channel.publisher, 80) : "–");
     if (row.publisher.title !== channel.publisher) row.publisher.title = channel.publisher;
     if (row.name.title !== channel.name) row.name.title = channel.name;
-    row.publisher.classList.toggle("gone", !(channel.writing || channel.preconnected));
+    row.publisher.classList.toggle("gone", !channel.present);
     set(row.readers, count(channel.readers));
     set(row.lag, channel.lag ? bytes(channel.lag) : "–");
     set(row.rate, bitrate(channel.rateIn));

@@ -118,6 +118,11 @@ export class Channel {
     return (this.bits & ORPHANED) > 0;
   }
 
+  /** Whether a publisher is connected, or was a moment ago: one that sends whole segments comes and goes. */
+  get present() {
+    return this.writing || this.preconnected || STATES[this.state] === "live";
+  }
+
   /** How full its window is, 0 to 1, by the limit that is closest. @param {Server} server */
   fill(server) {
     const limits = server.limits_of_window;
