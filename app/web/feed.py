@@ -107,6 +107,7 @@ GZIP_HEADER: Final = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
+
 class Row:
     """What followers have been told of one channel, in one of its lives.
 
