@@ -172,7 +172,7 @@ def test_a_browser_without_mp4_publishes_webm(server: RunningServer, tab: Watche
     eventually(lambda: int(httpx.get(f"{server.base}/webm/next").text or 0) >= 3, what="three segments")
     segment = httpx.get(f"{server.base}/webm/1")
     assert segment.headers["content-type"] == "video/webm"
-    with av.open(io.BytesIO(segment.content)) as container:
+    with av.open(io.BytesIO(segment.content), "r") as container:
         pictures = [packet for packet in container.demux(video=0) if packet.size]
     assert pictures[0].is_keyframe
     assert [packet for packet in pictures[1:] if packet.is_keyframe] == []
@@ -337,7 +337,10 @@ def test_a_paused_player_stops_reading(server: RunningServer, tab: Watched, tmp_
     """It keeps some seconds of media, asks for no more, and goes on at the live edge."""
     tab.expected += ["470"]
     segments = cut(make_clip(tmp_path / "clip.mp4", seconds=44), length_s=4, format_="mp4")
-    post = lambda seq: httpx.post(f"{server.base}/paused/{seq}", content=segments[seq]).raise_for_status()  # noqa: E731
+
+    def post(seq: int) -> None:
+        httpx.post(f"{server.base}/paused/{seq}", content=segments[seq]).raise_for_status()
+
     post(0)
     page = tab.open(f"{server.url}/watch/paused")
     page.wait_for_function(BUFFERED, arg=3)

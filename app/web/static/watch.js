@@ -257,7 +257,7 @@ function update() {
   const now = performance.now();
   if (sink instanceof Messages) {
     const stopped = messages.paused ? "Paused. " : "";
-    byId("messages-state").textContent = trouble.title || `${stopped}${messages.count} messages`;
+    byId("messages-state").textContent = trouble.title || `${stopped}${messages.count} message${messages.count === 1 ? "" : "s"}`;
     return;
   }
   const isDry = player.readyState < 3 || player.ended;
