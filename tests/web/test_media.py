@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,15 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import av
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.publisher.media.clips import make_clip
+from tests.subscriber.check.segments import cut
 from tests.support.browser import Watched, barriers
 from tests.support.forked import forked
 from tests.support.server import RunningServer, serve
-from tests.support.waiting import WITHIN_S
+from tests.support.waiting import WITHIN_S, eventually
 
 SMALL = "testsrc:size=320x180,rate=20,gop=500ms"
 OTHER = "testsrc:size=160x90,rate=20,gop=500ms,audio=opus"
@@ -27,6 +30,49 @@ PLAYED = """least => {
     const frames = video.getVideoPlaybackQuality().totalVideoFrames;
     return video.currentTime >= least.seconds && frames >= least.frames && !video.paused;
 }"""
+BUFFERED = "least => video.buffered.length && video.buffered.end(video.buffered.length - 1) >= least"
+LUMPS = """async ({seconds, lump}) => {
+    // A media element, and its clock, whose media arrives in lumps; returns how often and where it stood still.
+    const page = document.querySelector('script[type=module]').src;
+    const { LiveEdge } = await import(page.replace('watch.js', 'media/live.js'));
+    let nowMs = 1000, end = 0, tick = () => {}, waiting = false;
+    const stood = [];
+    performance.now = () => nowMs;
+    window.setInterval = (run) => (tick = run, 0);
+    const fake = new (class extends EventTarget {
+        currentTime = 0; playbackRate = 1; paused = false; seeking = false; ended = false;
+        async play() {}
+        get readyState() { return end - this.currentTime > 0.001 ? 4 : 2; }
+        get buffered() { return { length: end > 0 ? 1 : 0, start: () => 0, end: () => end }; }
+    })();
+    const edge = new LiveEdge(fake);
+    for (; nowMs < seconds * 1000; nowMs += 100) {
+        if (nowMs % (lump * 1000) === 0) end += lump;
+        fake.currentTime = Math.min(end, fake.currentTime + 0.1 * fake.playbackRate);
+        const dry = end > 0 && fake.readyState < 3;
+        if (dry !== waiting) fake.dispatchEvent(new Event(dry ? 'waiting' : 'playing'));
+        waiting = dry;
+        if (dry) stood.push(nowMs / 1000);
+        tick();
+    }
+    return { stood: stood.filter((at) => at > seconds / 2).length, behind: end - fake.currentTime, jumps: edge.jumps };
+}"""
+NO_AUTOPLAY = """
+let touched = false;
+addEventListener('pointerdown', () => { touched = true; }, true);
+const play = HTMLMediaElement.prototype.play;
+HTMLMediaElement.prototype.play = function () {
+    return touched ? play.call(this) : Promise.reject(new DOMException('not yet', 'NotAllowedError'));
+};
+"""
+NO_MP4 = """
+const supports = MediaRecorder.isTypeSupported;
+MediaRecorder.isTypeSupported = (type) => !type.includes('mp4') && supports.call(MediaRecorder, type);
+"""
+HIDDEN = """
+Object.defineProperty(document, 'hidden', { get: () => true });
+window.setInterval = () => 0;
+"""
 HOSTILE = "</pre><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
 
 
@@ -116,6 +162,46 @@ def test_the_player_survives_a_restart_of_the_server(tab: Watched) -> None:
             publisher.kill()
 
 
+def test_a_browser_without_mp4_publishes_webm(server: RunningServer, tab: Watched) -> None:
+    """A segment begins at each keyframe, not at each cluster, so that pictures and sound play."""
+    tab.context.add_init_script(NO_MP4)
+    page = tab.open(f"{server.url}/publish")
+    page.fill("#channel", "webm")
+    page.select_option("#quality", "360")
+    page.click("#start")
+    eventually(lambda: int(httpx.get(f"{server.base}/webm/next").text or 0) >= 3, what="three segments")
+    segment = httpx.get(f"{server.base}/webm/1")
+    assert segment.headers["content-type"] == "video/webm"
+    with av.open(io.BytesIO(segment.content), "r") as container:
+        pictures = [packet for packet in container.demux(video=0) if packet.size]
+    assert pictures[0].is_keyframe
+    assert [packet for packet in pictures[1:] if packet.is_keyframe] == []
+    assert len(pictures) > 5
+    plays(tab.open(f"{server.url}/watch/webm"), 1.5, 10)
+
+
+def test_the_page_is_quiet_again_when_the_server_is_back(server: RunningServer, tab: Watched) -> None:
+    """A message about a server that does not answer goes away with the next answer."""
+    tab.expected += ["ERR_"]
+    page = tab.open(f"{server.url}/publish")
+    page.fill("#channel", "quiet")
+    page.select_option("#quality", "360")
+    page.click("#start")
+    expect(page.locator("#on-air")).to_be_visible()
+    tab.context.set_offline(True)
+    expect(page.locator("#status")).to_contain_text("Trying again")
+    tab.context.set_offline(False)
+    expect(page.locator("#status")).to_have_text("")
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b"])
+def test_a_name_that_cannot_be_in_a_url_is_refused(server: RunningServer, tab: Watched, name: str) -> None:
+    """The form says so before anything is sent."""
+    page = tab.open(f"{server.url}/publish")
+    page.fill("#channel", name)
+    assert page.evaluate("document.getElementById('setup').checkValidity()") is False
+
+
 @pytest.mark.parametrize("source", ["camera", "picture"])
 def test_a_page_publishes_and_another_one_plays(server: RunningServer, tab: Watched, source: str) -> None:
     """Each segment begins with an init segment and a keyframe, the pictures are shown, and Stop ends the channel."""
@@ -179,6 +265,122 @@ def test_what_cannot_be_shown_is_named(server: RunningServer, tab: Watched) -> N
     page = tab.open(f"{server.url}/watch/bytes")
     expect(page.locator("#state-text")).to_contain_text("image/x-unknown")
     expect(page.locator("#state-text")).to_contain_text(f"curl {url}/-1")
+
+
+@pytest.mark.parametrize("lump_s", [0.5, 1, 4, 10])
+def test_media_that_arrives_in_lumps_plays_without_a_break(server: RunningServer, tab: Watched, lump_s: float) -> None:
+    """Segments that are published when they are complete play on, about one segment behind."""
+    tab.expected += ["404"]
+    page = tab.open(f"{server.url}/watch/lumps")
+    found = page.evaluate(LUMPS, {"seconds": 120, "lump": lump_s})
+    assert found["stood"] == 0
+    assert found["behind"] < 1.5 * lump_s + 1
+
+
+@pytest.mark.parametrize("container", ["mp4", "mpegts"])
+def test_a_segment_that_was_cut_short_stops_nothing(
+    server: RunningServer, tab: Watched, tmp_path: Path, container: str
+) -> None:
+    """What is there of it plays, and the next segments do, in the same player."""
+    segments = cut(make_clip(tmp_path / "clip.mp4", seconds=8), length_s=1, format_=container)
+    for seq, segment in enumerate(segments[:6]):
+        # In the middle of a box, and of a packet.
+        content = segment[: len(segment) * 2 // 3 // 188 * 188 + 100] if seq == 1 else segment
+        httpx.post(f"{server.base}/cut-{container}/{seq}", content=content).raise_for_status()
+        if seq == 0:
+            page = tab.open(f"{server.url}/watch/cut-{container}")
+            page.wait_for_function(BUFFERED, arg=0.9)
+            source = page.evaluate("video.src")
+    page.wait_for_function(BUFFERED, arg=4)
+    assert page.evaluate("video.src") == source
+    assert _shown(page, "Segment") == "5, missing 0, cut 1"
+
+
+def test_segments_without_an_init_segment_are_named(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
+    """A page that has missed the only one says what is wrong."""
+    [first, *_] = cut(make_clip(tmp_path / "clip.mp4"), length_s=1, format_="mp4")
+    rest = first[first.index(b"moof") - 4 :]
+    headers = {"Content-Type": "video/mp4"}
+    httpx.post(f"{server.base}/no-init/0", content=rest, headers=headers).raise_for_status()
+    page = tab.open(f"{server.url}/watch/no-init")
+    expect(page.locator("#state-text")).to_contain_text("do not begin with an init segment")
+
+
+@pytest.mark.parametrize("container", ["mp4", "mpegts"])
+def test_a_codec_that_the_browser_lacks_is_named(
+    server: RunningServer, tab: Watched, tmp_path: Path, container: str
+) -> None:
+    """A person reads which codec it is."""
+    [segment, *_] = cut(make_clip(tmp_path / "clip.mp4", video="libx265"), length_s=1, format_=container)
+    httpx.post(f"{server.base}/hevc-{container}/0", content=segment).raise_for_status()
+    page = tab.open(f"{server.url}/watch/hevc-{container}")
+    if page.evaluate("MediaSource.isTypeSupported('video/mp4; codecs=\"hvc1.1.6.L60.90\"')"):
+        pytest.skip("this Chromium decodes H.265")
+    httpx.post(f"{server.base}/hevc-{container}/1", content=segment).raise_for_status()
+    expect(page.locator("#state-text")).to_contain_text("This browser cannot play H.265")
+
+
+def test_a_browser_that_plays_nothing_by_itself_is_asked_to(server: RunningServer, tab: Watched) -> None:
+    """The page says that the user must press play, and a click on the picture does."""
+    tab.expected += ["404"]
+    tab.context.add_init_script(NO_AUTOPLAY)
+    with publishing(server.base, "blocked", SMALL, "--container", "fmp4"):
+        page = tab.open(f"{server.url}/watch/blocked")
+        expect(page.locator("#state-title")).to_have_text("Press play")
+        expect(page.locator("#play")).to_have_attribute("aria-label", "Play")
+        page.click("#video")
+        plays(page)
+        expect(page.locator("#state")).to_be_hidden()
+
+
+def test_a_paused_player_stops_reading(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
+    """It keeps some seconds of media, asks for no more, and goes on at the live edge."""
+    tab.expected += ["470"]
+    segments = cut(make_clip(tmp_path / "clip.mp4", seconds=44), length_s=4, format_="mp4")
+
+    def post(seq: int) -> None:
+        httpx.post(f"{server.base}/paused/{seq}", content=segments[seq]).raise_for_status()
+
+    post(0)
+    page = tab.open(f"{server.url}/watch/paused")
+    page.wait_for_function(BUFFERED, arg=3)
+    page.keyboard.press("k")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.rsplit("/", 1)[1]))
+    for seq in range(1, 6):
+        post(seq)
+        page.wait_for_function(BUFFERED, arg=4 * seq + 3)
+    post(6)  # the page sees that it begins, and has enough
+    page.wait_for_function("() => performance.getEntriesByName(location.origin + '/trickle/paused/7').length > 0")
+    for seq in range(7, 10):
+        post(seq)
+    page.keyboard.press("k")
+    page.wait_for_function(BUFFERED, arg=26)
+    assert "8" not in asked
+    assert "-2" in asked
+
+
+def test_the_test_picture_goes_on_in_a_hidden_tab(server: RunningServer, tab: Watched) -> None:
+    """Without sound, and without timers: Chromium's timers come once a second in a hidden tab."""
+    tab.context.add_init_script(HIDDEN)
+    page = tab.open(f"{server.url}/publish")
+    page.fill("#channel", "hidden")
+    page.uncheck("#sound")
+    page.click("#start")
+    url = f"{server.base}/hidden"
+    eventually(lambda: int(httpx.get(f"{url}/next").text or 0) >= 3, what="three segments")
+    page.click("#stop")
+    expect(page.locator("#status")).to_contain_text("The channel has ended")
+
+
+def test_a_long_line_is_cut(server: RunningServer, tab: Watched) -> None:
+    """A message of many megabytes does not fill the tab's memory, also where each line is one."""
+    headers = {"Content-Type": "application/x-ndjson"}
+    content = b'"' + b"y" * 200_000 + b'"\n{"n":1}\n'
+    httpx.post(f"{server.base}/long/0", content=content, headers=headers).raise_for_status()
+    page = tab.open(f"{server.url}/watch/long")
+    expect(page.locator("#messages-list .bad")).to_have_text("134466 more characters are not shown")
+    expect(page.locator("#messages-list pre")).to_have_count(2)
 
 
 def test_an_embedded_player_is_only_the_player(server: RunningServer, tab: Watched) -> None:

@@ -13,6 +13,8 @@ import { TsSink } from "./media/ts.js";
 const PROBE_BYTES = 2 * 188;
 /** A reader that is further behind the publisher goes on at the live edge. */
 const MAX_BEHIND_S = 3;
+/** A player that is paused reads on until it has so much, and then no more. */
+const PAUSED_S = 20;
 const QUIET_MS = 3000;
 const IDLE_MS = 2500;
 const RATE_WINDOW_MS = 4000;
@@ -82,7 +84,10 @@ async function consume(source) {
       case "segment":
         head = [];
         noteSegment(event);
-        if (event.behind * segmentS > MAX_BEHIND_S) source.jump();
+        if (player.paused && edge.ahead > PAUSED_S) {
+          source.jump();
+          await new Promise((resolve) => player.addEventListener("play", resolve, { once: true }));
+        } else if (event.behind * segmentS > MAX_BEHIND_S) source.jump();
         if (event.restarted && sink && !(sink instanceof Messages)) sink.restart();
         break;
       case "chunk": {
@@ -252,23 +257,25 @@ function update() {
   const now = performance.now();
   if (sink instanceof Messages) {
     const stopped = messages.paused ? "Paused. " : "";
-    byId("messages-state").textContent = trouble.title || `${stopped}${messages.count} messages`;
+    byId("messages-state").textContent = trouble.title || `${stopped}${messages.count} message${messages.count === 1 ? "" : "s"}`;
     return;
   }
   const isDry = player.readyState < 3 || player.ended;
   const isQuiet = lastChunkAt > 0 && now - lastChunkAt > QUIET_MS;
-  const said =
-    isQuiet && !trouble.title
-      ? { title: "Waiting for the publisher", text: "Nothing new has come for a while.", busy: true }
-      : trouble;
   firstFrame ||= player.readyState >= 2;
-  const playing = !edge.paused && firstFrame && !isDry;
+  let said = trouble;
+  if (edge.blocked) said = { title: "Press play", text: "This browser plays nothing before you do something.", busy: false };
+  else if (isQuiet && !said.title) {
+    said = { title: "Waiting for the publisher", text: "Nothing new has come for a while.", busy: true };
+  } else if (!firstFrame && !said.title) said = { title: "Loading", text: "", busy: true };
+  const playing = !player.paused && firstFrame && !isDry;
   const state = byId("state");
   // A short stall needs no words, and what plays none.
-  state.hidden = playing || edge.paused || (firstFrame && !said.title);
+  state.hidden = playing || (edge.paused && !edge.blocked) || !said.title;
   state.classList.toggle("busy", said.busy);
   setText("state-title", said.title);
   setText("state-text", said.text);
+  showPlay();
   byId("sound-only").hidden = !firstFrame || player.videoWidth > 0;
   const late = latency();
   byId("live").classList.toggle("on", playing);
@@ -315,9 +322,14 @@ function showSound() {
 
 function togglePlay() {
   edge.toggle();
-  byId("play").replaceChildren(icon(edge.paused ? "play" : "pause"));
-  byId("play").setAttribute("aria-label", edge.paused ? "Play" : "Pause");
   update();
+}
+
+function showPlay() {
+  const label = edge.paused ? "Play" : "Pause";
+  if (byId("play").getAttribute("aria-label") === label) return;
+  byId("play").replaceChildren(icon(edge.paused ? "play" : "pause"));
+  byId("play").setAttribute("aria-label", label);
 }
 
 function goLive() {

@@ -359,6 +359,7 @@ function mimeOf(container, tracks) {
 export const EBML = 0x1a45dfa3;
 export const SEGMENT = 0x18538067;
 export const CLUSTER = 0x1f43b675;
+export const SIMPLE_BLOCK = 0xa3;
 const INFO = 0x1549a966;
 const TRACKS = 0x1654ae6b;
 const TRACK_ENTRY = 0xae;

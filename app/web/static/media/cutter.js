@@ -3,10 +3,21 @@
  * keyframe on.
  *
  * The recorder runs through, so that nothing is lost between two segments. Chromium writes one fragment (`moof`, `mdat`)
- * or one Cluster for each keyframe.
+ * for each keyframe.
  */
 
-import { boxes, CLUSTER, elements, joined, mendLastDuration, readMp4Init, readMp4Times, startsWithKeyframe } from "./containers.js";
+import {
+  boxes,
+  CLUSTER,
+  elements,
+  joined,
+  mendLastDuration,
+  readMp4Init,
+  readMp4Times,
+  readWebmInit,
+  SIMPLE_BLOCK,
+  startsWithKeyframe,
+} from "./containers.js";
 
 const NTP_EPOCH_S = 2_208_988_800;
 
@@ -102,13 +113,15 @@ export class Mp4Cutter {
   }
 }
 
-/** Cuts WebM: a Cluster is a segment. */
+/** Cuts WebM. Chromium begins a Cluster with each keyframe and, between them, whenever one has lasted 100 ms. */
 export class WebmCutter {
   constructor() {
     /** @private @type {Uint8Array} */
     this.rest = new Uint8Array();
     /** @private @type {Uint8Array | null} */
     this.init = null;
+    /** @private @type {number | undefined} */
+    this.picture = 0;
   }
 
   /**
@@ -117,16 +130,29 @@ export class WebmCutter {
    */
   push(data) {
     this.rest = joined([this.rest, data]);
-    /** @type {number[]} */
-    const starts = [];
-    for (const element of elements(this.rest)) if (element.id === CLUSTER) starts.push(element.start);
-    const [first] = starts;
-    const last = starts.at(-1);
-    if (first === undefined || last === undefined) return [];
-    this.init ??= this.rest.slice(0, first);
-    const { init, rest } = this;
-    const segments = starts.slice(0, -1).map((start, at) => joined([init, rest.subarray(start, starts[at + 1])]));
-    this.rest = this.rest.slice(last);
+    const { rest } = this;
+    /** @type {Uint8Array<ArrayBuffer>[]} */
+    const segments = [];
+    let from = 0;
+    let cluster = 0;
+    for (const { id, start, body } of elements(rest)) {
+      if (id === CLUSTER) {
+        cluster = start;
+        if (this.init) continue;
+        this.init = rest.slice(0, start);
+        this.picture = readWebmInit(this.init)?.tracks.find(({ kind }) => kind === "video")?.id;
+        from = start;
+      } else if (this.init && id === SIMPLE_BLOCK && cluster > from && body + 4 <= rest.length) {
+        // The number of the track, a time of two bytes, and flags (RFC 9559, 10.2).
+        if ((rest[body] & 0x7f) !== (this.picture ?? 1)) continue;
+        if (rest[body + 3] & 0x80) {
+          segments.push(joined([this.init, rest.subarray(from, cluster)]));
+          from = cluster;
+        }
+        cluster = 0;
+      }
+    }
+    this.rest = rest.slice(this.init ? from : 0);
     return segments;
   }
 

@@ -21,6 +21,8 @@ const TICK_MS = 100;
 const SETTLING_MS = 3000;
 /** After a stall that lasts longer, the publisher was away, and a larger reserve would not have helped. */
 const AWAY_MS = 2500;
+/** Segments that are published when they are complete arrive in lumps that are as long as they are. */
+const LONGEST_LUMP_MS = 12_000;
 const CALM_MS = 10_000;
 
 const MAX_ANCHORS = 64;
@@ -62,8 +64,9 @@ export class LiveEdge {
     /** How often playback had to wait for data, and how often it jumped. */
     this.stalls = 0;
     this.jumps = 0;
-    /** Whether the user has stopped it. */
+    /** Whether the user has stopped it, or the browser lets nothing play before the user does something. */
     this.paused = false;
+    this.blocked = false;
     /** @private @type {{at: number, ahead: number}[]} */
     this.samples = [];
     /** @private */
@@ -72,6 +75,8 @@ export class LiveEdge {
     this.grown = 0;
     /** @private the longest time between two arrivals of late, in milliseconds */
     this.interval = 0;
+    /** @private when the last long time between two arrivals was over */
+    this.awayUntil = -Infinity;
     /** @private */
     this.began = 0;
     /** @private */
@@ -110,7 +115,9 @@ export class LiveEdge {
     const { buffered } = this.video;
     if (!buffered.length) return;
     const last = buffered.length - 1;
-    this.video.currentTime = Math.max(buffered.start(last), buffered.end(last) - this.wanted);
+    // What is there must last until the next lump.
+    const reserve = this.wanted + Math.max(0, this.interval - (performance.now() - this.grown)) / 1000;
+    this.video.currentTime = Math.max(buffered.start(last), buffered.end(last) - reserve);
     this.samples = [];
     this.jumps += 1;
   }
@@ -118,6 +125,7 @@ export class LiveEdge {
   /** Stop and go on, as the user wishes; it goes on at the live edge. */
   toggle() {
     this.paused = !this.paused;
+    this.blocked = false;
     if (this.paused) return this.video.pause();
     this.jump();
     this.play();
@@ -125,8 +133,9 @@ export class LiveEdge {
 
   /** @private */
   play() {
-    // The browser may not allow it yet: the page's own button does.
-    this.video.play().catch(() => {});
+    this.video.play().catch((error) => {
+      if (error.name === "NotAllowedError") this.paused = this.blocked = true;
+    });
   }
 
   /** @private */
@@ -166,38 +175,46 @@ export class LiveEdge {
     }
     if (end > this.end) {
       const interval = now - this.grown;
-      this.interval = Math.max(interval < AWAY_MS ? interval : 0, this.interval * 0.97);
+      const isAway = interval > AWAY_MS;
+      // The publisher was away, or the media arrives in long lumps: then one follows the other.
+      const counts = !isAway || (interval < LONGEST_LUMP_MS && now - this.awayUntil < 1.5 * interval);
+      if (isAway) this.awayUntil = now;
+      this.interval = Math.max(counts ? interval : 0, this.interval * 0.97);
       this.grown = now;
     }
     this.end = end;
     if (this.paused || video.seeking) return;
-    // At the end of a channel, to play would begin with the oldest picture that is kept.
-    if (video.paused && !video.ended) this.play();
+    // At the end of a channel, to play would begin with the oldest picture that is kept. In a hidden tab, the browser
+    // stops what has no sound.
+    if (video.paused && !video.ended && !document.hidden) this.play();
     // A hole, after a gap in the channel: nothing comes into it any more.
     if (last > 0 && video.readyState < 3 && video.currentTime < buffered.start(last)) {
       video.currentTime = buffered.start(last);
       return;
     }
     this.samples.push({ at: now, ahead: end - video.currentTime });
-    const from = now - Math.min(8000, Math.max(1000, 1.5 * this.interval));
-    while (this.samples.length > 1 && /** @type {{at: number}} */ (this.samples[0]).at < from) this.samples.shift();
-    this.steer(Math.min(...this.samples.map(({ ahead }) => ahead)), now);
+    const windowMs = Math.max(1000, 1.5 * this.interval);
+    let isKnown = false;
+    while (this.samples[0] && this.samples[0].at < now - windowMs) isKnown = Boolean(this.samples.shift());
+    this.steer(Math.min(...this.samples.map(({ ahead }) => ahead)), isKnown ? windowMs / 1000 : Infinity, now);
   }
 
   /**
    * @private
    * @param {number} reserve
+   * @param {number} windowS the time that it was measured over; Infinity as long as it may turn out to be less
    * @param {number} now
    */
-  steer(reserve, now) {
+  steer(reserve, windowS, now) {
     if (now - this.calmSince > CALM_MS) {
       this.calmSince = now;
       this.wanted = Math.max(LEAST_RESERVE_S, this.wanted * 0.85);
     }
     const surplus = reserve - this.wanted;
-    if (surplus > JUMP_S) return this.jump();
+    if (windowS < Infinity && surplus > JUMP_S) return this.jump();
     let rate = 1;
-    if (surplus > TOLERANCE_S) rate = 1 + Math.min(FASTER, Math.max(0.02, surplus * 0.3));
+    // Not so fast that all of it is used up before it is measured again.
+    if (surplus > TOLERANCE_S) rate = 1 + Math.min(FASTER, Math.max(0.02, surplus * 0.3), surplus / windowS);
     else if (surplus < -TOLERANCE_S && this.video.readyState >= 3) rate = 1 - SLOWER;
     if (Math.abs(this.video.playbackRate - rate) > 0.005) this.video.playbackRate = rate;
   }

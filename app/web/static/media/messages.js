@@ -80,7 +80,8 @@ export class Messages {
    * @param {string} truncated
    */
   add(raw, truncated = "") {
-    const text = raw.replace(/^\x1e/, "").trim();
+    const text = raw.slice(0, MAX_BYTES).replace(/^\x1e/, "").trim();
+    this.cut += Math.max(0, raw.length - MAX_BYTES);
     if (!text) return;
     this.count += 1;
     const notes = [];

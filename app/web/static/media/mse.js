@@ -5,7 +5,7 @@
  * begins, the first segment is put where the buffer ends (`timestampOffset`).
  */
 
-import { joined, readMp4Init, readMp4Times, readWebmInit, readWebmTimes, Whole } from "./containers.js";
+import { codecNames, joined, readMp4Init, readMp4Times, readWebmInit, readWebmTimes, Whole } from "./containers.js";
 import { ProducerClock } from "./live.js";
 
 /** Deviations of a segment's time from the end of the buffer below this are the media's own. */
@@ -18,6 +18,11 @@ const MAX_HEAD = 1 << 20;
 
 /** The browser cannot play this media; the message says what it is. */
 export class Unplayable extends Error {}
+
+/** @param {string} mime what the browser has no decoder for */
+export function unsupported(mime) {
+  return new Unplayable(`This browser cannot play ${codecNames(mime)} (${mime}).`);
+}
 
 /** Plays one channel in one media element. */
 export class MseSink {
@@ -44,6 +49,8 @@ export class MseSink {
     this.whole = new Whole(container);
     /** @private */
     this.broken = false;
+    /** @private whether the present time line has a segment */
+    this.placed = false;
     /** @private */
     this.url = "";
   }
@@ -69,10 +76,10 @@ export class MseSink {
       const init = isMp4 ? readMp4Init(head) : readWebmInit(head);
       const tracks = init?.tracks ?? this.tracks;
       const times = isMp4 ? readMp4Times(head, tracks) : readWebmTimes(head, tracks);
-      if (!times || !tracks.length) {
-        if (head.length > MAX_HEAD) throw new Unplayable("The segments do not begin with an init segment.");
-        return;
+      if (times ? !tracks.length : head.length > MAX_HEAD) {
+        throw new Unplayable("The segments do not begin with an init segment.");
       }
+      if (!times) return;
       this.head = null;
       await this.prepare(init?.mime ?? this.mime, tracks, times.startS, times.producerMs);
     } else {
@@ -97,7 +104,9 @@ export class MseSink {
 
   /** The channel has ended: the browser need not wait for more, and shows the last pictures. */
   finish() {
-    if (this.source?.readyState === "open" && !this.buffer?.updating) this.source.endOfStream();
+    if (this.source?.readyState !== "open" || this.buffer?.updating) return;
+    if (this.broken) this.buffer?.abort();
+    this.source.endOfStream();
   }
 
   /** When the picture that is shown was made, in milliseconds since 1970; null if the media does not tell. */
@@ -125,15 +134,16 @@ export class MseSink {
     const kinds = (/** @type {import("./containers.js").Track[]} */ list) => list.map(({ kind }) => kind).join();
     if (!this.buffer || this.video.error || kinds(tracks) !== kinds(this.tracks)) {
       await this.open(mime);
-    } else if (this.broken) {
+    } else if (this.broken || this.container === "webm") {
       // A source that was ended opens again, which `abort` needs.
-      this.buffer.timestampOffset += 0;
-      // What is left of a box that broke off must not be read as the beginning of the next one.
+      if (this.source?.readyState === "ended") this.buffer.timestampOffset += 0;
+      // What is left of a box that broke off must not be read as the beginning of the next one. Nothing tells that a
+      // WebM segment is not whole.
       this.buffer.abort();
     }
     const buffer = /** @type {SourceBuffer} */ (this.buffer);
     if (mime !== this.mime && this.mime) {
-      if (!MediaSource.isTypeSupported(mime)) throw new Unplayable(`This browser cannot play ${mime}.`);
+      if (!MediaSource.isTypeSupported(mime)) throw unsupported(mime);
       buffer.changeType(mime);
     }
     this.mime = mime;
@@ -142,8 +152,10 @@ export class MseSink {
     if (startS === null) return;
     const { buffered } = buffer;
     const end = buffered.length ? buffered.end(buffered.length - 1) : 0;
-    const isFirst = !buffered.length;
-    if (isFirst || Math.abs(startS + buffer.timestampOffset - end) > CONTINUES_S) buffer.timestampOffset = end - startS;
+    // As long as one of the tracks has nothing yet, nothing counts as buffered.
+    const leap = buffered.length ? Math.abs(startS + buffer.timestampOffset - end) : 0;
+    if (!this.placed || leap > CONTINUES_S) buffer.timestampOffset = end - startS;
+    this.placed = true;
     if (producerMs === null) return;
     this.clock.note(startS + buffer.timestampOffset, producerMs);
   }
@@ -154,7 +166,7 @@ export class MseSink {
    * @param {string} mime
    */
   async open(mime) {
-    if (!MediaSource.isTypeSupported(mime)) throw new Unplayable(`This browser cannot play ${mime}.`);
+    if (!MediaSource.isTypeSupported(mime)) throw unsupported(mime);
     if (this.url) URL.revokeObjectURL(this.url);
     const source = new MediaSource();
     const opened = new Promise((resolve) => source.addEventListener("sourceopen", resolve, { once: true }));
@@ -166,6 +178,7 @@ export class MseSink {
     this.buffer = source.addSourceBuffer(mime);
     if (this.container === "aac" || this.container === "mp3") this.buffer.mode = "sequence";
     source.duration = Infinity;
+    this.placed = false;
     this.clock = new ProducerClock();
     this.mime = "";
   }

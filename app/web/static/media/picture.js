@@ -24,13 +24,29 @@ export class TestPicture {
     /** @private */
     this.timer = setInterval(() => this.draw(), 1000 / RATE);
     this.stream = canvas.captureStream(RATE);
-    /** @private @type {AudioContext | null} */
-    this.audio = null;
+    /** @private */
+    this.audio = new AudioContext();
+    this.drawHidden();
+  }
+
+  /**
+   * In a hidden tab timers come once a second, but the end of a sound comes when it is due: silent sounds, one after the
+   * other, say when to draw.
+   * @private
+   */
+  drawHidden() {
+    const { audio } = this;
+    if (document.hidden) this.draw();
+    const silence = new ConstantSourceNode(audio, { offset: 0 });
+    silence.connect(audio.destination);
+    silence.addEventListener("ended", () => audio.state !== "closed" && this.drawHidden());
+    silence.start();
+    silence.stop(audio.currentTime + 1 / RATE);
   }
 
   /** Add a tone that beeps as each second begins. */
   addTone() {
-    const audio = new AudioContext();
+    const { audio } = this;
     const tone = audio.createOscillator();
     const volume = audio.createGain();
     const out = audio.createMediaStreamDestination();
@@ -38,7 +54,6 @@ export class TestPicture {
     volume.gain.value = 0;
     tone.connect(volume).connect(out);
     tone.start();
-    this.audio = audio;
     /** @private */
     this.beep = () => {
       volume.gain.setTargetAtTime(0.2, audio.currentTime, 0.004);
@@ -51,7 +66,7 @@ export class TestPicture {
   close() {
     clearInterval(this.timer);
     for (const track of this.stream.getTracks()) track.stop();
-    this.audio?.close().catch(() => {});
+    this.audio.close().catch(() => {});
   }
 
   /** @private */

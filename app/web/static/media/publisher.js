@@ -14,7 +14,8 @@ const MAX_QUEUE = 30;
 const REQUEST_MS = 20_000;
 
 /**
- * What went wrong, in words; a publisher that reports `fatal` has stopped.
+ * What went wrong, in words, which are empty when a retry has brought it right; a publisher that reports `fatal` has
+ * stopped.
  * @typedef {{kind: 'retry' | 'dropped' | 'fatal' | 'denied', text: string}} Trouble
  */
 
@@ -176,6 +177,7 @@ export class Publisher {
       }
       if (this.over) return null;
       if (answer?.ok) {
+        if (attempt > 1) this.report({ kind: "retry", text: "" });
         if (body) {
           this.roundTripMs = performance.now() - began;
           this.seq = Number(this.seq) + 1;

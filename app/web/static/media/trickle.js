@@ -130,6 +130,8 @@ export class Reader {
     this.skipping = this.next;
     this.next = LIVE;
     this.reading?.abort();
+    this.ahead?.stop.abort();
+    this.ahead = null;
   }
 
   /** Send the next request now: for example, the network is back. */

@@ -5,10 +5,11 @@
 
 import { joined, readTsTimes, Whole } from "./containers.js";
 import { ProducerClock } from "./live.js";
-import { Unplayable } from "./mse.js";
+import { Unplayable, unsupported } from "./mse.js";
 
+const PACKET = 188;
 /** The times of a segment stand in its first packets. */
-const MAX_HEAD = 188 * 64;
+const MAX_HEAD = PACKET * 64;
 /** A time line that goes back, or leaps by more than this, is another one. */
 const LEAP_S = 10;
 
@@ -55,16 +56,21 @@ export class TsSink {
     this.feed = null;
     /** @private @type {Uint8Array[] | null} */
     this.head = null;
+    /** @private @type {Uint8Array} the beginning of a packet */
+    this.rest = new Uint8Array();
     /** @private the media time at which the present time line begins, and that of the newest segment */
     this.baseS = NaN;
     /** @private */
     this.newestS = NaN;
     /** @private @type {Unplayable | null} */
     this.failure = null;
+    /** @private whether the player has failed: it is destroyed later, since it goes on after it has said so */
+    this.broken = false;
   }
 
   begin() {
     this.head = [];
+    this.rest = new Uint8Array();
     this.whole = new Whole("mpegts");
   }
 
@@ -75,7 +81,7 @@ export class TsSink {
   async push(data) {
     this.whole.push(data);
     if (this.failure) throw this.failure;
-    if (!this.head) return this.feed?.(data);
+    if (!this.head) return this.give(data);
     this.head.push(data);
     const head = joined(this.head);
     const times = readTsTimes(head);
@@ -83,16 +89,28 @@ export class TsSink {
     this.head = null;
     const startS = times?.startS ?? NaN;
     const leap = startS - this.newestS;
-    if (!this.player || this.video.error || leap < -1 || leap > LEAP_S) await this.open(startS);
+    if (!this.player || this.broken || this.video.error || leap < -1 || leap > LEAP_S) await this.open(startS);
     this.newestS = startS;
     if (times && times.producerMs !== null) {
       this.clock.note(startS - this.baseS, times.producerMs);
     }
-    this.feed?.(head);
+    this.give(head);
+  }
+
+  /**
+   * Hand over whole packets. What is left when a segment is cut short would shift all later ones.
+   * @private
+   * @param {Uint8Array} data
+   */
+  give(data) {
+    const all = joined([this.rest, data]);
+    const whole = all.length - (all.length % PACKET);
+    this.rest = all.subarray(whole);
+    if (whole) this.feed?.(all.subarray(0, whole));
   }
 
   end() {
-    if (this.head?.length) this.feed?.(joined(this.head));
+    if (this.head?.length) this.give(joined(this.head));
     this.head = null;
     return this.whole.isWhole;
   }
@@ -129,6 +147,7 @@ export class TsSink {
     mpegts.LoggingControl.enableAll = false;
     if (!mpegts.isSupported()) throw new Unplayable("This browser has no Media Source Extensions.");
     this.destroy();
+    this.broken = false;
     this.onReset();
     this.baseS = startS;
     this.clock = new ProducerClock();
@@ -181,8 +200,10 @@ export class TsSink {
     player.on(mpegts.Events.ERROR, (kind, detail, info) => {
       if (this.player !== player) return;
       const cannot = kind === mpegts.ErrorTypes.MEDIA_ERROR && /codec|format/i.test(detail);
-      if (cannot) this.failure = new Unplayable(`This browser cannot play this MPEG-TS: ${info?.msg ?? detail}.`);
-      else this.destroy(); // the next segment opens another one
+      const mime = info?.code === DOMException.NOT_SUPPORTED_ERR && /'([^']*codecs[^']*)'/.exec(info.msg)?.[1];
+      if (mime) this.failure = unsupported(mime);
+      else if (cannot) this.failure = new Unplayable(`This browser cannot play this MPEG-TS: ${info?.msg ?? detail}.`);
+      else this.broken = true; // the next segment opens another one
     });
     player.attachMediaElement(this.video);
     player.load();
