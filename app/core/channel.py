@@ -420,7 +420,6 @@ class Channel:
         if segment is None:
             return self.refuse(Why.NO_SEGMENT, seq)
         if not segment.closed:
-            self.active_at = now
             self._preempt(segment, Verdict.CLOSED_BY_OTHER)
             segment.key = None  # no body came to its end here
             self._close(segment, TRUNCATE if truncate and segment.size else FINISH, now)

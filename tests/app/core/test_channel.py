@@ -881,12 +881,12 @@ def test_making_room_may_evict_from_the_same_channel() -> None:
 
 @pytest.mark.parametrize(("data", "state"), [(b"abc", "complete"), (b"", "empty")])
 def test_one_segment_is_closed_by_request(data: bytes, state: str) -> None:
-    """Its writer is told what is stored, its readers hear of the end, and the head is past it."""
+    """Its writer is told what is stored, its readers hear of the end, and the head is past it. Nothing is published."""
     bench = Bench()
     writer = bench.open(0, data) if data else bench.reserve(0)
     watcher = bench.attach(writer.segment)
     assert bench.channel.close_segment(0, 7.0) is None
-    assert (bench.states, bench.channel.next_seq, bench.channel.active_at) == ({0: state}, 1, 7.0)
+    assert (bench.states, bench.channel.next_seq, bench.channel.active_at) == ({0: state}, 1, 0.0)
     assert bench.told[writer].outcomes == [Outcome(Verdict.CLOSED_BY_OTHER, len(data))]
     assert watcher.saw_close
 
@@ -1434,10 +1434,11 @@ def test_a_retry_of_the_stored_body_is_not_refused() -> None:
 
 
 def test_an_idle_channel_takes_another_client() -> None:
-    """A publisher that has gone is waited for as long as its segment is."""
+    """A publisher that has gone is waited for as long as its segment is, and not longer if that is closed by request."""
     bench = Bench(publisher_grace_s=5.0)
     bench.channel.abort(bench.open(0, now=1.0, client=A), 2.0)
     refused = refusal(bench.ask(1, 3.0, client=B, if_idle=True))
     assert refused.occupied == (A, 2.0, 3.0)
+    bench.channel.close_segment(0, 5.0)
     bench.reserve(1, 6.0, client=B, if_idle=True)
     check_channel(bench.channel)
