@@ -393,7 +393,7 @@ def test_an_embedded_player_is_only_the_player(server: RunningServer, tab: Watch
 
 
 def test_a_channel_with_access_control_asks_for_the_token(tab: Watched, tmp_path: Path) -> None:
-    """The user signs in, and the player sends the token in a header; no URL has it."""
+    """The user signs in, once per tab and those opened from it; the token goes into a header, and no URL has it."""
     key = tmp_path / "key"
     created = subprocess.run(
         forked("token", "create", "--key", key, "--make-key", "--publish", "*", "--subscribe", "*"),
@@ -409,5 +409,13 @@ def test_a_channel_with_access_control_asks_for_the_token(tab: Watched, tmp_path
         page.fill("#token-field", token)
         page.click("dialog button.primary")
         expect(page.locator("#messages-list pre")).to_contain_text('"a": 1')
-        assert token not in page.url
+        page.goto(f"{guarded.url}/publish")
+        page.select_option("#quality", "360")
+        page.click("#start")
+        with page.expect_popup() as opened:
+            page.click("#watch")
+        plays(opened.value, 1.0, 5)
+        assert token not in page.url + opened.value.url
+        opened.value.close()  # before the server, whose absence it would report
+        page.close()
     assert token not in log.read_text()

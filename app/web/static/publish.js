@@ -268,7 +268,7 @@ function showLinks(name, url) {
   /** @type {HTMLAnchorElement} */ (byId("watch")).href = page;
   byId("links").replaceChildren(
     ...copyable("The player's address", location.origin + page),
-    ...copyable("VLC, mpv, ffplay", `${url}/stream`),
+    ...copyable("mpv, ffplay", `${url}/stream`),
     ...copyable("A terminal", `tricklecast subscribe ${url} -o film.mp4`),
   );
   byId("others").hidden = false;

@@ -411,9 +411,9 @@ function showLinks() {
   const frame = `<iframe src="${page}?embed" width="640" height="360" allow="autoplay; fullscreen" title="Live"></iframe>`;
   byId("links").replaceChildren(
     ...copyable("In your own page", frame),
-    ...copyable("VLC, mpv, ffplay", `${url}/stream`),
+    ...copyable("mpv, ffplay, VLC (MPEG-TS)", `${url}/stream`),
     ...copyable("HLS: Safari, hls.js, TVs", `${url}/index.m3u8`),
-    ...copyable("A terminal", `tricklecast subscribe ${url} | ffplay -`),
+    ...copyable("A terminal", `tricklecast subscribe ${url} -o - | ffplay -`),
   );
 }
 

@@ -210,7 +210,7 @@ export class Detail {
     const lines = /** @type {const} */ ([
       ["Publish a test picture", `${token}tricklecast publish ${quoted(url)} testsrc`],
       ["Watch with ffplay", `${token}tricklecast subscribe ${quoted(url)} -o - | ffplay -`],
-      ["Open in VLC, mpv or ffplay", `${url}/stream`],
+      ["Open in mpv, ffplay or VLC", `${url}/stream`],
       ["HLS, for Safari and others", `${url}/index.m3u8`],
       ["Page to watch and to share", page],
     ]);

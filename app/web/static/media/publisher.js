@@ -59,6 +59,12 @@ export class Publisher {
     this.over = false;
   }
 
+  /** What it means that there is no answer. A browser does not say that the server refused a page of another origin. */
+  get silence() {
+    if (new URL(this.url).origin === location.origin) return "The server does not answer.";
+    return `The server does not answer, or lets no page of ${location.origin} publish (--cors-write-origins).`;
+  }
+
   /** Bytes that wait. */
   get waiting() {
     return this.queue.reduce((sum, { length }) => sum + length, 0);
@@ -215,7 +221,7 @@ export class Publisher {
         // A server that was restarted, and makes no channel by itself.
         await this.create();
       } else {
-        this.report({ kind: "retry", text: answer ? `${text} Trying again.` : "The server does not answer. Trying again." });
+        this.report({ kind: "retry", text: `${answer ? text : this.silence} Trying again.` });
       }
       await pause(retryDelay(attempt, Number(answer?.headers.get("Retry-After") ?? 0)), this.stop.signal);
     }
