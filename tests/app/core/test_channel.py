@@ -1434,7 +1434,7 @@ def test_a_retry_of_the_stored_body_is_not_refused() -> None:
 
 
 def test_an_idle_channel_takes_another_client() -> None:
-    """A publisher that has gone is waited for as long as its segment is, and not longer if that is closed by request."""
+    """A publisher that has gone is waited for as long as its segment is; to close that by request changes nothing."""
     bench = Bench(publisher_grace_s=5.0)
     bench.channel.abort(bench.open(0, now=1.0, client=A), 2.0)
     refused = refusal(bench.ask(1, 3.0, client=B, if_idle=True))
