@@ -87,6 +87,15 @@ def test_a_storm_is_told_by_its_tenth_request_and_again_when_it_is_over(watched:
     assert watched.step(after_s=60.0) == []
 
 
+def test_a_storm_of_clients_that_begin_together_keeps_its_id(watched: Watched) -> None:
+    """It does not matter which of them was there last, as times in whole seconds have it for many."""
+    [(_, name)] = watched.step(*loop(10, client="a"), *loop(11, client="b"))
+    for turn in range(1, 6):
+        both = (loop(4 + turn % 2, 2 * turn, client="a"), loop(5 - turn % 2, 2 * turn, client="b"))
+        assert watched.step(*both[0], *both[1], after_s=2.0) == []
+    assert [one.id for one in reported(watched.log)] == [name]
+
+
 def test_ids_are_those_of_the_report(watched: Watched) -> None:
     """What is told live can be looked up in the report, whatever pieces the lines came in."""
     storms = [
