@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -11,6 +11,7 @@ import msgspec
 from tricklecast.analytics.report.build import summary
 from tricklecast.analytics.report.json import as_dict
 from tricklecast.analytics.report.model import VERSION, Alert, Summary
+from tricklecast.analytics.rules.classes import StormClass
 from tricklecast.analytics.rules.incidents import Incident, Severity
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.watch.window import Found
@@ -28,6 +29,9 @@ SLACK_US: Final = 1_000_000
 
 _ORDER: Final = tuple(Severity)
 
+_CROWDS: Final = frozenset({StormClass.OVERLOAD_AMPLIFICATION, StormClass.THUNDERING_HERD})
+"""A crowd is over when it is no crowd any more, although some of its clients go on: these poll."""
+
 AlertBody = Mapping[str, Any]
 """An :class:`~tricklecast.analytics.report.model.Alert` as JSON's types."""
 
@@ -38,7 +42,8 @@ class Known:
 
     Attributes:
         incident: as it was found last. severity: the worst that was told. status: of the last alert.
-        gap_us: it is over so long after its last line. grown_us: when its last line was read.
+        gap_us: it is over so long after its last line. grown_us: when that was read, or the last one of a client of its
+            that goes on.
         clients, channels: all of them. told: how many alerts there were.
     """
 
@@ -56,6 +61,10 @@ class Known:
         """Whether it is not over."""
         return self.status != "resolved"
 
+    def quiet(self, now_us: int) -> bool:
+        """Whether nothing of it was read for so long that it is over."""
+        return now_us - self.grown_us >= self.gap_us + SLACK_US
+
     def meets(self, incident: Incident) -> bool:
         """Whether an incident has servers, clients and channels in common with this one."""
         return (
@@ -63,6 +72,12 @@ class Known:
             and not set(self.clients).isdisjoint(incident.clients)
             and (not self.channels or not set(self.channels).isdisjoint(incident.channels))
         )
+
+    def goes_on_as(self, incident: Incident, ids: Container[str]) -> bool:
+        """Whether an incident is this one, or goes on with it if it is not among those that were found."""
+        then = self.incident
+        late = then.since_us < incident.since_us <= then.until_us + self.gap_us
+        return then.id == incident.id or (then.id not in ids and late and self.meets(incident))
 
     def alert(self, now_us: int, into: str | None = None) -> AlertBody:
         """Its last alert.
@@ -129,7 +144,7 @@ class Tracker:
         seen: set[str] = set()
         for each in found:
             incident = each.incident
-            before = self._known.get(incident.id) or self._continued(incident, ids)
+            before = self._before(incident, ids)
             after = self._entry(each, before, now_us)
             seen.add(after.incident.id)
             if before is not None and _size(after.incident) == _size(before.incident):
@@ -146,33 +161,42 @@ class Tracker:
         parts = [(known, self._part_of(known, found)) for known in self.open() if known.incident.id not in seen]
         return alerts + [self._told(replace(known, status="resolved"), told_us, into) for known, into in parts if into]
 
-    def over(self, now_us: int, *, all_read: bool) -> tuple[list[AlertBody], bool]:
+    def over(
+        self, now_us: int, asked: Callable[[Known], int | None], *, all_read: bool
+    ) -> tuple[list[AlertBody], bool]:
         """The alerts that something is over, by when its last line was read.
 
         Args:
-            all_read: no lines have been added since the rules were run.
+            asked: when the last line of a client that goes on was read. all_read: no lines have been added since the
+                rules were run.
 
         Returns:
             the alerts; and whether the rules have to be run before they can be told.
         """
-        quiet = [known for known in self.open() if now_us - known.grown_us >= known.gap_us + SLACK_US]
+        quiet = [known for known in self.open() if known.quiet(now_us)]
         if quiet and not all_read:
             return [], True
-        alerts = [self._told(replace(known, status="resolved"), now_us) for known in quiet]
+        alerts = []
+        for known in quiet:
+            if known.incident.storm not in _CROWDS:
+                known = replace(known, grown_us=max(known.grown_us, asked(known) or 0))
+            if known.quiet(now_us):
+                alerts.append(self._told(replace(known, status="resolved"), now_us))
+            else:
+                self._put(known)
         for name, known in list(self._known.items()):
             if now_us - known.grown_us > FORGET_US and not known.open:
                 del self._known[name]
                 self.gone.add(name)
         return alerts, False
 
-    def _continued(self, incident: Incident, ids: Iterable[str]) -> Known | None:
-        """The known incident that this one goes on with: the beginning of that one has left the window."""
-        for known in self._known.values():
-            then = known.incident
-            late = then.since_us < incident.since_us <= then.until_us + known.gap_us
-            if then.id not in ids and late and known.meets(incident):
-                return known
-        return None
+    def _before(self, incident: Incident, ids: Container[str]) -> Known | None:
+        """The known incident that this one is, or goes on with: the rules do not find the beginning of that one now.
+
+        Its rows have left the window, or come too slowly at the moment.
+        """
+        known = [known for known in self._known.values() if known.goes_on_as(incident, ids)]
+        return max(known, key=lambda known: (known.open, known.grown_us), default=None)
 
     @staticmethod
     def _part_of(known: Known, found: Sequence[Found]) -> str | None:
@@ -188,8 +212,8 @@ class Tracker:
         incident = found.incident
         if before is not None:
             then = before.incident
-            since_us, n = min(then.since_us, incident.since_us), max(then.n, incident.n)
-            incident = replace(incident, id=then.id, since_us=since_us, n=n)
+            since_us, until_us = min(then.since_us, incident.since_us), max(then.until_us, incident.until_us)
+            incident = replace(incident, id=then.id, since_us=since_us, until_us=until_us, n=max(then.n, incident.n))
         body = summary(incident, most=SHOWN)
         grown = before is None or _size(body) != _size(before.incident)
         return Known(
@@ -198,8 +222,8 @@ class Tracker:
             status=before.status if before else "firing",
             gap_us=self._slow_gap_us if found.slow else self._gap_us,
             grown_us=(found.seen_us or now_us) if grown or before is None else before.grown_us,
-            clients=incident.clients,
-            channels=incident.channels,
+            clients=_both(incident.clients, before.clients if before else ()),
+            channels=_both(incident.channels, before.channels if before else ()),
             told=before.told if before else 0,
         )
 
@@ -211,6 +235,10 @@ class Tracker:
         known = replace(known, told=known.told + 1)
         self._put(known)
         return known.alert(now_us, into)
+
+
+def _both(some: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*some, *others)))
 
 
 def _size(incident: Summary) -> tuple[int, int]:

@@ -156,10 +156,10 @@ class Watch:
             read = True
         self._fresh = self._fresh or read
         alerts = self._judged(now_us, last)
-        over, look = self.tracker.over(now_us, all_read=not self._fresh)
+        over, look = self.tracker.over(now_us, self.window.asked, all_read=not self._fresh)
         if look:
             alerts += self._look(now_us)
-            over, _ = self.tracker.over(now_us, all_read=True)
+            over, _ = self.tracker.over(now_us, self.window.asked, all_read=True)
         alerts += over
         self.began |= {each["incident"]["id"] for each in alerts if each["status"] == "firing"}
         open_clients = {client for known in self.tracker.open() for client in known.clients}

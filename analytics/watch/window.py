@@ -11,7 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 
@@ -23,8 +23,11 @@ from tricklecast.analytics.rules.incidents import Incident, found
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import COLUMNS, normalise_sql
-from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, QUERIES, SELDOM, WATCHED
+from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, QUERIES, SELDOM, WATCHED, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql, roll_up_sql
+
+if TYPE_CHECKING:
+    from tricklecast.analytics.watch.alerts import Known
 
 WINDOW_S: Final = 300.0
 """How long a row is kept after it was read. Rows of open incidents, and events, are kept for longer. Seconds."""
@@ -68,6 +71,31 @@ SELECT e.incident, max(p.seen_us)
 FROM (SELECT incident, unnest(clients) AS client, first_us, last_us FROM episodes) e
     JOIN part p ON p.client = e.client AND p.last_us BETWEEN e.first_us AND e.last_us
 GROUP BY e.incident"""
+
+
+_ASKED: Final = f"""
+WITH asked AS (
+    SELECT unnest(list_distinct([client, network])) AS client, channel, first_us, last_us, seen_us FROM part
+    WHERE last_us >= $since_us
+        AND (answer NOT IN ({quoted(ONCE_PER_SEQ)}) OR (seq_lo >= $seq_lo AND seq_hi <= $seq_hi))
+),
+spans AS (
+    SELECT *, sum(starts) OVER (who ROWS UNBOUNDED PRECEDING) AS span
+    FROM (
+        SELECT *, CASE WHEN first_us - max(last_us) OVER (who ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+            <= $gap_us THEN 0 ELSE 1 END AS starts
+        FROM asked
+        WHERE client IN (SELECT unnest($clients::VARCHAR[]))
+            AND (channel IN (SELECT unnest($channels::VARCHAR[])) OR len($channels::VARCHAR[]) = 0)
+        WINDOW who AS (PARTITION BY client, channel ORDER BY first_us, last_us)
+    )
+    WINDOW who AS (PARTITION BY client, channel ORDER BY first_us, last_us)
+)
+SELECT max(seen_us)
+FROM (
+    SELECT max(seen_us) AS seen_us FROM spans
+    GROUP BY client, channel, span HAVING min(first_us) <= $until_us + $gap_us
+)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +267,25 @@ class Window:
         slow = dict(made.execute("SELECT incident, bool_or(slow) FROM episodes GROUP BY incident").fetchall())
         seen = dict(made.execute(_SEEN).fetchall())
         return [Found(one, bool(slow.get(one.number)), seen.get(one.number)) for one in incidents]
+
+    def asked(self, known: Known) -> int | None:
+        """When the last request was read with which a client of an incident goes on, microseconds since the epoch.
+
+        It goes on while it gets no answer that helps it, of whatever kind, without a longer pause. The rules need more
+        requests before they see that if the kind has changed (the channel has ended, then 404) or the rate has fallen.
+        """
+        then = known.incident
+        values = {
+            "clients": list(known.clients),
+            "channels": list(known.channels),
+            "since_us": then.since_us,
+            "until_us": then.until_us,
+            "seq_lo": then.seq_lo,
+            "seq_hi": then.seq_hi,
+            "gap_us": known.gap_us,
+        }
+        row = self._rules.execute(_ASKED, values).fetchone()
+        return row[0] if row else None
 
     def tidy(self, open_clients: Sequence[str], now_us: int) -> bool:
         """Adds up rows of the same key and drops the old ones, now and then.

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jsonschema
 import pytest
@@ -85,6 +85,62 @@ def test_a_storm_is_told_by_its_tenth_request_and_again_when_it_is_over(watched:
     assert watched.step(after_s=2.5) == [("resolved", name)]
     assert watched.news[0]["incident"]["n"] == 40
     assert watched.step(after_s=60.0) == []
+
+
+@pytest.mark.parametrize("guard_ms", [950, None])
+def test_a_storm_is_not_over_while_its_client_is_refused_otherwise(watched: Watched, guard_ms: int | None) -> None:
+    """A client that is told "ended", and then 404 once a second, has not stopped, though few 404s are no storm yet."""
+    ended: dict[str, Any] = {"status": 200, "bytes_out": 0, "eos": True, "seq": 1, "rseq": 1, "next_seq": 1}
+    [(began, name)] = watched.step(*loop(20, **ended))
+    assert began == "firing"
+    for turn in range(1, 60):
+        assert watched.step(line(turn, eos=True, seq=1, guard_ms=guard_ms)) == []
+    assert watched.step(after_s=4.0) == []
+    assert watched.step(after_s=30.0) == [("resolved", name)]
+    assert [(one.id, one.n) for one in reported(watched.log)] == [(name, 79)]
+
+
+def test_a_storm_is_over_when_none_of_its_clients_goes_on(watched: Watched) -> None:
+    """Refusals with pauses, of several of its clients in turn, are no client that goes on."""
+    watched.step(*loop(10, client="a"), *loop(10, client="b"))
+    news = []
+    for turn in range(1, 6):
+        news += watched.step(line(4.0 * turn, client="ab"[turn % 2], status=470), after_s=4.0)
+    assert [status for status, _ in news] == ["resolved"]
+
+
+POST: Final[dict[str, Any]] = {"op": "publish", "method": "POST", "status": 409, "seq": 74, "rseq": 74}
+
+
+def test_a_storm_is_not_over_while_its_client_goes_on_more_slowly(watched: Watched) -> None:
+    """Posts are counted by ten seconds, and too few of them in so long are no storm until they are thirty."""
+    [(began, name)] = watched.step(*loop(9, **POST))
+    assert began == "firing"
+    for turn in range(1, 40):
+        assert watched.step(line(turn * 0.8, **POST), after_s=0.8) == []
+    assert watched.step(after_s=7.0) == [("resolved", name)]
+
+
+def test_a_storm_keeps_its_id_when_its_first_client_goes_on_more_slowly(watched: Watched) -> None:
+    """The rules find only the other client then, under the id that was the incident's before."""
+    watched.step(*[line(at_s, client="a", **POST) for at_s in (1, 4, 7)], after_s=7.0)
+    [(_, first)] = watched.step(*loop(10, 7.1, client="b", **POST), after_s=3.0)
+    news = watched.step(*loop(9, 10, client="a", **POST))
+    [second] = {name for _, name in news} - {first}
+    assert sorted(news) == [("firing", second), ("resolved", first)]
+    for turn in range(1, 15):
+        others = loop(5, 12, client="b", **POST) if turn == 3 else []
+        assert watched.step(line(10 + turn, client="a", **POST), *others) == []
+    assert watched.step(after_s=7.0) == [("resolved", second)]
+
+
+def test_a_storm_of_clients_that_begin_together_keeps_its_id(watched: Watched) -> None:
+    """It does not matter which of them was there last, as times in whole seconds have it for many."""
+    [(_, name)] = watched.step(*loop(10, client="a"), *loop(11, client="b"))
+    for turn in range(1, 6):
+        both = (loop(4 + turn % 2, 2 * turn, client="a"), loop(5 - turn % 2, 2 * turn, client="b"))
+        assert watched.step(*both[0], *both[1], after_s=2.0) == []
+    assert [one.id for one in reported(watched.log)] == [name]
 
 
 def test_ids_are_those_of_the_report(watched: Watched) -> None:
