@@ -208,7 +208,7 @@ export class Strip {
 
   draw() {
     for (const [canvas, series] of this.curves) {
-      if (canvas.clientWidth) curve(canvas, series, { width: canvas.clientWidth, height: 24 });
+      if (canvas.clientWidth) curve(canvas, series, { width: canvas.clientWidth, height: 18 });
     }
   }
 
