@@ -45,9 +45,12 @@ let arrivals = [];
 
 // Reading.
 
+/** Ends the reader. */
+let stop = new AbortController();
+
 async function follow() {
   for (;;) {
-    const stop = new AbortController();
+    stop = new AbortController();
     reader = new Reader(url, { token: token() ?? "", signal: stop.signal });
     try {
       const denied = await consume(reader);
@@ -80,6 +83,7 @@ async function consume(source) {
   /** @type {Uint8Array[] | null} */
   let head = null;
   for await (const event of source.read()) {
+    if (source.signal.aborted) break;
     switch (event.kind) {
       case "segment":
         head = [];
@@ -205,6 +209,7 @@ function wait({ why, text, seconds }) {
 
 /** @param {string} what */
 function cannotPlay(what) {
+  stop.abort();
   closeSink();
   stage.hidden = false;
   byId("messages").hidden = true;
@@ -255,6 +260,7 @@ function figures() {
 
 function update() {
   const now = performance.now();
+  if (sink instanceof TsSink && sink.failure) return cannotPlay(sink.failure.message);
   if (sink instanceof Messages) {
     const stopped = messages.paused ? "Paused. " : "";
     byId("messages-state").textContent = trouble.title || `${stopped}${messages.count} message${messages.count === 1 ? "" : "s"}`;

@@ -62,7 +62,7 @@ export class TsSink {
     this.baseS = NaN;
     /** @private */
     this.newestS = NaN;
-    /** @private @type {Unplayable | null} */
+    /** Why nothing can be played, which may become known long after the bytes were taken. @type {Unplayable | null} */
     this.failure = null;
     /** @private whether the player has failed: it is destroyed later, since it goes on after it has said so */
     this.broken = false;
@@ -80,7 +80,6 @@ export class TsSink {
    */
   async push(data) {
     this.whole.push(data);
-    if (this.failure) throw this.failure;
     if (!this.head) return this.give(data);
     this.head.push(data);
     const head = joined(this.head);
