@@ -69,6 +69,8 @@ export class LiveEdge {
     this.blocked = false;
     /** @private @type {{at: number, ahead: number}[]} */
     this.samples = [];
+    /** @private when the first sample was taken since they were thrown away */
+    this.sampledFrom = 0;
     /** @private */
     this.end = 0;
     /** @private */
@@ -192,10 +194,11 @@ export class LiveEdge {
       video.currentTime = buffered.start(last);
       return;
     }
+    if (!this.samples.length) this.sampledFrom = now;
     this.samples.push({ at: now, ahead: end - video.currentTime });
     const windowMs = Math.max(1000, 1.5 * this.interval);
-    let isKnown = false;
-    while (this.samples[0] && this.samples[0].at < now - windowMs) isKnown = Boolean(this.samples.shift());
+    while (this.samples[0] && this.samples[0].at < now - windowMs) this.samples.shift();
+    const isKnown = now - this.sampledFrom >= windowMs;
     this.steer(Math.min(...this.samples.map(({ ahead }) => ahead)), isKnown ? windowMs / 1000 : Infinity, now);
   }
 
