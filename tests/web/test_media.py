@@ -57,6 +57,23 @@ LUMPS = """async ({seconds, lump}) => {
     }
     return { stood: stood.filter((at) => at > seconds / 2).length, behind: end - fake.currentTime, jumps: edge.jumps };
 }"""
+HOLE = """async () => {
+    // A media element that seeks to where too little is for it, before a hole; returns where it is then.
+    const page = document.querySelector('script[type=module]').src;
+    const { LiveEdge } = await import(page.replace('watch.js', 'media/live.js'));
+    let tick = () => {}, ranges = [[0, 0.07]];
+    window.setInterval = (run) => (tick = run, 0);
+    const fake = new (class extends EventTarget {
+        currentTime = 0; playbackRate = 1; paused = false; seeking = true; ended = false; readyState = 1;
+        async play() {}
+        get buffered() { return { length: ranges.length, start: (at) => ranges[at][0], end: (at) => ranges[at][1] }; }
+    })();
+    new LiveEdge(fake);
+    tick();
+    ranges = [[0, 0.07], [0.5, 1.9]];
+    tick();
+    return fake.currentTime;
+}"""
 NO_AUTOPLAY = """
 let touched = false;
 addEventListener('pointerdown', () => { touched = true; }, true);
@@ -275,6 +292,12 @@ def test_media_that_arrives_in_lumps_plays_without_a_break(server: RunningServer
     found = page.evaluate(LUMPS, {"seconds": 120, "lump": lump_s})
     assert found["stood"] == 0
     assert found["behind"] < 1.5 * lump_s + 1
+
+
+def test_a_hole_after_the_first_pictures_does_not_hold_the_player(server: RunningServer, tab: Watched) -> None:
+    """It goes on behind the hole, also if the browser has not got enough to begin with."""
+    tab.expected += ["404"]
+    assert tab.open(f"{server.url}/watch/hole").evaluate(HOLE) == 0.5
 
 
 @pytest.mark.parametrize("container", ["mp4", "mpegts"])

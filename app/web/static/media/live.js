@@ -185,15 +185,16 @@ export class LiveEdge {
       this.grown = now;
     }
     this.end = end;
-    if (this.paused || video.seeking) return;
-    // At the end of a channel, to play would begin with the oldest picture that is kept. In a hidden tab, the browser
-    // stops what has no sound.
-    if (video.paused && !video.ended && !document.hidden) this.play();
-    // A hole, after a gap in the channel: nothing comes into it any more.
+    if (this.paused) return;
+    // A hole, after a gap in the channel: nothing comes into it any more. Before it there may be too little to seek to.
     if (last > 0 && video.readyState < 3 && video.currentTime < buffered.start(last)) {
       video.currentTime = buffered.start(last);
       return;
     }
+    if (video.seeking) return;
+    // At the end of a channel, to play would begin with the oldest picture that is kept. In a hidden tab, the browser
+    // stops what has no sound.
+    if (video.paused && !video.ended && !document.hidden) this.play();
     if (!this.samples.length) this.sampledFrom = now;
     this.samples.push({ at: now, ahead: end - video.currentTime });
     const windowMs = Math.max(1000, 1.5 * this.interval);
