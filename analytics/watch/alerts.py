@@ -162,7 +162,7 @@ class Tracker:
         return alerts + [self._told(replace(known, status="resolved"), told_us, into) for known, into in parts if into]
 
     def over(
-        self, now_us: int, asked: Callable[[Known], int | None], *, all_read: bool
+        self, now_us: int, asked: Callable[[Summary, Sequence[str], Sequence[str], int], int | None], *, all_read: bool
     ) -> tuple[list[AlertBody], bool]:
         """The alerts that something is over, by when its last line was read.
 
@@ -179,7 +179,8 @@ class Tracker:
         alerts = []
         for known in quiet:
             if known.incident.storm not in _CROWDS:
-                known = replace(known, grown_us=max(known.grown_us, asked(known) or 0))
+                asked_us = asked(known.incident, known.clients, known.channels, known.gap_us)
+                known = replace(known, grown_us=max(known.grown_us, asked_us or 0))
             if known.quiet(now_us):
                 alerts.append(self._told(replace(known, status="resolved"), now_us))
             else:

@@ -11,13 +11,14 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
 
 from tricklecast.analytics.lines import Format, Reading
 from tricklecast.analytics.lines.dialect import text
 from tricklecast.analytics.lines.reading import selected
+from tricklecast.analytics.report.model import Summary
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import Incident, found
 from tricklecast.analytics.rules.params import Params
@@ -25,9 +26,6 @@ from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import COLUMNS, normalise_sql
 from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, QUERIES, SELDOM, WATCHED, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql, roll_up_sql
-
-if TYPE_CHECKING:
-    from tricklecast.analytics.watch.alerts import Known
 
 WINDOW_S: Final = 300.0
 """How long a row is kept after it was read. Rows of open incidents, and events, are kept for longer. Seconds."""
@@ -268,21 +266,23 @@ class Window:
         seen = dict(made.execute(_SEEN).fetchall())
         return [Found(one, bool(slow.get(one.number)), seen.get(one.number)) for one in incidents]
 
-    def asked(self, known: Known) -> int | None:
+    def asked(self, incident: Summary, clients: Sequence[str], channels: Sequence[str], gap_us: int) -> int | None:
         """When the last request was read with which a client of an incident goes on, microseconds since the epoch.
+
+        Args:
+            incident: as it was found last. clients, channels: all of them. gap_us: a longer pause is the end.
 
         It goes on while it gets no answer that helps it, of whatever kind, without a longer pause. The rules need more
         requests before they see that if the kind has changed (the channel has ended, then 404) or the rate has fallen.
         """
-        then = known.incident
         values = {
-            "clients": list(known.clients),
-            "channels": list(known.channels),
-            "since_us": then.since_us,
-            "until_us": then.until_us,
-            "seq_lo": then.seq_lo,
-            "seq_hi": then.seq_hi,
-            "gap_us": known.gap_us,
+            "clients": list(clients),
+            "channels": list(channels),
+            "since_us": incident.since_us,
+            "until_us": incident.until_us,
+            "seq_lo": incident.seq_lo,
+            "seq_hi": incident.seq_hi,
+            "gap_us": gap_us,
         }
         row = self._rules.execute(_ASKED, values).fetchone()
         return row[0] if row else None

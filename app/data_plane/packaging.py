@@ -245,7 +245,7 @@ class Packager:
         self._breaks = False
         self._unit_s = 0.0
         self._told: deque[Waiter] = deque()
-        self._go_to(*self._first_segment())
+        self._go_to(self._first_segment(), 0)
 
     # Asked from above.
 
@@ -315,7 +315,7 @@ class Packager:
             following = min((at for at in segments if at > seq), default=self.channel.next_seq)
         return self.channel.resolve(following), following - seq - 1
 
-    def _first_segment(self) -> tuple[object, int]:
+    def _first_segment(self) -> object:
         """Where the first playlist begins."""
         start, size, number = self.channel.next_seq, 0, 0
         for seq in sorted(self.channel.segments, reverse=True):
@@ -324,7 +324,7 @@ class Packager:
                 break
             if segment.size:
                 start, size, number = seq, size + segment.size, number + segment.closed
-        return self.channel.resolve(start), 0
+        return self.channel.resolve(start)
 
     def _go_to(self, found: object, missed: int) -> None:
         """Follow another segment, or none."""

@@ -561,7 +561,7 @@ class Feed:
         requests = refused = 0
         for (_, status, reason), count in plane.exchanges.items():
             requests += count
-            if (status or 0) >= 400 and reason not in ORDINARY:
+            if status >= 400 and reason not in ORDINARY:
                 refused += count
         return {
             "time": round(now + to_wall, 3),
