@@ -256,8 +256,11 @@ class Channel:
 
     def _following(self, seq: int) -> int:
         """The lowest seq above this one that can be read or waited for."""
-        live = min((at for at in self.segments if at > seq), default=self.next_seq)
-        return self._or_kept(live, seq + 1)
+        return self._or_kept(self.following_in_memory(seq), seq + 1)
+
+    def following_in_memory(self, seq: int) -> int:
+        """The same without those that only storage keeps."""
+        return min((at for at in self.segments if at > seq), default=self.next_seq)
 
     def _or_kept(self, live: int, seq: int) -> int:
         """A seq in memory, or the lowest one from ``seq`` on that storage keeps, if that is lower."""

@@ -310,9 +310,7 @@ class Packager:
     def _next_segment(self, seq: int) -> tuple[object, int]:
         """The next one in the window, or the one to come, and how many there are between; what only storage keeps is
         old."""
-        segments, following = self.channel.segments, seq + 1
-        if following not in segments:
-            following = min((at for at in segments if at > seq), default=self.channel.next_seq)
+        following = self.channel.following_in_memory(seq)
         return self.channel.resolve(following), following - seq - 1
 
     def _first_segment(self) -> object:
