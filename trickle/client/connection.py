@@ -20,6 +20,10 @@ from tricklecast.trickle.client.decoder import MAX_CHUNK, BodyDecoder, InvalidBo
 from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, parse_response
 from tricklecast.trickle.client.sockets import Silence, SocketStream
 
+MAX_INTERIM: Final = 100
+"""Interim answers that may come at once; from then on, one each second. A server that sends more keeps its client busy
+without an answer. (One that works with interim answers sends one every few seconds.)"""
+
 MAX_CHUNKS: Final = 256
 """After this many chunks in a row without a pause, other tasks get their turn."""
 
@@ -54,7 +58,10 @@ class Connection:
         self._body_left: int | None = 0
         self._request_over = False
         self._answered = False
-        self._early = b""
+        self._early = bytearray()  # of the response's head
+        self._searched = 0  # so many of these hold no end of a head
+        self._interims = 0  # interim answers to this request
+        self._asked_at = 0.0  # when this request began
         self._head: ResponseHead | None = None
         self._body: BodyDecoder | None = None
         self._failure: httpx.TransportError | None = None
@@ -112,6 +119,7 @@ class Connection:
             body_bytes: how long its body is, in bytes; ``None`` if it comes in chunks.
         """
         self._is_head_request = head.startswith(b"HEAD ")
+        self._interims, self._asked_at = 0, monotonic()
         self._body_left = body_bytes
         self._request_over = body_bytes == 0
         return self._write([head])
@@ -173,30 +181,46 @@ class Connection:
 
     # The response.
 
-    async def answer(self) -> ResponseHead:
+    async def answer(self, within_s: float | None = None) -> ResponseHead:
         """Wait for the final response's head; interim answers are passed over.
+
+        Args:
+            within_s: how long all of it may take, in seconds; ``None``: for ever.
 
         Raises:
             NoAnswer: the connection ended before an answer began.
             httpx.ReadError: the connection ended within the head.
-            InvalidAnswer: what came is not HTTP.
+            httpx.ReadTimeout: it did not come in time.
+            InvalidAnswer: what came is not HTTP, or is a flood of interim answers.
         """
+        due_at = None if within_s is None else monotonic() + within_s
         while True:
             try:
-                found = parse_response(self._early) if self._early else None
+                found = parse_response(self._early, self._searched) if self._early else None
             except InvalidHead as error:
                 raise InvalidAnswer(str(error)) from error
             if found is None:
-                self._early += await self._receive_some()
+                self._searched = len(self._early)
+                if due_at is not None:
+                    self.receive_s = max(0.0, due_at - monotonic())
+                try:
+                    self._early += await self._receive_some()
+                except httpx.ReadTimeout:
+                    raise httpx.ReadTimeout(f"no answer within {within_s:g} s") from None
                 continue
-            head, self._early = found
+            head, size = found
+            del self._early[:size]
+            self._searched = 0
             if head.status_code == 101:
                 raise InvalidAnswer("the server wants to talk another protocol")
             if head.status_code >= 200:
                 self._head = head
-                self._body = BodyDecoder(head, self._early, is_empty=self._is_head_request)
-                self._early = b""
+                self._body = BodyDecoder(head, bytes(self._early), is_empty=self._is_head_request)
+                self._early.clear()
                 return head
+            self._interims += 1
+            if self._interims > MAX_INTERIM + monotonic() - self._asked_at:
+                raise InvalidAnswer(f"{self._interims} interim answers ({head.status_code}) and no final one")
 
     async def receive_chunk(self) -> bytes:
         """The next chunk of the body as the server sent it; ``b""`` at the end.

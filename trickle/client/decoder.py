@@ -16,6 +16,10 @@ MAX_CHUNK: Final = 64 * 1024
 MAX_SIZE_LINE: Final = 4096
 """Longest line with the size of a chunk. Extensions may follow the size; they are passed over."""
 
+MAX_EXCESS: Final = 16 * 1024
+"""How many bytes of chunk extensions a body may have beyond 16 bytes for each chunk and twice its payload (Go's limit).
+A body of one-byte chunks is fine; one that is mostly extensions keeps its reader busy with nothing."""
+
 MAX_TRAILERS: Final = 16 * 1024
 """Longest trailers, in bytes."""
 
@@ -42,7 +46,7 @@ class BodyDecoder:
         trailers: what followed it.
     """
 
-    __slots__ = ("_at", "_chunked", "_data", "_left", "_part_bytes", "_parts", "_state", "over", "trailers")
+    __slots__ = ("_at", "_chunked", "_data", "_excess", "_left", "_part_bytes", "_parts", "_state", "over", "trailers")
 
     def __init__(self, head: ResponseHead, data: bytes = b"", *, is_empty: bool = False) -> None:
         self.trailers: Fields = []
@@ -52,6 +56,7 @@ class BodyDecoder:
         self._state = BodyDecoder._read_size if self._chunked else BodyDecoder._read_bytes
         self._data = data
         self._at = 0
+        self._excess = 0  # bytes of extensions, see MAX_EXCESS
         self._parts: list[bytes] = []
         self._part_bytes = 0
 
@@ -98,6 +103,10 @@ class BodyDecoder:
         if found is None:
             raise InvalidBody(f"not the size of a chunk: {line[:40]!r}")
         self._left = int(found[1], 16)
+        if len(line) > 16:
+            self._excess = max(0, self._excess + len(line) - 16 - 2 * self._left)
+            if self._excess > MAX_EXCESS:
+                raise InvalidBody("its chunks consist of extensions")
         self._state = BodyDecoder._read_bytes if self._left else BodyDecoder._read_trailers
         return b""
 

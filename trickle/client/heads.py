@@ -14,6 +14,9 @@ from typing import Final
 MAX_HEAD: Final = 65536
 """Longest head of a response, in bytes (nginx's limit is 32 KiB, uvicorn's 64 KiB)."""
 
+MAX_FIELDS: Final = 256
+"""Most headers of a response, or trailers (Python's ``http.client`` takes 100)."""
+
 Fields = list[tuple[bytes, bytes]]
 """Headers in their order: names in lower case, values without white space around them."""
 
@@ -69,20 +72,24 @@ def request_head(method: bytes, target: bytes, headers: Collection[tuple[bytes, 
     return b"%b%b\r\n" % (line, fields)
 
 
-def parse_response(data: bytes) -> tuple[ResponseHead, bytes] | None:
-    """Read the head of a response; returns it with the bytes behind it, or ``None`` if its end has not come yet.
+def parse_response(data: bytes | bytearray, searched: int = 0) -> tuple[ResponseHead, int] | None:
+    """Read the head of a response; returns it with its size, or ``None`` if its end has not come yet.
+
+    Args:
+        data: what has come.
+        searched: so many of its bytes were here before, without an end: they are not searched again.
 
     Raises:
         InvalidHead: it breaks the rules of HTTP, or is longer than :data:`MAX_HEAD`.
     """
     if not _HTTP.startswith(data[: len(_HTTP)]):
-        raise InvalidHead(f"it begins with {data[:20]!r}")
-    end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
+        raise InvalidHead(f"it begins with {bytes(data[:20])!r}")
+    end = data.find(b"\r\n\r\n", max(0, searched - 3), MAX_HEAD)
     if end < 0:
         if len(data) >= MAX_HEAD:
             raise InvalidHead(f"its head is longer than {MAX_HEAD} bytes")
         return None
-    first, *lines = data[:end].split(b"\r\n")
+    first, *lines = bytes(data[:end]).split(b"\r\n")
     status = _STATUS_LINE.fullmatch(first)
     if status is None:
         raise InvalidHead(f"not a status line: {first[:40]!r}")
@@ -98,20 +105,26 @@ def parse_response(data: bytes) -> tuple[ResponseHead, bytes] | None:
             connection += b"," + value.lower()
     if codings not in ([], [b"chunked"]):
         raise InvalidHead(f"unknown transfer coding: {b', '.join(codings)[:40]!r}")
-    if len(set(lengths)) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
-        raise InvalidHead(f"not a length: {b', '.join(lengths)[:40]!r}")
+    if len(lengths) + len(codings) > 1:
+        raise InvalidHead("its body could end in two places: it has more than one length or transfer coding")
+    if not all(map(_LENGTH.fullmatch, lengths)):
+        raise InvalidHead(f"not a length: {lengths[0][:40]!r}")
+    if codings and version == b"1.0":
+        raise InvalidHead("HTTP/1.0 has no transfer coding")
     closes = version == b"1.0" or (connection != b"" and b"close" in map(bytes.strip, connection.split(b",")))
-    length = int(lengths[0]) if lengths and not codings else None
+    length = int(lengths[0]) if lengths else None
     head = ResponseHead(version, int(code), reason or b"", headers, bool(codings), length, not closes)
-    return head, data[end + 4 :]
+    return head, end + 4
 
 
 def parse_fields(lines: list[bytes]) -> Fields:
     """Read headers or trailers, a line each.
 
     Raises:
-        InvalidHead: a line is not ``Name: value``.
+        InvalidHead: a line is not ``Name: value``, or there are more than :data:`MAX_FIELDS`.
     """
+    if len(lines) > MAX_FIELDS:
+        raise InvalidHead(f"more than {MAX_FIELDS} headers")
     fields = []
     for line in lines:
         found = _FIELD.fullmatch(line)

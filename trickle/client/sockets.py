@@ -140,6 +140,8 @@ class SocketStream(ByteStream):
             anyio.ClosedResourceError: it was closed here.
             Silence: nothing came for ``receive_s`` seconds.
         """
+        # anyio cancels no task that is about to run anyway, as one is whose peer always has bytes ready.
+        await anyio.lowlevel.checkpoint_if_cancelled()
         while not (data := self._received):
             if self._socket.fileno() < 0:
                 raise anyio.ClosedResourceError

@@ -11,7 +11,8 @@ chunk, and a segment that is not whole says so in a trailer (docs/reference/prot
 - ``timeout.read`` limits the wait for the answer once the body has ended and arrived, and each pause of the response's
   body; never the time for which a request's body stays open. ``timeout.write`` limits how long the peer may take
   nothing of it.
-- Interim ``1xx`` responses are skipped.
+- Interim ``1xx`` responses are skipped; a flood of them is an error.
+- No cookie is kept: a server could set any number of them, and each later request would carry them all.
 - ``response.extensions["trailers"]`` is an ``httpx.Headers``, filled at the end of the body.
   ``response.extensions["body"]`` is the :class:`ResponseBody`, whose reads can be cancelled without loss.
 - A GET's answer whose body could end with the connection (neither length nor chunks) is refused: a part of a segment
@@ -27,6 +28,7 @@ import ssl
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final, Protocol
 
 import anyio
@@ -260,12 +262,13 @@ class TrickleClient(httpx.AsyncClient):
     """An httpx client whose plain requests can be sent without httpx's objects.
 
     httpx's own way, with its generators for redirects and authentication and its objects for URLs and headers, costs
-    more than the rest of a small segment. It is taken where there is something for it to do: authentication, cookies,
-    or another transport.
+    more than the rest of a small segment. It is taken where there is something for it to do: authentication, or another
+    transport.
     """
 
     def __init__(self, *, transport: httpx.AsyncBaseTransport, **options: Any) -> None:
-        super().__init__(transport=transport, **options)
+        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+        super().__init__(transport=transport, cookies=no_cookies, **options)
         self._is_plain = (
             self.auth is None
             and isinstance(transport, TrickleTransport)
@@ -287,7 +290,7 @@ class TrickleClient(httpx.AsyncClient):
         Raises:
             httpx.TransportError: see :meth:`TrickleTransport.handle_async_request`.
         """
-        if not self._is_plain or self.is_closed or self.cookies.jar or "@" in url or not url.isascii():
+        if not self._is_plain or self.is_closed or "@" in url or not url.isascii():
             return None
         root = url.find("/", url.find("//") + 2)
         if (known := self._urls.get(url[:root])) is None:
@@ -309,13 +312,7 @@ class TrickleClient(httpx.AsyncClient):
         call = Call(origin, method, head, body, length, limits.connect, limits.write, limits.read)
         transport = self._transport
         assert isinstance(transport, TrickleTransport)
-        reply = await transport.send(call)
-        if any(name == b"set-cookie" for name, _ in reply.head.headers):  # a load balancer's
-            request = httpx.Request(method, url)
-            self.cookies.extract_cookies(
-                httpx.Response(reply.head.status_code, headers=reply.head.headers, request=request)
-            )
-        return reply
+        return await transport.send(call)
 
 
 class ResponseBody(httpx.AsyncByteStream):
@@ -453,8 +450,7 @@ class _Exchange:
         self._head_sent = True
         self._head_changes.notify()
         if body is None:
-            connection.receive_s = call.read_s
-            return self._checked(await connection.answer())
+            return self._checked(await connection.answer(call.read_s))
         if not isinstance(body, LiveBody):
             return await self._answer()
         self._body_over = False

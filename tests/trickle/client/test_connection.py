@@ -16,7 +16,7 @@ import pytest
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
 from tests.support.certificates import make_certificate
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.connection import MAX_CHUNKS, Connection, InvalidAnswer, NoAnswer
+from tricklecast.trickle.client.connection import MAX_CHUNKS, MAX_INTERIM, Connection, InvalidAnswer, NoAnswer
 from tricklecast.trickle.client.decoder import MAX_CHUNK
 from tricklecast.trickle.client.sockets import connect_tcp
 from tricklecast.trickle.client.transport import MAX_IDLE, TrickleTransport
@@ -714,3 +714,56 @@ def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+class TestInterimAnswers:
+    """A server may send them while it works, but it cannot keep its client busy with them."""
+
+    def test_a_flood_of_them_is_an_error(self) -> None:
+        """More than some at once, and one each second, are no HTTP that a client could wait for."""
+
+        async def handler(exchange: Exchange) -> None:
+            while True:
+                await exchange.raw(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 4000)
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                with pytest.raises(InvalidAnswer, match="101 interim answers"):
+                    await http.get("/")
+
+        run(main)
+
+    def test_as_many_as_a_patient_server_sends_are_passed_over(self) -> None:
+        """A hundred of them at once, in any pieces, and then the answer; the next request begins to count anew."""
+
+        async def handler(exchange: Exchange) -> None:
+            for byte in b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 X\r\nLink: y\r\n\r\n":
+                await exchange.raw(bytes([byte]))
+            await exchange.raw(b"HTTP/1.1 102 Processing\r\n\r\n" * (MAX_INTERIM - 2))
+            await exchange.empty()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                assert [(await http.get("/")).status_code for _ in range(2)] == [200, 200]
+                assert server.connections == 1
+
+        run(main)
+
+    @pytest.mark.parametrize(
+        ("begin", "more"), [(b"", b"HTTP/1.1 102 Processing\r\n\r\n"), (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n")]
+    )
+    def test_no_bytes_prolong_the_wait(self, begin: bytes, more: bytes) -> None:
+        """A time limit holds for the whole answer: neither interim answers nor the pieces of a head extend it."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.raw(begin)
+            while True:
+                await exchange.raw(more)
+                await asyncio.sleep(0.05)
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                with pytest.raises(httpx.ReadTimeout, match=r"no answer within 0\.3 s"):
+                    await http.get("/", timeout=0.3)
+
+        run(main)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tricklecast.trickle.client.decoder import MAX_CHUNK, MAX_SIZE_LINE, MAX_TRAILERS, BodyDecoder, InvalidBody
-from tricklecast.trickle.client.heads import ResponseHead
+from tricklecast.trickle.client.decoder import (
+    MAX_CHUNK,
+    MAX_EXCESS,
+    MAX_SIZE_LINE,
+    MAX_TRAILERS,
+    BodyDecoder,
+    InvalidBody,
+)
+from tricklecast.trickle.client.heads import MAX_FIELDS, ResponseHead
 
 
 def decoder(
@@ -93,6 +100,9 @@ def test_some_answers_have_no_body() -> None:
         b"1\r\na\rb",
         b"1" * MAX_SIZE_LINE,
         b"0\r\n" + b"x" * MAX_TRAILERS,
+        b"0\r\n" + b"X: 1\r\n" * (MAX_FIELDS + 1) + b"\r\n",
+        b"0\r\nX: 1\n\r\n\r\n",
+        (b"1;" + b"x" * 1000 + b"\r\na\r\n") * (MAX_EXCESS // 980 + 1),
         b"0\r\nno colon\r\n\r\n",
         b"0\r\na: \x00\r\n\r\n",
         b"0\r\na: 1\r\n folded\r\n\r\n",
@@ -103,3 +113,10 @@ def test_broken_bodies_are_refused(data: bytes) -> None:
     body = decoder()
     with pytest.raises(InvalidBody):
         chunks(body, data)
+
+
+def test_extensions_that_go_with_payload_are_passed_over() -> None:
+    """A signature for each chunk, as some servers send it, is no excess; nor are any number of chunks of one byte."""
+    signed = b"400;chunk-signature=" + b"f" * 64 + b"\r\n" + b"x" * 0x400 + b"\r\n"
+    assert chunks(decoder(), signed * 1000) == [b"x" * 0x400] * 1000
+    assert len(chunks(decoder(), b"1 \t;a=b\r\nx\r\n" * 10_000)) == 10_000

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.support.peers import Head, Peer, fake_server, run
+from tricklecast.trickle.client.answers import Opened, exchange
 from tricklecast.trickle.client.connection import Connection
 from tricklecast.trickle.client.sockets import SocketStream
 from tricklecast.trickle.client.transport import BodyWriter, InvalidAnswer, LiveBody, TrickleClient, TrickleTransport
@@ -1025,16 +1026,14 @@ def test_a_live_body_that_nobody_reads_any_more_waits_for_the_answer(monkeypatch
 
 
 def test_a_plain_request_takes_the_short_way() -> None:
-    """It has the client's headers, and ones of its own. With cookies or authentication, httpx's own way is taken."""
+    """It has the client's headers, and ones of its own. With authentication, httpx's own way is taken."""
 
     async def main() -> None:
         heads: list[Head] = []
 
         async def script(peer: Peer) -> None:
-            for number in range(2):
-                heads.append(await peer.head())
-                headers: dict[str, object] = {"Set-Cookie": "node=b"} if number == 0 else {}
-                await peer.answer(200, {"Content-Length": "0", **headers})
+            heads.append(await peer.head())
+            await peer.answer(200)
 
         async with fake_server(script) as server:
             root = server.base.removesuffix("/trickle")
@@ -1042,14 +1041,75 @@ def test_a_plain_request_takes_the_short_way() -> None:
                 reply = await http.send_plain("GET", f"{root}/c/1?token=a", {"user-agent": "c"}, None, None)
                 assert reply is not None
                 assert (reply.head.status_code, await reply.body.receive()) == (200, b"")
-                assert await http.send_plain("GET", f"{root}/c/2", {}, None, None) is None
-                await http.get(f"{root}/c/2")
             assert await http.send_plain("GET", root, {}, None, None) is None  # it is closed
             async with TrickleClient(transport=TrickleTransport(), auth=("user", "secret")) as http:
                 assert await http.send_plain("GET", f"{root}/c/3", {}, None, None) is None
-        first, second = heads
-        assert (first.method, first.path, first.headers["host"]) == ("GET", "/c/1?token=a", root.partition("//")[2])
-        assert (first.headers["user-agent"], first.headers["x"]) == ("c", "b")
-        assert (second.path, second.headers["cookie"]) == ("/c/2", "node=b")
+        [head] = heads
+        assert (head.method, head.path, head.headers["host"]) == ("GET", "/c/1?token=a", root.partition("//")[2])
+        assert (head.headers["user-agent"], head.headers["x"]) == ("c", "b")
+
+    run(main())
+
+
+@pytest.mark.parametrize("auth", [None, ("user", "secret")], ids=["plain", "httpx"])
+def test_no_cookie_is_kept(auth: tuple[str, str] | None) -> None:
+    """However many a server sets, the next request carries none; one that the program sets itself is sent."""
+
+    async def main() -> None:
+        heads: list[Head] = []
+
+        async def script(peer: Peer) -> None:
+            for number in range(2):
+                heads.append(await peer.head())
+                await peer.answer(200, {"Set-Cookie": f"c{number}=" + "x" * 4000})
+
+        http = TrickleClient(transport=TrickleTransport(), auth=auth, headers={"Cookie": "own=1"})
+        async with fake_server(script) as server, http:
+            for number in range(2):
+                assert isinstance(await exchange(http, "GET", f"{server.base}/c/{number}"), Opened)
+        assert [head.headers["cookie"] for head in heads] == ["own=1", "own=1"]
+
+    run(main())
+
+
+def test_a_flood_of_interim_answers_stops_a_body() -> None:
+    """A request with a body ends, too, if its server sends nothing but interim answers."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    peer.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 4000)
+                    await peer.writer.drain()
+
+        async with fake_server(script) as server, client() as http:
+            with pytest.raises(InvalidAnswer, match="interim answers"):
+                await http.post(server.base, content=Silent())
+
+    run(main())
+
+
+def test_a_cancellation_arrives_although_bytes_never_stop() -> None:
+    """A scope of anyio ends a read also where the peer's bytes are always there before the scope looks."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            peer.writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    peer.writer.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+                    await peer.writer.drain()
+
+        async with fake_server(script) as server, client() as http, http.stream("GET", server.base) as response:
+            with anyio.CancelScope() as scope:
+                chunks = 0
+                async for chunk in response.aiter_raw():
+                    chunks += len(chunk) > 0
+                    if chunks == 20:
+                        scope.cancel()
+                    assert chunks < 1000
+            assert scope.cancelled_caught
 
     run(main())
