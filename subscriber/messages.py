@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self, TypeAlias
 
+import anyio
 import orjson
 
 from tricklecast.subscriber.client import Subscriber
@@ -63,7 +64,8 @@ class Message:
 class Messages:
     """The messages of a channel, to be iterated over like a ``Subscriber``: with or without ``async with``.
 
-    A call that is cancelled loses nothing: the next one goes on. Segments without a byte are left out.
+    A call that is cancelled loses nothing: the next one goes on. Segments without a byte are left out. One task
+    iterates at a time: a second one gets ``anyio.BusyResourceError``.
 
     Lines may go on over the ends of segments. Where a segment was missed or is not whole, two halves of a line are
     never joined: the line that was begun is dropped, and so is the first line afterwards, unless it is a whole object
@@ -104,6 +106,7 @@ class Messages:
         self._segment: Segment | None = None
         self._expected: int | None = None
         self._over = False
+        self._guard = anyio.ResourceGuard("iterating over")
         self._gap = self._newly_skipped = 0
         self._restarted = False
 
@@ -125,13 +128,8 @@ class Messages:
             TrickleError: what ``Subscriber`` raises.
         """
         while True:
-            while not self._ready:
-                if self._segment is None:
-                    await self._begin()
-                elif self._lines is None:
-                    await self._read_document(self._segment)
-                else:
-                    await self._read_lines(self._segment, self._lines)
+            with self._guard:
+                await self._fill()
             item = self._ready.popleft()
             if isinstance(item, Line):
                 try:
@@ -145,6 +143,16 @@ class Messages:
                 failed = BadMessage(seq=item.seq, detail=item.why)
                 failed.resume = self._resume(item)
                 raise failed
+
+    async def _fill(self) -> None:
+        """Read until there is a document, or a fault of one."""
+        while not self._ready:
+            if self._segment is None:
+                await self._begin()
+            elif self._lines is None:
+                await self._read_document(self._segment)
+            else:
+                await self._read_lines(self._segment, self._lines)
 
     def _message(self, seq: int, value: Any) -> Message:
         message = Message(seq, value, self._gap, self._newly_skipped, self._restarted)

@@ -39,6 +39,9 @@ class Segment:
     If the connection is cut, the segment is requested again and goes on where it stopped. Only if the server does not
     have it any more, it is ``broken``.
 
+    One task reads a segment at a time: a second one gets ``anyio.BusyResourceError``, since each would have some of the
+    bytes. Any task may leave it.
+
     Attributes:
         seq: its number.
         epoch: which life of the channel's name it belongs to; ``None`` if the server does not say.
@@ -98,6 +101,7 @@ class Segment:
         self._resumed_at: int | None = None
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
+        self._guard = anyio.ResourceGuard("reading")
 
     @property
     def bytes_read(self) -> int:
@@ -127,7 +131,8 @@ class Segment:
             ConnectionLost: the segment broke, with ``on_broken="raise"``; again at every further call.
             ClosedHere: the segment was left before.
         """
-        chunk = self._take_unread() or await self._receive(joined=False)
+        with self._guard:
+            chunk = self._take_unread() or await self._receive(joined=False)
         if chunk:
             return chunk
         if self.broken is not None and self._on_broken == "raise":
@@ -143,7 +148,8 @@ class Segment:
             ConnectionLost: the segment broke, with ``on_broken="raise"``; again at every further call.
             ClosedHere: the segment was left before.
         """
-        data = self._take_unread() or await self._receive(joined=True)
+        with self._guard:
+            data = self._take_unread() or await self._receive(joined=True)
         if not data and self.broken is not None and self._on_broken == "raise":
             raise self.broken
         return data
@@ -159,11 +165,12 @@ class Segment:
             SegmentTooLarge: it is longer than the limit; the segment has been left.
             ClosedHere: the segment was left before.
         """
-        parts = self._unread
-        size = sum(map(len, parts))
-        while size <= limit and (data := await self._receive(joined=True)):
-            parts.append(data)
-            size += len(data)
+        with self._guard:
+            parts = self._unread
+            size = sum(map(len, parts))
+            while size <= limit and (data := await self._receive(joined=True)):
+                parts.append(data)
+                size += len(data)
         if size > limit:
             self._unread = []
             await self.aclose()

@@ -5,6 +5,14 @@ that is one packet, as live encoders make it, is decoded when its last byte is t
 segment, and begin anew behind a gap. Only :data:`FRAMES_AHEAD` decoded frames wait for the program. If it is slower,
 the connection waits, and the subscriber goes on at the live edge when its segment has left the server's window; or,
 with ``when_full="drop"``, the oldest picture is dropped.
+
+libavformat pulls its bytes: it blocks until they come. So each reader may have one thread, from the first bytes of a
+segment until its end; it is none of those that the program's own ``anyio.to_thread`` calls share. Between segments
+there is no thread.
+
+What the program does not get is counted: pictures that were dropped, packets that could not be decoded, segments that
+were missed, cut short or unreadable. Bytes from the channel raise nothing but :exc:`NotMedia`: PyAV and its decoders
+raise errors of many kinds for damaged media, and each of them means that the segment cannot be read.
 """
 
 from __future__ import annotations
@@ -122,7 +130,10 @@ class FrameStatistics:
         segments: segments that were read.
         resets: how often decoders began anew, because something was lost or the channel restarted.
         damaged: packets that could not be decoded.
-        unreadable: segments that could not be read.
+        unreadable: segments that could not be read, or not to their end.
+        incomplete: segments of which a part came, because their publisher or the connection broke off.
+        missed: segments that did not come: skipped by their publisher, or gone from the server's window before they
+            were read, those before the channel's end included.
     """
 
     frames: int = 0
@@ -131,6 +142,8 @@ class FrameStatistics:
     resets: int = 0
     damaged: int = 0
     unreadable: int = 0
+    incomplete: int = 0
+    missed: int = 0
 
 
 def frames(
@@ -199,7 +212,8 @@ class FrameReader:
     """The frames of a channel; made by :func:`frames`. An async iterator, and an async context manager.
 
     A loop that is left early stops the reader a moment later; ``async with frames(url) as reader:`` stops it where the
-    block ends. A cancelled wait loses no frame.
+    block ends. A cancelled wait loses no frame. One task reads at a time: a second one gets
+    ``anyio.BusyResourceError``.
     """
 
     def __init__(
@@ -219,11 +233,21 @@ class FrameReader:
         self._over = False
         self._error: Exception | None = None
         self._reading: _ChunkReader | None = None
+        self._missed_at_end = 0
+        self._guard = anyio.ResourceGuard("reading frames from")
+        # Not anyio's own limiter: a segment may be open for hours, and 40 of them would leave the program no thread.
+        self._threads = anyio.CapacityLimiter(1)
 
     @property
     def kinds(self) -> frozenset[str]:
         """Which of ``"video"`` and ``"audio"`` the newest segment has; empty before the first frame."""
         return frozenset(self._decoding.found)
+
+    @property
+    def missed_at_end(self) -> int:
+        """Segments that were missed between the last one read and the end of the channel; with ``reconnect=True``, of
+        its newest life that has ended. What was missed before a frame is that frame's ``gap``."""
+        return self._missed_at_end
 
     def statistics(self) -> FrameStatistics:
         """The counters at this moment."""
@@ -258,21 +282,22 @@ class FrameReader:
 
         Raises:
             TrickleError: as :class:`~tricklecast.subscriber.Subscriber` does.
-            NotMedia: the channel's first segment is neither MPEG-TS nor MP4.
+            NotMedia: the channel's first segment is neither MPEG-TS nor MP4, or cannot be decoded.
         """
-        while not self._ready:
-            if self._error is not None:
-                raise self._error
-            if self._over:
-                return None
-            if self._is_between_lives:
-                self._is_between_lives = False
-                self._notify()
-                return None
-            await self._changed.wait()
-        frame = self._ready.popleft()
-        self._notify()
-        return frame
+        with self._guard:
+            while not self._ready:
+                if self._error is not None:
+                    raise self._error
+                if self._over:
+                    return None
+                if self._is_between_lives:
+                    self._is_between_lives = False
+                    self._notify()
+                    return None
+                await self._changed.wait()
+            frame = self._ready.popleft()
+            self._notify()
+            return frame
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, anyio.Event()
@@ -298,15 +323,17 @@ class FrameReader:
             async with subscriber:
                 async for segment in subscriber:
                     await self._read(segment)
+                self._missed_at_end = subscriber.missed_at_end
+                self._counts.missed += subscriber.missed_at_end
         except TrickleError as error:
             if not (self._reconnects and may_help(error)):
+                await self._flush()
                 raise
             is_ended = isinstance(error, ChannelNotFound)
             logger.warning("%s; reading goes on as soon as possible", error)
         self._failures = 0 if self._counts.segments > before else self._failures + 1
         if is_ended:
-            for frame in await to_thread.run_sync(lambda: list(self._decoding.flush())):
-                await self._put(frame)
+            await self._flush()
         if self._reconnects:
             # A subscriber waits at the end of the life that it knows. If it ended without a segment, another life
             # has begun and ended meanwhile: all of that one is new.
@@ -327,6 +354,7 @@ class FrameReader:
 
     async def _read(self, segment: Segment) -> None:
         self._counts.segments += 1
+        self._counts.missed += segment.gap
         self._is_in_life = True
         reader = self._reading = _ChunkReader(segment)
 
@@ -336,14 +364,30 @@ class FrameReader:
             if reader.failure is not None:
                 raise reader.failure
 
+        is_lost = False
         try:
-            await to_thread.run_sync(decode)
-        except NotMedia:
+            await reader.begin()
+            await to_thread.run_sync(decode, limiter=self._threads)
+        except NotMedia as error:
             if self._counts.segments == self._counts.unreadable + 1:
                 raise
+            logger.warning("%s; going on with the next one", error)
             self._counts.unreadable += 1
+            is_lost = True
         if segment.truncated is not None or segment.broken is not None:
-            self._decoding.lost(missed=int(segment.truncated == "skipped"))
+            is_skipped = segment.truncated == "skipped"
+            self._counts.missed += is_skipped
+            self._counts.incomplete += not is_skipped
+            self._decoding.missed(int(is_skipped))
+            is_lost = True
+        if is_lost:
+            await self._flush()
+            self._decoding.lost()
+
+    async def _flush(self) -> None:
+        """Hand on the frames that the decoders hold back."""
+        for frame in await to_thread.run_sync(lambda: list(self._decoding.flush()), limiter=self._threads):
+            await self._put(frame)
 
     async def _put(self, frame: Frame) -> None:
         if self._drops and frame.kind == "video":
@@ -365,22 +409,28 @@ class FrameReader:
 
 
 class _ChunkReader:
-    """A segment as a file that blocks, for libavformat in a worker thread."""
+    """A segment as a file that blocks, for libavformat in a worker thread.
+
+    Attributes:
+        head: its first bytes, at most :data:`HEAD_BYTES` and one chunk.
+        failure: why it ended early.
+    """
 
     def __init__(self, segment: Segment) -> None:
-        self.head = b""
+        self.head = bytearray()
         self.failure: BaseException | None = None
         self._is_stopped = False
         self._scope: anyio.CancelScope | None = None
         self._segment = segment
         self._guard: SampleGuard | None = None
         self._rest = b""
+        self._at = 0  # so many bytes of the rest were read
 
-    def fill(self, size: int) -> bytes:
-        """The first bytes, so many if there are."""
-        while len(self._rest) < size and (data := self._receive()):
-            self._rest += data
-        return self._rest
+    async def begin(self) -> None:
+        """Wait for the first bytes, by which a container is known, or the end; no thread waits with it."""
+        while len(self.head) < SNIFF_BYTES and (data := await self._chunk()):
+            self.head += data
+        self._rest = bytes(self.head)
 
     def prepend(self, data: bytes) -> None:
         """Put bytes in front."""
@@ -393,9 +443,10 @@ class _ChunkReader:
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes; none at the end."""
-        if not self._rest:
-            self._rest = self._receive()
-        data, self._rest = self._rest[:size], self._rest[size:]
+        if self._at == len(self._rest):
+            self._rest, self._at = self._receive(), 0
+        data = self._rest[self._at : self._at + size]
+        self._at += len(data)
         return data
 
     def stop(self) -> None:
@@ -410,13 +461,20 @@ class _ChunkReader:
         return b""
 
     def _receive(self) -> bytes:
-        try:
-            data = b"" if self.failure else from_thread.run(self._chunk)
-        except BaseException as error:  # also a cancellation: libavformat would print it and go on
-            self.failure, data = error, b""
-        if len(self.head) < HEAD_BYTES:
-            self.head += data
-        return self._guarded(data) or (self._receive() if data else b"")
+        """The next bytes that libavformat may have; the guard may keep any number of chunks back."""
+        while self.failure is None:
+            try:
+                data = from_thread.run(self._chunk)
+            except BaseException as error:  # also a cancellation: libavformat would print it and go on
+                self.failure = error
+                break
+            if not data:
+                break
+            if len(self.head) < HEAD_BYTES:
+                self.head += data
+            if passed := self._guarded(data):
+                return passed
+        return b""
 
     def _guarded(self, data: bytes) -> bytes:
         try:
@@ -444,36 +502,45 @@ class _Decoding:
         self._seq = self._gap = 0
         self._restarted = False
 
-    def lost(self, missed: int = 0, *, restarted: bool = False) -> None:
-        """Something is missing here, perhaps whole segments, or the channel restarted: decoders begin anew."""
-        self._gap += missed
+    def missed(self, segments: int) -> None:
+        """Whole segments are missing here."""
+        self._gap += segments
+
+    def lost(self, *, restarted: bool = False) -> None:
+        """Something is missing here, or the channel restarted: decoders begin anew. :meth:`flush` them before."""
         self._restarted |= restarted
         if self._decoders:
             self.counts.resets += 1
         self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
 
     def flush(self) -> Iterator[Frame]:
-        """The frames that the decoders hold back."""
-        for kind, decoder in self._decoders.items():
-            yield from self._decoded(kind, decoder, None)
+        """The frames that the decoders hold back.
+
+        Raises:
+            NotMedia: they cannot be had.
+        """
+        yield from _checked(self._seq, self._flushed())
 
     def frames(self, segment: Segment, reader: _ChunkReader) -> Iterator[Frame]:
         """The frames of a segment, as its bytes come.
 
         Raises:
-            NotMedia: it is neither MPEG-TS nor MP4.
+            NotMedia: it is neither MPEG-TS nor MP4, or cannot be decoded.
         """
+        yield from _checked(segment.seq, self._frames(segment, reader))
+
+    def _flushed(self) -> Iterator[Frame]:
+        for kind, decoder in self._decoders.items():
+            yield from self._decoded(kind, decoder, None)
+
+    def _frames(self, segment: Segment, reader: _ChunkReader) -> Iterator[Frame]:
         import av
 
         if segment.gap or segment.restarted:
-            yield from self.flush()
+            yield from self._flushed()
             self.lost()
-        self._seq, self._gap, self._restarted = (
-            segment.seq,
-            self._gap + segment.gap,
-            self._restarted or segment.restarted,
-        )
-        head = reader.fill(SNIFF_BYTES)
+        self._gap, self._restarted = self._gap + segment.gap, self._restarted or segment.restarted
+        head = bytes(reader.head)
         if not head:
             return
         kind = sniff(head)
@@ -490,6 +557,7 @@ class _Decoding:
             if reader.failure is not None:
                 return  # the caller raises that
             raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
+        self._seq = segment.seq
         with container:
             yield from self._demuxed(container, reader)
 
@@ -508,14 +576,19 @@ class _Decoding:
         while True:
             try:
                 packet = next(packets, None)
-            except FFmpegError:  # the segment was cut off in the middle
+            except FFmpegError:  # the segment was cut off in the middle, or is damaged there
+                self.counts.damaged += 1
                 return
             if packet is None:
                 return
-            if not packet.size or packet.is_corrupt:
+            if not packet.size:
+                continue
+            if packet.is_corrupt:
+                self.counts.damaged += 1
                 continue
             if packet.stream is lead and not is_anchored and packet.pts is not None:
-                is_anchored, captured_us = True, read_temi(reader.head) or read_prft(reader.head)
+                head = bytes(reader.head)
+                is_anchored, captured_us = True, read_temi(head) or read_prft(head)
                 self._anchor = None if captured_us is None else (packet.pts * packet.time_base, captured_us)
             yield from self._packet(packet, packet.stream, reader)
 
@@ -529,13 +602,15 @@ class _Decoding:
                 yield from self._decoded(kind, self._decoders[kind], None)
             self._set_up[kind] = set_up
             if kind in self._passes:
-                self._templates[kind] = _template(stream, reader.head if is_in_band else b"")
+                self._templates[kind] = _template(stream, bytes(reader.head) if is_in_band else b"")
             else:
                 self._decoders[kind] = new_decoder(stream)
         if kind in self._passes:
-            if packet.pts is not None:
-                packet.stream = self._templates[kind]
-                yield self._made(kind, packet, packet.pts * packet.time_base)
+            if packet.pts is None:
+                self.counts.damaged += 1
+                return
+            packet.stream = self._templates[kind]
+            yield self._made(kind, packet, packet.pts * packet.time_base)
         else:
             yield from self._decoded(kind, self._decoders[kind], packet)
 
@@ -552,6 +627,7 @@ class _Decoding:
         for frame in decoded:
             frame.time_base = frame.time_base or self._bases[kind]  # frames that were held back have none
             if frame.pts is None and kind not in self._ends:
+                self.counts.damaged += 1
                 continue
             if frame.pts is None:  # the second frame of a packet
                 frame.pts = round(self._ends[kind] / frame.time_base)
@@ -570,6 +646,16 @@ class _Decoding:
         gap, self._gap = self._gap, 0
         restarted, self._restarted = self._restarted, False
         return Frame(cast(Any, kind), data, array, captured_at, self._seq, gap, restarted)
+
+
+def _checked(seq: int, frames: Iterator[Frame]) -> Iterator[Frame]:
+    """Frames, with one error for all that PyAV and numpy raise for damaged media."""
+    try:
+        yield from frames
+    except TrickleError:
+        raise
+    except Exception as error:
+        raise NotMedia(f"segment {seq} cannot be decoded: {str(error) or type(error).__name__}") from error
 
 
 def _options(kind: Container, head: bytes) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -896,6 +896,38 @@ class TestLifetime:
                 with pytest.raises(anyio.BusyResourceError):
                     await anext(subscriber)
                 group.cancel_scope.cancel()
+
+        run(main)
+
+    @pytest.mark.parametrize("read", [Segment.read, Segment.read_some, Segment.__anext__])
+    def test_two_readers_of_one_segment_are_refused(self, read: Callable[[Segment], Awaitable[bytes]]) -> None:
+        """The first goes on: it gets all bytes, and the second an error."""
+        go_on = anyio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail != "0":
+                return await ended(exchange)
+            await exchange.begin(0)
+            await go_on.wait()
+            await exchange.chunk(b"data")
+            await exchange.end()
+
+        async def main() -> None:
+            got: list[bytes] = []
+
+            async def first(segment: Segment) -> None:
+                got.append(await read(segment))
+
+            async with subscribed(handler, start=0) as (subscriber, _):
+                segment = await anext(subscriber)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(first, segment)
+                    await anyio.wait_all_tasks_blocked()
+                    for second in (Segment.read, Segment.read_some, Segment.__anext__):
+                        with pytest.raises(anyio.BusyResourceError, match="reading"):
+                            await second(segment)
+                    go_on.set()
+            assert got == [b"data"]
 
         run(main)
 

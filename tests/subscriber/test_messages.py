@@ -8,6 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.subscriber.test_client import Slept, channel, ended
@@ -272,3 +274,50 @@ def test_a_wrong_limit_is_refused_at_construction(read: Callable[..., Messages],
     """The limit is a number of bytes."""
     with pytest.raises(InvalidInput, match="limit must be a whole number"):
         read("http://host/trickle/cam", limit=limit)
+
+
+@pytest.mark.parametrize("open_messages", [json_messages, json_lines])
+def test_a_second_task_that_iterates_is_refused(open_messages: Open) -> None:
+    """The first goes on, and gets the message."""
+    go_on = anyio.Event()
+
+    async def handler(exchange: Exchange) -> None:
+        if exchange.tail != "0":
+            return await ended(exchange)
+        await exchange.begin(0)
+        await go_on.wait()
+        await exchange.chunk(b'{"a":1}\n')
+        await exchange.end()
+
+    async def main() -> None:
+        got: list[Message] = []
+
+        async def first(messages: Messages) -> None:
+            got.append(await anext(messages))
+
+        async with fake(handler) as server, open_messages(server.url, start=0) as messages:
+            async with anyio.create_task_group() as group:
+                group.start_soon(first, messages)
+                await anyio.wait_all_tasks_blocked()
+                with pytest.raises(anyio.BusyResourceError):
+                    await anext(messages)
+                go_on.set()
+        assert [message.value for message in got] == [{"a": 1}]
+
+    run(main)
+
+
+@given(
+    st.lists(
+        st.binary(max_size=12)
+        | st.sampled_from([b"[" * 3000, b'{"a":1}\n', b"\n", b'"\xff"', b'{"a":', b"1e999", b"NaN"]),
+        max_size=8,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_any_bytes_give_messages_or_one_kind_of_error(parts: list[bytes]) -> None:
+    """Documents and lines that are no JSON, nested without end, of any bytes: BadMessage, and the iteration goes on."""
+    whole = b"".join(parts)
+    for open_messages in (json_messages, json_lines):
+        items = received(open_messages, channel(s0=whole, s1=b'\n{"last":1}\n'), limit=4000)
+        assert [item.value for item in items if isinstance(item, Message)][-1] == {"last": 1}

@@ -5,19 +5,23 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
+import httpx
 import numpy as np
 import pytest
+from anyio import to_thread
 
 from tests.publisher.media.clips import decode, frame_hash, make_clip
 from tests.support.local import local_server
+from tests.support.waiting import until
 from tricklecast.publisher import Publisher
 from tricklecast.publisher.media.inputs import open_media
 from tricklecast.publisher.media.muxers import ContainerName
@@ -35,7 +39,9 @@ from tricklecast.trickle.errors import (
     LocalProtocolError,
     Refused,
 )
+from tricklecast.trickle.media import demux
 from tricklecast.trickle.media.containers import PACKET_BYTES
+from tricklecast.trickle.media.demux import SampleGuard
 
 pytestmark = pytest.mark.anyio
 
@@ -143,22 +149,28 @@ async def test_frames_carry_the_producers_time_and_arrays(url: str, tmp_path: Pa
     assert [frame.seq for frame in found if frame.kind == "video"].count(1) == 25
 
 
+class Whole:
+    """A segment whose bytes are all here, as what the decoding reads."""
+
+    def __init__(self, data: bytes) -> None:
+        self.head, self._data = data, io.BytesIO(data)
+        self.failure: Exception | None = None
+
+    def prepend(self, data: bytes) -> None:
+        self._data = io.BytesIO(data + self.head)
+
+    def guard(self) -> None:
+        try:
+            self._data = io.BytesIO(SampleGuard().feed(self.head))
+        except demux.Refused as error:
+            self.failure, self._data = error, io.BytesIO()
+
+    def read(self, size: int) -> bytes:
+        return self._data.read(size)
+
+
 async def test_a_gap_is_visible_and_decoders_begin_anew(tmp_path: Path) -> None:
     """The first frame behind it says how many segments are missing; no frame is broken."""
-
-    class Whole:
-        def __init__(self, data: bytes) -> None:
-            self.head, self._data = data, io.BytesIO(data)
-
-        def fill(self, size: int) -> bytes:
-            return self.head[:size]
-
-        def prepend(self, data: bytes) -> None:
-            self._data = io.BytesIO(data + self.head)
-
-        def read(self, size: int) -> bytes:
-            return self._data.read(size)
-
     decoding = _Decoding({"video"}, set(), None)
     found: list[Frame] = []
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
@@ -282,6 +294,153 @@ async def test_a_dropped_picture_leaves_its_gap_to_the_next_one() -> None:
         data: Any = SimpleNamespace(pts=number)
         await reader._put(Frame("video", data, None, None, seq=5, gap=0 if number else 2, restarted=not number))
     assert [(frame.pts, frame.gap, frame.restarted) for frame in reader._ready] == [(1, 2, True), (2, 0, False)]
+
+
+async def test_a_slow_program_learns_what_it_missed(tmp_path: Path) -> None:
+    """Segments that leave the server's window, or go with the channel, are counted: no frame is missed in silence."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    with local_server(window_segments=2, channel_drain_s=300) as server, anyio.fail_after(LIMIT_S):
+        url = f"http://127.0.0.1:{server.port}/trickle/cam"
+        async with Publisher(url) as publisher:
+            await publisher.publish(segments[0])
+            reader = frames(url, start="earliest")
+            async with reader, aclosing(aiter(reader)) as loop:  # type: ignore[type-var]
+                await anext(loop)
+                # The connection holds the rest of segment 0, and the answer with segment 1.
+                await publish_more(publisher, [segments[number % 3] for number in range(8)])
+                rest = [frame async for frame in loop]
+    counts = reader.statistics()
+    gaps = sum(frame.gap for frame in rest) + reader.missed_at_end
+    assert counts.missed == gaps >= 5
+    assert counts.segments + counts.missed == 9
+    assert counts.frames == 1 + len(rest) == 25 * counts.segments
+
+
+async def test_segments_missed_at_the_end_are_told(tmp_path: Path) -> None:
+    """No frame comes behind them that could say it."""
+    (data, *_) = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    with local_server(channel_drain_s=0.05) as server, anyio.fail_after(LIMIT_S):
+        url = f"http://127.0.0.1:{server.port}/trickle/cam"
+        async with Publisher(url) as publisher:
+            await publisher.publish(data)
+            async with frames(url, start="earliest") as reader, httpx.AsyncClient() as http:
+                assert await reader.next() is not None
+                await publish_more(publisher, [data] * 4)
+                while "lp-trickle-closed" not in (await http.get(f"{url}/4")).headers:  # it is kept for a moment
+                    pass
+                while await reader.next() is not None:
+                    pass
+    counts = reader.statistics()
+    assert counts.missed == reader.missed_at_end >= 3
+    assert counts.segments + counts.missed == 5
+
+
+async def publish_more(publisher: Publisher, segments: list[bytes]) -> None:
+    """Publish segments, and end the channel."""
+    for segment in segments:
+        await publisher.publish(segment)
+    await publisher.close()
+
+
+async def test_frames_that_a_decoder_holds_back_are_not_lost_with_a_cut(url: str, tmp_path: Path) -> None:
+    """A segment of B-frames that breaks off gives all frames that came; so does the one before an error."""
+    segments = segments_of(make_clip(tmp_path / "clip.mkv", open_gop=True, audio=None))
+    async with Publisher(url) as publisher:
+        await publisher.publish(segments[0])
+
+        async def cut() -> None:
+            async with publisher.segment() as segment:
+                await segment.write(segments[1][: -20 * PACKET_BYTES])
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await cut()
+        await publisher.publish(b"no media" * 100)
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start="earliest") as reader:
+            found = [frame async for frame in reader]
+    whole = decode(segments[0] + segments[1][: -20 * PACKET_BYTES], "mpegts")
+    assert len(found) >= len(whole.hashes["video"]) - 1
+    counts = reader.statistics()
+    assert (counts.incomplete, counts.unreadable, counts.missed) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_readers_of_open_segments_leave_the_program_its_threads(url: str, tmp_path: Path) -> None:
+    """More of them than anyio has threads by default: other work goes on, and so does each reader."""
+    (data, *_) = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    count = int(to_thread.current_default_thread_limiter().total_tokens) + 1
+    readers = [frames(url, start=0) for _ in range(count)]
+    with anyio.fail_after(LIMIT_S):
+        async with Publisher(url) as publisher, AsyncExitStack() as stack:
+            async with publisher.segment() as segment:
+                await segment.write(data[: len(data) // 2])
+                for reader in readers:
+                    await stack.enter_async_context(reader)
+                    assert await reader.next() is not None
+                assert await to_thread.run_sync(lambda: 7) == 7
+                await segment.write(data[len(data) // 2 :])
+            for reader in readers:
+                assert len([await reader.next() for _ in range(20)]) == 20
+
+
+async def test_no_thread_waits_for_a_segment_to_begin(url: str) -> None:
+    """Before its first bytes there is nothing that a thread could do."""
+    with anyio.fail_after(LIMIT_S):
+        async with Publisher(url) as publisher, publisher.segment() as segment:
+            await segment.write(b"\x47")
+            async with frames(url, start=0) as reader:
+                await until(lambda: reader.statistics().segments == 1)
+                assert reader._threads.borrowed_tokens == 0
+
+
+async def test_a_box_may_come_byte_by_byte(url: str, tmp_path: Path) -> None:
+    """However many chunks it has: nothing nests, and nothing is copied for each of them."""
+    (segment, *_) = segments_of(make_clip(tmp_path / "clip.mp4", audio=None), "fmp4")
+    size = 3000
+    large = (size + 8).to_bytes(4) + b"free" + bytes(size)
+    at = segment.index(b"moof") - 4
+    async with Publisher(url) as publisher, publisher.segment() as open_segment:
+        await open_segment.write(segment[:at])
+        for byte in large:
+            await open_segment.write(bytes([byte]))
+        await open_segment.write(segment[at:])
+    assert len(await read(url)) == 25
+
+
+async def test_a_second_task_that_reads_is_refused(url: str) -> None:
+    """Else each would get some of the frames, and none would know."""
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, wait_for_channel_s=LIMIT_S) as reader, anyio.create_task_group() as tasks:
+            tasks.start_soon(reader.next)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(anyio.BusyResourceError):
+                await reader.next()
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+def test_damaged_media_raise_one_error(tmp_path: Path, container: ContainerName) -> None:
+    """Whatever stands in the bytes: frames, or NotMedia."""
+    rng = Random(container)
+    whole = segments_of(make_clip(tmp_path / "clip.mp4"), container)[0]
+    outcomes = {"frames": 0, "errors": 0}
+    for _ in range(60):
+        data = bytearray(whole)
+        for _ in range(rng.choice([1, 4, 30])):
+            at = rng.randrange(rng.choice([600, 3000, len(data)]))
+            data[at] = rng.randrange(256)
+        if rng.random() < 0.3:
+            del data[rng.randrange(len(data)) :]
+        decoding = _Decoding({"video", "audio"}, set() if rng.random() < 0.5 else {"audio"}, "rgb24")
+        segment = SimpleNamespace(seq=0, gap=0, restarted=False)
+        try:
+            found = [*decoding.frames(cast(Any, segment), cast(Any, Whole(bytes(data)))), *decoding.flush()]
+        except NotMedia:
+            outcomes["errors"] += 1
+        else:
+            outcomes["frames"] += len(found) > 0
+    assert outcomes["frames"] > 10
 
 
 async def test_errors_of_the_subscription_are_raised(url: str) -> None:
