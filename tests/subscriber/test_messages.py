@@ -295,13 +295,16 @@ def test_a_second_task_that_iterates_is_refused(open_messages: Open) -> None:
         async def first(messages: Messages) -> None:
             got.append(await anext(messages))
 
-        async with fake(handler) as server, open_messages(server.url, start=0) as messages:
-            async with anyio.create_task_group() as group:
-                group.start_soon(first, messages)
-                await anyio.wait_all_tasks_blocked()
-                with pytest.raises(anyio.BusyResourceError):
-                    await anext(messages)
-                go_on.set()
+        async with (
+            fake(handler) as server,
+            open_messages(server.url, start=0) as messages,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(first, messages)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(anyio.BusyResourceError):
+                await anext(messages)
+            go_on.set()
         assert [message.value for message in got] == [{"a": 1}]
 
     run(main)
