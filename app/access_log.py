@@ -8,13 +8,20 @@ After an orderly end the file has every record. After a kill it lacks the queue,
 when the machine itself goes down, what the kernel has not written yet (about 30 s) is lost.
 
 If a log that has been written cannot be written any more, for example on a full disk, the server goes on: records wait
-in the queue, and the task tries again. A log whose first records cannot be written, or that cannot be completed, is an
+in the queue, and the task tries again. A write that has failed half-way is undone, so that the file ends with a whole
+line wherever an operator moves it. A log whose first records cannot be written, or that cannot be completed, is an
 error.
+
+A write to a pipe whose reader has stopped, or to a file system that hangs, never returns. So all calls run in a
+:class:`~tricklecast.app.daemon_thread.DaemonThread`, and the task gives them up :data:`END_S` after the close: SIGTERM
+ends the server, and the error says how many records are lost. :attr:`AccessLog.stalled_s` tells how long nothing could
+be written, for metrics, readiness and the operator.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -22,17 +29,19 @@ import stat
 import time
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from glob import escape
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiofiles
 import aiofiles.os
 import orjson
 
+from tricklecast.app.daemon_thread import Abandoned, DaemonThread
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import AccessRecord, Event, Kind
 
@@ -45,11 +54,25 @@ GATHER_S: Final = 0.1
 RETRY_S: Final = 1.0
 """How long the task waits after a failed write."""
 
+START_S: Final = 10.0
+"""How long the first records may take: a named pipe can be opened only when its reader has opened it, too."""
+
+END_S: Final = 5.0
+"""How long the log may take after its close. A full queue of 100,000 records takes half a second."""
+
+STALLED_S: Final = 5.0
+"""A log that could write nothing for this long is in trouble: the operator is told, and the server is degraded."""
+
+REMIND_S: Final = 60.0
+"""How often the operator is told of a trouble that goes on."""
+
 STDOUT: Final = Path("-")
 STDOUT_DESCRIPTOR: Final = 1
 """Standard output as a setting, and its file descriptor."""
 
 logger = logging.getLogger("tricklecast.access_log")
+
+_T = TypeVar("_T")
 
 
 class AccessLogError(TrickleError):
@@ -82,15 +105,20 @@ class AccessLog:
         self._files = files
         self.limit = queue
         self._queue: deque[AccessRecord] = deque()
-        self._wake = asyncio.Event()
+        self._thread = DaemonThread("access log")
+        self._wake = asyncio.Event()  # there is something to do
         self._closing = False
         self._reopening = False
         self._opened_at = 0.0
-        self._rotates = False
-        self._size = 0
+        self._rotates = False  # the file is a regular one
+        self._size = 0  # of the file, in bytes; 0 if it is no regular one
         self._rotations = 0
-        self._unreported = 0
-        self._failing = False
+        self._unreported = 0  # records that were dropped since the last event that told how many
+        self._waits_since: float | None = (
+            None  # when the records that wait began to wait, or the last ones were written
+        )
+        self._trouble = ""  # why nothing can be written, as the operator was told; empty while all is well
+        self._remind_at = 0.0
         self.dropped = 0
         self.written = 0
 
@@ -99,6 +127,16 @@ class AccessLog:
         """Number of records that wait to be written; at most ``limit``."""
         return len(self._queue)
 
+    @property
+    def stalled_s(self) -> float:
+        """For how many seconds nothing could be written, although there are records; 0 if none wait."""
+        return 0.0 if self._waits_since is None else time.monotonic() - self._waits_since
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the log is in trouble: nothing could be written for :data:`STALLED_S`."""
+        return self.stalled_s >= STALLED_S
+
     def put(self, record: AccessRecord) -> None:
         """Queue a record, or count it as dropped if the queue is full; never blocks."""
         if len(self._queue) >= self.limit:
@@ -106,6 +144,8 @@ class AccessLog:
             self._unreported += 1
             return
         self._queue.append(record)
+        if self._waits_since is None:
+            self._waits_since = time.monotonic()
         if not self._wake.is_set():
             self._wake.set()
 
@@ -115,14 +155,21 @@ class AccessLog:
         self.put(AccessRecord(now_us, kind=Kind.EVENT, event=event, node=self._node, **fields))
 
     def close(self) -> None:
-        """End :meth:`run` as soon as all records are written; the caller puts no more."""
+        """End :meth:`run` when all records are written, or :data:`END_S` from now; the caller puts no more."""
         self._closing = True
         self._wake.set()
+        asyncio.get_running_loop().call_later(END_S, self._thread.abandon)
 
     def reopen(self) -> None:
         """Close the file, which another program may have renamed, and open the path anew."""
         self._reopening = True
         self._wake.set()
+
+    def look(self) -> None:
+        """Tell the operator of a log that cannot be written, at first and every minute; the caller calls it often."""
+        if not (self._trouble or self.stalled):
+            return
+        self._tell(self._trouble or f"a write has not returned for {STALLED_S:.0f} s")
 
     async def run(self) -> None:
         """Write until closed.
@@ -130,12 +177,15 @@ class AccessLog:
         Raises:
             AccessLogError: the file could never be written, or could not be completed after :meth:`close`.
         """
-        while not self._closing or self._pending:
-            try:
-                await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
-                await self._write_file()
-            except OSError as error:
-                await self._failed(error)
+        try:
+            while not self._closing or self._pending:
+                try:
+                    await aiofiles.os.makedirs(self._path.parent, exist_ok=True, executor=self._thread)
+                    await self._write_file()
+                except OSError as error:
+                    await self._failed(error)
+        finally:
+            self._thread.shutdown(wait=False)
 
     async def check(self) -> None:
         """Write what is queued, so that a log that cannot be written is an error at the start.
@@ -143,35 +193,58 @@ class AccessLog:
         Raises:
             AccessLogError: it cannot.
         """
+        giving_up = asyncio.get_running_loop().call_later(START_S, self._thread.abandon)
         try:
-            await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
+            await aiofiles.os.makedirs(self._path.parent, exist_ok=True, executor=self._thread)
             async with self._opened() as file:
                 if self._pending:
                     await self._begin(file)
                     await self._drain(file)
-                    await asyncio.to_thread(_sync, file.fileno())
+                    await self._call(_sync, file.fileno())
         except OSError as error:
             raise self._explained(error) from error
+        finally:
+            giving_up.cancel()
 
     async def _failed(self, error: OSError) -> None:
         """Wait before the next try, or raise if there is none."""
-        explained = self._explained(error)
         if self._closing or not self.written:
-            raise explained from error
-        if not self._failing:
-            self._failing = True
-            logger.warning("%s; the server tries again once a second, and records wait", explained)
+            raise self._explained(error) from error
+        self._tell(_reason(error))
         await asyncio.sleep(RETRY_S)
         self._wake.set()
 
     def _explained(self, error: OSError) -> AccessLogError:
-        return AccessLogError(f"cannot write the access log {self._path} (--access-log): {error.strerror or error}")
+        reason = _reason(error)
+        if isinstance(error, Abandoned):
+            reason = "nobody reads it, or the disk does not answer"
+        if self._closing and self.queued:
+            reason += f"; {self.queued} records are lost"
+        return AccessLogError(f"cannot write the access log {self._path} (--access-log): {reason}")
+
+    def _tell(self, trouble: str) -> None:
+        """Tell the operator why nothing can be written, unless that was told within the last minute."""
+        now = time.monotonic()
+        if self._trouble and now < self._remind_at:
+            return
+        self._trouble, self._remind_at = trouble, now + REMIND_S
+        logger.warning(
+            "cannot write the access log %s (--access-log): %s; the server tries again once a second; "
+            "%d records wait, %d were dropped",
+            self._path,
+            trouble,
+            self.queued,
+            self.dropped,
+        )
+
+    async def _call(self, function: Callable[..., _T], *args: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
     def _opened(self) -> AbstractAsyncContextManager[Any]:
         # Unbuffered, so that the task knows how much was written when the disk is full.
         if self._path == STDOUT:
-            return aiofiles.open(STDOUT_DESCRIPTOR, "ab", buffering=0, closefd=False)
-        return aiofiles.open(self._path, "ab", buffering=0)
+            return aiofiles.open(STDOUT_DESCRIPTOR, "ab", buffering=0, closefd=False, executor=self._thread)
+        return aiofiles.open(self._path, "ab", buffering=0, executor=self._thread)
 
     @property
     def _pending(self) -> bool:
@@ -182,7 +255,7 @@ class AccessLog:
         async with self._opened() as file:
             await self._begin(file)
             due = await self._write(file)
-            await asyncio.to_thread(_sync, file.fileno())
+            await self._call(_sync, file.fileno())
         if due:
             await self._rotate()
 
@@ -190,7 +263,7 @@ class AccessLog:
         self._rotates = self._path != STDOUT and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         self._size = await file.tell() if self._rotates else 0
         self._opened_at = time.monotonic()
-        if self._size and await asyncio.to_thread(_is_torn, self._path):
+        if self._size and await self._call(_is_torn, self._path):
             # A server that wrote it was killed. The torn line stays a line of its own; log readers count it.
             await file.write(b"\n")
 
@@ -231,13 +304,18 @@ class AccessLog:
             while sent < len(data):
                 sent += await file.write(data[sent:])
         finally:
-            whole = bisect_right(list(accumulate(map(len, lines))), sent)
+            ends = [0, *accumulate(map(len, lines))]
+            whole = bisect_right(ends, sent) - 1
             self._queue.extendleft(reversed(batch[whole:]))
-            self._size += sent
             self.written += whole
-        if self._failing:
-            self._failing = False
-            logger.warning("the access log %s can be written again", self._path)
+            self._size += ends[whole]
+            if self._rotates and sent > ends[whole]:
+                with contextlib.suppress(OSError):  # the next opening ends the torn line
+                    await file.truncate(self._size)
+        self._waits_since = time.monotonic() if self._pending else None
+        if self._trouble:
+            self._trouble = ""
+            logger.warning("the access log %s can be written again; %d records were dropped", self._path, self.dropped)
 
     def _due(self) -> bool:
         old = time.monotonic() - self._opened_at >= self._max_age_s
@@ -254,11 +332,15 @@ class AccessLog:
         numbers = [path.stem.rpartition("-")[2] for path in beside]
         self._rotations = max([self._rotations, *map(int, filter(str.isdecimal, numbers))]) + 1
         target = self._path.with_name(f"{self._path.stem}-{stamp}-{self._rotations:04d}{self._path.suffix}")
-        await aiofiles.os.rename(self._path, target)
+        await aiofiles.os.rename(self._path, target, executor=self._thread)
         stamps = f"-{'[0-9]' * 8}T{'[0-9]' * 6}-*"
         rotated = sorted(self._path.parent.glob(escape(self._path.stem) + stamps + escape(self._path.suffix)))
         for old in rotated[: -self._files]:
-            await aiofiles.os.remove(old)
+            await aiofiles.os.remove(old, executor=self._thread)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def _is_torn(path: Path) -> bool:

@@ -6,6 +6,7 @@ Every class here is a collector, that is, it yields metrics as of the moment of 
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Capacity, Limit
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.latency import Histogram
+from tricklecast.app.server_log import ServerLog
 from tricklecast.app.storage.archive import Archive, Figures
 from tricklecast.app.usage import lagging, limits_in_use
 from tricklecast.trickle import __version__
@@ -365,6 +367,10 @@ class ServerMetrics(Collector):
             yield _gauge("log_queue_records", "Access records that wait to be written.", log.queued)
             yield _counter("log_records_written", "Access records written.", log.written)
             yield _counter("log_records_dropped", "Access records dropped: the queue was full.", log.dropped)
+            text = "For how long no access record could be written, although some wait."
+            yield _gauge("log_stalled_seconds", text, log.stalled_s)
+        lost = sum(handler.dropped for handler in logging.root.handlers if isinstance(handler, ServerLog))
+        yield _counter("server_log_lines_dropped", "Lines of the server's own log that nobody read in time.", lost)
 
 
 class AccessMetrics(Collector):

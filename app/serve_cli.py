@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import os
 import select
 import sys
@@ -20,6 +19,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from tricklecast.app.data_plane.cors import ANY
+from tricklecast.app.server_log import configure
 from tricklecast.app.settings import Loaded, Settings, load, unknown_variables
 
 ANNOUNCEMENT: Final = "tricklecast is listening on "
@@ -44,7 +44,10 @@ _GROUPS: Final = (
     ("Access control", ("jwt_", "jwks_", "token_", "control_token_", "webhook_")),
     ("Limits", ("max_", "per_ip_", "window_", "metrics_channels")),
     ("Data directory", ("ack", "on_disk_full", "retain_")),
-    ("Access log and monitoring", ("access_log_", "reports", "node", "health_file", "metrics_open", "changefeed")),
+    (
+        "Access log and monitoring",
+        ("access_log_", "log_", "reports", "node", "health_file", "metrics_open", "changefeed"),
+    ),
     ("Network", ("trusted_proxies", "cors_", "control_", "workers")),
     ("Slow readers and storms", ("reader_", "publisher_wait_", "peer_", "storm_")),
     ("Shutdown", ("shutdown_",)),
@@ -108,7 +111,7 @@ def _serve(config: Path | None, show_config: bool, quiet: bool, **values: Any) -
     if show_config:
         typer.echo(describe(loaded))
         return
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    configure(loaded.settings.log_format)
     from tricklecast.app.access_log import STDOUT
     from tricklecast.app.server import serve as run
 

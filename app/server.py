@@ -46,11 +46,11 @@ from tricklecast.app.listener import (
 )
 from tricklecast.app.metrics import metrics_router
 from tricklecast.app.settings import Settings
-from tricklecast.app.shutdown import drain, end
+from tricklecast.app.shutdown import LAST_S, LastResort, drain, end
 from tricklecast.app.storage.archive import Ack, Archive
 from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import restore
-from tricklecast.app.usage import limits_in_use
+from tricklecast.app.usage import limits_in_use, troubles
 from tricklecast.app.web.feed import Feed, feed_router
 from tricklecast.app.web.pages import Pages, is_open, pages_router
 from tricklecast.app.web.reports import Reports, reports_router
@@ -97,6 +97,8 @@ def serve(
             with ``ServerClosed``, and it may go on for :data:`PROGRAM_S`. The server does not stop when it returns.
         show: gets lines that tell which publishers and readers have come and left, at most once a second.
 
+    A shutdown that does not come to its end ends the process with exit code 1 (:class:`LastResort`).
+
     Raises:
         Exception: what the program has raised. The server has stopped, as after SIGTERM.
         CannotServe: the address or the certificate cannot be used, or the process may open too few files.
@@ -122,15 +124,17 @@ def serve(
     }
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # the log has only just been opened
     before |= {number: signal.signal(number, _ignore) for number in _UNUSED_SIGNALS}
+    last_resort = LastResort()
     told = None
     try:
         if settings.health_file is not None:
             write_address(settings.health_file, address_of(settings, control or listener))
             told = settings.health_file
-        uvloop.run(_serve(settings, limits, listener, control, announce, early, program, show))
+        uvloop.run(_serve(settings, limits, listener, control, announce, early, program, show, last_resort))
     except* TrickleError as group:
         raise group.exceptions[0] from None
     finally:
+        last_resort.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
         for opened in filter(None, (listener, control)):
@@ -155,6 +159,7 @@ async def _serve(
     early: list[int],
     program: Program | None,
     show: Callable[[list[str]], None] | None,
+    last_resort: LastResort,
 ) -> None:
     node = settings.node or socket.gethostname()
     log = _access_log(settings, node)
@@ -184,7 +189,7 @@ async def _serve(
         await log.check()
     if settings.changefeed:
         changefeed.start(registry)
-    server = Server(uvicorn_config(settings, plane, log, access, bus), plane, log, announce, settings)
+    server = Server(uvicorn_config(settings, plane, log, access, bus), plane, log, announce, settings, last_resort)
     if control is not None:
         server.control = (control_config(settings, plane, log, access, bus), control)
     # SIGHUP comes from tools that rename logs, and, to a server without a log, from a terminal that closes.
@@ -195,7 +200,7 @@ async def _serve(
         if writing is not None:
             # Without its access log the server stops: its operator relies on the log.
             writing.add_done_callback(lambda task: server.stop() if task.exception() else None)
-        beside = [group.create_task(task) for task in (sweep(plane, archive), access.run())]
+        beside = [group.create_task(task) for task in (sweep(plane, archive, log), access.run())]
         if activity is not None and show is not None:
             beside.append(group.create_task(_show(activity, plane, show)))
         failed: list[Exception] = []
@@ -259,7 +264,7 @@ def open_archive(settings: Settings, registry: Registry, now: float) -> Archive 
     return archive
 
 
-async def sweep(plane: DataPlane, archive: Archive | None = None) -> None:
+async def sweep(plane: DataPlane, archive: Archive | None = None, log: AccessLog | None = None) -> None:
     """Let the core expire what is due when it is due, and the data plane four times a second, until cancelled."""
     tick_at = plane.clock() + SWEEP_S
     while True:
@@ -277,6 +282,8 @@ async def sweep(plane: DataPlane, archive: Archive | None = None) -> None:
             plane.tick(now)
             if archive is not None:
                 archive.tick()
+            if log is not None:
+                log.look()
             tick_at = now + SWEEP_S
         elif deadline is not None and deadline <= now:
             plane.expire(now)
@@ -299,12 +306,14 @@ class Server(uvicorn.Server):
         log: AccessLog | None,
         announce: Callable[[str], None],
         settings: Settings,
+        last_resort: LastResort | None = None,
     ) -> None:
         super().__init__(config)
         self._plane = plane
         self._log = log
         self._announce = announce
         self._settings = settings
+        self._last_resort = last_resort
         self._tls = tls_context(settings)
         self.control: tuple[uvicorn.Config, socket.socket] | None = None
 
@@ -339,6 +348,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, and end. uvicorn would stop listening first, and reset new clients instead of answering 503."""
         plane = self._plane
+        if self._last_resort is not None:
+            self._last_resort.begin(self._settings.shutdown_deadline_s + LAST_S)
         if self._log is not None:
             waiting = sum(connection.waiting for connection in plane.connections)
             self._log.event(Event.DRAIN, detail=f"{waiting} waiting")
@@ -401,7 +412,7 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
     routers = [
         channels_router(plane),
         changes_router(plane, bus.changes),
-        health_router(plane.registry),
+        health_router(plane.registry, partial(troubles, plane, log)),
         metrics_router(plane, log, access, bus, None if feed is None else feed.followers),
     ]
     if feed is not None:

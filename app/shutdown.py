@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import sys
+import threading
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import ceil
@@ -14,11 +19,53 @@ from tricklecast.app.data_plane.context import DataPlane
 if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
+_LOGGER = logging.getLogger(__name__)
+
 TICK_S: Final = 0.1
 """How often :func:`drain` looks whether it is over; uvicorn looks for signals as often."""
 
 CLEAN_UP_S: Final = 1.0
 """Time for connections to close, and then for tasks of the control plane to end."""
+
+
+LAST_S: Final = 30.0
+"""More than all steps of a shutdown after its deadline may take together."""
+
+
+class LastResort:
+    """Ends the process if its shutdown does not come to an end.
+
+    Each step of a shutdown has a deadline, but not everything can be cancelled: a program in the process may ignore its
+    cancellation, and a thread may wait for a file system or a name server that does not answer. Python would wait for
+    both. A supervisor kills such a process in the end, and nobody learns why; this says where it hangs.
+    """
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def begin(self, after_s: float) -> None:
+        """End the process so many seconds from now, unless cancelled."""
+        self._timer = threading.Timer(after_s, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cancel(self) -> None:
+        """The shutdown is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self) -> None:
+        stacks = sys._current_frames()
+        told = [
+            f"thread {thread.name!r}:\n{''.join(traceback.format_stack(stacks[thread.ident]))}"
+            for thread in threading.enumerate()
+            if thread is not threading.current_thread() and thread.ident in stacks
+        ]
+        _LOGGER.critical(
+            "the server did not come to its end; the process is ended. It waits here:\n%s", "\n".join(told)
+        )
+        logging.shutdown()
+        os._exit(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

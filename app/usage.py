@@ -1,4 +1,4 @@
-"""How much of each limit is used, and which readers lag: what the metrics and the dashboard both show."""
+"""How much of each limit is used, which readers lag, and which parts of the server do not work at present."""
 
 from __future__ import annotations
 
@@ -54,6 +54,16 @@ def limits_in_use(
     if log is not None:
         uses.append(Use("access_log_queue", log.limit, log.queued))
     return uses
+
+
+def troubles(plane: DataPlane, log: AccessLog | None) -> list[str]:
+    """The parts of the server that do not work at present, although it goes on: ``storage``, ``access_log``."""
+    storage = plane.registry.storage
+    found = {
+        "storage": storage is not None and storage.failed is not None,
+        "access_log": log is not None and log.stalled,
+    }
+    return [name for name, failing in found.items() if failing]
 
 
 def lagging(plane: DataPlane) -> list[SlowReader]:

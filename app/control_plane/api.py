@@ -96,8 +96,13 @@ class RateLimitedPage:
         return self._text
 
 
-def health_router(registry: Registry) -> APIRouter:
-    """The routes ``/healthz`` and ``/readyz``."""
+def health_router(registry: Registry, troubles: Callable[[], list[str]]) -> APIRouter:
+    """The routes ``/healthz`` and ``/readyz``.
+
+    Args:
+        registry: knows whether the server is draining.
+        troubles: names the parts of the server that do not work at present, although it goes on.
+    """
     router = APIRouter(tags=["health"])
 
     @router.head("/healthz", include_in_schema=False)
@@ -107,13 +112,13 @@ def health_router(registry: Registry) -> APIRouter:
 
     @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", summary="Does it take new work?", responses={503: {"description": "Shutting down"}})
-    async def readyz(response: Response) -> dict[str, str]:
+    async def readyz(response: Response) -> dict[str, str | list[str]]:
         if registry.shutting_down:
             response.status_code = 503
             return {"status": "draining"}
-        if registry.storage is not None and registry.storage.failed is not None:
+        if reasons := troubles():
             # Not 503: readers are served, and another server would not have these channels.
-            return {"status": "degraded"}
+            return {"status": "degraded", "reasons": reasons}
         return {"status": "ready"}
 
     return router

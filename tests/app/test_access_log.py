@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -205,8 +207,8 @@ def test_a_close_during_a_rotation_is_complete(path: Path, monkeypatch: pytest.M
     async def main() -> None:
         log = make(path, max_bytes=1)
 
-        async def slow_rename(*arguments: Any) -> None:
-            await rename(*arguments)
+        async def slow_rename(*arguments: Any, **options: Any) -> None:
+            await rename(*arguments, **options)
             if not log._closing:
                 log.put(record(1))
                 log.close()
@@ -379,11 +381,12 @@ def test_a_file_is_synced_when_it_is_let_go_of(path: Path, monkeypatch: pytest.M
     assert len(synced) >= 2
     assert min(synced[:2]) > 0
     failure = errno.EIO
-    log = make(path)
-    log.put(record(2))
-    log.close()
+
+    async def put_one(log: AccessLog) -> None:
+        log.put(record(2))
+
     with pytest.raises(AccessLogError, match="Input/output error"):
-        asyncio.run(log.run())
+        run(lambda: make(path), put_one)
 
 
 class Disk:
@@ -418,7 +421,7 @@ class Disk:
 def test_a_full_disk_stops_nobody(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, room: int
 ) -> None:
-    """Wherever it was cut off: when there is room again each record is a line once, and torn is at most one more."""
+    """Wherever it was cut off, the file ends with a whole line; when there is room again each record is a line once."""
     disk = Disk(monkeypatch)
 
     async def use(log: AccessLog) -> None:
@@ -429,19 +432,20 @@ def test_a_full_disk_stops_nobody(
             log.put(record(number))
         await until(lambda: disk.refused > 1)
         assert log.written + log.queued == 30
+        assert path.read_bytes().endswith(b"}\n"), "an operator may move the file away now"
         disk.room = 1 << 30
         await written(log, 30)
 
     log = run(lambda: make(path), use)
-    lines = path.read_bytes().splitlines()
-    assert [json.loads(line)["rseq"] for line in lines if line.endswith(b"}")] == list(range(30))
-    assert len([line for line in lines if not line.endswith(b"}")]) <= 1
+    assert seqs(path) == list(range(30))
     assert (log.written, log.dropped) == (30, 0)
-    assert [entry.message for entry in caplog.records] == [
-        f"cannot write the access log {path} (--access-log): No space left on device; "
-        "the server tries again once a second, and records wait",
-        f"the access log {path} can be written again",
-    ]
+    told, recovered = [entry.message for entry in caplog.records]
+    assert re.fullmatch(
+        rf"cannot write the access log {re.escape(str(path))} \(--access-log\): No space left on device; "
+        r"the server tries again once a second; \d+ records wait, 0 were dropped",
+        told,
+    )
+    assert recovered == f"the access log {path} can be written again; 0 records were dropped"
 
 
 def test_a_disk_that_stays_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,7 +462,7 @@ def test_a_disk_that_stays_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             log.put(record(number))
         await until(lambda: disk.refused > 1)
 
-    with pytest.raises(AccessLogError, match="No space left"):
+    with pytest.raises(AccessLogError, match="No space left on device; 10 records are lost"):
         run(lambda: make(path, queue=10), use)
     assert (logs[0].written, logs[0].queued, logs[0].dropped) == (1, 10, 19)
 
@@ -473,7 +477,7 @@ def test_a_log_that_is_gone_is_made_again(path: Path, monkeypatch: pytest.Monkey
         os.rename(path, path.with_name("access.jsonl.1"))
         os.mkdir(path)
         log.reopen()
-        await until(lambda: log._failing)
+        await until(lambda: log._trouble)
         log.put(record(1))
         os.rmdir(path)
         await written(log, 2)
@@ -497,3 +501,50 @@ def test_a_pipe_is_written_to_as_it_is() -> None:
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         assert [json.loads(line)["rseq"] for line in pipe] == [0, 1, 2]
+
+
+def full_pipe() -> int:
+    """The writing end of a pipe that takes no further byte, and whose reading end stays open."""
+    _, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, bytes(4096))
+    os.set_blocking(writing, True)
+    return writing
+
+
+def test_a_pipe_whose_reader_has_stopped_is_told_and_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator is told once, the queue stays bounded, and the close ends in time, with the number of lost records."""
+    monkeypatch.setattr(access_log, "END_S", 0.01)
+    monkeypatch.setattr(access_log, "STALLED_S", 0.01)
+    path = Path(f"/dev/fd/{full_pipe()}")
+
+    async def use(log: AccessLog) -> None:
+        assert log.stalled_s == 0.0
+        for number in range(10):
+            log.put(record(number))
+        await until(lambda: log.stalled)
+        log.look()
+        log.look()
+
+    with pytest.raises(AccessLogError, match=r"nobody reads it, or the disk does not answer; 3 records are lost"):
+        run(lambda: make(path, queue=3), use)
+    (told,) = [entry.message for entry in caplog.records]
+    assert "a write has not returned for 0 s" in told
+
+
+def test_a_pipe_that_nobody_opens_is_an_error_at_the_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server waits a while for a reader, and says then what is missing."""
+    monkeypatch.setattr(access_log, "START_S", 0.01)
+    os.mkfifo(path)
+
+    async def main() -> None:
+        log = make(path)
+        log.put(record(0))
+        await log.check()
+
+    with pytest.raises(AccessLogError, match="nobody reads it"):
+        asyncio.run(main())

@@ -275,7 +275,7 @@ def test_what_runs_is_named() -> None:
     found = scrape(ServerMetrics(make_plane(), None))
     (build,) = (dict(labels) for name, labels in found if name == "tricklecast_build_info")
     assert (build["version"], build["node"]) == (__version__, "n1")
-    assert not [name for name, _ in found if "_log_" in name]
+    assert not [name for name, _ in found if name.startswith("tricklecast_log_")]
 
 
 def test_a_server_that_goes_away_says_so() -> None:

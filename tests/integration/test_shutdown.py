@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,7 +16,7 @@ import pytest
 
 from tests.integration.conftest import Serve
 from tests.support.logs import logged, matching, read_log
-from tests.support.server import RunningServer
+from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
 
 WAITING = 10
@@ -91,3 +97,75 @@ def test_a_second_signal_stops_at_once(quiet_serve: Serve, number: signal.Signal
     records = read_log(log_of(server))
     assert len(matching(records, reason="shutdown")) == 3
     assert records[-1]["event"] == "server_stop"
+
+
+def fill(descriptor: int) -> None:
+    """Write to a pipe until it takes no further byte."""
+    os.set_blocking(descriptor, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(descriptor, bytes(4096))
+    os.set_blocking(descriptor, True)
+
+
+def test_a_server_whose_standard_error_nobody_reads_goes_on_and_ends() -> None:
+    """Its own log is a pipe that is full: requests are answered, lines are counted as lost, SIGTERM ends it with 0."""
+    reading, writing = os.pipe()
+    fill(writing)
+    with os.fdopen(writing, "w") as stderr, serve(stderr=stderr, fork=False) as server, server.client() as target:
+        for _ in range(3):
+            server.process.send_signal(signal.SIGUSR1)
+            assert target.ask("GET", "/healthz").status == 200
+        assert server.stop() == 0
+    os.close(reading)
+
+
+def test_sigterm_ends_a_server_whose_access_log_nobody_reads(tmp_path: Path) -> None:
+    """The reader of a pipe has stopped: the server is degraded, and ends in time, with the number of lost records."""
+    fifo, errors = tmp_path / "access.fifo", tmp_path / "stderr"
+    os.mkfifo(fifo)
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    with (
+        errors.open("w") as stderr,
+        serve(access_log=fifo, stderr=stderr, fork=False) as server,
+        server.client() as target,
+    ):
+        capacity = fcntl.fcntl(reading, fcntl.F_GETPIPE_SZ)
+        connection, channel = target.open(), target.channel("c")
+        for seq in range(capacity // 100):
+            connection.request("POST", channel.at(seq), body=b"x")
+            assert connection.response().status == 200
+        eventually(lambda: b"access_log" in target.ask("GET", "/readyz").body)
+        assert re.search(rb"tricklecast_log_stalled_seconds [5-9]\.", target.ask("GET", "/metrics").body)
+        assert server.stop() == 1
+    os.close(reading)
+    assert re.search(r"cannot write the access log .*: nobody reads it.*; \d+ records are lost", errors.read_text())
+
+
+def test_a_program_that_ignores_its_cancellation_does_not_keep_the_process(tmp_path: Path) -> None:
+    """Past all deadlines the process ends with 1, and says where it waits."""
+    code = """
+import asyncio, sys
+from tricklecast.app import server, shutdown
+from tricklecast.app.settings import Settings
+
+server.LAST_S, server.PROGRAM_S = 0.2, 0.1
+
+async def stubborn(bus):
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except (asyncio.CancelledError, Exception):
+            pass
+
+settings = Settings.model_validate({"port": 0, "shutdown_drain_s": 0, "shutdown_deadline_s": 0.1})
+server.serve(settings, lambda address: print(address, flush=True), stubborn)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("http://")
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == 1
+    assert "did not come to its end" in told
+    assert "MainThread" in told

@@ -69,7 +69,7 @@ def test_the_alarm(folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest
         disk.fill()
         channel.publish(1, *(body(seq) for seq in range(1, 6)))
         answer = target.ask("GET", "/readyz")
-        assert (answer.status, answer.body) == (200, b'{"status":"degraded"}')
+        assert (answer.status, answer.body) == (200, b'{"status":"degraded","reasons":["storage"]}')
         assert (metrics(server)["failed"], metrics(server)["failures_total"]) == (1, 1)
         disk.free()
         # The window holds two of the five.

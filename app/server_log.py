@@ -1,0 +1,129 @@
+"""The server's own log: warnings and errors on standard error, with time and level, as text or as JSON lines.
+
+A write to standard error blocks when it is a pipe whose reader has stopped, or a terminal that its user has stopped
+(Ctrl-S). Python's handlers write in the thread that logs: one full pipe would stop the event loop, and with it all
+channels. So a thread of its own writes the lines. At most :data:`LINES` wait; further ones are counted, and the next
+line that can be written says how many are missing. A process does not wait for the thread longer than :data:`END_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+import orjson
+
+from tricklecast.app.daemon_thread import DaemonThread
+
+LINES: Final = 1000
+"""Lines that may wait to be written: more than a server logs in a minute, unless somebody makes it."""
+
+END_S: Final = 1.0
+"""How long the end of a process waits for the lines that are not written yet."""
+
+STDERR_DESCRIPTOR: Final = 2
+
+
+class LogFormat(StrEnum):
+    """How a line of the server's log looks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class TextLines(logging.Formatter):
+    """``2026-11-27T09:30:00.123Z WARNING tricklecast.storage: the text``; a stack trace follows in lines of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return _time(record)
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: ``time``, ``level``, ``logger``, ``message``, and ``exception`` with a stack trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps({name: _text(value) for name, value in fields.items()}).decode()
+
+
+class ServerLog(logging.Handler):
+    """Writes log records to a descriptor, and never blocks the thread that logs.
+
+    Args:
+        format: of a line.
+        descriptor: an open file.
+
+    Attributes:
+        dropped: number of lines that could not be written so far.
+    """
+
+    def __init__(self, format: LogFormat = LogFormat.TEXT, descriptor: int = STDERR_DESCRIPTOR) -> None:
+        super().__init__()
+        self.setFormatter(JsonLines() if format is LogFormat.JSON else TextLines())
+        self._descriptor = descriptor
+        self._thread = DaemonThread("server log")
+        self.dropped = 0
+        self._unreported = 0  # dropped lines that no line has told of yet
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record's line, or count it as dropped; never blocks."""
+        if self._thread.pending >= LINES:
+            self.dropped += 1
+            self._unreported += 1
+            return
+        if self._unreported:
+            lost, self._unreported = self._unreported, 0
+            text = f"{lost} lines of this log were dropped, since nobody read it"
+            self._queue(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None))
+        self._queue(record)
+
+    def close(self) -> None:
+        """Wait up to :data:`END_S` for the lines that are not written yet."""
+        self._thread.wait(END_S)
+        self._thread.abandon()
+        super().close()
+
+    def _queue(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # as in each of Python's handlers: a wrong logging call must not end the program
+            self.handleError(record)
+            return
+        self._thread.submit(self._write, f"{line}\n".encode(errors="backslashreplace"))
+
+    def _write(self, line: bytes) -> None:
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError:  # standard error is closed: there is nobody to tell
+            self.dropped += 1
+
+
+def configure(format: LogFormat) -> ServerLog:
+    """Let all loggers of this process write their warnings and errors to standard error."""
+    handler = ServerLog(format)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    return handler
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
+
+
+def _text(value: str) -> str:
+    return value.encode(errors="backslashreplace").decode()
