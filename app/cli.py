@@ -34,6 +34,10 @@ ONE_SIGNAL_S: Final = 1.0
 """Signals within so many seconds are one: ``timeout -s INT`` sends two, to its child and to the child's group."""
 
 
+OTHERS: Final = 0o027
+"""The rights that private files lack: those of other users, and of the group all but reading."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
     """A sub-command that is not loaded yet.
@@ -253,8 +257,13 @@ def load(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise _missing(name, mount, error) from None
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, cls=Command)(runnable(function))
+    single.command(name, cls=Command)(runnable(function, private=is_private(name, mount)))
     return typer.main.get_command(single)
+
+
+def is_private(name: str, mount: Mount) -> bool:
+    """Whether the command writes files about channels and clients, and not media for its user."""
+    return name == "serve" or mount.group in (_SERVER, _STORMS)
 
 
 def _missing(name: str, mount: Mount, error: ModuleNotFoundError) -> Exception:
@@ -264,14 +273,26 @@ def _missing(name: str, mount: Mount, error: ModuleNotFoundError) -> Exception:
     return TrickleError(f'{name} needs {package}: pip install "tricklecast[{mount.extra[0]}]"')
 
 
-def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A coroutine function as a plain function with the same parameters; a plain function as it is."""
-    if not inspect.iscoroutinefunction(function):
+def runnable(function: Callable[..., Any], *, private: bool = False) -> Callable[..., Any]:
+    """A command's function as a plain function with the same parameters.
+
+    Args:
+        function: the command's.
+        private: whether no file that the command makes may be read by every user of the machine. Data directories,
+            access logs and reports name channels and clients.
+    """
+    if not private and not inspect.iscoroutinefunction(function):
         return function
 
     @functools.wraps(function)
     def command(*args: Any, **kwargs: Any) -> Any:
-        return run(function(*args, **kwargs))
+        mask = os.umask(OTHERS)
+        os.umask(mask | OTHERS if private else mask)
+        try:
+            called = function(*args, **kwargs)
+            return run(called) if inspect.iscoroutine(called) else called
+        finally:
+            os.umask(mask)
 
     return command
 

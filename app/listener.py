@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -19,6 +20,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
+from tricklecast.app.access.secrets import warn_of_readers
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.data_plane.connection import Connection
 from tricklecast.app.data_plane.context import DataPlane
@@ -130,11 +132,30 @@ def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")
         return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=every)
     except OSError as error:
         hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ";"
+        if error.errno == errno.EINVAL and host.lower().startswith("fe80:") and "%" not in host:
+            hint = f"; a link-local address needs the name of its network interface ({host}%eth0);"
         name = settings[error.errno in (errno.EADDRINUSE, errno.EACCES)]
         # Python appends the address to the reason, in parentheses.
         reason = (error.strerror or str(error)).partition(" (")[0]
         option = f"--{name.replace('_', '-')} (TRICKLECAST_{name.upper()})"
         raise CannotServe(f"cannot listen on {host}:{port}: {reason}{hint} choose another with {option}") from None
+
+
+def warn_of_strangers(settings: Settings, listener: socket.socket) -> None:
+    """Log a warning if other machines can reach the server, and nothing says who may do what."""
+    if is_loopback(listener) or settings.has_tokens or settings.webhook_url is not None:
+        return
+    _LOGGER.warning(
+        "whoever reaches %s:%d may publish to, read and end every channel: there is no access control "
+        "(--jwt-secret-file, --webhook-url; docs/how-to/control-access.md)",
+        *listener.getsockname()[:2],
+    )
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only programs on this machine can connect to a listening socket."""
+    address = ip_address(listener.getsockname()[0].partition("%")[0])
+    return address.is_loopback
 
 
 def tune(listener: socket.socket, *, peer_timeout_s: int) -> None:
@@ -222,6 +243,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     if b"ENCRYPTED" in secret:
         # OpenSSL would ask for the password at the terminal, and a server in the background would wait for ever.
         raise CannotServe(f"tls_key: {key} is encrypted; give a key without a password, readable by the server only")
+    warn_of_readers(key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)

@@ -16,11 +16,14 @@ from typing import Annotated, Any, Final, TextIO, get_args
 from urllib.parse import urlsplit
 
 import typer
+from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
+from tricklecast.app.access.settings import is_duration
 from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.server_log import configure
-from tricklecast.app.settings import Loaded, Settings, load, unknown_variables
+from tricklecast.app.settings import CONFIG_VARIABLE, Loaded, Settings, load, unknown_variables
+from tricklecast.trickle.terminal import duration
 
 ANNOUNCEMENT: Final = "tricklecast is listening on "
 """Beginning of the line that the server prints when it listens; its URL follows."""
@@ -69,7 +72,12 @@ def _option(name: str, field: FieldInfo) -> Any:
     """The command-line option of one setting; without it the value comes from the environment or the file."""
     default = {None: "off", (): "none", (ANY,): ANY}.get(field.default, field.default)
     # In parentheses: typer takes brackets for markup and drops them.
-    text = f"{field.description} (default: {str(default).lower() if isinstance(default, bool) else default})"
+    default = str(default).lower() if isinstance(default, bool) else default
+    if is_duration(name) and default != "off":
+        default = duration(float(default))
+    elif field.annotation is ByteSize:
+        default = default.human_readable().replace(".0", "")
+    text = f"{field.description} (default: {default})"
     flag = "--" + name.replace("_", "-")
     panel = _GROUPS[_group(name)[0]][0]
     if field.annotation is bool:
@@ -77,12 +85,12 @@ def _option(name: str, field: FieldInfo) -> Any:
             bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False, rich_help_panel=panel)
         ]
     kinds = [kind for kind in (get_args(field.annotation) or (field.annotation,)) if isinstance(kind, type)]
-    metavar = {"ByteSize": "SIZE", "float": "SECONDS", "Path": "FILE", "int": "N"}.get(
+    metavar = {"ByteSize": "SIZE", "float": "N", "Path": "FILE", "int": "N"}.get(
         kinds[0].__name__ if kinds else type(get_args(field.annotation)[0]).__name__, "TEXT"
     )
     if kinds and issubclass(kinds[0], StrEnum):
         metavar = "|".join(kinds[0])
-    metavar = "N" if name.endswith("_per_s") else metavar
+    metavar = "TIME" if is_duration(name) else metavar
     metavar = _METAVARS.get(name, metavar)
     return Annotated[
         str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False, rich_help_panel=panel)
@@ -189,7 +197,15 @@ def _quoted(value: object) -> str:
 
 def _signature() -> inspect.Signature:
     config = Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar=CONFIG_VARIABLE,
+            help=f"TOML file with settings. Default: the variable {CONFIG_VARIABLE}.",
+            show_default=False,
+            show_envvar=False,
+        ),
     ]
     show = Annotated[bool, typer.Option("--show-config", help="Print every setting and its source, and exit.")]
     quiet = Annotated[

@@ -43,6 +43,7 @@ from tricklecast.app.listener import (
     not_found,
     tls_context,
     tune,
+    warn_of_strangers,
 )
 from tricklecast.app.metrics import metrics_router
 from tricklecast.app.settings import Settings
@@ -108,6 +109,7 @@ def serve(
     limits = attainable_limits(settings)
     listener = listen(settings.host, settings.port)
     tune(listener, peer_timeout_s=settings.peer_timeout_s)
+    warn_of_strangers(settings, listener)
     control = None
     if settings.control_port is not None:
         try:

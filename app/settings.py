@@ -11,7 +11,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ByteSize, Field, ValidationError, field_validator, model_validator
+from pydantic import ByteSize, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -21,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from tricklecast.app.access.settings import AccessSettings
+from tricklecast.app.access.settings import AccessSettings, is_duration, is_number
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.data_plane.client_address import Network
 from tricklecast.app.data_plane.context import Options
@@ -33,7 +33,7 @@ from tricklecast.app.storage.archive import Ack, OnDiskFull, Retention
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path
-from tricklecast.trickle.terminal import TOKEN_VARIABLE
+from tricklecast.trickle.terminal import TOKEN_VARIABLE, parse_size
 
 _LIMITS = Limits()
 _OPTIONS = Options()
@@ -46,9 +46,12 @@ _MESSAGES: Final = {
     "float_parsing": "must be a number",
     "finite_number": "must be a finite number",
     "byte_size": "must be a size such as 500000 or 64MiB",
-    "byte_size_unit": "must be a size such as 500000 or 64MiB",
+    "int_from_float": "must be a whole number",
 }
 """Texts for errors that pydantic describes in its own terms."""
+
+CONFIG_VARIABLE: Final = "TRICKLECAST_CONFIG"
+"""The environment variable that may name the TOML file."""
 
 _ORIGIN: Final = re.compile(r"https?://[a-z0-9._~\[\]:-]+")
 
@@ -62,7 +65,10 @@ class InvalidSettings(InvalidInput):
 
 
 class Settings(AccessSettings):
-    """Settings of one server, frozen. Sizes take a unit (``64MiB``); times are seconds."""
+    """Settings of one server, frozen.
+
+    Sizes and times take a unit (``64MiB``, ``7d``). A plain number is one of bytes, or of seconds.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="TRICKLECAST_", extra="forbid", frozen=True, env_ignore_empty=True, allow_inf_nan=False
@@ -229,6 +235,12 @@ class Settings(AccessSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Use only the arguments: :func:`load` reads the other sources itself and notes where each value came from."""
         return (init_settings,)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _size(cls, value: object, info: ValidationInfo) -> object:
+        is_text = isinstance(value, str) and cls.model_fields[str(info.field_name)].annotation is ByteSize
+        return parse_size(str(value)) if is_text and not is_number(str(value)) else value
 
     @field_validator("host")
     @classmethod
@@ -459,8 +471,9 @@ def _one_line(error: ValidationError, sources: Mapping[str, Source], config: Pat
         name = ".".join(str(part) for part in problem["loc"])
         message = _MESSAGES.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
         message = message.replace("Input should be", "must be").replace("String should", "must")
-        if name.endswith("_s"):
-            message = message.replace("a number", "a number of seconds")
+        if is_duration(name):
+            message = message.replace("a number", "a number of seconds, or a time such as 30s or 7d")
+            message = message.replace("a whole number", "a whole number of seconds")
         if problem["type"] == "extra_forbidden":
             plain = name[:MAX_NAME_LENGTH].lower().replace("-", "_").removeprefix("tricklecast_")
             nearest = get_close_matches(plain, sorted(Settings.model_fields), n=1, cutoff=0.75)
@@ -496,7 +509,8 @@ def unknown_variables(names: Iterable[str]) -> str | None:
         One line with the unknown names and the setting that each most resembles; ``None`` if there are none.
     """
     prefix = Settings.model_config["env_prefix"]
-    known = {name.upper() for name in Settings.model_fields} | {TOKEN_VARIABLE.removeprefix(prefix)}
+    known = {name.upper() for name in Settings.model_fields}
+    known |= {variable.removeprefix(prefix) for variable in (TOKEN_VARIABLE, CONFIG_VARIABLE)}
     unknown = sorted(
         name for name in names if name.upper().startswith(prefix) and name[len(prefix) :].upper() not in known
     )

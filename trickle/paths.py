@@ -18,6 +18,8 @@ MAX_DIGITS: Final = len(str(LAST_SEQ))
 
 _SEQ = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LINK_LOCAL = re.compile(r"fe[89ab][0-9a-f]:")
+"""The beginning of an address of fe80::/10, which exists once on every network that the machine is connected to."""
 
 
 def parse_seq(text: str) -> int:
@@ -147,4 +149,10 @@ def _split(url: str) -> tuple[str, str, str]:
         raise InvalidURL(url, "it must begin with http:// or https://")
     if not parts.hostname:
         raise InvalidURL(url, "it has no host")
-    return f"{parts.scheme}://{parts.netloc}", parts.path, parts.query
+    netloc = parts.netloc
+    if _LINK_LOCAL.match(parts.hostname):
+        if "%" not in parts.hostname:
+            example = f"[{parts.hostname}%eth0]"
+            raise InvalidURL(url, f"a link-local address needs the name of the network interface: {example}")
+        netloc = netloc.replace("%25", "%")  # as RFC 6874 writes it in a URL; the resolver wants it plain
+    return f"{parts.scheme}://{netloc}", parts.path, parts.query

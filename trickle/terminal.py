@@ -173,6 +173,8 @@ def check_token(token: str, name: str) -> None:
     Raises:
         InvalidInput: it cannot. The message has the ``name``, and nothing of the token: it may be a part of a secret.
     """
+    if token[:7].lower() == "bearer ":
+        raise InvalidInput(f"{name} begins with the word Bearer; leave it out, since the client adds it")
     if not _TOKEN.fullmatch(token):
         raise InvalidInput(f"{name} is empty, or contains a character that is not visible ASCII")
 
@@ -196,7 +198,7 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext | None:
 
 # Amounts in arguments.
 
-_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _BYTES: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BINARY_BYTES: Final = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _BITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -204,7 +206,7 @@ _AMOUNT: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-z]*)", re.ASC
 
 
 def parse_duration(text: str, *, zero: bool = False) -> float:
-    """Read a duration, in seconds: ``30``, ``30s``, ``500ms``, ``2min``, ``1.5h`` or ``7d``.
+    """Read a duration, in seconds: ``30``, ``30s``, ``500ms``, ``2min``, ``1.5h``, ``7d`` or ``4w``.
 
     Args:
         text: the argument.
@@ -215,7 +217,7 @@ def parse_duration(text: str, *, zero: bool = False) -> float:
     """
     value = _parse(text, _SECONDS)
     if value is None or not (value or zero):
-        raise InvalidInput(f"not a duration: {text[:40]!r} (30s, 500ms, 2min or 1h)")
+        raise InvalidInput(f"not a duration: {text[:40]!r} (30s, 500ms, 2min, 1h or 7d)")
     return value
 
 
@@ -259,6 +261,14 @@ def size(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
         number /= 1000
     return f"{number:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """Write a time as :func:`parse_duration` reads it, in the largest unit that needs no fraction: ``7d``, ``90s``."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds / length:g}{unit}"
+    return f"{seconds:g}s"
 
 
 def rate(bits_per_s: float) -> str:

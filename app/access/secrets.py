@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hmac
+import logging
+import stat
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -16,6 +19,9 @@ MIN_BYTES: Final = 32
 
 MAX_BYTES: Final = 64 << 10
 """The longest file with a secret or keys, and the longest key set behind a URL."""
+
+
+logger = logging.getLogger("tricklecast.secrets")
 
 
 class InvalidKey(InvalidInput):
@@ -32,11 +38,21 @@ def read_secret(path: Path, *, least: int = MIN_BYTES) -> SecretBytes:
     Raises:
         InvalidKey: the file cannot be read, or its secret is too short or too long.
     """
+    warn_of_readers(path)
     value = read_file(path).strip()
     if len(value) < least:
         make = f"(openssl rand -hex {least})"
         raise InvalidKey(f"{path} has {len(value)} bytes; a secret needs at least {least} {make}")
     return SecretBytes(value)
+
+
+def warn_of_readers(path: Path) -> None:
+    """Log a warning if every user of the machine may read a file that holds a secret."""
+    with suppress(OSError):  # reading it tells
+        if path.stat().st_mode & stat.S_IROTH:
+            logger.warning(
+                "every user of this machine can read the secret in %s; take that right away: chmod o= %s", path, path
+            )
 
 
 def read_file(path: Path) -> bytes:

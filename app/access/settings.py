@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
+from tricklecast.trickle.terminal import parse_duration
+
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+
+_NUMBER: Final = re.compile(r"[-+.0-9e]+|[-+]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
+"""A text without a unit: pydantic says what is wrong with it."""
+
+
+def is_number(text: str) -> bool:
+    """Whether a text has no unit."""
+    return _NUMBER.fullmatch(text.strip()) is not None
+
+
+def is_duration(name: str) -> bool:
+    """Whether the setting of this name is a time."""
+    return name.endswith("_s") and not name.endswith("_per_s")
 
 
 class AccessSettings(BaseSettings):
@@ -60,6 +76,12 @@ class AccessSettings(BaseSettings):
         5.0, ge=0, le=3600, description="Use an answer of the webhook without Cache-Control for this time."
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _duration(cls, value: object, info: ValidationInfo) -> object:
+        is_text = isinstance(value, str) and is_duration(str(info.field_name))
+        return parse_duration(str(value), zero=True) if is_text and not is_number(str(value)) else value
+
     @field_validator("jwks_url", "webhook_url")
     @classmethod
     def _usable_url(cls, value: str | None) -> str | None:
@@ -102,6 +124,16 @@ class AccessSettings(BaseSettings):
             raise ValueError("webhook_secret_file needs webhook_url")
         if self.webhook_url is not None and not (self.has_tokens or self.control_token_file):
             raise ValueError("webhook_url needs control_token_file or keys: the control plane does not ask the webhook")
+        return self
+
+    @model_validator(mode="after")
+    def _complete_tokens(self) -> AccessSettings:
+        named = [name for name in ("jwt_audience", "jwt_issuer") if getattr(self, name) is not None]
+        if named and not self.has_tokens:
+            raise ValueError(
+                f"{' and '.join(named)} without a key: no token would be checked, and every client may do everything. "
+                "Add jwt_secret_file, jwt_key_file, jwks_file or jwks_url"
+            )
         return self
 
     @property

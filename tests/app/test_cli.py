@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import tricklecast.app.cli
 from tests.support.forked import forked
-from tricklecast.app.cli import COMMANDS, Mount, load, main, run, runnable, wanted_help
+from tricklecast.app.cli import COMMANDS, Mount, is_private, load, main, run, runnable, wanted_help
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 
@@ -351,6 +351,28 @@ def test_the_signature_stays() -> None:
     assert inspect.signature(runnable(command)) == inspect.signature(command)
     assert runnable(command)(count=5) == 5
     assert runnable(plain) is plain
+
+
+@pytest.mark.parametrize(("mask", "used"), [(0o022, 0o027), (0o077, 0o077)])
+def test_private_files(mask: int, used: int) -> None:
+    """A command whose files name channels makes none that others can read; a stricter mask of the user's stays."""
+
+    def command() -> int:
+        os.umask(found := os.umask(0))
+        return found
+
+    before = os.umask(mask)
+    try:
+        assert (runnable(command, private=True)(), command()) == (used, mask)
+    finally:
+        os.umask(before)
+
+
+def test_commands_that_make_private_files() -> None:
+    """Those that write data directories, access logs and reports; files of media are the user's own."""
+    private = {name for name, mount in COMMANDS.items() if is_private(name, mount)}
+    assert {"serve", "storms", "storms watch", "logs compact", "store prune", "simulate"} <= private
+    assert not private & {"publish", "subscribe", "check", "ingest", "demo"}
 
 
 # Help.

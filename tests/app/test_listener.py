@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from tricklecast.app.listener import LEAST_CONNECTIONS, SPARE_FILES, CannotServe, attainable_limits, listen
+from tricklecast.app.listener import (
+    LEAST_CONNECTIONS,
+    SPARE_FILES,
+    CannotServe,
+    attainable_limits,
+    listen,
+    warn_of_strangers,
+)
 from tricklecast.app.settings import Settings
 
 REACHED_S = 30.0
@@ -28,6 +35,30 @@ def test_every_address_is_every_one(host: str, reachable: list[str]) -> None:
             else:
                 with pytest.raises(ConnectionRefusedError):
                     socket.create_connection((address, port), timeout=REACHED_S)
+
+
+def test_a_link_local_address_needs_an_interface() -> None:
+    """Such an address exists once on every network; the message says how to name one."""
+    with pytest.raises(CannotServe, match=r"on fe80::1:0: .*; a link-local address .* \(fe80::1%eth0\); choose"):
+        listen("fe80::1", 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "127.0.0.2"}, False),
+        ({"host": "0.0.0.0", "jwt_secret_file": "f"}, False),
+        ({"host": "0.0.0.0", "webhook_url": "http://127.0.0.1/", "control_token_file": "f"}, False),
+        ({"host": "0.0.0.0", "control_token_file": "f"}, True),
+    ],
+)
+def test_an_open_server(values: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that other machines reach, and on which everybody may do everything with channels, says so."""
+    settings = Settings.model_validate(values)
+    with listen(settings.host, 0) as listener:
+        warn_of_strangers(settings, listener)
+    assert [message.partition(":")[0] for message in caplog.messages] == ["whoever reaches 0.0.0.0"] * warned
 
 
 INFINITY = resource.RLIM_INFINITY

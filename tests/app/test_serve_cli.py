@@ -64,6 +64,19 @@ def test_show_config_tells_values_and_origins(runner: CliRunner, tmp_path: Path)
                                              "host": 'a"b\\c'}).settings  # fmt: skip
 
 
+def test_the_file_of_settings_may_be_named_in_the_environment(runner: CliRunner, tmp_path: Path) -> None:
+    """The option wins; an empty variable counts as none."""
+    named, given = tmp_path / "named.toml", tmp_path / "given.toml"
+    named.write_text('retain_age_s = "7d"\n')
+    given.write_text('retain_age_s = "8d"\n')
+    shown = [
+        runner.invoke(cli, ["serve", "--show-config", *arguments], env={"TRICKLECAST_CONFIG": value}).output
+        for arguments, value in (([], f"{named}"), (["--config", f"{given}"], f"{named}"), ([], ""))
+    ]
+    assert [tomllib.loads(text)["retain_age_s"] for text in shown] == [604_800, 691_200, 86_400]
+    assert "no setting, and ignored" not in "".join(shown)
+
+
 def test_a_list_is_shown_as_the_file_has_it() -> None:
     """What is shown can be read again."""
     shown = describe(load({"trusted_proxies": "10.0.0.0/8,::1"}))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tricklecast.app.access.settings import is_duration
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.data_plane.context import Options
 from tricklecast.app.settings import (
@@ -89,6 +90,21 @@ def test_sizes_take_units(config: Path) -> None:
     assert (settings.window_bytes, settings.max_segment_bytes, settings.max_total_bytes) == (1 << 20, 2000, 5_000_000)
 
 
+@pytest.mark.parametrize("name", [name for name in Settings.model_fields if is_duration(name)])
+def test_times_take_units(name: str, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every setting that is a time, in every layer; a plain number is one of seconds, as ever."""
+    beside = {"shutdown_deadline_s": "8d"} if name == "shutdown_drain_s" else {}
+    bounded = {"publisher_wait_s": 6, "webhook_timeout_s": 60, "jwt_leeway_s": 300, "webhook_cache_s": 3600}
+    texts = {6: ("6000ms",), 60: ("1min", "60"), 300: ("5 min",), 3600: ("1h", "3600.0"), 604_800: ("7d", "1w")}
+    longest = bounded.get(name, 604_800)
+    for text in texts[longest]:
+        assert getattr(load({**beside, name: text}).settings, name) == longest
+        config.write_text(f'{name} = "{text}"\n')
+        assert getattr(load(beside, config).settings, name) == longest
+    monkeypatch.setenv(f"TRICKLECAST_{name.upper()}", f"{longest}s")
+    assert getattr(load(beside).settings, name) == longest
+
+
 @pytest.mark.parametrize(
     "given", ["https://A.example, http://b.example:8080,", ["https://a.example", "http://b.example:8080"]]
 )
@@ -123,7 +139,19 @@ def test_settings_are_frozen() -> None:
         ({"port": "x"}, "--port: must be a whole number"),
         ({"port": "65536"}, "--port: must be less than or equal to 65535"),
         ({"port": "-1"}, "--port: must be greater than or equal to 0"),
-        ({"window_bytes": "many"}, "--window-bytes: must be a size such as 500000 or 64MiB"),
+        ({"window_bytes": "many"}, "--window-bytes: not a size: 'many' (64KiB, 500MB)"),
+        ({"window_bytes": "1kbit"}, "--window-bytes: not a size: '1kbit' (64KiB, 500MB)"),
+        ({"window_bytes": [1]}, "--window-bytes: must be a size such as 500000 or 64MiB"),
+        ({"retain_age_s": "7 days"}, "--retain-age-s: not a duration: '7 days' (30s, 500ms, 2min, 1h or 7d)"),
+        ({"retain_age_s": "1.2.3"}, "--retain-age-s: must be a number of seconds, or a time such as 30s or 7d"),
+        ({"retain_age_s": "0h"}, "--retain-age-s: must be greater than 0"),
+        ({"keep_alive_s": "1500ms"}, "--keep-alive-s: must be a whole number of seconds"),
+        ({"per_ip_requests_per_s": "7d"}, "--per-ip-requests-per-s: must be a number"),
+        (
+            {"jwt_audience": "live", "jwt_issuer": "me"},
+            "jwt_audience and jwt_issuer without a key: no token would be checked, and every client may do everything. "
+            "Add jwt_secret_file, jwt_key_file, jwks_file or jwks_url",
+        ),
         ({"window_bytes": "0"}, "--window-bytes: must be greater than 0"),
         ({"window_age_s": "nan"}, "--window-age-s: must be a finite number"),
         ({"publisher_grace_s": "-1"}, "--publisher-grace-s: must be greater than or equal to 0"),
@@ -284,9 +312,10 @@ def test_what_is_like_no_setting_is_told_as_it_is(name: str) -> None:
 
 
 def test_settings_are_no_strangers() -> None:
-    """Every setting is known, in any case, and so is the clients' token."""
+    """Every setting is known, in any case, and so are the clients' token and the file of settings."""
     names = [f"TRICKLECAST_{name.upper()}" for name in Settings.model_fields]
-    assert unknown_variables([*names, *map(str.lower, names), "TRICKLECAST_TOKEN", "PATH", "XTRICKLECAST_X"]) is None
+    names += ["TRICKLECAST_TOKEN", "TRICKLECAST_CONFIG"]
+    assert unknown_variables([*names, *map(str.lower, names), "PATH", "XTRICKLECAST_X"]) is None
 
 
 @pytest.mark.parametrize(("count", "more"), [(MAX_NAMED - 1, ""), (MAX_NAMED, ""), (MAX_NAMED + 1, " and 1 more")])

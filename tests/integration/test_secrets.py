@@ -90,3 +90,20 @@ def _everything(target: Target, tokens: list[str], said: list[bytes]) -> None:
         tokens[0].encode(), tokens[0].encode()
     ))  # fmt: skip
     said.append(connection.response().body)
+
+
+def test_other_users_read_no_file_of_a_server(tmp_path: Path) -> None:
+    """Data directory, access log and health file name channels that may need tokens."""
+    before = os.umask(0o022)
+    try:
+        folder = tmp_path / "made"
+        options = ("--data-dir", str(folder / "data"), "--health-file", str(tmp_path / "health"))
+        with serve(*options, access_log=folder / "log" / "access.jsonl", fork=False) as server:
+            with server.client() as target:
+                target.channel("c").publish(0, b"body")
+            modes = {path.name: path.stat().st_mode for path in [tmp_path / "health", folder, *folder.rglob("*")]}
+            assert server.stop() == 0
+    finally:
+        os.umask(before)
+    assert len(modes) > 8
+    assert [name for name, mode in modes.items() if mode & 0o027] == []

@@ -187,6 +187,8 @@ def test_built_urls_parse_back_to_the_channel(name: str, seq: int) -> None:
         ("http:///c", "no host"),
         ("http://host:99999/c", "its host or port is not valid"),
         ("http://[::1/c", "its host or port is not valid"),
+        ("http://[FE80::1]:7/c", "a link-local address needs the name of the network interface"),
+        ("http://[febf::1]/c", r"interface: \[febf::1%eth0\]"),
         ("http://host/a\tb/c", "a control character"),
         ("http://host/c\n", "a control character"),
         ("http://host/\x01/c", "a control character"),
@@ -224,3 +226,10 @@ def test_an_unusable_port_is_not_repeated() -> None:
     with pytest.raises(InvalidURL) as caught:
         ChannelURL.parse("http://me:sec/ret@host/c")
     assert str(caught.value) == "not a usable URL: '***@host/c': its host or port is not valid"
+
+
+@pytest.mark.parametrize("zone", ["%eth0", "%25eth0"])
+def test_the_interface_of_a_link_local_address(zone: str) -> None:
+    """As RFC 6874 writes it in a URL, or as everybody does; the resolver gets it plain."""
+    assert ChannelURL.parse(f"http://[fe80::1{zone}]:2939/trickle/c").root == "http://[fe80::1%eth0]:2939"
+    assert ChannelURL.parse("http://[fec0::1]/c").root == "http://[fec0::1]"

@@ -22,6 +22,7 @@ from tricklecast.trickle.terminal import (
     bearer_for,
     checked,
     count,
+    duration,
     no_channel,
     parse_bitrate,
     parse_duration,
@@ -121,6 +122,20 @@ def test_unusable_tokens_are_refused(tmp_path: Path, text: str) -> None:
         bearer_for(None, file, {})
 
 
+@pytest.mark.parametrize("text", ["Bearer abc", "bearer  abc", "BEARER abc\n"])
+def test_a_header_that_was_pasted_as_a_token(tmp_path: Path, text: str) -> None:
+    """The message says what to leave out, and does not repeat the token."""
+    file = tmp_path / "token"
+    file.write_text(text)
+    message = "begins with the word Bearer; leave it out, since the client adds it"
+    with pytest.raises(InvalidInput, match=f"^the token {message}$"):
+        bearer_for(text, None, {})
+    with pytest.raises(InvalidInput, match=f"^the token {message}$"):
+        bearer_for(None, None, {TOKEN_VARIABLE: text})
+    with pytest.raises(InvalidInput, match=f"^{file} {message}$"):
+        bearer_for(None, file, {})
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     """The command fails before it sends anything."""
     with pytest.raises(InvalidInput, match=r"^cannot read .*missing: No such file or directory$"):
@@ -132,7 +147,16 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("10", 10), ("1.5s", 1.5), ("500ms", 0.5), (" 2 min ", 120), ("2m", 120), ("1.5 H", 5400), ("7d", 604_800)],
+    [
+        ("10", 10),
+        ("1.5s", 1.5),
+        ("500ms", 0.5),
+        (" 2 min ", 120),
+        ("2m", 120),
+        ("1.5 H", 5400),
+        ("7d", 604_800),
+        ("1w", 604_800),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     """With and without a unit; plain numbers are seconds."""
@@ -144,6 +168,15 @@ def test_other_texts_are_no_durations(text: str) -> None:
     """Neither is an empty text, a bare unit, or zero."""
     with pytest.raises(InvalidInput, match=r"not a duration: .*30s"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (0.15, "0.15s"), (75, "75s"), (120, "2min"), (3600, "1h"), (604_800, "7d")]
+)
+def test_a_duration_is_written_as_it_is_read(seconds: float, text: str) -> None:
+    """In the largest unit that needs no fraction."""
+    assert duration(seconds) == text
+    assert parse_duration(text, zero=True) == seconds
 
 
 def test_zero_may_be_allowed() -> None:

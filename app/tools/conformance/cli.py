@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -22,7 +23,7 @@ from tricklecast.app.tools.conformance.target import Address
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidURL
 from tricklecast.trickle.paths import normalize_base_path, parse_server_url
-from tricklecast.trickle.terminal import CaFile
+from tricklecast.trickle.terminal import CaFile, checked, parse_duration
 
 EXIT_FAILED: Final = 1
 EXIT_UNREACHABLE: Final = 3
@@ -34,7 +35,7 @@ def _setting(option: str) -> Any:
     """An option for a setting of the server."""
     text = f"The server's {option}."
     panel = "Settings of the server that differ from the profile's"
-    return typer.Option(option, metavar="SECONDS", min=0, help=text, rich_help_panel=panel)
+    return typer.Option(option, metavar="TIME", help=text, rich_help_panel=panel)
 
 
 def conformance(
@@ -54,10 +55,10 @@ def conformance(
     json_file: Annotated[
         Path | None, typer.Option("--json-file", metavar="FILE", help="Write the results as JSON.")
     ] = None,
-    drain_s: Annotated[float | None, _setting("--drain-s")] = None,
-    publisher_grace_s: Annotated[float | None, _setting("--publisher-grace-s")] = None,
-    skip_grace_s: Annotated[float | None, _setting("--skip-grace-s")] = None,
-    interim_interval_s: Annotated[float | None, _setting("--interim-interval-s")] = None,
+    drain_s: Annotated[str | None, _setting("--drain-s")] = None,
+    publisher_grace_s: Annotated[str | None, _setting("--publisher-grace-s")] = None,
+    skip_grace_s: Annotated[str | None, _setting("--skip-grace-s")] = None,
+    interim_interval_s: Annotated[str | None, _setting("--interim-interval-s")] = None,
     ca_file: CaFile = None,
 ) -> None:
     """Test a server against every rule of the trickle protocol, over raw sockets.
@@ -84,12 +85,16 @@ def conformance(
     if profile not in PROFILES:
         raise typer.BadParameter(f"one of {', '.join(PROFILES)}", param_hint="--profile")
     given = {
-        "channel_drain_s": drain_s,
-        "publisher_grace_s": publisher_grace_s,
-        "skip_grace_s": skip_grace_s,
-        "interim_interval_s": interim_interval_s,
+        "channel_drain_s": ("--drain-s", drain_s),
+        "publisher_grace_s": ("--publisher-grace-s", publisher_grace_s),
+        "skip_grace_s": ("--skip-grace-s", skip_grace_s),
+        "interim_interval_s": ("--interim-interval-s", interim_interval_s),
     }
-    known = {name: value for name, value in given.items() if value is not None}
+    known = {
+        name: checked(option, partial(parse_duration, zero=True), text)
+        for name, (option, text) in given.items()
+        if text is not None
+    }
     settings = replace(PROFILES[profile].settings, **known)  # type: ignore[arg-type]
     runner = Runner(_address(url, profile, ca_file), profile, settings)
     _reach(runner.address, url)

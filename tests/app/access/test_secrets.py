@@ -52,3 +52,16 @@ def test_unusable_files(tmp_path: Path) -> None:
     file.write_bytes(b"x" * (MAX_BYTES + 1))
     with pytest.raises(InvalidKey, match="larger than 64 KiB"):
         read_file(file)
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o604, True), (0o644, True), (0o640, False), (0o600, False)])
+def test_a_secret_that_every_user_can_read(
+    mode: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The warning names the file, and not what is in it."""
+    file = tmp_path / "secret"
+    file.write_bytes(b"x" * 32)
+    file.chmod(mode)
+    read_secret(file)
+    text = f"every user of this machine can read the secret in {file}; take that right away: chmod o= {file}"
+    assert caplog.messages == ([text] if warned else [])
