@@ -70,7 +70,7 @@ def _group(name: str) -> tuple[int, int]:
 
 def _option(name: str, field: FieldInfo) -> Any:
     """The command-line option of one setting; without it the value comes from the environment or the file."""
-    default = {None: "off", (): "none", (ANY,): ANY}.get(field.default, field.default)
+    default: Any = {None: "off", (): "none", (ANY,): ANY}.get(field.default, field.default)
     # In parentheses: typer takes brackets for markup and drops them.
     default = str(default).lower() if isinstance(default, bool) else default
     if is_duration(name) and default != "off":
