@@ -15,7 +15,10 @@ audio, video, metadata         returns :class:`MediaReceived`
 ``FCUnpublish``                returns :class:`Unpublished`
 =============================  ======================================================================
 
-Every size that the client chooses has a limit here. The caller limits the time.
+Every size that the client chooses has a limit here. The caller limits the time. A client that has not shown its key
+may send :data:`MAX_CHUNKS_BEFORE` chunks and :data:`MAX_MESSAGES_BEFORE` short messages: together these cost some
+milliseconds. :meth:`Connection.receive` reads :data:`TURN_CHUNKS` chunks at most, so that a caller can serve other
+connections in between.
 The protocol is Adobe's "Real Time Messaging Protocol" 1.0; commands are encoded in AMF 0.
 """
 
@@ -26,6 +29,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import Final, TypeAlias
 from urllib.parse import parse_qs
 
@@ -40,6 +44,17 @@ MAX_COMMAND_BYTES: Final = 64 * 1024
 MAX_MEDIA_BYTES: Final = 8 << 20
 """Size of one audio or video message: a keyframe of 8 MiB is far beyond what 4K needs. It also limits the messages
 that have arrived in part, all together."""
+
+MAX_MESSAGES_BEFORE: Final = 64
+MAX_CHUNKS_BEFORE: Final = 1024
+"""Messages, and chunks of them, that a client may send until it is allowed to publish. OBS and ffmpeg send about 10
+messages, in 20 chunks."""
+
+TURN_CHUNKS: Final = 256
+"""Chunks that one call of :meth:`Connection.receive` reads: about a millisecond."""
+
+MAX_VALUES: Final = 256
+"""Values of a command or of metadata, those inside of objects included. OBS sends about 20."""
 
 MAX_CHUNK_STREAMS: Final = 16
 """Chunk streams of one connection. Encoders use up to 5."""
@@ -125,6 +140,9 @@ class _Type:
     AGGREGATE = 22
 
 
+_ANSWERED: Final = ("connect", "releaseStream", "FCPublish", "createStream")
+"""Commands whose answer repeats their number."""
+
 _STREAM_BEGIN: Final = 0
 _PING_REQUEST: Final = 6
 _PING_RESPONSE: Final = 7
@@ -164,6 +182,11 @@ class Connection:
         self._partial_bytes = 0
         self._received = 0
         self._acknowledged = 0
+        # Chunks and messages since the handshake; they are counted until the client may publish.
+        self._chunks = 0
+        self._messages = 0
+        # Chunks that this call of receive() may still read.
+        self._turn = 0
         self._app = ""
         self._has_header = False
 
@@ -171,18 +194,25 @@ class Connection:
         """Take bytes that arrived.
 
         Returns:
-            What they mean. :class:`PublishRequested` is the last event until the caller has answered it.
+            What they mean. :class:`PublishRequested` is the last event until the caller has answered it. While
+            :attr:`has_more` is true, call this again with ``b""`` before more bytes are read.
 
         Raises:
             ProtocolError: the connection cannot go on.
         """
         self._input += data
         self._received += len(data)
+        self._turn = TURN_CHUNKS
         events = list(self._events())
         if self._state is not _State.HANDSHAKE and self._received - self._acknowledged >= WINDOW_BYTES:
             self._acknowledged = self._received
             self._send(_Type.ACKNOWLEDGEMENT, struct.pack(">I", self._received & 0xFFFFFFFF))
         return events
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last call of :meth:`receive` stopped before it had read everything."""
+        return self._turn == 0 and self._state in (_State.CONNECTING, _State.PUBLISHING)
 
     def take_output(self) -> bytes:
         """What the caller sends to the client now."""
@@ -254,8 +284,15 @@ class Connection:
 
     def _next_message(self) -> tuple[int, int, bytes] | None:
         """Type, timestamp in milliseconds and payload of the next complete message; ``None`` if bytes are missing."""
-        while (chunk := self._next_chunk()) is not None:
+        is_trusted = self._state is _State.PUBLISHING
+        while self._turn and (chunk := self._next_chunk()) is not None:
+            self._turn -= 1
             stream, is_complete = chunk
+            if not is_trusted:
+                self._chunks += 1
+                self._messages += is_complete
+                if self._chunks > MAX_CHUNKS_BEFORE or self._messages > MAX_MESSAGES_BEFORE:
+                    raise ProtocolError("the client sends too much before it asks to publish")
             if is_complete:
                 payload = bytes(stream.partial)
                 self._drop_partial(stream)
@@ -287,7 +324,8 @@ class Connection:
             if format_ < 3:
                 time = int.from_bytes(data[end : end + 4], "big")
             end += 4
-        if length > (MAX_MEDIA_BYTES if type_ in (_Type.AUDIO, _Type.VIDEO) else MAX_COMMAND_BYTES):
+        is_media = type_ in (_Type.AUDIO, _Type.VIDEO) and self._state is _State.PUBLISHING
+        if length > (MAX_MEDIA_BYTES if is_media else MAX_COMMAND_BYTES):
             raise ProtocolError(f"a message of {length} bytes is too long")
         begins = format_ < 3 or not stream.partial
         size = min(self._chunk_bytes, length - (0 if begins else len(stream.partial)))
@@ -329,7 +367,10 @@ class Connection:
             self._send(_Type.USER_CONTROL, struct.pack(">H", _PING_RESPONSE) + payload[2:6])
 
     def _command(self, payload: bytes) -> Iterator[Event]:
-        name, number, *arguments = [*_AmfReader(payload).values(), None, None][: _MAX_ARGUMENTS + 2]
+        values = islice(_AmfReader(payload).values(), _MAX_ARGUMENTS + 2)
+        name, number, *arguments = [*values, None, None, None, None]
+        if name in _ANSWERED and not isinstance(number, float | None):
+            raise ProtocolError(f"the client's {name} has no number that it could be answered with")
         match name:
             case "connect":
                 self._connect(number, arguments[0])
@@ -431,12 +472,13 @@ class _AmfReader:
     """Reads the values of a command.
 
     Raises:
-        ProtocolError: they are cut off, nested too deeply, or of a type that commands do not have.
+        ProtocolError: they are cut off, nested too deeply, too many, or of a type that commands do not have.
     """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+        self._left = MAX_VALUES
 
     def values(self) -> Iterator[object]:
         while self._at < len(self._data):
@@ -445,6 +487,9 @@ class _AmfReader:
     def _value(self, depth: int) -> object:
         if depth > MAX_DEPTH:
             raise ProtocolError("a command's values are nested too deeply")
+        if not self._left:
+            raise ProtocolError(f"a command has more than {MAX_VALUES} values")
+        self._left -= 1
         match self._number(1):
             case 0:  # number
                 return struct.unpack(">d", self._take(8))[0]

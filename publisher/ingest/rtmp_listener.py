@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup
 
 from tricklecast.publisher.ingest import rtmp
@@ -208,7 +209,12 @@ class _Encoder:
                 await self._stream.receive(READ_BYTES)
 
     async def _receive(self) -> list[rtmp.Event]:
-        events = self._connection.receive(await self._stream.receive(READ_BYTES))
+        if self._connection.has_more:
+            await anyio.lowlevel.checkpoint()  # other connections go first
+            data = b""
+        else:
+            data = await self._stream.receive(READ_BYTES)
+        events = self._connection.receive(data)
         await self._send()
         return events
 

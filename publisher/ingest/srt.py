@@ -25,6 +25,11 @@ from tricklecast.trickle.paths import ChannelURL
 RESTART_S: Final = 1.0
 """Pause before the program is started again, in seconds."""
 
+SILENCE_S: Final = 10.0
+"""After so many seconds without a byte the program is started again, because it takes one connection only: a client
+that connects and sends nothing would keep the encoder out. A caller repeats its handshake for 3 s, and so survives
+this."""
+
 PROGRAM_S: Final = 30.0
 """How long a program may take to say what it can do, in seconds."""
 
@@ -125,14 +130,17 @@ class SrtReceiver:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_keep_end, process.stderr, last_words)
             try:
-                data = await process.stdout.receive(READ_BYTES)
+                data = await _next(process.stdout)
                 has_received = True
                 async with sessions.attach(self._channel, "the SRT encoder", "mpegts") as source:
                     while True:
                         await source.send(data)
-                        data = await process.stdout.receive(READ_BYTES)
+                        data = await _next(process.stdout)
             except anyio.EndOfStream:
                 pass
+            except TimeoutError:
+                process.kill()
+                return f"the SRT encoder sent nothing for {SILENCE_S:g} s" if has_received else ""
             except SourceRefused as error:
                 process.kill()
                 return str(error)
@@ -140,6 +148,16 @@ class SrtReceiver:
             return ""
         # The query may have a passphrase.
         return last_words.decode(errors="replace").replace(self._url, "SRT").strip().rpartition("\n")[2]
+
+
+async def _next(output: ByteReceiveStream) -> bytes:
+    """The next bytes.
+
+    Raises:
+        TimeoutError: none came for :data:`SILENCE_S`.
+    """
+    with anyio.fail_after(SILENCE_S):
+        return await output.receive(READ_BYTES)
 
 
 async def _keep_end(output: ByteReceiveStream, end: bytearray) -> None:

@@ -36,6 +36,14 @@ def publishing() -> Connection:
     return connection
 
 
+def received(connection: Connection, data: bytes) -> list[rtmp.Event]:
+    """All events that these bytes bring, in as many calls as that takes."""
+    events = connection.receive(data)
+    while connection.has_more:
+        events += connection.receive(b"")
+    return events
+
+
 def tags(connection: Connection, data: bytes) -> list[tuple[int, int, bytes]]:
     """Type, timestamp and payload of the media that these bytes bring."""
     found = []
@@ -267,6 +275,19 @@ BAD = {
     "no chunk size": (HANDSHAKE + chunks(SET_CHUNK_SIZE, 0, bytes(4), number=2), "chunk size of 0"),
     "aggregates": (HANDSHAKE + chunks(AGGREGATE, 0, b"x"), "aggregate"),
     "a player": (HANDSHAKE + command("play", 4.0, None, "key"), "play"),
+    "a text as a number": (HANDSHAKE + command("createStream", "x" * 30_000), "no number"),
+    "an id of bytes that are no text": (
+        HANDSHAKE + chunks(COMMAND, 0, rtmp.encode_amf("connect") + b"\x02\x75\x30" + b"\xff" * 30_000),
+        "no number",
+    ),
+    "many values": (HANDSHAKE + chunks(COMMAND, 0, b"\x0a\x00\x00\x10\x00" + b"\x05" * 4096), "values"),
+    "many members": (HANDSHAKE + chunks(COMMAND, 0, b"\x03" + b"\x00\x00\x05" * 4096), "values"),
+    "many empty messages": (HANDSHAKE + chunks(AUDIO, 0, b"") * (rtmp.MAX_MESSAGES_BEFORE + 1), "before it asks"),
+    "many chunks": (
+        HANDSHAKE + chunks(SET_CHUNK_SIZE, 0, b"\0\0\0\1", number=2) + chunks(COMMAND, 0, b"\x05" * 2000, size=1),
+        "before it asks",
+    ),
+    "a large frame before its key": (HANDSHAKE + b"\x04" + large_frame(rtmp.MAX_COMMAND_BYTES + 1), "too long"),
     "many parameters": (HANDSHAKE + command("publish", 3.0, None, "key?" + "a=1&" * 50), "parameters"),
 }
 
@@ -275,7 +296,20 @@ BAD = {
 def test_bad_input_is_named(sent: bytes, message: str) -> None:
     """Each limit has an error of its own."""
     with pytest.raises(ProtocolError, match=message):
-        Connection().receive(sent)
+        received(Connection(), sent)
+
+
+def test_one_call_reads_few_chunks() -> None:
+    """A publisher's empty messages cost a turn no more than others; what follows them is not lost."""
+    connection = publishing()
+    sent = chunks(AUDIO, 0, b"") * 3 * rtmp.TURN_CHUNKS + chunks(AUDIO, 0, b"sound")
+    assert connection.receive(sent) == []
+    calls = 1
+    while connection.has_more:
+        events = connection.receive(b"")
+        calls += 1
+    assert calls == 4
+    assert [type(event) for event in events] == [MediaReceived]
 
 
 def test_one_stream_for_each_connection() -> None:
@@ -304,7 +338,7 @@ def test_any_bytes_are_read_or_refused(data: bytes, is_publishing: bool) -> None
         if not is_publishing:
             connection.receive(HANDSHAKE)
         try:
-            outcomes.append([event for piece in pieces for event in connection.receive(piece)])
+            outcomes.append([event for piece in pieces for event in received(connection, piece)])
         except ProtocolError:
             outcomes.append(None)
     assert outcomes[0] == outcomes[1]

@@ -446,3 +446,17 @@ def test_srt_streams_follow_one_another(
     assert len(video) > 25  # SRT loses packets as a sender closes, and on a busy machine
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", port))
+
+
+def test_a_silent_srt_client_does_not_keep_the_port(
+    server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program takes one connection, and libsrt does not tell who has it: after a silence it is started again."""
+    monkeypatch.setattr(srt, "SILENCE_S", 0.05)
+    monkeypatch.setattr(srt, "RESTART_S", 0.0)
+    starts = tmp_path / "starts"
+    silent = ["sh", "-c", f"echo >> {starts}; exec sleep {WITHIN_S:g}"]
+    monkeypatch.setattr(srt, "find_program", lambda _: silent)
+    with ingesting(server, srt="srt://127.0.0.1:0") as ingest:
+        eventually(lambda: starts.exists() and starts.read_text().count("\n") >= 3)
+        assert len(ingest.lines) == 1
