@@ -304,8 +304,16 @@ class Segments(Subscription[Part]):
 
     def _attach(self, channel: Channel, segment: Segment) -> None:
         self._at = channel, segment
-        self.seq, self._done, self._asked = segment.seq, 0, -1
+        self.seq, self._done = segment.seq, 0
         self._registry.attach(self, channel, segment)
+        # At once: retention may remove the file of a segment as long as nothing is read from it.
+        self._ask(segment)
+
+    def _ask(self, segment: Segment) -> None:
+        """Let a segment from storage load its next part."""
+        self._asked = self._done
+        if segment.source is not None:
+            segment.source.more()
 
     def _take(self) -> Part | None:
         self.judge()
@@ -317,10 +325,11 @@ class Segments(Subscription[Part]):
             self._done += 1
             return self._part(data, None)
         if not segment.closed:
+            return None
+        if not segment.is_loaded:
             # Once for each position: the source takes every call for the news that all of it has been read.
-            if segment.source is not None and self._asked != self._done:
-                self._asked = self._done
-                segment.source.more()
+            if self._asked != self._done:
+                self._ask(segment)
             return None
         part = self._part(b"", segment.state)
         self._next()

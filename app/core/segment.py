@@ -83,19 +83,16 @@ class Cursor(Protocol):
 
 
 class Source(Protocol):
-    """Fills a segment that is read again from storage, for the one reader that the segment was made for.
+    """Reads the bytes of a segment again from storage, for the one reader that the segment was made for.
 
     Attributes:
-        size, state: of the whole segment, as it closed.
+        unreadable: whether they cannot be read; if the reader is evicted otherwise, its memory was needed.
     """
 
-    @property
-    def size(self) -> int: ...
-    @property
-    def state(self) -> State: ...
+    unreadable: bool
 
     def more(self) -> None:
-        """The reader has sent all that the segment holds, or has left: store the next part, or let go."""
+        """The reader has begun, has sent all that is loaded, or has left: load the next part, or let go."""
 
 
 class WriterOwner(Protocol):
@@ -214,7 +211,7 @@ class Segment:
         closed: whether the state is final (kept beside ``state`` because every cursor asks on every wake).
         frames: the encoded chunks; one entry per arrival from the publisher, never changed afterwards.
         offsets: body bytes before each frame, and at the end those of all frames: one entry more than ``frames``.
-        size: body bytes stored.
+        size: body bytes stored; of a segment with a source all of them, also those that are not loaded.
         cost: bytes of memory that it takes, so that a segment of many tiny chunks is counted for what it is.
         cursors: its readers in order of arrival (a dict for its order and its O(1) removal).
         writer: the token that may write, or ``None``.
@@ -223,7 +220,8 @@ class Segment:
         body_at: how many bytes of earlier bodies lie before that body.
         former_keys: the keys of those earlier bodies.
         tap: storage's cursor, which is no reader, while not all of the segment is stored.
-        source: what fills it, if it is read again from storage.
+        source: loads its bytes, part by part, if it is read again from storage. Such a segment is closed from its
+            beginning, and has the size, the state and the times that it had.
     """
 
     __slots__ = (
@@ -281,6 +279,11 @@ class Segment:
         """Whether its publisher ended it, with at least one byte."""
         return self.state is COMPLETE
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all of its bytes have come into its frames; always, unless it has a source."""
+        return self.offsets[-1] == self.size
+
     def is_finished_by(self, key: str | None) -> bool:
         """Whether a body with this key has come to its end here, so that a retry of it has nothing left to do."""
         return key is not None and key == self.key and self.state in (COMPLETE, EMPTY)
@@ -327,6 +330,16 @@ class Segment:
         self.size += size
         self.offsets.append(self.size)
         self.cost += len(frame) + FRAME_COST
+
+    def restore(self, state: State, size: int, opened_at: float, closed_at: float) -> None:
+        """Become a segment that was closed before, whose bytes its source will :meth:`load`."""
+        self.state, self.closed = state, True
+        self.size, self.opened_at, self.closed_at = size, opened_at, closed_at
+
+    def load(self, frame: bytes, size: int) -> None:
+        """Add a frame of ``size`` body bytes that were stored before. The caller wakes the cursors."""
+        self.frames.append(frame)
+        self.offsets.append(self.offsets[-1] + size)
 
     def close(self, event: Event, now: float) -> None:
         """Enter the final state that ``event`` leads to. The caller wakes the cursors.

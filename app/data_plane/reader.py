@@ -98,7 +98,7 @@ class Reader(Exchange):
         frames = segment.frames
         at = self.at
         if segment.closed:
-            if at == len(frames) and (self.started or self.goes_on):
+            if at == len(frames) and (self.started or self.goes_on) and segment.is_loaded:
                 # Only the end is missing. Bytes that other clients wait for go first, such as the next segment's.
                 self.plane.turns.add_end(self)
                 return
@@ -118,7 +118,8 @@ class Reader(Exchange):
 
     def evict(self) -> None:
         """The memory of the segment is needed."""
-        why = Cut.MEMORY if self.segment.source is None else Cut.STORAGE
+        source = self.segment.source
+        why = Cut.STORAGE if source is not None and source.unreadable else Cut.MEMORY
         self.plane.slow_peers.cut_offs[why] += 1
         self.connection.cut_off(why)
 
@@ -140,13 +141,13 @@ class Reader(Exchange):
         buffers: list[bytes] = []
         if not self.started:
             if not frames:
-                if segment.closed:
+                if segment.closed and not segment.size:
                     self.withdraw()
                     self.answer(empty_reply(self.channel, segment))
                 return
             buffers.append(self._start())
         caught_up = self._take(buffers)
-        finished = caught_up and segment.closed
+        finished = caught_up and segment.closed and segment.is_loaded
         if finished and not self.http10:
             why = "" if segment.complete else truncation_of(segment)
             buffers.append(truncated_end(why) if why else LAST_CHUNK)
@@ -193,10 +194,11 @@ class Reader(Exchange):
         record = self.record
         if segment.size:
             self.plane.latencies.relayed(segment, self.arrived, wait_us=record.wait_us or 0, dur_us=record.dur_us or 0)
-        if self.backlog == segment.size and segment.seq + 1 < channel.next_seq and not close:
+        live = segment.source is None  # publishers wait for no reader that replays
+        if live and self.backlog == segment.size and segment.seq + 1 < channel.next_seq and not close:
             # It reads what has been published already, and its next request is on its way.
             turns.expect_request(channel)
-        if not close and segment.source is None:
+        if live and not close:
             self.plane.pacing.finished(channel, self.connection, segment.seq)
         self.connection.complete(close=close)
 
@@ -216,7 +218,6 @@ class Reader(Exchange):
     def _start(self) -> bytes:
         """The head of the response. It goes out with the first byte, never before (section 4)."""
         segment, record = self.segment, self.record
-        known = segment.source or segment  # of one that is read again, how it closed is known already
         self.started = True
         self.fast = self.fd >= 0 and not self.http10 and segment.source is None
         if self.http10:
@@ -229,8 +230,8 @@ class Reader(Exchange):
             segment.seq,
             None if self.head == segment.seq else self.head,
             self.channel.epoch,
-            known.size,
-            truncation_of(known),
+            segment.size,
+            truncation_of(segment),
             self.channel.life,
             keep_alive=self.keep_alive,
             cors=self.cors,

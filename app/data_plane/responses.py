@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, assert_never
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import SERVER_WIDE, Limit
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
-from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment, Source
+from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
@@ -241,7 +241,7 @@ def content_type_of(channel: Channel) -> str:
     return channel.content_type or DEFAULT_CONTENT_TYPE
 
 
-def truncation_of(segment: Segment | Source) -> str:
+def truncation_of(segment: Segment) -> str:
     """Why a segment is not whole, as ``Lp-Trickle-Truncated`` says it; ``""`` if it is whole or still grows."""
     state = segment.state
     cut = state is TRUNCATED or state is SKIPPED or (state is TERMINATED and segment.size > 0)

@@ -83,7 +83,7 @@ class Stream(Reader):
         self.record.epoch = self.channel.epoch
         self.record.rseq = self.segment.seq
         segment = self._attach()
-        if segment.closed or segment.size > DIRECT_BYTES:
+        if segment.source is None and (segment.closed or segment.size > DIRECT_BYTES):
             self.plane.turns.add_reader(self)
         elif segment.frames:
             self.take_turn()
@@ -93,7 +93,7 @@ class Stream(Reader):
         connection, turns = self.connection, self.plane.turns
         if self.done or connection.write_paused:
             return
-        if self.segment.closed and self.at == len(self.segment.frames) and not self._go_on():
+        if self.segment.closed and self.at == len(self.segment.frames) and self.segment.is_loaded and not self._go_on():
             return
         segment = self.segment
         buffers: list[bytes] = []
@@ -102,16 +102,17 @@ class Stream(Reader):
         caught_up = self._take(buffers)
         if buffers:
             connection.send_many(buffers)
-        if caught_up and not segment.closed and segment.source is None:
+        if caught_up and not segment.closed:
             self.debt = self.channel.bytes_in - self.before - self.sent
         if connection.write_paused:
             return
-        if not caught_up or (segment.closed and segment.seq + 1 < self.channel.next_seq):
+        if caught_up and not segment.is_loaded:
+            assert segment.source is not None, "only storage has more than is loaded"
+            segment.source.more()
+        elif not caught_up or (segment.closed and segment.seq + 1 < self.channel.next_seq):
             turns.add_reader(self)
         elif segment.closed:
             turns.add_end(self)
-        elif segment.source is not None:
-            segment.source.more()
 
     def send_away(self, reply: Reply) -> None:
         """End the stream from outside, while it waits."""

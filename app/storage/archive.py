@@ -174,6 +174,10 @@ class Stored:
         """Few replays read at a time."""
         return self.archive.replaying
 
+    def time_of(self, at_us: int) -> float:
+        """The registry's time, seconds, at a time in microseconds since 1970."""
+        return asyncio.get_running_loop().time() - (self.archive.wall_us() - at_us) / 1e6
+
     def path_of(self, entry: Entry) -> Path:
         """The file of a segment."""
         return self.archive.database.path(self.row.id, entry.file)

@@ -1,8 +1,9 @@
 """A segment that is read again from the data directory, for one reader.
 
-It is a segment like any other, which grows: whenever its reader has sent all that there is, the next part is read. So
-replaying and live readers are one reader, a replay takes a part of a segment in memory and no more, and a slow reader
-is read for slowly.
+It is a closed segment like any other, with its size, state and times; only its bytes come later: whenever its reader
+has sent all that is loaded, the next part is read. So replaying and live readers are one reader, a replay takes a part
+of a segment in memory and no more, and a slow reader is read for slowly. The part counts against the memory of all
+segments until it is sent; where no room can be made for it, its reader is cut off.
 """
 
 from __future__ import annotations
@@ -16,28 +17,13 @@ from zlib import crc32
 import aiofiles
 
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.segment import (
-    COMPLETE,
-    EMPTY,
-    FINISH,
-    SKIP,
-    SKIPPED,
-    TERMINATE,
-    TERMINATED,
-    TRUNCATE,
-    TRUNCATED,
-    Segment,
-    State,
-    encode_frame,
-)
+from tricklecast.app.core.segment import Segment, State, encode_frame
 from tricklecast.trickle.errors import TrickleError
 
 logger = logging.getLogger("tricklecast.storage")
 
 PART_BYTES: Final = 64 << 10
 """Read at a time, and held in memory for each replaying reader."""
-
-_CLOSING: Final = {COMPLETE: FINISH, EMPTY: FINISH, TRUNCATED: TRUNCATE, SKIPPED: SKIP, TERMINATED: TERMINATE}
 
 
 class Damaged(TrickleError):
@@ -71,6 +57,9 @@ class Keeper(Protocol):
     @property
     def turn(self) -> asyncio.Semaphore: ...
 
+    def time_of(self, at_us: int) -> float:
+        """The registry's time, seconds, at a time in microseconds since 1970."""
+
     def path_of(self, entry: Entry) -> Path:
         """The file."""
 
@@ -91,31 +80,25 @@ def replayed(seq: int, entry: Entry, keeper: Keeper, registry: Registry) -> Segm
         registry: in whose memory a part of it is held.
     """
     segment = Segment(seq)
+    segment.restore(entry.state, entry.size, keeper.time_of(entry.opened_us), keeper.time_of(entry.closed_us))
     if entry.size:
         segment.source = Replay(segment, entry, keeper, registry)
-    else:
-        segment.close(_CLOSING[entry.state], 0.0)
     return segment
 
 
 class Replay:
-    """Fills a segment from its file.
-
-    Attributes:
-        size, state: of the whole segment.
-    """
+    """Loads a segment from its file, one part at a time; a part is held until the reader has sent it."""
 
     def __init__(self, segment: Segment, entry: Entry, keeper: Keeper, registry: Registry) -> None:
-        self.size = entry.size
-        self.state = entry.state
+        self.unreadable = False
         self._segment, self._entry, self._keeper, self._registry = segment, entry, keeper, registry
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._held = self._read = 0
-        self._reading = False
+        self._held = self._read = 0  # bytes of the budget that it holds; bytes read so far
+        self._reading = False  # a part is read, so that it need not be asked for
 
     def more(self) -> None:
-        """The reader has sent all that the segment holds, or has left. While a part is read, it is asked already."""
+        """The reader has sent all that is loaded, or has left. While a part is read, it is asked already."""
         if self._reading and self._segment.cursors:
             return
         if self._task is None and self._segment.cursors:
@@ -124,50 +107,60 @@ class Replay:
         self._wanted.set()
 
     async def _run(self) -> None:
-        registry = self._registry
+        registry, segment = self._registry, self._segment
         try:
-            await self._fill()
+            there = await self._load()
+            while there:  # the last part is in memory, too, until its reader has sent it and left
+                there = await self._is_read()
         except (OSError, Damaged) as error:
+            self.unreadable = True
             if isinstance(error, Damaged | FileNotFoundError):
-                self._keeper.damaged(self._segment.seq, self._entry, str(error))
+                self._keeper.damaged(segment.seq, self._entry, str(error))
             else:  # it may pass: too many open files, a disk that does not answer
-                logger.warning("segment %d cannot be read now: %s", self._segment.seq, error)
-            self._segment.evict_readers(registry.faults)
+                logger.warning("segment %d cannot be read now: %s", segment.seq, error)
+            segment.evict_readers(registry.faults)
+        except Exception as error:
+            registry.faults.note(self, error)
+            self.unreadable = True
+            segment.evict_readers(registry.faults)
         finally:
             registry.budget.used -= self._held
             self._keeper.let_go(self._entry, self._read)
         registry.faults.deliver()
 
-    async def _fill(self) -> None:
+    async def _load(self) -> bool:
+        """Load part after part; returns whether the reader is still there."""
         entry, segment, registry = self._entry, self._segment, self._registry
         crc, left = 0, entry.size
         async with aiofiles.open(self._keeper.path_of(entry), "rb", buffering=0) as file:
             await file.seek(entry.start)
-            while left and await self._is_read():
+            while left:
+                if not await self._is_read():
+                    return False
                 async with self._keeper.turn:
                     data = await file.read(min(left, PART_BYTES))
                     if not data:
                         raise Damaged(f"{left} bytes are missing")
                     crc = crc32(data, crc)
                     left -= len(data)
+                    self._read += len(data)
                     if not left and crc != entry.crc:
                         raise Damaged("its checksum does not match")
+                    if not registry.budget.take(len(data)):
+                        segment.evict_readers(registry.faults)
+                        return False
                     self._held = len(data)
-                    registry.budget.charge(self._held)
-                    self._read += self._held
-                    segment.store(encode_frame((data,)), len(data))
+                    segment.load(encode_frame((data,)), len(data))
                     self._reading = False
-                    if not left:
-                        segment.close(_CLOSING[entry.state], asyncio.get_running_loop().time())
                     segment.wake(registry.faults)
+        return True
 
     async def _is_read(self) -> bool:
         """Wait until the reader has sent what there was, and let go of that; ``False`` if there is no reader."""
         await self._wanted.wait()
         self._wanted.clear()
-        frames = self._segment.frames
-        if frames:
-            frames[-1] = b""
+        if self._held:
+            self._segment.frames[-1] = b""
             self._registry.budget.used -= self._held
             self._held = 0
         self._reading = bool(self._segment.cursors)

@@ -29,9 +29,9 @@ from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Refusal
-from tricklecast.app.core.segment import COMPLETE, EMPTY, FINISH, Segment, Writer, encode_frame
+from tricklecast.app.core.segment import COMPLETE, EMPTY, Segment, Writer, encode_frame
 from tricklecast.app.query import InvalidQuery
-from tricklecast.app.storage.archive import Archive
+from tricklecast.app.storage.archive import Archive, Retention
 from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.replay import PART_BYTES
 from tricklecast.app.storage.restore import restore
@@ -618,8 +618,9 @@ class Stored:
     """Storage that has one segment, whose parts a test hands out; it counts how often it was asked for one."""
 
     def __init__(self) -> None:
-        self.size, self.state, self.asked = 6, COMPLETE, 0
+        self.unreadable, self.asked = False, 0
         self.segment = Segment(0)
+        self.segment.restore(COMPLETE, 6, 0.0, 0.0)
         self.segment.source = self
 
     def find(self, seq: int) -> Segment | None:
@@ -646,12 +647,38 @@ async def test_storage_is_asked_once_for_each_part() -> None:
     stored = channel.kept = Stored()
     parts = bench.bus.read("c", 0)
     assert (now(parts), now(parts), stored.asked) == ([], [], 1)
-    stored.segment.store(encode_frame((b"abc",)), 3)
+    stored.segment.load(encode_frame((b"abc",)), 3)
     assert (now(parts), now(parts), stored.asked) == ([part(0, b"abc")], [], 2)
-    stored.segment.store(encode_frame((b"def",)), 3)
-    stored.segment.close(FINISH, 0.0)
+    stored.segment.load(encode_frame((b"def",)), 3)
     assert now(parts)[:2] == [part(0, b"def"), part(0, b"", COMPLETE)]
     assert (stored.asked, len(stored.segment.cursors)) == (3, 0)  # the third call lets go
+
+
+@in_loop
+async def test_retention_removes_a_segment_that_a_program_has_come_to(tmp_path: Path) -> None:
+    """Its file stays as long as the program reads it, though the program has not asked for a byte yet."""
+    registry = Registry(Limits(window_segments=1), autocreate=True)
+    archive = Archive(Database(tmp_path), registry, retention=Retention(channel_segments=2))
+    restore(archive, "one", 0.0)
+    defer = asyncio.get_running_loop().call_soon
+    bus = Bus(Changes(registry, archive, defer=defer), registry, defer=defer)
+
+    async def publish(seq: int) -> None:
+        writer = registry.reserve("c", seq, Owner(), 0.0)
+        assert isinstance(writer, Writer)
+        writer.channel.finish(writer, [b"%d" % seq], 0.0)
+        await archive.flush()
+
+    for seq in range(2):
+        await publish(seq)
+    async with bus.read("c", 0) as segments:
+        for seq in range(2, 6):
+            await publish(seq)
+        assert 0 not in archive.live["c"].entries
+        assert (await anext(segments)).data == b"0"
+        assert (await anext(segments)).state is COMPLETE
+    await archive.close()
+    assert registry.budget.used == registry.channels["c"].window.cost
 
 
 @in_loop

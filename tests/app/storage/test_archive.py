@@ -129,6 +129,42 @@ def test_replay_leads_into_live(folder: Path) -> None:
         assert channel.get(-5).number("Lp-Trickle-Seq") == 3
 
 
+def test_a_segment_on_disk_is_told_as_one_in_memory(folder: Path) -> None:
+    """HEAD and GET say its size and how it closed, in one part or many."""
+    for size in (96, 200_000):
+        with durable(folder / str(size)) as (_, target, _):
+            channel = target.channel("film").publish(0, body(0, size))
+            upload, _ = channel.started(1, body(1, size))
+            channel.close(1, (("Lp-Trickle-Truncated", "1"),))
+            upload.connection.close()
+            live = [_facts(channel, seq) for seq in (0, 1)]
+            channel.publish(2, body(2), body(3), body(4))
+            assert [_facts(channel, seq) for seq in (0, 1)] == live
+            assert live[0][0] == str(size)
+            assert live[1][1] == "truncated"
+
+
+def _facts(channel: Any, seq: int) -> list[str | None]:
+    """What a HEAD says of a segment; a GET says the same."""
+    names = ("Lp-Trickle-Size", "Lp-Trickle-Truncated", "Content-Type", "Lp-Trickle-Epoch")
+    said = [
+        [answer.get(name) for name in names]
+        for answer in (channel.target.ask("HEAD", channel.at(seq)), channel.get(seq))
+    ]
+    assert said[0] == said[1]
+    return said[0]
+
+
+def test_the_storm_guard_sees_a_loop_on_disk(folder: Path) -> None:
+    """A client that reads one stored segment again and again is held, as if the segment were in the window."""
+    with durable(folder, window_segments=1) as (server, target, _):
+        channel = target.channel("film").publish(0, body(0), body(1), body(2))
+        for _ in range(12):
+            assert channel.get(0, (("Trickle-Client", "loop"),)).body == body(0)
+        assert server.inside(lambda: server.plane.holds) > 0
+        assert server.inside(lambda: server.plane.latencies.delivery.counts) == [0] * 19
+
+
 def test_what_was_evicted_and_is_not_written_yet_is_served_from_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
