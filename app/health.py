@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import http.client
 import re
+import socket
 import ssl
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -25,7 +26,7 @@ _HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address at which a server that listens on all addresses is reached from its own machine."""
 
 
-_ADDRESS: Final = re.compile(rb"(https?://[^\s/]+:\d+\n)?")
+_ADDRESS: Final = re.compile(rb"(https?://[^\s/]+:\d+\n|https?\+unix://[^\s/]+\n)?")
 """What a server writes to its health file."""
 
 
@@ -62,14 +63,23 @@ def ask(address: str, timeout_s: float = TIMEOUT_S) -> None:
         Unhealthy: it does not answer with 200 in time.
     """
     parts = urlsplit(address)
-    host, port = parts.hostname or "", parts.port
-    host = _HERE.get(host, host)
+    scheme, _, is_unix = parts.scheme.partition("+")
+    if is_unix:
+        host, port = "localhost", None
+    else:
+        host, port = _HERE.get(parts.hostname or "", parts.hostname or ""), parts.port
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
-    if parts.scheme == "https":
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
     try:
+        if is_unix:
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(timeout_s)
+            connection.sock.connect(unquote(parts.netloc))
+        else:
+            connection.connect()
+        if scheme == "https":
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
         connection.request("GET", "/healthz")
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:

@@ -15,6 +15,7 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import quote
 
 import uvicorn
 from starlette.responses import PlainTextResponse
@@ -115,6 +116,10 @@ def _raise_file_limit(wanted: int | None) -> int | None:
 # Sockets.
 
 
+BACKLOG: Final = 2048
+"""Connections that wait to be accepted: more than come while the event loop is busy for its longest turn."""
+
+
 def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")) -> socket.socket:
     """Open a socket that listens for TCP connections.
 
@@ -129,7 +134,7 @@ def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         every = host == "::" and socket.has_dualstack_ipv6()
-        return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=every)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=every)
     except OSError as error:
         hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ";"
         if error.errno == errno.EINVAL and host.lower().startswith("fe80:") and "%" not in host:
@@ -183,9 +188,11 @@ def tune(listener: socket.socket, *, peer_timeout_s: int) -> None:
 
 
 def address_of(settings: Settings, listener: Any) -> str:
-    """The URL of a listening socket's root."""
-    host, port = listener.getsockname()[:2]
+    """The URL of a listening socket's root; of a Unix socket ``http+unix://`` and its percent-encoded path."""
     scheme = "https" if settings.tls_cert else "http"
+    if listener.family == socket.AF_UNIX:
+        return f"{scheme}+unix://{quote(listener.getsockname(), safe='')}"
+    host, port = listener.getsockname()[:2]
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -211,8 +218,11 @@ async def accept_on(
         server_state=server.server_state,
         app_state=server.lifespan.state,
     )
-    if tls is None:
-        opened = await asyncio.get_running_loop().create_server(make, sock=listener, backlog=config.backlog)
+    loop = asyncio.get_running_loop()
+    if tls is None and listener.family == socket.AF_UNIX:
+        opened = await loop.create_unix_server(make, sock=listener, backlog=config.backlog)
+    elif tls is None:
+        opened = await loop.create_server(make, sock=listener, backlog=config.backlog)
     else:
         opened = cast(Any, TlsListener(listener, tls, plane, make))
     server.servers.append(opened)

@@ -41,7 +41,19 @@ _METAVARS: Final = {
 _GROUPS: Final = (
     (
         "Options",
-        ("config", "host", "port", "data_dir", "access_log", "web", "quiet", "show_config", "base_path", "autocreate"),
+        (
+            "config",
+            "host",
+            "port",
+            "unix_socket",
+            "data_dir",
+            "access_log",
+            "web",
+            "quiet",
+            "show_config",
+            "base_path",
+            "autocreate",
+        ),
     ),
     ("TLS", ("tls_",)),
     ("Access control", ("jwt_", "jwks_", "token_", "control_token_", "webhook_")),
@@ -148,8 +160,8 @@ def _announce(print_address: Callable[[str], None], settings: Settings, talks: b
     """Print a listener's address, and on a terminal that of the web pages behind it."""
     print_address(address)
     url, _, is_of_control_plane = address.partition(" ")
-    if talks and settings.web and (settings.control_port is None or is_of_control_plane):
-        scheme, host = urlsplit(url)[:2]
+    scheme, host = urlsplit(url)[:2]
+    if talks and settings.web and (settings.control_port is None or is_of_control_plane) and "+" not in scheme:
         sys.stderr.write(f"open {scheme}://{host}/ in a browser to see and publish channels\n")
 
 

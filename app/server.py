@@ -35,22 +35,20 @@ from tricklecast.app.data_plane.connection import Endpoint
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.health import write_address
 from tricklecast.app.listener import (
-    CannotServe,
     accept_on,
     address_of,
     attainable_limits,
-    listen,
     not_found,
     tls_context,
-    tune,
-    warn_of_strangers,
 )
 from tricklecast.app.metrics import metrics_router
 from tricklecast.app.settings import Settings
 from tricklecast.app.shutdown import LAST_S, LastResort, drain, end
+from tricklecast.app.sockets import Sockets, opened
 from tricklecast.app.storage.archive import Ack, Archive
 from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import restore
+from tricklecast.app.systemd import Watchdog, notify
 from tricklecast.app.usage import limits_in_use, troubles
 from tricklecast.app.web.feed import Feed, feed_router
 from tricklecast.app.web.pages import Pages, is_open, pages_router
@@ -107,17 +105,19 @@ def serve(
         InvalidInput: a file that a setting names cannot be used.
     """
     limits = attainable_limits(settings)
-    listener = listen(settings.host, settings.port)
-    tune(listener, peer_timeout_s=settings.peer_timeout_s)
-    warn_of_strangers(settings, listener)
-    control = None
-    if settings.control_port is not None:
-        try:
-            where = settings.control_host or settings.host, settings.control_port
-            control = listen(*where, settings=("control_host", "control_port"))
-        except CannotServe:
-            listener.close()
-            raise
+    with opened(settings) as sockets:
+        _serve_on(sockets, settings, limits, announce, program, show)
+
+
+def _serve_on(
+    sockets: Sockets,
+    settings: Settings,
+    limits: Limits,
+    announce: Callable[[str], None],
+    program: Program | None,
+    show: Callable[[list[str]], None] | None,
+) -> None:
+    """Run a server on these sockets, with the process's signals in its hands."""
     # A signal that comes before uvicorn has installed its handlers, or after it has removed them, is only remembered.
     early: list[int] = []
     before = {
@@ -130,17 +130,15 @@ def serve(
     told = None
     try:
         if settings.health_file is not None:
-            write_address(settings.health_file, address_of(settings, control or listener))
+            write_address(settings.health_file, address_of(settings, sockets.control or sockets.main))
             told = settings.health_file
-        uvloop.run(_serve(settings, limits, listener, control, announce, early, program, show, last_resort))
+        uvloop.run(_serve(settings, limits, sockets, announce, early, program, show, last_resort))
     except* TrickleError as group:
         raise group.exceptions[0] from None
     finally:
         last_resort.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
-        for opened in filter(None, (listener, control)):
-            opened.close()
         if told is not None:
             with contextlib.suppress(OSError):  # its folder may be read-only by now; the server has ended all the same
                 told.unlink(missing_ok=True)
@@ -155,8 +153,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 async def _serve(
     settings: Settings,
     limits: Limits,
-    listener: socket.socket,
-    control: socket.socket | None,
+    sockets: Sockets,
     announce: Callable[[str], None],
     early: list[int],
     program: Program | None,
@@ -192,8 +189,8 @@ async def _serve(
     if settings.changefeed:
         changefeed.start(registry)
     server = Server(uvicorn_config(settings, plane, log, access, bus), plane, log, announce, settings, last_resort)
-    if control is not None:
-        server.control = (control_config(settings, plane, log, access, bus), control)
+    if sockets.control is not None:
+        server.control = (control_config(settings, plane, log, access, bus), sockets.control)
     # SIGHUP comes from tools that rename logs, and, to a server without a log, from a terminal that closes.
     loop.add_signal_handler(signal.SIGHUP, log.reopen if log else server.stop)
     server.should_exit = bool(early)
@@ -202,12 +199,12 @@ async def _serve(
         if writing is not None:
             # Without its access log the server stops: its operator relies on the log.
             writing.add_done_callback(lambda task: server.stop() if task.exception() else None)
-        beside = [group.create_task(task) for task in (sweep(plane, archive, log), access.run())]
+        beside = [group.create_task(task) for task in (sweep(plane, archive, log, Watchdog()), access.run())]
         if activity is not None and show is not None:
             beside.append(group.create_task(_show(activity, plane, show)))
         failed: list[Exception] = []
         running = None if program is None else group.create_task(_run(program, bus, server, failed))
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=[sockets.main])
         if archive is not None:
             await archive.close()
         await bus.close()
@@ -266,7 +263,9 @@ def open_archive(settings: Settings, registry: Registry, now: float) -> Archive 
     return archive
 
 
-async def sweep(plane: DataPlane, archive: Archive | None = None, log: AccessLog | None = None) -> None:
+async def sweep(
+    plane: DataPlane, archive: Archive | None = None, log: AccessLog | None = None, watchdog: Watchdog | None = None
+) -> None:
     """Let the core expire what is due when it is due, and the data plane four times a second, until cancelled."""
     tick_at = plane.clock() + SWEEP_S
     while True:
@@ -286,6 +285,8 @@ async def sweep(plane: DataPlane, archive: Archive | None = None, log: AccessLog
                 archive.tick()
             if log is not None:
                 log.look()
+            if watchdog is not None:
+                watchdog.beat()
             tick_at = now + SWEEP_S
         elif deadline is not None and deadline <= now:
             plane.expire(now)
@@ -346,10 +347,12 @@ class Server(uvicorn.Server):
             await accept_on(self, *self.control, self._plane, self._tls)
         for server, path in zip(self.servers, (self._settings.base_path, " (control plane)"), strict=False):
             self._announce(address_of(self._settings, server.sockets[0]) + path)
+        notify("READY=1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, and end. uvicorn would stop listening first, and reset new clients instead of answering 503."""
         plane = self._plane
+        notify("STOPPING=1")
         if self._last_resort is not None:
             self._last_resort.begin(self._settings.shutdown_deadline_s + LAST_S)
         if self._log is not None:

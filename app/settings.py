@@ -77,6 +77,9 @@ class Settings(AccessSettings):
     host: str = Field(
         "127.0.0.1", description="Address to listen on; 0.0.0.0 is every IPv4 address, :: is every address."
     )
+    unix_socket: Path | None = Field(
+        None, description="Listen on this Unix socket, in place of host and port; its owner and group may connect."
+    )
     port: int = Field(wire.DEFAULT_PORT, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     base_path: str = Field(wire.DEFAULT_BASE_PATH, description="Path of all channels; / is allowed.")
     autocreate: bool = Field(True, description="A POST to a missing channel creates it.")
@@ -316,6 +319,12 @@ class Settings(AccessSettings):
         if (self.tls_cert is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_cert"
             raise ValueError(f"tls_cert and tls_key go together: {missing} is missing")
+        return self
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Settings:
+        if self.unix_socket is not None and self.model_fields_set & {"host", "port"}:
+            raise ValueError("unix_socket takes the place of host and port; give the one or the other")
         return self
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
-from tricklecast.app.data_plane.client_address import client_key, client_of, user_agent
+from tricklecast.app.data_plane.client_address import LOCAL, client_key, client_of, user_agent
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.cors import Cors
 from tricklecast.app.data_plane.responses import ORIGIN_REFUSED, Reply, limit_reply
@@ -133,7 +133,7 @@ class RecordRequests:
 
     def _begin(self, scope: Scope) -> AccessRecord:
         plane, client = self._plane, scope.get("client")
-        ip = plane.proxies.origin(client[0], scope["headers"]) if client else None
+        ip = plane.proxies.origin(client[0] if client else LOCAL, scope["headers"])
         ua, release = user_agent(dict(scope["headers"]).get(b"user-agent", b""))
         return AccessRecord(
             plane.wall_us(),

@@ -34,6 +34,18 @@ MAX_HOPS: Final = 16
 addresses, and parsing one costs a microsecond."""
 
 
+LOCAL: Final = "unix"
+"""The address of a peer on a Unix socket: a program on this machine that may open the socket, mostly a proxy. It is
+trusted, since otherwise all its clients were one."""
+
+
+def peer_of(address: object) -> str | None:
+    """The address of a connection's peer, as a socket gives it."""
+    if isinstance(address, tuple):
+        return str(address[0])
+    return None if address is None else LOCAL
+
+
 class TrustedProxies:
     """The proxies whose ``X-Forwarded-For`` is believed.
 
@@ -45,7 +57,7 @@ class TrustedProxies:
         self._networks = tuple(networks)
 
     def __contains__(self, ip: str) -> bool:
-        return bool(self._networks) and (address := _parsed(ip)) is not None and self._trusts(address)
+        return ip == LOCAL or (bool(self._networks) and (address := _parsed(ip)) is not None and self._trusts(address))
 
     def client(self, peer: str, forwarded: str) -> str:
         """The client of a request that a trusted proxy sent.

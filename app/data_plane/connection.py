@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 from tricklecast.app.core.limits import Client, Limit
 from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.data_plane.asgi_bridge import AsgiExchange, has_path
-from tricklecast.app.data_plane.client_address import FORWARDED_FOR, client_of, forwarded_for, plain
+from tricklecast.app.data_plane.client_address import FORWARDED_FOR, client_of, forwarded_for, peer_of, plain
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.exchange import Exchange, Parked
 from tricklecast.app.data_plane.handler import begin
@@ -246,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
     def accepted(self, handshake: asyncio.Task[Any], address: Any) -> None:
         """The connection came from this address and has its place; its TLS handshake follows."""
         self.handshake = handshake
-        self._arrive(address[0])
+        self._arrive(peer_of(address))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The connection can be used."""
@@ -262,8 +262,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             transport.set_write_buffer_limits(high=TLS_HIGH_WATER)
         if self.handshake is None:
-            address = transport.get_extra_info("peername")
-            self._arrive(address[0] if isinstance(address, tuple) else None)
+            self._arrive(peer_of(transport.get_extra_info("peername")))
         self.handshake = None
 
     def connection_lost(self, exc: Exception | None) -> None:

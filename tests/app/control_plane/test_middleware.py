@@ -139,7 +139,7 @@ def test_an_exception_is_a_500_with_reason_error() -> None:
     with pytest.raises(RuntimeError, match="fault"):
         call(failing, SCOPE, records)
     (record,) = records
-    assert (record.status, record.reason, record.ip, record.bytes_out) == (500, "error", None, 0)
+    assert (record.status, record.reason, record.ip, record.bytes_out) == (500, "error", "unix", 0)
     assert record.path is not None
     assert len(record.path) == 512
 

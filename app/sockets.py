@@ -1,0 +1,118 @@
+"""The sockets that a server listens on: a TCP port, a Unix socket, or the socket that systemd has opened for it.
+
+systemd keeps its socket open while a service restarts: connections that come meanwhile wait in the kernel's queue, and
+no client finds a closed port. A Unix socket belongs to the server: it is removed at the end, and one that a killed
+server has left behind is replaced, but never one on which another server listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tricklecast.app import systemd
+from tricklecast.app.listener import BACKLOG, CannotServe, listen, tune, warn_of_strangers
+from tricklecast.app.settings import Settings
+
+SOCKET_MODE: Final = 0o660
+"""Who may connect to a Unix socket: its owner and its group, such as the proxy in front."""
+
+
+class Sockets(NamedTuple):
+    """What a server listens on.
+
+    Attributes:
+        main: channels, and everything else where the control plane has no socket of its own.
+        control: that of the control plane, if it has an address of its own.
+    """
+
+    main: socket.socket
+    control: socket.socket | None
+
+
+@contextlib.contextmanager
+def opened(settings: Settings) -> Iterator[Sockets]:
+    """Open what the settings or systemd name, and close them at the end of the block.
+
+    Raises:
+        CannotServe: the address is in use or does not belong to this machine, or systemd's socket cannot be used.
+    """
+    with contextlib.ExitStack() as stack:
+        if (given := _given()) is not None:
+            main = stack.enter_context(given)
+        elif settings.unix_socket is not None:
+            main = stack.enter_context(_unix(settings.unix_socket))
+        else:
+            main = stack.enter_context(listen(settings.host, settings.port))
+        if main.family != socket.AF_UNIX:
+            tune(main, peer_timeout_s=settings.peer_timeout_s)
+            warn_of_strangers(settings, main)
+        control = None
+        if settings.control_port is not None:
+            where = settings.control_host or settings.host, settings.control_port
+            control = stack.enter_context(listen(*where, settings=("control_host", "control_port")))
+        yield Sockets(main, control)
+
+
+def _given() -> socket.socket | None:
+    """The socket that systemd has opened for this process, if there is one."""
+    try:
+        given = systemd.sockets()
+    except OSError as error:
+        raise CannotServe(f"systemd passes sockets that are not there: {error.strerror}") from None
+    if len(given) > 1:
+        for one in given:
+            one.close()
+        raise CannotServe(f"systemd passes {len(given)} sockets; the server has a use for one (ListenStream=)")
+    if given and given[0].type != socket.SOCK_STREAM:
+        given[0].close()
+        raise CannotServe("systemd's socket is no stream (ListenStream=)")
+    return given[0] if given else None
+
+
+@contextlib.contextmanager
+def _unix(path: Path) -> Iterator[socket.socket]:
+    """Listen on a Unix socket, and remove it at the end unless it is another one by then."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            _remove_left_behind(path)
+            before = os.umask(0o777 & ~SOCKET_MODE)
+            try:
+                listener.bind(str(path))
+            finally:
+                os.umask(before)
+            listener.listen(BACKLOG)
+            mine = path.stat().st_ino
+        except OSError as error:
+            raise CannotServe(f"cannot listen on the Unix socket {path}: {error.strerror or error}") from None
+        try:
+            yield listener
+        finally:
+            with contextlib.suppress(OSError):  # its folder is gone or read-only by now
+                if path.stat().st_ino == mine:
+                    path.unlink()
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove the socket of a server that was killed.
+
+    Raises:
+        CannotServe: it is no socket, or a server listens on it.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise CannotServe(f"cannot listen on the Unix socket {path}: a file of that name is there, and no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+        else:
+            raise CannotServe(f"cannot listen on the Unix socket {path}: another server listens on it")
