@@ -42,6 +42,7 @@ import aiofiles.os
 import orjson
 
 from tricklecast.app.daemon_thread import Abandoned, DaemonThread
+from tricklecast.app.masking import Mask
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import AccessRecord, Event, Kind
 
@@ -89,6 +90,7 @@ class AccessLog:
         max_bytes, max_age_s: the task rotates the file when it reaches this size or age.
         files: number of rotated files that are kept.
         queue: number of records that may wait to be written.
+        mask: masks the addresses in a line; ``None`` if they are written as they are.
 
     Attributes:
         limit: the argument ``queue``.
@@ -96,7 +98,15 @@ class AccessLog:
     """
 
     def __init__(
-        self, path: Path, *, node: str | None, max_bytes: int, max_age_s: float, files: int, queue: int
+        self,
+        path: Path,
+        *,
+        node: str | None,
+        max_bytes: int,
+        max_age_s: float,
+        files: int,
+        queue: int,
+        mask: Mask | None = None,
     ) -> None:
         self._path = path
         self._node = node
@@ -104,6 +114,7 @@ class AccessLog:
         self._max_age_s = max_age_s
         self._files = files
         self.limit = queue
+        self._mask = mask
         self._queue: deque[AccessRecord] = deque()
         self._thread = DaemonThread("access log")
         self._wake = asyncio.Event()  # there is something to do
@@ -297,7 +308,7 @@ class AccessLog:
 
     async def _write_batch(self, file: Any, batch: list[AccessRecord]) -> None:
         """Write these records; those whose lines were not written whole go back into the queue."""
-        lines = [orjson.dumps(record.as_dict(), option=orjson.OPT_APPEND_NEWLINE) for record in batch]
+        lines = [self._line(record) for record in batch]
         data = memoryview(b"".join(lines))
         sent = 0
         try:
@@ -316,6 +327,12 @@ class AccessLog:
         if self._trouble:
             self._trouble = ""
             logger.warning("the access log %s can be written again; %d records were dropped", self._path, self.dropped)
+
+    def _line(self, record: AccessRecord) -> bytes:
+        fields = record.as_dict()
+        if self._mask is not None:
+            self._mask(fields)
+        return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
     def _due(self) -> bool:
         old = time.monotonic() - self._opened_at >= self._max_age_s

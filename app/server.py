@@ -41,6 +41,7 @@ from tricklecast.app.listener import (
     not_found,
     tls_context,
 )
+from tricklecast.app.masking import mask_for
 from tricklecast.app.metrics import metrics_router
 from tricklecast.app.settings import Settings
 from tricklecast.app.shutdown import LAST_S, LastResort, drain, end
@@ -452,6 +453,7 @@ def _access_log(settings: Settings, node: str) -> AccessLog | None:
         max_age_s=settings.access_log_max_age_s,
         files=settings.access_log_files,
         queue=settings.access_log_queue,
+        mask=mask_for(settings.log_ips),
     )
 
 

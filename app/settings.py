@@ -27,6 +27,7 @@ from tricklecast.app.data_plane.client_address import Network
 from tricklecast.app.data_plane.context import Options
 from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.data_plane.routing import CONTROL_PLANE
+from tricklecast.app.masking import LogIps
 from tricklecast.app.server_log import LogFormat
 from tricklecast.app.shutdown import Drain
 from tricklecast.app.storage.archive import Ack, OnDiskFull, Retention
@@ -91,6 +92,9 @@ class Settings(AccessSettings):
     access_log_max_age_s: float = Field(3600.0, gt=0, description="Rotate the log after this time.")
     access_log_files: int = Field(48, ge=1, description="Number of rotated log files to keep.")
     access_log_queue: int = Field(100_000, ge=1, description="Records that may wait to be written.")
+    log_ips: LogIps = Field(
+        LogIps.FULL, description="Addresses of clients in the access log: full, the network's prefix, or a hash."
+    )
     log_format: LogFormat = Field(LogFormat.TEXT, description="The server's own log on standard error: text or json.")
     tls_cert: Path | None = Field(None, description="Certificate chain (PEM); switches TLS on.")
     tls_key: Path | None = Field(None, description="Private key (PEM) of the certificate.")

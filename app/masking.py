@@ -1,0 +1,88 @@
+"""Masks the addresses of clients in the access log (``--log-ips``).
+
+A log of addresses is personal data. ``prefix`` keeps the network (192.0.2.0, 2001:db8:1::): enough to see where a storm
+comes from. ``hash`` keeps that two lines have the same address and nothing else: its key is drawn when the
+server starts and never written down, so nobody can try all addresses later. Both also replace the key of a client
+without a name (``client``), which is a hash of its address and user agent that anybody can compute.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from enum import StrEnum
+from functools import lru_cache
+from hashlib import blake2b
+from ipaddress import ip_address, ip_network
+from re import compile
+from typing import Any, Final
+
+from tricklecast.app.data_plane.client_address import LOCAL
+from tricklecast.trickle.records import Reason
+
+PREFIX_BITS: Final = {4: 24, 6: 48}
+"""What ``prefix`` keeps of an address of IPv4 and IPv6: usually the network of one company or one provider's area."""
+
+MASK_BYTES: Final = 8
+"""Length of a hash: two of a million clients share one with a probability of 3 in 100 million."""
+
+_MADE: Final = compile(r"[0-9a-f]{16}")
+"""The form of a key that the server makes for a client without a name."""
+
+Mask = Callable[[dict[str, Any]], None]
+"""Masks the addresses in the fields of one record."""
+
+
+class LogIps(StrEnum):
+    """How addresses appear in the access log."""
+
+    FULL = "full"
+    PREFIX = "prefix"
+    HASH = "hash"
+
+
+def mask_for(kind: LogIps, key: bytes | None = None) -> Mask | None:
+    """The function that masks records; ``None`` if addresses are written as they are.
+
+    Args:
+        kind: how.
+        key: of the hashes; drawn at random if it is not given.
+    """
+    if kind is LogIps.FULL:
+        return None
+    key = key or secrets.token_bytes(32)
+
+    @lru_cache(maxsize=8192)
+    def hashed(text: str) -> str:
+        return blake2b(text.encode(errors="surrogatepass"), digest_size=MASK_BYTES, key=key).hexdigest()
+
+    masked = hashed if kind is LogIps.HASH else _prefix
+
+    def mask(fields: dict[str, Any]) -> None:
+        if (ip := fields.get("ip")) is not None and ip != LOCAL:
+            fields["ip"] = masked(ip)
+        if (client := fields.get("client")) is not None and _MADE.fullmatch(client):
+            fields["client"] = hashed(client)
+        if fields.get("reason") == Reason.OCCUPIED and (detail := fields.get("detail")):
+            # The publisher that is there already: its name, or its address and user agent.
+            first, space, rest = detail.partition(" ")
+            if _is_address(first):
+                fields["detail"] = masked(first) + space + rest
+
+    return mask
+
+
+@lru_cache(maxsize=8192)
+def _prefix(ip: str) -> str:
+    if not _is_address(ip):
+        return ip
+    address = ip_address(ip.partition("%")[0])
+    return str(ip_network((address, PREFIX_BITS[address.version]), strict=False).network_address)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
