@@ -88,8 +88,11 @@ class Subscriber:
         start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has begun), ``"earliest"``
             (the oldest one that is kept), N, -N (-1 is ``next``, -2 ``current``), or a :class:`Position` (or its text,
             ``128@3:9f86d081884c7d65``). A position also tells whether the channel still has the same life. If not, the
-            first segment is ``restarted``, and ``on_lag`` says which one that is.
+            first segment is ``restarted``. Where the numbering begins anew, a subscriber that began at ``"earliest"``
+            or at N goes on with its first segment, and any other one at the live edge, unless ``on_lag`` says
+            otherwise.
         on_lag: where to go on when the wanted segment has left the window: ``"live"``, ``"earliest"`` or ``"fail"``.
+            ``"earliest"`` also reads a new numbering from its first segment.
         on_broken: whether iterating over a broken segment ends (``"skip"``; its ``broken`` is set) or raises
             ``ConnectionLost`` (``"raise"``). In both cases the next segment can be read.
         on_event: called with each event of :mod:`tricklecast.subscriber.events`, in the event loop: it must not block.

@@ -15,7 +15,10 @@ The rules (docs/reference/protocol.md, sections 4 to 6):
   request at once. Every request that is not the first step forward costs a token of the retry budget, so no server
   can make the cursor send requests in a tight loop.
 - The cursor goes back within a numbering only if the server's head is behind what was already read, or if the channel
-  has another life and ``on_lag`` is ``earliest``: then all of that life is new.
+  has another life and its reader reads everything: then all of that life is new.
+- A reader reads everything if it began at ``earliest`` or at a number, or if ``on_lag`` is ``earliest``. In a new
+  numbering, whose first seq the server tells, it begins at the first segment that is kept; any other reader goes on at
+  the live edge.
 - If the server's head is behind what was read of the very same numbering (``Life``), the server was restarted and its
   publisher is sending again what was in flight. The cursor waits until the head has caught up.
 - An outage costs one token and a limited time, whether it shows as refused connections, resets or 5xx answers.
@@ -152,10 +155,12 @@ class Ask:
     Attributes:
         seq: the segment; ``None`` for the ``next`` route, which answers the head at once.
         attempt: 1 for an original request, 2 for its first retry, ...
+        life: the numbering in which the segment is next, if that is known: the server says at once if it has another.
     """
 
     seq: int | None
     attempt: int = 1
+    life: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +324,8 @@ class Cursor:
         self._takes_any = start.ask == 0 and not start.named
         # The requested seq follows one that was read, here or by the program that stored the position.
         self._follows = start.position is not None
+        # A position is none of a reader that wants everything: a live reader that is restarted has one, too.
+        self._reads_all = start.ask is not None and start.ask >= 0 and start.position is None
         if start.position is not None:
             self._epoch, self._life = start.position.epoch, start.position.life
         self._restarted, self._rechecks = False, 0
@@ -338,9 +345,14 @@ class Cursor:
         self._stand(start)
         return self._retries.delay_s(rng) if self._retries.failures else 0.0
 
+    def _begins_at_first(self, answer: Answer) -> bool:
+        """Whether the reader begins a new numbering, which an answer is about, at its first segment."""
+        is_known = answer.life is not None and answer.life.first is not None
+        return self._on_lag is OnLag.EARLIEST or (self._reads_all and is_known)
+
     def ask(self) -> Ask:
         """The GET to make now. Report it with :meth:`answered`, :meth:`lost` or :meth:`refreshed`."""
-        return Ask(self._asked, self._attempt)
+        return Ask(self._asked, self._attempt, self._life if self._follows else None)
 
     def refresh_after(self, rng: Random) -> float:
         """Seconds after which to give up a GET without an answer and report it as :meth:`refreshed`."""
@@ -454,15 +466,16 @@ class Cursor:
     def _moved(self, answer: Answer, now: float, rng: Random) -> Outcome:
         error = answer.error(self._asked)
         latest, asked, told = answer.natural(wire.LATEST), self._asked, answer.life
-        if latest is None or asked is None or latest == asked:
+        if latest is None or asked is None:
             return self._retry(error, answer.retry_after_s, rng)
-        if self._follows and told is not None:
-            if is_renumbered(answer, self._epoch, self._life, asked):
-                return self._renumbered(told, latest, answer, error, rng)
-            if latest < asked and (told.first is None or told.name == self._life):
-                wait = self._outlast(error, now, rng, short=True)
-                if isinstance(wait, RetryAfter):
-                    return RetryAfter(wait.delay_s + (answer.retry_after_s or 0.0), error)
+        if told is not None and self._follows and is_renumbered(answer, self._epoch, self._life, asked):
+            return self._renumbered(told, latest, answer, error, rng)
+        if latest == asked:
+            return self._retry(error, answer.retry_after_s, rng)
+        if told is not None and self._follows and latest < asked and (told.first is None or told.name == self._life):
+            wait = self._outlast(error, now, rng, short=True)
+            if isinstance(wait, RetryAfter):
+                return RetryAfter(wait.delay_s + (answer.retry_after_s or 0.0), error)
         earliest = answer.natural(wire.EARLIEST)
         if self._outage.lost:
             # The server is back. That this took long is no reason to be slow in asking it for another segment.
@@ -503,7 +516,7 @@ class Cursor:
         renumbered = is_renumbered(answer, self._epoch, self._life, seq)
         if renumbered and self._follows:
             is_past = seq > first_of(answer)
-            if self._on_lag is OnLag.FAIL or (self._on_lag is OnLag.EARLIEST and is_past):
+            if self._on_lag is OnLag.FAIL or (self._begins_at_first(answer) and is_past):
                 return self._another_life(seq, answer, rng)
             if told is not None and told.first is not None:
                 self._expected, self._expected_before = told.first, None
@@ -569,8 +582,11 @@ class Cursor:
             and self._follows
             and is_of_another_life(answer, self._epoch, self._life, asked)
         ):
-            is_missed = answer.status != wire.Status.OK and self._on_lag is OnLag.EARLIEST
-            return End(latest) if is_missed or self._on_lag is OnLag.LIVE else self._another_life(asked, answer, rng)
+            fails, reads_it = (
+                self._on_lag is OnLag.FAIL,
+                answer.status == wire.Status.OK and self._begins_at_first(answer),
+            )
+            return self._another_life(asked, answer, rng) if fails or reads_it else End(latest)
         head = max(latest or 0, self._head)
         if not self._channel_seen and self._wait_s > 0:
             outcome = self._missing(answer, now, rng)
@@ -603,7 +619,7 @@ class Cursor:
             return retry
         self._epoch, self._life, self._restarted, self._head = None, told.name, True, latest
         self._expected, self._expected_before, self._follows = first, None, False
-        seq = oldest if self._on_lag is OnLag.EARLIEST else max(oldest, latest - 1)
+        seq = oldest if self._begins_at_first(answer) else max(oldest, latest - 1)
         return self._resync(min(seq, latest), retry, error)
 
     def _forward(self, asked: int, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Outcome:

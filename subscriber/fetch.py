@@ -224,6 +224,8 @@ class Fetcher:
         """Make one GET; ``None`` if its head did not come within ``wait_s`` seconds."""
         url = self.url.next() if ask.seq is None else self.url.segment(ask.seq)
         headers = self.headers | {wire.ATTEMPT: str(ask.attempt)}
+        if ask.life is not None:
+            headers[wire.LIFE] = ask.life
         self.monitor.counts["requests"] += 1
         found = await exchange(
             self.http,

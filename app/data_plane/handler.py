@@ -286,8 +286,11 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     assert route.seq is not None, "a read names a seq"
     resolution = plane.registry.resolve(route.channel, route.seq)
     if isinstance(resolution, Serve | Wait):
-        channel, segment, _ = resolution
+        channel, segment, head = resolution
         record.rseq = segment.seq
+        if LIFE in request.headers and isinstance(resolution, Wait) and _follows_another(request, channel, route.seq):
+            channel.release(segment)
+            return _not_there(connection, request, route, Ahead(segment.seq, head, channel.earliest, channel.life))
         told = plane.guard is not None and not request.held and (segment.closed or connection.watched)
         if told and (parked := _repeats(connection, request, route, channel, segment)):
             return parked
@@ -300,6 +303,12 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
             plane.turns.request_came(channel)
         return Reader(connection, request, resolution)
     return _not_there(connection, request, route, resolution)
+
+
+def _follows_another(request: Request, channel: Channel, seq: int) -> bool:
+    """Whether a reader would wait for what follows in another numbering (docs/reference/protocol.md, section 5)."""
+    follows, first = parse_life(request.text(LIFE)), channel.life.first
+    return follows is not None and follows.name != channel.life.name and first is not None and first < seq
 
 
 def _stream(connection: Caller, request: Request, route: Route) -> Reply | Exchange:

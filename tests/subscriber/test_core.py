@@ -962,11 +962,64 @@ class TestLives:
     """A server that is restarted: ``Lp-Trickle-Life`` says whether the numbers of before go on."""
 
     @staticmethod
-    def at(seq: int = 5, life: str = "a:0", **options: Any) -> Driver:
-        """A cursor that has read all below ``seq`` of one numbering, in epoch 1."""
-        driver = Driver(seq - 1, **options)
+    def at(seq: int = 5, life: str = "a:0", start: int | str = "current", **options: Any) -> Driver:
+        """A cursor that has read all below ``seq`` of one numbering, in epoch 1; a live one, unless ``start`` says."""
+        driver = Driver(start, **options)
         driver.read(seq - 1, epoch=1, life=life)
         return driver
+
+    def test_the_server_is_told_which_numbering_goes_on(self) -> None:
+        """As soon as one is known, and until another begins: a segment of any numbering was not read before."""
+        assert Driver(5).cursor.ask() == Ask(5)
+        driver = self.at()
+        assert driver.cursor.ask() == Ask(5, 1, "a")
+        resync(driver.answer(470, latest=5, earliest=0, life="b:0"))
+        assert driver.cursor.ask() == Ask(4)
+        driver.read(4, epoch=1, life="b:0")
+        assert driver.cursor.ask() == Ask(5, 1, "b")
+        assert Driver("5@1:a").cursor.ask() == Ask(5, 1, "a")
+
+    def test_at_its_head_a_new_numbering_is_gone_to(self) -> None:
+        """The server says so at once, rather than let the reader wait for the next segment."""
+        driver = self.at()
+        assert resync(driver.answer(470, latest=5, earliest=0, life="b:0")).seq == 4
+        begun = driver.read(4, epoch=1, life="b:0")
+        assert (begun.gap, begun.restarted) == (4, True)
+
+    @pytest.mark.parametrize("start", ["earliest", 4, 0])
+    def test_a_reader_of_everything_begins_with_its_first_segment(self, start: int | str) -> None:
+        """One that began at ``earliest`` or at a number; however it learns of the new numbering."""
+        driver = Driver(start)
+        if start == 0:
+            for seq in range(4):
+                driver.read(seq, epoch=1, life="a:0")
+        elif start == "earliest":
+            resync(driver.answer(470, latest=6, earliest=4, life="a:0"))
+        driver.read(4, epoch=1, life="a:0")
+        if start == 0:
+            outcome = driver.answer(200, seq=5, epoch=1, life="b:0")
+        else:
+            outcome = driver.answer(470, latest=9, earliest=0, life="b:0")
+        assert resync(outcome).seq == 0
+        begun = driver.read(0, epoch=1, life="b:0")
+        assert (begun.gap, begun.restarted) == (0, True)
+
+    @pytest.mark.parametrize("life", ["a:0", "b"])
+    def test_it_does_not_read_again_what_is_of_its_own_numbering(self, life: str) -> None:
+        """A head that stays behind, with the same name, or of which nothing was written since the start."""
+        driver = self.at(start=4)
+        driver.answer(470, latest=3, earliest=0, life=life)
+        driver.now += REJOIN_WAIT_S
+        assert resync(driver.answer(470, latest=3, earliest=0, life=life)).seq == 3
+
+    @pytest.mark.parametrize("start", ["3@1:a", "-4", "next", "current"])
+    def test_a_live_reader_goes_on_at_the_head(self, start: str) -> None:
+        """So does one that goes on at a position, which a live reader has, too."""
+        driver = Driver(start)
+        if driver.asked is None:
+            driver.answer(200, latest=3 if start == "next" else 6)
+        driver.read(3, epoch=1, life="a:0")
+        assert resync(driver.answer(470, latest=9, earliest=0, life="b:0")).seq == 8
 
     def test_a_new_numbering_that_has_passed_the_position_is_told(self) -> None:
         """B5 does not follow A4 though its epoch is the same: it is *restarted*, and B0 to B4 are a gap."""

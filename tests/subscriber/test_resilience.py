@@ -286,6 +286,56 @@ def test_a_new_numbering_that_has_passed_the_position_is_told() -> None:
         run(lambda: main(running))
 
 
+@pytest.mark.parametrize("published", [3, 5, 8])
+def test_a_reader_of_everything_begins_a_new_numbering_at_its_first_segment(published: int) -> None:
+    """Its server restarts while it waits for segment 5; another publisher is behind it, exactly there, or beyond."""
+
+    async def main(running: tricklecast.testing.TestServer) -> None:
+        url = running.url("cam")
+        async with httpx.AsyncClient() as http, Subscriber(url, start=0) as reader:
+            for seq in range(5):
+                await publish(http, url, seq, b"A%d" % seq)
+            assert [await (await anext(reader)).read() for _ in range(5)] == [b"A%d" % seq for seq in range(5)]
+            await anyio.to_thread.run_sync(running.kill)
+            await anyio.to_thread.run_sync(running.restart)
+            for seq in range(published):
+                await publish(http, url, seq, b"B%d" % seq)
+            first = await anext(reader)
+            assert (first.seq, first.gap, first.restarted, await first.read()) == (0, 0, True, b"B0")
+            assert [await (await anext(reader)).read() for _ in range(published - 1)] == [
+                b"B%d" % seq for seq in range(1, published)
+            ]
+
+    with tricklecast.testing.server() as running:
+        run(lambda: main(running))
+
+
+def test_a_reader_at_the_head_of_a_new_numbering_is_told_at_once() -> None:
+    """The next segment need not have begun: a live reader has the newest one, one of everything the first."""
+
+    async def main(running: tricklecast.testing.TestServer) -> None:
+        url = running.url("cam")
+        async with httpx.AsyncClient() as http:
+            await publish(http, url, 0, b"A0")
+            async with Subscriber(url, start=0) as reader:
+                await (await anext(reader)).read()
+                position = reader.position
+            await anyio.to_thread.run_sync(running.kill)
+            await anyio.to_thread.run_sync(running.restart)
+            await publish(http, url, 0, b"B0")
+            assert position is not None
+            assert position.seq == 1
+            async with Subscriber(url, start=position) as reader:
+                first = await anext(reader)
+                assert (first.seq, first.gap, first.restarted, await first.read()) == (0, 0, True, b"B0")
+            async with Subscriber(url, start=position, on_lag="fail") as reader:
+                with pytest.raises(SegmentMissing):
+                    await anext(reader)
+
+    with tricklecast.testing.server() as running:
+        run(lambda: main(running))
+
+
 @dataclass
 class Cutter:
     """A proxy that cuts answers off after so many bytes, for as long as there are numbers left."""

@@ -12,6 +12,7 @@ from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Parked
 from tricklecast.app.data_plane.upload import Upload
+from tricklecast.trickle import wire
 
 
 @pytest.mark.parametrize(
@@ -102,3 +103,21 @@ def test_a_body_for_a_channel_is_refused(fields: str, status: int) -> None:
         if status == 400:
             assert answer.body == b"Unexpected body: this URL names a channel; its segments are at CHANNEL/SEQ"
         assert ("forgot" in server.plane.registry.channels) == (status == 200)
+
+
+def test_a_reader_that_follows_another_numbering_is_told_instead_of_waiting() -> None:
+    """At the head of a numbering that is not its own; what is there is served, and its own one is waited for."""
+    with local_server() as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0, b"B0")
+        own = (channel.get(0).get(wire.LIFE) or "").partition(":")[0]
+
+        def ask(method: str, seq: int, life: str) -> int:
+            return target.ask(method, channel.at(seq), [(wire.LIFE, life)]).status
+
+        told = channel.get(1, [(wire.LIFE, "other")])
+        assert (told.status, told.get(wire.LATEST), told.get(wire.LIFE)) == (470, "1", f"{own}:0")
+        assert server.record(status=470).rseq == 1
+        assert ask("GET", 0, "other") == 200  # nothing can be before the first one
+        assert ask("HEAD", 1, own) == ask("HEAD", 1, "no name!") == 200
+        assert ask("HEAD", 1, "other") == 470
