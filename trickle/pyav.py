@@ -34,6 +34,16 @@ def reason(error: Exception) -> str:
     return _CLEARER.get(text, text.splitlines()[0])
 
 
+def packet_errors() -> tuple[type[Exception], ...]:
+    """The errors with which libavcodec refuses one packet, because it is damaged; the next one may be fine."""
+    from av import error
+
+    return (
+        *(error.InvalidDataError, error.ArgumentError, error.ExternalError),
+        *(error.PatchWelcomeError, error.UnknownError),
+    )
+
+
 def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaque: bool | None = None) -> Stream:
     """A copy of a stream, with its language, for packets that are not encoded anew.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from tricklecast.publisher.media.inputs import MediaSource
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.pyav import need_pyav, new_decoder
+from tricklecast.trickle.pyav import need_pyav, new_decoder, packet_errors
 
 if TYPE_CHECKING:
     from av import CodecContext, Packet
@@ -497,11 +497,9 @@ class Transcoder:
                 yield track, encoded
 
     def _decoded(self, track: int, packet: Packet[Stream]) -> list[Any]:
-        from av.error import ArgumentError, ExternalError, InvalidDataError, PatchWelcomeError, UnknownError
-
         try:
             return cast("Any", self._decoders[track]).decode(packet)  # type: ignore[no-any-return]
-        except (InvalidDataError, ArgumentError, ExternalError, PatchWelcomeError, UnknownError):
+        except packet_errors():
             if track not in self._damaged:
                 self._damaged.add(track)
                 self._warn(f"stream {track} is damaged: the frames that cannot be decoded are left out")

@@ -167,6 +167,7 @@ class _TsMuxer:
         self._tables: list[TsPacket] = []
         self._needs_tables = True
         self._time: bytes | None = None
+        self._damaged: set[int] = set()  # PIDs of which a damaged packet is being written
 
     def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
         """Take a packet, which is changed; the first one begins a segment.
@@ -192,6 +193,8 @@ class _TsMuxer:
             self._time = temi_packet(self._pids[self._lead], times.captured_us)
         bitstream = self._filters[track]
         data = b""
+        if packet.is_corrupt:
+            self._damaged.add(self._pids[track])
         for part in [packet] if bitstream is None else bitstream.filter(packet):
             part.time_base = Fraction(1, CLOCK_HZ)
             part.pts, part.dts, part.duration = times.pts, times.dts, 0
@@ -232,15 +235,21 @@ class _TsMuxer:
                 parts.append(TsPacket(self._time))
                 self._time = None
             parts.append(packet if is_lead else _without_clock(packet))
-        return b"".join(self._counted(packet) for packet in parts)
+        data = b"".join(self._counted(packet) for packet in parts)
+        self._damaged.clear()
+        return data
 
     def _counted(self, packet: TsPacket) -> bytes:
         """Number a packet behind those before it: each packet with payload counts up its PID (section 2.4.3.3).
 
-        Each writer counts for itself, and the tables are written once.
+        Each writer counts for itself, and the tables are written once. A number is left out in the middle of what came
+        damaged, so that its readers, too, see that something is missing.
         """
         counter = self._counters.get(packet.pid, -1)
         if packet.has_payload:
+            if packet.pid in self._damaged and not packet.is_start:
+                self._damaged.remove(packet.pid)
+                counter += 1
             counter = self._counters[packet.pid] = (counter + 1) & 0x0F
         return packet.data[:3] + bytes([packet.data[3] & 0xF0 | counter & 0x0F]) + packet.data[4:]
 

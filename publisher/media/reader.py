@@ -6,9 +6,10 @@ Everything here blocks and runs in a worker thread (:func:`tricklecast.publisher
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -22,7 +23,8 @@ from tricklecast.publisher.steps import Cut, IsStopped, Report, Step
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.timeline import fill_first_dts
-from tricklecast.trickle.pyav import reason
+from tricklecast.trickle.pyav import packet_errors, reason
+from tricklecast.trickle.terminal import count
 
 if TYPE_CHECKING:
     from av import Packet
@@ -36,6 +38,9 @@ LIVED_S: Final = 5.0
 
 MIN_OPEN_S: Final = 1.0
 """Each attempt to open it again may take so many seconds, also the last one."""
+
+MAX_REFUSED: Final = 64
+"""After so many packets in a row that the container does not take, a stream is not damaged, but of the wrong kind."""
 
 _BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
 
@@ -217,6 +222,25 @@ class _Reader:
                 return opened
 
 
+@dataclass(slots=True)
+class Damage:
+    """Damaged packets of a source."""
+
+    flawed: int = 0  # published as they are: a decoder makes the best of them
+    left_out: int = 0  # the container does not take them
+    in_a_row: Counter[int] = field(default_factory=Counter)  # of these, behind the last good one of a stream
+    is_said: bool = False  # people know of it
+
+    def said(self, name: str) -> str:
+        """All of it in a line; empty if there was none."""
+        if not self.is_said:
+            return ""
+        left_out = (
+            f", and {count(self.left_out, 'packet')} that cannot be read at all left out" if self.left_out else ""
+        )
+        return f"{name}: {count(self.flawed, 'damaged packet')} published{left_out}"
+
+
 class Remuxer:
     """Turns the packets of sources, one after the other, into the steps of one segmenter.
 
@@ -240,6 +264,7 @@ class Remuxer:
         self._advice = advice
         self._clock = clock
         self._arrived_at: float | None = None
+        self._damage = Damage()  # of the present source
 
     def choose(self, source: MediaSource, name: str) -> dict[int, Stream]:
         """The streams that the container can carry; ``warn`` is told about the others.
@@ -278,6 +303,7 @@ class Remuxer:
         from av.error import FFmpegError
 
         failure: Exception | None = None
+        self._damage = Damage()
         with closing(source):
             streams = self.choose(source, name)
             try:
@@ -285,14 +311,33 @@ class Remuxer:
             except FFmpegError as error:  # a muxer does not accept what a stream says about itself
                 raise InvalidInput(f"{name} cannot be written: {reason(error)}") from error
             arriving = ((track, packet) for track, packet in self._arriving(source, live) if track in streams)
-            added = (self._segmenter.add(track, packet) for track, packet in fill_first_dts(arriving))
+            added = (self._added(track, packet, name) for track, packet in fill_first_dts(arriving))
             for steps in (chain.from_iterable(added), self._segmenter.end()):
                 try:
                     yield from steps
                 except (FFmpegError, OSError) as error:
                     failure = failure or error
+        if said := self._damage.said(name):
+            self._warn(said)
         if failure is not None:
             raise SourceBroke(f"reading {name} failed half-way: {reason(failure)}") from failure
+
+    def _added(self, track: int, packet: Packet[Stream], name: str) -> Iterator[Step]:
+        """The steps of a packet. One that is too damaged for the container is left out, and counted."""
+        damage, is_corrupt = self._damage, packet.is_corrupt
+        try:
+            yield from self._segmenter.add(track, packet)
+            damage.in_a_row[track] = 0
+            damage.flawed += is_corrupt
+        except packet_errors():
+            damage.in_a_row[track] += 1
+            damage.left_out += 1
+            if damage.in_a_row[track] > MAX_REFUSED:
+                raise
+        if (is_corrupt or damage.in_a_row[track]) and not damage.is_said:
+            damage.is_said = True
+            how = "bytes were lost before they came here (continuity errors)" if is_corrupt else "not all can be read"
+            self._warn(f"{name} is damaged: {how}; what is left is published")
 
     def _arriving(self, source: MediaSource, live: bool) -> Iterator[tuple[int, Packet[Stream]]]:
         begins = True

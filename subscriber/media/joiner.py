@@ -26,7 +26,8 @@ from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, init_segment, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
-from tricklecast.trickle.pyav import copied, need_pyav, reason
+from tricklecast.trickle.pyav import copied, need_pyav, packet_errors, reason
+from tricklecast.trickle.terminal import count
 
 if TYPE_CHECKING:
     from av import Packet
@@ -78,12 +79,16 @@ class Part:
         tracks: its streams.
         packets: of these, in the order of their decoding times.
         follows: nothing was missed before it.
+        damage: how many of them are damaged, by stream: bytes were lost or changed before they came here.
+        name: the segment, in messages.
     """
 
     container: InputContainer
     tracks: dict[Slot, Track]
     packets: _Packets
     follows: bool
+    damage: Counter[Slot]
+    name: str
 
 
 def _slot(kind: str, number: int) -> Slot:
@@ -124,6 +129,7 @@ def _shape(stream: Stream, context: Any) -> tuple[object, ...] | None:
 
 
 def _packets(container: InputContainer, tracks: Mapping[Slot, Track], *, whole: bool) -> _Packets:
+    """The packets in order. Damaged ones are among them: most can be decoded, with a flaw at worst."""
     from av.error import FFmpegError
 
     slots = {track.stream.index: slot for slot, track in tracks.items()}
@@ -131,7 +137,7 @@ def _packets(container: InputContainer, tracks: Mapping[Slot, Track], *, whole: 
     last: dict[Slot, int] = {}
     with suppress(FFmpegError):  # the end of the bytes may come as an error if the segment was cut
         for packet in demuxed(container, [track.stream for track in tracks.values()]) if tracks else ():
-            if packet.size and not packet.is_corrupt:
+            if packet.size:
                 slot = slots[packet.stream_index]
                 time = packet.pts if packet.dts is None else packet.dts
                 last[slot] = last.get(slot, 0) if time is None else ticks(time, packet.time_base)
@@ -205,6 +211,11 @@ class File:
         self._tracks = dict(tracks)
         self._streams: dict[Slot, Stream] = {}
         self._filters: dict[Slot, BitStreamFilterContext] = {}
+        # The newest packet of each stream, until the next one says how long it is: a fragment of MP4 begins where the
+        # last one ends, by the sum of the durations in it.
+        self._held: dict[Slot, Packet[Stream]] = {}
+        self._steps: dict[Slot, int] = {}  # from the decoding time of the packet before to that of the newest
+        self._ends: dict[Slot, int] = {}  # when the last picture to be shown ends
         self._written = False
         muxer = MUXERS[path.suffix.lower()]
         options = dict(_MATROSKA if muxer == "matroska" else _MP4)
@@ -219,21 +230,22 @@ class File:
             if not is_wanted or self._muxer.supported_codecs.isdisjoint(names):
                 self.left_out[slot] = track.codec
                 continue
-            self._streams[slot] = copied(track.stream, self._muxer)
+            # Opaque: a file needs no encoder of its codec, and a decoder's name is none of an encoder (libdav1d).
+            self._streams[slot] = copied(track.stream, self._muxer, is_opaque=True)
             if track.codec in _FILTERS and _is_mpegts(track.stream):
                 self._filters[slot] = BitStreamFilterContext(_FILTERS[track.codec], track.stream)
         if not self._streams:
             codecs = ", ".join(self.left_out.values())
             raise NothingToWrite(f"a {path.suffix} file holds none of this channel's streams: {codecs or 'none'}")
 
-    def fits(self, slot: Slot, track: Track) -> bool:
-        """Whether a later segment's stream can go on in this file."""
+    def fits(self, slot: Slot, track: Track, *, damaged: bool) -> bool:
+        """Whether a later segment's stream can go on in this file. A damaged one may only seem to have another shape."""
         if slot in self.left_out:
             return True
         mine = self._tracks.get(slot)
         if mine is None:
             return track.shape is None
-        return mine.codec == track.codec and track.shape in (None, mine.shape)
+        return mine.codec == track.codec and (damaged or track.shape in (None, mine.shape))
 
     def holds(self, slot: Slot) -> bool:
         """Whether it has such a stream."""
@@ -255,8 +267,18 @@ class File:
             filtered.stream = self._streams[slot]
             filtered.time_base = _TICK
             (filtered.pts, filtered.dts), filtered.duration = times, duration
-            self._muxer.mux_one(filtered)
-            self._written = True
+            if _kind(slot) == "subtitle":  # says itself how long it is shown
+                self._mux(slot, filtered)
+                continue
+            before, self._held[slot] = self._held.get(slot), filtered
+            if before is not None:
+                self._steps[slot] = before.duration = times[1] - cast(int, before.dts)
+                self._mux(slot, before)
+
+    def _mux(self, slot: Slot, packet: Packet[Stream]) -> None:
+        self._ends[slot] = max(self._ends.get(slot, 0), cast(int, packet.pts) + cast(int, packet.duration))
+        self._muxer.mux_one(packet)
+        self._written = True
 
     def close(self) -> bool:
         """Turn it into an ordinary file.
@@ -267,7 +289,16 @@ class File:
         Raises:
             OSError: the disk is full, ...
         """
-        self._muxer.close()
+        try:
+            for slot, packet in self._held.items():
+                # libavformat ends an MP4 track with the pictures of its last fragment. One that is shown after them, but
+                # was decoded in the fragment before, would be cut off.
+                end = self._ends.get(slot, 0) - cast(int, packet.pts)
+                packet.duration = max(packet.duration or self._steps.get(slot, 0), end)
+                self._mux(slot, packet)
+        finally:
+            self._held.clear()
+            self._muxer.close()
         if not self._written:
             self.path.unlink(missing_ok=True)
         return self._written
@@ -309,6 +340,7 @@ class Joiner:
         self._waiting: deque[Part] = deque()
         self._whole_before = False
         self._unreadable: NotMedia | None = None
+        self._damaged_segments = self._damaged = self._refused = 0  # segments; packets that are kept, and that are not
         self.files: list[Path] = []
 
     def add(self, data: BinaryIO, name: str, *, whole: bool = True, follows: bool = True) -> None:
@@ -325,7 +357,7 @@ class Joiner:
             NotMedia: none of the first segments can be read, or has a stream that the file can hold.
         """
         try:
-            part = self._read(data, whole=whole, follows=follows and self._whole_before)
+            part = self._read(data, name, whole=whole, follows=follows and self._whole_before)
         except NotMedia as error:
             self._unusable(error, name)
             return
@@ -346,6 +378,7 @@ class Joiner:
         try:
             self._write_waiting(last=True)
             self._end()
+            self._say_damage()
         except OSError as error:
             raise self._failed(error) from error
         finally:
@@ -362,7 +395,7 @@ class Joiner:
             with suppress(OSError):
                 file.close()
 
-    def _read(self, data: BinaryIO, *, whole: bool, follows: bool) -> Part:
+    def _read(self, data: BinaryIO, name: str, *, whole: bool, follows: bool) -> Part:
         import av
 
         data.seek(0)
@@ -380,7 +413,9 @@ class Joiner:
             with ExitStack() as opened:
                 opened.enter_context(container)
                 tracks = _tracks(container)
-                part = Part(container, tracks, _packets(container, tracks, whole=whole), follows)
+                packets = _packets(container, tracks, whole=whole)
+                damage = Counter(slot for slot, packet in packets if packet.is_corrupt)
+                part = Part(container, tracks, packets, follows, damage, name)
                 opened.pop_all()
                 return part
         except (av.error.FFmpegError, OSError, ValueError) as error:
@@ -403,7 +438,9 @@ class Joiner:
         while self._waiting:
             part = self._waiting[0]
             used = {slot for slot, _ in part.packets}
-            if self._file is not None and not all(self._file.fits(slot, part.tracks[slot]) for slot in used):
+            if self._file is not None and not all(
+                self._file.fits(slot, part.tracks[slot], damaged=bool(part.damage[slot])) for slot in used
+            ):
                 self._end()
                 self._say(f"the media changes: it goes on in {self._next_path()}")
             if self._file is None:
@@ -417,9 +454,35 @@ class Joiner:
     def _write(self, file: File, part: Part) -> None:
         if not part.follows:
             self._decodable.clear()
+        refused = 0
         for slot, packet in self._passed(part.packets):
             if file.holds(slot):
-                file.write(slot, packet, self._timeline.stamp(slot, packet, packet.time_base))
+                times = self._timeline.stamp(slot, packet, packet.time_base)
+                try:
+                    file.write(slot, packet, times)
+                except packet_errors():
+                    refused += 1
+        self._count_damage(part.name, part.damage.total(), refused)
+
+    def _count_damage(self, name: str, damaged: int, refused: int) -> None:
+        """Tell people at the first damage; the file's end says how much there was."""
+        if not damaged and not refused:
+            return
+        if not self._damaged_segments:
+            self._say(f"{name} is damaged: what can be read of it is kept")
+        self._damaged_segments += 1
+        self._damaged += damaged
+        self._refused += refused
+
+    def _say_damage(self) -> None:
+        if self._damaged_segments:
+            left_out = (
+                f"; {count(self._refused, 'packet')} that cannot be read at all left out" if self._refused else ""
+            )
+            self._say(
+                f"{count(self._damaged_segments, 'segment')} damaged, with "
+                f"{count(self._damaged, 'packet')} that may be flawed{left_out}"
+            )
 
     def _passed(self, packets: _Packets) -> Iterator[tuple[Slot, Packet[Stream]]]:
         """The packets that can be decoded: after a loss, those of each video from its next keyframe on."""

@@ -96,10 +96,11 @@ def test_an_unfinished_file_can_be_read(tmp_path: Path, clip: Path, wanted: Deco
         joiner.add(io.BytesIO(data), f"segment {number}")
     shutil.copy(tmp_path / name, tmp_path / f"killed-{name}")
     joiner.close()
-    got = decode(tmp_path / f"killed-{name}")
-    frames = len(got.hashes["video"])
-    assert frames >= (SECONDS - 2) * GOP
-    assert got.hashes["video"] == wanted.hashes["video"][:frames]
+    frames = decode(tmp_path / f"killed-{name}").hashes["video"]
+    assert len(frames) >= (SECONDS - 2) * GOP
+    last = 3  # B-frames come after the picture that is shown behind them
+    assert frames[:-last] == wanted.hashes["video"][: len(frames) - last]
+    assert set(frames) <= set(wanted.hashes["video"])
 
 
 @pytest.mark.parametrize("name", ["out.m4a", "out.mka"])
