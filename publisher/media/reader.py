@@ -235,9 +235,7 @@ class Damage:
         """All of it in a line; empty if there was none."""
         if not self.is_said:
             return ""
-        left_out = (
-            f", and {count(self.left_out, 'packet')} that cannot be read at all left out" if self.left_out else ""
-        )
+        left_out = f", and {count(self.left_out, 'unreadable packet')} left out" if self.left_out else ""
         return f"{name}: {count(self.flawed, 'damaged packet')} published{left_out}"
 
 

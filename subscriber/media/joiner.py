@@ -239,7 +239,7 @@ class File:
             raise NothingToWrite(f"a {path.suffix} file holds none of this channel's streams: {codecs or 'none'}")
 
     def fits(self, slot: Slot, track: Track, *, damaged: bool) -> bool:
-        """Whether a later segment's stream can go on in this file. A damaged one may only seem to have another shape."""
+        """Whether a later segment's stream can go on in this file. A damaged one may seem to have another shape."""
         if slot in self.left_out:
             return True
         mine = self._tracks.get(slot)
@@ -291,8 +291,8 @@ class File:
         """
         try:
             for slot, packet in self._held.items():
-                # libavformat ends an MP4 track with the pictures of its last fragment. One that is shown after them, but
-                # was decoded in the fragment before, would be cut off.
+                # libavformat ends an MP4 track with the pictures of its last fragment. One that is shown after them,
+                # but was decoded in the fragment before, would be cut off.
                 end = self._ends.get(slot, 0) - cast(int, packet.pts)
                 packet.duration = max(packet.duration or self._steps.get(slot, 0), end)
                 self._mux(slot, packet)
@@ -476,9 +476,7 @@ class Joiner:
 
     def _say_damage(self) -> None:
         if self._damaged_segments:
-            left_out = (
-                f"; {count(self._refused, 'packet')} that cannot be read at all left out" if self._refused else ""
-            )
+            left_out = f"; {count(self._refused, 'unreadable packet')} left out" if self._refused else ""
             self._say(
                 f"{count(self._damaged_segments, 'segment')} damaged, with "
                 f"{count(self._damaged, 'packet')} that may be flawed{left_out}"

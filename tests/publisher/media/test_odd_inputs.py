@@ -72,7 +72,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_of_a_damaged_source_all_that_decodes_is_published_and_recorded(
     tmp_path: Path, clip: Path, kind: str, container: ContainerName, name: str
 ) -> None:
-    """But for a frame of sound whose header is gone. Publisher and recorder say so in a line at once, and at the end."""
+    """But for a frame of sound whose header is gone. Publisher and recorder say so at once, and at the end."""
     source = tmp_path / "damaged.ts"
     source.write_bytes(damaged(clip.read_bytes(), kind))
     done = publish(source, container)
