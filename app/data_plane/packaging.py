@@ -237,7 +237,9 @@ class Packager:
         self._scan: Scanner | None = None
         self._cutter: Cutter | None = None
         self._uncut = False
-        self._first = b""
+        self._first = bytearray()
+        # Nothing more of this segment is looked at: it is no media, or its scanner gave up.
+        self._over = False
         self._fed = 0
         self._new = bytearray()
         self._missed = 0
@@ -329,7 +331,7 @@ class Packager:
         self._missed += missed
         self._scan = self._cutter = None
         self._uncut = False
-        self._first, self._fed = b"", 0
+        self._first, self._fed, self._over = bytearray(), 0, False
         self._new.clear()
         if not isinstance(found, Serve | Wait):
             self.ended = True
@@ -370,6 +372,15 @@ class Packager:
 
     def _look(self, segment: Segment) -> None:
         """Scan what is new, as much as one turn allows."""
+        if not self._over:
+            self._scan_some(segment)
+        if self._over:
+            self._fed = len(segment.frames)
+            self._new.clear()
+        if self._scan is not None and self._scan.units:
+            self._cut(segment, self._scan)
+
+    def _scan_some(self, segment: Segment) -> None:
         while self._fed < len(segment.frames) and len(self._new) < RUN_BYTES:
             self._new += b"".join(decode_frame(segment.frames[self._fed]))
             self._fed += 1
@@ -382,18 +393,18 @@ class Packager:
             kind = sniff(self._first)
             self._scan = scanner(kind, self._init)
             if self._scan is None:
-                if self.container is None and segment.size:
+                self._over = True
+                if self.container is None and segment.size and not self.unsuited:
                     self.unsuited = True
                     self._changed()
                 return
-            self.container = kind
-            data = self._first
+            self.container, self.unsuited = kind, False
+            data = bytes(self._first)
         elif len(self._first) < HEAD_BYTES:
             self._first += data
         if data:
             self._scan.feed(data)
-        if self._scan.units:
-            self._cut(segment, self._scan)
+        self._over = self._scan.gave_up
 
     def _has_seen_all_of(self, segment: Segment) -> bool:
         """Whether all that has arrived so far was scanned."""
@@ -438,7 +449,7 @@ class Packager:
         entry = self._add(segment.seq)
         entry.discontinuity = discontinuity and len(self.entries) > 1
         entry.init, entry.start = init, scan.start
-        captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(self._first)
+        captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(bytes(self._first))
         since_us = int((self._clock() - segment.opened_at) * 1e6)
         entry.at_us = captured_us or self._wall_us() - since_us
         return entry

@@ -4,6 +4,10 @@ A scanner is fed the bytes of one segment in the order in which they arrive, and
 *units*: a picture in MPEG-TS, a fragment in MP4, of the stream that leads: the video, or the first stream if there is
 none. Bytes of other streams belong to the unit before them. A scanner never raises for the bytes that it is given; from
 media that it cannot read it yields nothing. Numbers of sections refer to ISO/IEC 13818-1 (MPEG-TS) and 14496-12 (MP4).
+
+A scanner keeps less than a packet, or one box of :data:`MAX_BOX` bytes. It gives a segment up after :data:`MAX_WALKED`
+boxes, at a size that no box has, after :data:`MAX_TABLES` packets of tables that name no stream, or when
+:data:`MAX_SKIPPED` bytes were no packets.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from tricklecast.trickle.media.containers import (
+    MAX_CHILDREN,
     NULL_PID,
     PACKET_BYTES,
     SYNC,
@@ -24,9 +29,9 @@ from tricklecast.trickle.media.containers import (
     TsPacket,
     boxes,
     find_box,
+    find_sync,
     number,
     tracks,
-    ts_packets,
 )
 
 MAX_UNITS: Final = 20_000
@@ -39,6 +44,18 @@ unit before it, or as this."""
 
 MAX_BOX: Final = 1 << 20
 """Longest box, beside the media themselves, that a scanner keeps; a longer one is not read."""
+
+MAX_WALKED: Final = 150_000
+"""Boxes of a segment that are looked at, those of :data:`MAX_UNITS` fragments: half a second of work in all."""
+
+INIT_COST: Final = 4096
+"""An init segment counts as so many boxes."""
+
+MAX_SKIPPED: Final = 1 << 20
+"""Bytes of a segment between packets of MPEG-TS. What was damaged so badly is none."""
+
+MAX_TABLES: Final = 4096
+"""Packets of program tables, before they name a stream."""
 
 MAX_RUNS: Final = 256
 """Boxes of a fragment, or of a track fragment, that are read."""
@@ -93,12 +110,14 @@ class Scanner(Protocol):
     """Attributes: units: so far. whole: up to where they have arrived. start: where the media begin.
 
     init: what a decoder needs first, in front of the media; nothing in MPEG-TS.
+    gave_up: nothing more of the segment is looked at.
     """
 
     units: list[Unit]
     whole: int
     start: int
     init: bytes
+    gave_up: bool
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the segment."""
@@ -132,7 +151,10 @@ class TsScanner:
         self.units: list[Unit] = []
         self.whole = self.start = 0
         self.init = b""
+        self.gave_up = False
         self._tables = ProgramTables()
+        self._tables_left = MAX_TABLES
+        self._skip_left = MAX_SKIPPED
         self._lead: int | None = None
         self._kind = 0
         self._rest = b""
@@ -143,6 +165,8 @@ class TsScanner:
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the segment."""
+        if self.gave_up:
+            return
         data = self._rest + data
         packets = len(data) // PACKET_BYTES
         size = packets * PACKET_BYTES
@@ -151,13 +175,26 @@ class TsScanner:
                 at = match.start() * PACKET_BYTES
                 self._take(TsPacket(data[at : at + PACKET_BYTES], self._at + at))
         else:  # damaged: packets begin elsewhere
-            size = 0
-            for packet in ts_packets(data):
-                size = packet.start + PACKET_BYTES
-                if packet.is_start:
-                    self._take(TsPacket(packet.data, self._at + packet.start))
-        self._rest = data[size:]
+            size = self._resync(data)
+        self._rest = b"" if self.gave_up else data[size:]
         self._at += size
+
+    def _resync(self, data: bytes) -> int:
+        """Take the packets between bytes that are none; up to where that was possible."""
+        at = 0
+        while at + PACKET_BYTES <= len(data):
+            if data[at] == SYNC:
+                packet = TsPacket(data[at : at + PACKET_BYTES], self._at + at)
+                if packet.is_start:
+                    self._take(packet)
+                at += PACKET_BYTES
+                continue
+            begin, at = at, find_sync(data, at)
+            self._skip_left -= at - begin
+            if self._skip_left < 0:
+                self.gave_up = True
+                break
+        return at
 
     def finish(self, size: int) -> int:
         """All of them; the last packet of audio is often a short one, and lasts as long as it has bytes."""
@@ -171,9 +208,13 @@ class TsScanner:
         front, end = self._front
         begin = front if end == packet.start else packet.start
         if self._tables.carries(pid):
-            self._tables.feed(packet)
             self._front = begin, packet.start + PACKET_BYTES
-            if self._lead is None and self._tables.is_complete:
+            if self._lead is not None or self.gave_up:
+                return
+            self._tables.feed(packet)
+            self._tables_left -= 1
+            self.gave_up = self._tables_left == 0
+            if self._tables.is_complete:
                 streams = self._tables.streams
                 video = (pid for pid, kind in streams.items() if kind in _VIDEO_TYPES)
                 self._lead = next(video, min(streams, default=NULL_PID))
@@ -243,12 +284,16 @@ class Mp4Scanner:
         self._at = 0
         self._skip = 0
         self._endless = False
+        self.gave_up = False
+        self._walk_left = MAX_WALKED
         self._front: int | None = None
         self._head = b""
         self._read_init(init)
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the segment."""
+        if self.gave_up:
+            return
         rest = self._rest
         passed = min(self._skip, len(data))
         self._skip -= passed
@@ -264,9 +309,14 @@ class Mp4Scanner:
                 size = number(rest, 8, 8)
             elif size == 0:  # up to the end of the segment, wherever that is
                 size, self._endless = 1 << 62, True
-            if kind == b"mdat" or size > MAX_BOX or size < 8:
-                passed = min(max(size, 8), len(rest))
-                self._skip = max(size, 8) - passed
+            self._walk_left -= 1
+            if size < 8 or self._walk_left < 0:  # no box; or too many
+                self.gave_up = True
+                rest.clear()
+                return
+            if kind == b"mdat" or size > MAX_BOX:
+                passed = min(size, len(rest))
+                self._skip = size - passed
                 self._at += passed
                 del rest[:passed]
                 if not self._skip:
@@ -280,7 +330,7 @@ class Mp4Scanner:
 
     def finish(self, size: int) -> int:
         """Whole boxes. Behind a part of one, a decoder would take the next segment for the rest of it."""
-        if self._endless or not (self._skip or self._rest):
+        if self._endless or not (self._skip or self._rest or self.gave_up):
             self.whole = size
         while self.units and self.units[-1].at >= self.whole:
             del self.units[-1]
@@ -299,13 +349,14 @@ class Mp4Scanner:
             self._read_fragment(box[8:], self._at if front is None else front)
 
     def _read_init(self, init: bytes) -> None:
+        self._walk_left -= INIT_COST
         found = tracks(init)
         if not found:
             return
         self.init = init
         self._lead = next((track for track in found if track.kind == b"vide"), found[0])
         extends = find_box(init, b"moov", b"mvex")
-        for item in boxes(extends):
+        for item in islice(boxes(extends), MAX_CHILDREN):
             if item.kind == b"trex" and number(item.body, 4, 4) == self._lead.number:
                 self._defaults = _Defaults(number(item.body, 12, 4), number(item.body, 20, 4))
 
@@ -314,13 +365,14 @@ class Mp4Scanner:
         if lead is None or len(units) >= MAX_UNITS:
             return
         for item in islice(boxes(moof), MAX_RUNS):
-            if item.kind != b"traf":
+            self._walk_left -= 1
+            front = next(boxes(item.body), None) if item.kind == b"traf" else None
+            if front is None or front.kind != b"tfhd" or number(front.body, 4, 4) != lead.number:
                 continue
             parts = [(part.kind, bytes(part.body)) for part in islice(boxes(item.body), MAX_RUNS)]
+            self._walk_left -= len(parts)
             first = dict(reversed(parts))
-            header, base = first.get(b"tfhd", b""), first.get(b"tfdt", b"")
-            if number(header, 4, 4) != lead.number:
-                continue
+            header, base = bytes(front.body), first.get(b"tfdt", b"")
             time = number(base, 4, 8 if base[:1] == b"\1" else 4) / lead.timescale
             length, flags = _samples([body for kind, body in parts if kind == b"trun"], header, self._defaults)
             is_key = lead.kind != b"vide" or (flags is not None and not flags & _NOT_SYNC)

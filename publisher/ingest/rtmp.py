@@ -367,8 +367,9 @@ class Connection:
             self._send(_Type.USER_CONTROL, struct.pack(">H", _PING_RESPONSE) + payload[2:6])
 
     def _command(self, payload: bytes) -> Iterator[Event]:
-        values = islice(_AmfReader(payload).values(), _MAX_ARGUMENTS + 2)
-        name, number, *arguments = [*values, None, None, None, None]
+        values = list(islice(_AmfReader(payload).values(), _MAX_ARGUMENTS + 2))
+        values += [None] * 4
+        name, number, *arguments = values
         if name in _ANSWERED and not isinstance(number, float | None):
             raise ProtocolError(f"the client's {name} has no number that it could be answered with")
         match name:

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from itertools import islice
 from typing import Final, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -34,6 +35,9 @@ class Container(StrEnum):
 
 MAX_TRACKS: Final = 64
 """Tracks of an init segment that are read."""
+
+MAX_CHILDREN: Final = 128
+"""Boxes side by side inside of another one that are read: each of the tracks is one."""
 
 MAX_BOXES: Final = 1 << 16
 """The walker stops after so many boxes side by side. No segment has as many."""
@@ -113,8 +117,10 @@ def boxes(data: Buffer) -> Iterator[Box]:
 def find_box(data: Buffer, *path: bytes) -> bytes:
     """The content of the first box at a path such as ``b"moov", b"trak", b"tkhd"``; empty if there is none."""
     view = memoryview(data)
+    limit = MAX_BOXES
     for kind in path:
-        view = next((item.body for item in boxes(view) if item.kind == kind), view[:0])
+        view = next((item.body for item in islice(boxes(view), limit) if item.kind == kind), view[:0])
+        limit = MAX_CHILDREN
     return bytes(view)
 
 
@@ -136,12 +142,14 @@ def init_segment(data: Buffer) -> bytes:
 def tracks(init: Buffer) -> list[Track]:
     """The tracks of an init segment, in the order of the file."""
     found = []
-    for item in boxes(find_box(init, b"moov")):
+    for item in islice(boxes(find_box(init, b"moov")), MAX_CHILDREN):
         if item.kind == b"trak":
             # Both headers begin with a version, on which the width of two times before the number depends.
-            header, media = find_box(item.body, b"tkhd"), find_box(item.body, b"mdia", b"mdhd")
+            trak = {part.kind: part.body for part in islice(boxes(item.body), MAX_CHILDREN)}
+            mdia = {part.kind: part.body for part in islice(boxes(trak.get(b"mdia", b"")), MAX_CHILDREN)}
+            header, media = bytes(trak.get(b"tkhd", b"")), bytes(mdia.get(b"mdhd", b""))
             ident, scale = (number(part, 20 if part[:1] == b"\1" else 12, 4) for part in (header, media))
-            kind = find_box(item.body, b"mdia", b"hdlr")[8:12]
+            kind = bytes(mdia.get(b"hdlr", b"")[8:12])
             found.append(Track(ident, max(1, scale), kind))
             if len(found) == MAX_TRACKS:
                 break
@@ -308,11 +316,11 @@ def ts_packets(data: Buffer) -> Iterator[TsPacket]:
             yield TsPacket(data[at : at + PACKET_BYTES], at)
             at += PACKET_BYTES
         else:
-            at = _find_sync(data, at)
+            at = find_sync(data, at)
 
 
-def _find_sync(data: bytes, at: int) -> int:
-    """Where the next packet begins, as far as the bytes tell; else the end."""
+def find_sync(data: bytes, at: int) -> int:
+    """Where the next packet begins at or behind a place, as far as the bytes tell; else the end."""
     while (at := data.find(SYNC, at)) >= 0:
         if all(data[place] == SYNC for place in range(at, min(len(data), at + _SYNC_BYTES), PACKET_BYTES)):
             return at
@@ -488,7 +496,7 @@ def sniff(data: Buffer) -> Container:
     # A box of 0 bytes goes on to the end of the file, one of 1 byte has its size behind its name.
     if head[4:8] in FIRST_BOXES and (number(head, 0, 4) >= 8 or number(head, 0, 4) in (0, 1)):
         return Container.FMP4
-    if len(head) >= PACKET_BYTES and _find_sync(head, 0) < PACKET_BYTES:
+    if len(head) >= PACKET_BYTES and find_sync(head, 0) < PACKET_BYTES:
         return Container.MPEGTS
     text = head.lstrip()
     return Container.JSON if text and text[0] in _JSON_STARTS else Container.OTHER

@@ -19,6 +19,7 @@ from tricklecast.app.core.segment import Segment
 from tricklecast.app.data_plane import handler, packaging, units
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
+from tricklecast.trickle.media.containers import Container, sniff
 
 Pictures = Callable[..., list[bytes]]
 
@@ -237,6 +238,46 @@ def test_other_media_are_nothing_for_hls(channel: Channel) -> None:
     """415, and one line."""
     channel.publish(0, b'{"a": 1}', b'{"a": 2}')
     assert channel.get("index.m3u8").expect(415).body.startswith(b"HLS needs MPEG-TS or fragmented MP4")
+
+
+@pytest.mark.parametrize("content_type", FORMATS)
+def test_a_segment_that_is_no_media_is_looked_at_once(
+    channel: Channel, server: LocalServer, monkeypatch: pytest.MonkeyPatch, content_type: str
+) -> None:
+    """Its first bytes only, however many follow; media that come later are found, and the channel is suited then."""
+    looked: list[int] = []
+
+    def counted(data: bytes) -> Container:
+        looked.append(len(data))
+        return sniff(data)
+
+    monkeypatch.setattr(packaging, "sniff", counted)
+    channel.publish(0, b'{"a": 1}')
+    channel.get("index.m3u8").expect(415)
+    channel.post(1, b"{" * (2 << 20)).expect(200)
+    packager = server.plane.packagers.of(server.plane.registry.channels[channel.name])
+    eventually(lambda: packager.following[0] == 2, within_s=20)
+    assert len(looked) == 2
+    assert sum(looked) <= 8 + packaging.RUN_BYTES
+    assert server.inside(lambda: len(packager._first) + len(packager._new)) == 0
+    channel.get("index.m3u8").expect(415)
+    live = Live(channel, content_type)
+    live.publish(2)
+    assert seqs(live.playlist()) == ["2"]
+
+
+def test_a_segment_that_is_given_up_has_what_was_found(
+    channel: Channel, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of it is not looked at, and the segments behind it are as they should be."""
+    monkeypatch.setattr(units, "MAX_SKIPPED", 1000)
+    live = Live(channel)
+    live.publish(0)
+    live.playlist()
+    channel.post(1, b"".join(ts_pictures(1.0, 25)) + bytes(500_000)).expect(200)
+    live.publish(2)
+    found = live.until(2)
+    assert [(segment.duration, segment.gap) for segment in found.whole] == [(1.0, False)] * 3
 
 
 @pytest.mark.parametrize("query", ["_HLS_msn=x", "_HLS_msn=-1", "_HLS_part=1", "_HLS_msn=1&_HLS_part=1.5"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -19,11 +20,14 @@ from tests.support.media import (
     ts_packet,
     ts_pictures,
 )
+from tricklecast.app.data_plane import units
 from tricklecast.app.data_plane.units import Mp4Scanner, Scanner, TsScanner, scanner
-from tricklecast.trickle.media.containers import Container, box, full_box
+from tricklecast.trickle.media.containers import PACKET_BYTES, Container, box, find_sync, full_box
+
+AnyScanner = TypeVar("AnyScanner", bound=Scanner)
 
 
-def scanned(found: Scanner, data: bytes, cuts: list[int] | None = None) -> Scanner:
+def scanned(found: AnyScanner, data: bytes, cuts: list[int] | None = None) -> AnyScanner:
     """Feed a scanner, cut at these places."""
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts or [])})
     for begin, end in pairwise(places):
@@ -120,6 +124,67 @@ def test_damaged_bytes_between_packets_are_passed_over() -> None:
     assert len(scanned(TsScanner(), data).units) == 6
 
 
+def test_bytes_that_are_no_packets_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they arrive: the scanner keeps none of them, and gives the segment up after a mebibyte."""
+    looked = 0
+    find = find_sync
+
+    def counted(data: bytes, at: int) -> int:
+        nonlocal looked
+        found = find(data, at)
+        looked += found - at
+        return found
+
+    monkeypatch.setattr(units, "find_sync", counted)
+    pictures = b"".join(ts_pictures(0, 6))
+    found = scanned(TsScanner(), pictures)
+    for _ in range(3 * units.MAX_SKIPPED // 1000):
+        found.feed(bytes(1000))
+        assert len(found._rest) < PACKET_BYTES
+    assert found.gave_up
+    assert units.MAX_SKIPPED < looked <= units.MAX_SKIPPED + 1000 + PACKET_BYTES
+    scanned(found, pictures)
+    assert (len(found.units), found.finish(9_000_000)) == (6, 9_000_000)
+
+
+@pytest.mark.parametrize(
+    "data", [box(b"free") * 500, full_box(b"styp", 0, 0) * 500, init_segment() * 500, fragment(0) * 500]
+)
+def test_few_boxes_are_looked_at(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind them the segment is given up, and ends with what was whole until then."""
+    monkeypatch.setattr(units, "MAX_WALKED", 400)
+    monkeypatch.setattr(units, "INIT_COST", 40)
+    found = scanned(Mp4Scanner(b""), init_segment() + fragment(0) + data, list(range(0, 1 << 20, 100)))
+    assert found.gave_up
+    assert len(found._rest) == 0
+    end = found.finish(1 << 20)
+    assert len(init_segment() + fragment(0)) <= end < 1 << 20
+    assert found.units[0].time == 0
+
+
+def test_what_is_no_box_ends_the_search() -> None:
+    """A size of 2 to 7 bytes."""
+    found = scanned(Mp4Scanner(b""), init_segment() + fragment(0) + b"\0\0\0\7mdat" + fragment(3600))
+    assert (found.gave_up, len(found.units)) == (True, 1)
+    assert found.finish(1000) == len(init_segment() + fragment(0))
+
+
+def test_a_fragment_of_many_empty_tracks_is_read_in_part() -> None:
+    """Boxes inside of boxes are counted, too."""
+    traf = box(b"traf", box(b"free") * 500) * 500
+    found = scanned(Mp4Scanner(init_segment()), box(b"moof", traf) + fragment(0))
+    assert len(found.units) == 1
+
+
+def test_tables_that_name_no_stream_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read until they name one, and so often at most."""
+    monkeypatch.setattr(units, "MAX_TABLES", 100)
+    pat = tables()[:PACKET_BYTES]
+    assert scanned(TsScanner(), pat * 101 + tables()).gave_up
+    again = scanned(TsScanner(), tables() * 101 + ts_pictures(0, 1)[0])
+    assert (again.gave_up, len(again.units)) == (False, 1)
+
+
 def test_tables_in_front_of_a_picture_belong_to_it() -> None:
     """A player that begins with that part needs them."""
     pictures = ts_pictures(0, 2)
@@ -194,8 +259,8 @@ def test_a_fragment_that_is_cut_off_is_left_out() -> None:
     assert (found.finish(len(open_ended)), len(found.units)) == (len(open_ended), 1)
     found = scanned(Mp4Scanner(init_segment()), second[:-50])
     assert (found.finish(len(second) - 50), found.units) == (0, [])
-    found = scanned(TsScanner(), ts_pictures(0.0, 1)[0][:-100])
-    assert (found.finish(700), len(found.units)) == (700, 1)
+    packets = scanned(TsScanner(), ts_pictures(0.0, 1)[0][:-100])
+    assert (packets.finish(700), len(packets.units)) == (700, 1)
 
 
 def test_the_last_packet_of_audio_lasts_as_long_as_it_has_bytes() -> None:
