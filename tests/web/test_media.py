@@ -57,6 +57,18 @@ LUMPS = """async ({seconds, lump}) => {
     }
     return { stood: stood.filter((at) => at > seconds / 2).length, behind: end - fake.currentTime, jumps: edge.jumps };
 }"""
+COPIED = """async (total) => {
+    // Bytes that are copied while a segment arrives in small pieces, and no fragment of it comes.
+    const page = document.querySelector('script[type=module]').src;
+    const { MseSink } = await import(page.replace('watch.js', 'media/mse.js'));
+    const sink = new MseSink(document.createElement('video'), 'mp4', () => {});
+    const set = Uint8Array.prototype.set;
+    let copied = 0;
+    Uint8Array.prototype.set = function (data, at) { copied += data.length; set.call(this, data, at); };
+    sink.begin();
+    for (let sent = 0; sent < total; sent += 1000) await sink.push(new Uint8Array(1000));
+    return copied;
+}"""
 HOLE = """async () => {
     // A media element that seeks to where too little is for it, before a hole; returns where it is then.
     const page = document.querySelector('script[type=module]').src;
@@ -292,6 +304,12 @@ def test_media_that_arrives_in_lumps_plays_without_a_break(server: RunningServer
     found = page.evaluate(LUMPS, {"seconds": 120, "lump": lump_s})
     assert found["stood"] == 0
     assert found["behind"] < 1.5 * lump_s + 1
+
+
+def test_the_beginning_of_a_segment_is_copied_a_few_times_only(server: RunningServer, tab: Watched) -> None:
+    """However small the pieces are in which it arrives."""
+    tab.expected += ["404"]
+    assert tab.open(f"{server.url}/watch/copied").evaluate(COPIED, 1_000_000) < 10_000_000
 
 
 def test_a_hole_after_the_first_pictures_does_not_hold_the_player(server: RunningServer, tab: Watched) -> None:

@@ -15,6 +15,8 @@ const KEPT_S = 15;
 const TRIM_S = 10;
 /** A segment's beginning that is longer than this and has no init segment is none that can be played. */
 const MAX_HEAD = 1 << 20;
+/** A beginning of more than this is looked at again only when it has grown by a quarter: the work stays linear. */
+const EAGER_HEAD = 64 << 10;
 
 /** The browser cannot play this media; the message says what it is. */
 export class Unplayable extends Error {}
@@ -46,6 +48,10 @@ export class MseSink {
     this.tracks = [];
     /** @private the beginning of a segment, until it is known what it is @type {Uint8Array[] | null} */
     this.head = null;
+    /** @private bytes of it, and how many there must be before it is looked at */
+    this.headBytes = 0;
+    /** @private */
+    this.lookAt = 0;
     this.whole = new Whole(container);
     /** @private */
     this.broken = false;
@@ -58,6 +64,7 @@ export class MseSink {
   /** A segment begins. */
   begin() {
     this.head = [];
+    this.headBytes = this.lookAt = 0;
     this.whole = new Whole(this.container);
   }
 
@@ -70,6 +77,9 @@ export class MseSink {
     this.whole.push(data);
     if (!this.head) return this.append(data);
     this.head.push(data);
+    this.headBytes += data.length;
+    if (this.headBytes < this.lookAt) return;
+    this.lookAt = this.headBytes > EAGER_HEAD ? this.headBytes * 1.25 : 0;
     const head = joined(this.head);
     const isMp4 = this.container === "mp4";
     if (isMp4 || this.container === "webm") {
