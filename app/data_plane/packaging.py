@@ -388,7 +388,7 @@ class Packager:
         del self._new[:RUN_BYTES]
         if self._scan is None:
             self._first += data
-            if len(self._first) < SNIFF_BYTES and not segment.closed:
+            if not self._first or (len(self._first) < SNIFF_BYTES and not segment.closed):
                 return
             kind = sniff(self._first)
             self._scan = scanner(kind, self._init)
