@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 import uvicorn
 import uvloop
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.types import ASGIApp
 
 from tricklecast.app.access.authorizer import Access
@@ -25,7 +26,7 @@ from tricklecast.app.activity import SHOW_S, Activity
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.changefeed import Changefeed
 from tricklecast.app.changes import Changes
-from tricklecast.app.control_plane.api import channels_router, health_router, method_not_allowed
+from tricklecast.app.control_plane.api import channels_router, health_router, invalid_input, method_not_allowed
 from tricklecast.app.control_plane.changes import changes_router
 from tricklecast.app.control_plane.middleware import CheckOrigin, LimitRequests, RecordRequests
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
@@ -435,6 +436,7 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
     for router in routers:
         api.include_router(router)
     api.add_exception_handler(405, method_not_allowed(routers))
+    api.add_exception_handler(RequestValidationError, invalid_input)
     access.protect(api, is_open if settings.web else lambda path: False)
     # A preflight carries no token: it must not come as far as the access control.
     api.add_middleware(CheckOrigin, write_origins=settings.cors_write_origins)

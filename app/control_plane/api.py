@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Route
 
@@ -24,6 +26,7 @@ from tricklecast.app.control_plane.models import (
     channel_model,
     segment_model,
 )
+from tricklecast.app.core.channel import described
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Refusal, Why
 from tricklecast.app.data_plane.context import DataPlane
@@ -142,6 +145,14 @@ def method_not_allowed(routers: Iterable[APIRouter]) -> Callable[[Request, Excep
     return handler
 
 
+async def invalid_input(request: Request, error: Exception) -> Response:
+    """Answer 422 with what is wrong with the input, but not with the input itself, which JSON may be unable to say."""
+    del request
+    assert isinstance(error, RequestValidationError)
+    detail = [{key: problem[key] for key in ("type", "loc", "msg")} for problem in error.errors()]
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
+
+
 def channels_router(plane: DataPlane) -> APIRouter:
     """The routes below ``/api/v1/channels``."""
     router = APIRouter(prefix="/api/v1/channels", tags=["channels"])
@@ -250,14 +261,14 @@ def channels_router(plane: DataPlane) -> APIRouter:
     ) -> SegmentModel:
         """A segment with bytes closes as truncated, one without as empty; its publisher is told. A closed one stays."""
         channel = registry.live(_checked(name, visible))
+        segment = None if channel is None else channel.segments.get(seq)  # closing may evict it
         refusal = registry.close_segment(name, seq, plane.clock(), truncate=True)
         if refusal is not None:
             raise _refused(refusal, request, plane.jitter)
-        assert channel is not None, "the registry has just closed its segment"
+        assert segment is not None, "the registry has just closed it"
         await _kept(plane)
         began = time.time() - plane.clock()
-        listed = channel.listed(seq, 0, lambda at: round((began + at) * 1e6))
-        return segment_model(next(one for one in listed if one.seq == seq))
+        return segment_model(described(segment, lambda at: round((began + at) * 1e6)))
 
     return router
 

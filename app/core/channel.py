@@ -132,6 +132,17 @@ class KeptSegment(NamedTuple):
     closed_us: int | None
 
 
+def described(segment: Segment, to_us: Callable[[float], int]) -> KeptSegment:
+    """The same of a segment in memory that has begun or closed.
+
+    Args:
+        to_us: turns the registry's time into microseconds since 1970.
+    """
+    closed_us = None if segment.closed_at is None else to_us(segment.closed_at)
+    opened_us = to_us(segment.opened_at or segment.closed_at or 0)
+    return KeptSegment(segment.seq, segment.state, segment.size, opened_us, closed_us)
+
+
 class Kept(Protocol):
     """Segments of one channel that storage keeps beyond the window."""
 
@@ -277,10 +288,10 @@ class Channel:
         live = {one.seq: one for one in self.segments.values() if one.state is not WAITING and one.seq >= seq}
         if self.kept is not None:
             yield from (one for one in self.kept.listed(seq, since_us) if one.seq not in live)
-        for one in sorted(live.values(), key=lambda one: one.seq):
-            closed_us = None if one.closed_at is None else to_us(one.closed_at)
-            if closed_us is None or closed_us >= since_us:
-                yield KeptSegment(one.seq, one.state, one.size, to_us(one.opened_at or one.closed_at or 0), closed_us)
+        for _, segment in sorted(live.items()):
+            one = described(segment, to_us)
+            if one.closed_us is None or one.closed_us >= since_us:
+                yield one
 
     def attach(self, cursor: Cursor, segment: Segment) -> None:
         """Count a reader in; it is woken whenever there is more, until the segment has closed."""

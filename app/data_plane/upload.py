@@ -35,8 +35,8 @@ class Upload(Exchange):
 
     @property
     def idle(self) -> bool:
-        """Whether it is a preconnect."""
-        return not self.received and self.ending is None
+        """Whether it is a preconnect. One whose empty body has ended waits for storage, and is none any more."""
+        return self.writer is not None and not self.received and self.ending is None
 
     @property
     def channel_name(self) -> str | None:

@@ -407,8 +407,9 @@ class Feed:
     def leave(self) -> None:
         """A follower leaves. With the last one everything is forgotten."""
         self.followers.give_back()
-        if not self.followers.used and self._task is not None:
-            self._task.cancel()
+        if not self.followers.used and (task := self._task) is not None:
+            self._forget()  # at once: the next follower may come before the task has noticed
+            task.cancel()
 
     async def follow(self, visible: MayManage | None, over: Callable[[], str | None]) -> AsyncIterator[Frame]:
         """The frames for one follower, a snapshot first, until there is a reason to end.
@@ -445,9 +446,14 @@ class Feed:
     # The computation.
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Nobody follows any more, or a fault has ended the task: then its followers end, too, and come back."""
+        """If a fault has ended the task, its followers end, too, and come back."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.plane.fault("in the dashboard's feed", error)
+        if self._task is task:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Go back to the beginning, where nobody follows."""
         self._task = self.frame = self._snapshot = None
         self._rows.clear()
         self._frames = self._told_events = 0

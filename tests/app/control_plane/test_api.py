@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -166,6 +169,70 @@ def test_malformed_requests_create_nothing(target: Target, server: LocalServer, 
     refused = target.ask("POST", "/api/v1/channels", {"Content-Type": "application/json"}, body)
     assert refused.status in (400, 422)
     assert "x" not in server.plane.registry.channels
+
+
+NO_JSON = [b"NaN", b"1e999", b'{"name": -Infinity}', b'{"name": "x", "more": [NaN]}', b"\xff", b'{"\\ud800": 1}',
+           b'"\\ud800"', b'{"name": "x", "content_type": "\\ud800"}', b"[" * 5000]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", NO_JSON)
+@pytest.mark.parametrize("headers", [{"Content-Type": "application/json"}, {}])
+def test_input_that_json_cannot_say_is_refused(target: Target, body: bytes, headers: dict[str, str]) -> None:
+    """Numbers beyond JSON, lone surrogates and bytes that are no text: refused in JSON, never a fault of the server."""
+    refused = target.ask("POST", "/api/v1/channels", headers, body)
+    assert refused.status in (400, 422)
+    assert content(refused)["detail"]
+
+
+TEXTS = st.one_of(
+    st.sampled_from(["NaN", "1e999", "-inf", "%ff", "%ed%a0%80", "%00", "9" * 400, "-1", "", "0001-01-01", "1e400s"]),
+    st.text(st.characters(codec="latin-1"), max_size=8).map(lambda text: quote(text, encoding="latin-1")),
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=4), children, max_size=3),
+    max_leaves=6,
+)
+BODIES = st.one_of(
+    st.binary(max_size=12),
+    VALUES.map(lambda value: json.dumps(value).encode()),
+    st.fixed_dictionaries({"name": VALUES}, optional={"content_type": VALUES}).map(
+        lambda body: json.dumps(body).encode()
+    ),
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_input_is_a_fault(target: Target, data: st.DataObject) -> None:
+    """Whatever is sent to what the description of the API names is answered, and not with 500."""
+    paths = content(target.ask("GET", "/openapi.json"))["paths"]
+    del paths["/api/v1/dashboard"], paths["/api/v1/changes"]["get"]  # these answer without end
+    path, method = data.draw(st.sampled_from([(path, method) for path in paths for method in paths[path]]))
+    operation = paths[path][method]
+    query = []
+    for parameter in operation.get("parameters", ()):
+        value = data.draw(TEXTS)
+        if parameter["in"] == "path":
+            path = path.replace(f"{{{parameter['name']}}}", value.replace("/", "%2f") or "-")
+        else:
+            query.append(f"{parameter['name']}={value}")
+    body = data.draw(BODIES) if "requestBody" in operation else None
+    headers = {"Content-Type": data.draw(st.sampled_from(["application/json", "text/plain"]))}
+    answer = target.ask(method.upper(), f"{path}?{'&'.join(query)}", headers, body)
+    assert answer.status < 500
+
+
+def test_closing_a_segment_may_evict_it() -> None:
+    """A segment older than all that the window has room for is gone when it is closed; the answer describes it."""
+    with local_server(window_segments=2) as server, server.client() as target:
+        channel = target.channel("small")
+        upload, _ = channel.started(0, b"old")
+        channel.publish(1, b"one", b"two")
+        closed = content(target.ask("DELETE", "/api/v1/channels/small/segments/0"))
+        assert (closed["seq"], closed["state"], closed["size"]) == (0, "truncated", 3)
+        assert upload.answer().status == 200
+        assert channel.get(0).status == 470
 
 
 def test_limits_and_shutdown_are_503() -> None:

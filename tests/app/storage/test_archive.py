@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.data_plane.support import pattern
+from tests.app.data_plane.support import connections, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.storage import archive as module
@@ -217,6 +217,17 @@ def test_a_publisher_is_answered_when_storage_has_it(folder: Path, monkeypatch: 
         assert wants.wait(30)
         channel.has(0, b"x")
         upload.connection.silent()
+
+
+def test_an_empty_body_that_awaits_storage_is_no_preconnect(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shutdown lets its publisher wait for the answer to what it has done, as one with bytes."""
+    with durable(folder) as (server, target, archive), held(archive, monkeypatch) as wants:
+        upload = target.channel("film").upload(0)
+        target.settle()
+        upload.end()
+        assert wants.wait(30)
+        (busy,) = (one for one in connections(server) if one.unfinished)
+        assert not server.inside(lambda: busy.waiting)
 
 
 @pytest.mark.parametrize(

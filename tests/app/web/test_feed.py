@@ -292,6 +292,29 @@ def test_nothing_is_computed_while_nobody_follows(target: Target, server: LocalS
     assert Events(target).event()[0] == "snapshot"
 
 
+def test_a_follower_that_comes_when_the_last_one_leaves_is_served(server: LocalServer) -> None:
+    """Both in one turn of the event loop: what is over ends, and does not end the work for the one that comes."""
+    feed = _feed(server)
+
+    async def numbers() -> list[tuple[bytes, int]]:
+        async def first() -> tuple[bytes, int]:
+            async for frame in feed.follow(None, lambda: None):
+                return frame.kind, frame.number
+            raise AssertionError("the stream has ended")
+
+        feed.join()
+        frames = [await first()]
+        feed.leave()
+        feed.join()
+        await asyncio.sleep(0)
+        frames.append(await first())
+        feed.leave()
+        return frames
+
+    assert asyncio.run_coroutine_threadsafe(numbers(), server.loop).result(WITHIN_S) == [(b"snapshot", 1)] * 2
+    assert (feed._task, feed._rows) == (None, {})
+
+
 def test_a_follower_that_reads_nothing_gets_a_snapshot_later(server: LocalServer) -> None:
     """Frames that it could not take are made for nobody: it is not told of them one by one."""
 
