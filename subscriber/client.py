@@ -80,8 +80,9 @@ class Subscriber:
     No call loses data when it is cancelled, for example by a timeout: the next call goes on. No segment is missed in
     silence: the segments missed before a segment are its ``gap``, those before the end :attr:`missed_at_end`.
 
-    It makes at most *segments + reconnects + waited / 20 s + 2 · (1 + seeks)* requests, and pays for reconnects out of
-    a budget.
+    It makes at most *segments + reconnects + waited / 16 s + 2 · (1 + seeks)* requests, and pays for reconnects out of
+    a budget. A server that takes requests and answers none is waited for as one that is away, and raises
+    ``ConnectionLost`` in the end.
 
     Args:
         url: the channel's URL.

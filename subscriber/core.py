@@ -21,7 +21,8 @@ The rules (docs/reference/protocol.md, sections 4 to 6):
   the live edge.
 - If the server's head is behind what was read of the very same numbering (``Life``), the server was restarted and its
   publisher is sending again what was in flight. The cursor waits until the head has caught up.
-- An outage costs one token and a limited time, whether it shows as refused connections, resets or 5xx answers.
+- An outage costs one token and a limited time, whether it shows as refused connections, resets or 5xx answers, or as
+  silence where a server answers at once.
 """
 
 from __future__ import annotations
@@ -359,7 +360,10 @@ class Cursor:
         return self._refresh_s * (1.0 + rng.uniform(0.0, REFRESH_SPREAD))
 
     def refreshed(self) -> None:
-        """The GET waited for its whole time, as it should: make the one that :meth:`ask` names, at once."""
+        """The GET waited for its whole time, as it should: make the one that :meth:`ask` names, at once.
+
+        Not so the ``next`` route, which a server answers at once: its silence is :meth:`lost`.
+        """
         self._server_seen = True
         self._outage.over()
         self._budget.earn()
@@ -402,17 +406,20 @@ class Cursor:
         self._hold = True
         return None if self._outage.lose(self._retries) else Stop(error)
 
-    def lost(self, error: TrickleError, now: float, rng: Random, *, connected: bool = True) -> Outcome:
+    def lost(
+        self, error: TrickleError, now: float, rng: Random, *, connected: bool = True, silent: bool = False
+    ) -> Outcome:
         """The GET got no answer: the connection could not be made, or broke.
 
         Args:
             error: what happened; raised at last if nothing helps. A ``RemoteProtocolError`` is raised at once: the
                 peer does not speak the protocol.
             connected: there was a connection. Without one the delays stay short: no server is there to overload.
+            silent: the server took a request that it answers at once, and did not answer in time.
         """
         if isinstance(error, RemoteProtocolError):
             return Stop(error)
-        if not self._server_seen:
+        if not (self._server_seen or silent):
             return self._wait(error, now, rng)
         return self._outlast(error, now, rng, short=not connected)
 

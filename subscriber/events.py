@@ -212,7 +212,7 @@ class SubscriberStatistics:
         broken: segments whose connection was cut and whose rest could not be read.
         resumed: times that a segment went on after its connection was cut.
         restarts: times that the channel's numbering began again.
-        refreshes: waits that were given up and repeated, as planned.
+        refreshes: waits that were given up and repeated, as planned, and questions whether the server still answers.
         retries: GETs made after a failure, or for another seq than the wanted one.
         seeks: calls of ``seek()``.
         last_error: the error behind the newest retry.

@@ -6,6 +6,10 @@ user has: on a server that was restarted in between, another segment may have th
 
 A server that cuts off a reader for being too slow looks like a broken network, and is handled in the same way: if the
 segment is still kept, it is read on; if it has left the window, ``on_lag`` says where to go.
+
+A GET for the next segment may wait for ever, so a server that has hung looks like a quiet channel. After a wait in
+which a server said nothing since the subscriber began, or :data:`CHECK_WAITS` waits in a row, the subscriber asks where
+the head is. A server that does not answer that is away.
 """
 
 from __future__ import annotations
@@ -46,6 +50,12 @@ CONNECT_S: Final = 10.0
 ANSWER_S: Final = 5.0
 """How long the reader waits for a segment that the server should have, and for each of its old chunks. A server that
 has the segment sends it at once; a server that lets the reader wait has another segment in mind."""
+
+NEXT_S: Final = 10.0
+"""How long a server may take to say where the head is, which it knows."""
+
+CHECK_WAITS: Final = 5
+"""After this many waits in a row without an answer (at least 100 s), the server is asked whether it still answers."""
 
 COMPARED_BYTES: Final = 4096
 """How much of the beginning and of the end of what was read is compared when a cut segment is read on."""
@@ -212,6 +222,7 @@ class Fetcher:
     on_resolved: Callable[[int], None]
     headers: dict[str, str]
     place: str = field(init=False)
+    _waits: int = CHECK_WAITS - 1  # in a row, without an answer; the first one of all is checked
 
     def __post_init__(self) -> None:
         self.place = wire.redacted(self.url.root)
@@ -221,7 +232,7 @@ class Fetcher:
         return Preconnect(lambda pending: self._run(pending, delay_s))
 
     async def _get(self, ask: Ask, wait_s: float) -> Opened | Lost | None:
-        """Make one GET; ``None`` if its head did not come within ``wait_s`` seconds."""
+        """Make one GET; ``None`` if the head of a segment did not come within ``wait_s`` seconds."""
         url = self.url.next() if ask.seq is None else self.url.segment(ask.seq)
         headers = self.headers | {wire.ATTEMPT: str(ask.attempt)}
         if ask.life is not None:
@@ -232,13 +243,15 @@ class Fetcher:
             "GET",
             url,
             headers,
-            limits=httpx.Timeout(wait_s, connect=CONNECT_S),
+            limits=httpx.Timeout(wait_s if ask.seq is not None else min(wait_s, NEXT_S), connect=CONNECT_S),
             seq=ask.seq,
             place=f"{self.place}: ",
             auth=self.auth,
             stays_open=_has_body(ask),
         )
-        return None if isinstance(found, Lost) and found.waited_s else found
+        if isinstance(found, Opened):
+            self._waits = 0
+        return None if isinstance(found, Lost) and found.waited_s and ask.seq is not None else found
 
     async def _run(self, pending: Preconnect, delay_s: float | None) -> None:
         while delay_s is not None:
@@ -248,6 +261,11 @@ class Fetcher:
 
     async def _try(self, pending: Preconnect) -> float | None:
         """Make one GET. After how many seconds to make another one; ``None`` if the result is there."""
+        if self._waits >= CHECK_WAITS:
+            self.monitor.counts["refreshes"] += 1
+            found = await self._get(Ask(None), NEXT_S)
+            if isinstance(found, Lost) and not pending.abandoned:
+                return self._settled(pending, self._lost(found))
         requested_at = self.runtime.now()
         ask = self.cursor.ask()
         found = await self._get(ask, self.cursor.refresh_after(self.runtime.rng))
@@ -262,25 +280,38 @@ class Fetcher:
         finally:
             if isinstance(found, Opened) and pending.source is None:
                 await found.body.aclose()
+        if outcome is None:
+            return None if pending.abandoned else 0.0
+        return self._settled(pending, outcome)
+
+    def _settled(self, pending: Preconnect, outcome: Outcome) -> float | None:
+        """After how many seconds to make another GET; ``None`` if there is none to make."""
         if isinstance(outcome, End | Stop):
             pending.settle(outcome)
             return None
-        if outcome is None:
-            return None if pending.abandoned else 0.0
         return outcome.delay_s
+
+    def _lost(self, lost: Lost) -> Outcome:
+        """What the cursor says about a GET without an answer, reported."""
+        outcome = self.cursor.lost(
+            lost.error, self.runtime.now(), self.runtime.rng, connected=lost.connected, silent=lost.waited_s > 0
+        )
+        if isinstance(outcome, RetryAfter):
+            self.monitor.emit(Retrying(outcome.error, outcome.delay_s, self.cursor.ask().attempt))
+        return outcome
 
     def _decide(self, ask: Ask, found: Opened | Lost | None) -> Outcome | None:
         """What the cursor says about a GET, reported; ``None`` to make the same GET at once."""
         now, rng = self.runtime.now(), self.runtime.rng
         if found is None:
             self.monitor.counts["refreshes"] += 1
+            self._waits += 1
             self.cursor.refreshed()
             return None
         if isinstance(found, Lost):
-            outcome = self.cursor.lost(found.error, now, rng, connected=found.connected)
-        else:
-            self.monitor.answered()
-            outcome = self.cursor.answered(found.answer, now, rng)
+            return self._lost(found)
+        self.monitor.answered()
+        outcome = self.cursor.answered(found.answer, now, rng)
         match outcome:
             case RetryAfter(delay_s, error):
                 self.monitor.emit(Retrying(error, delay_s, self.cursor.ask().attempt))

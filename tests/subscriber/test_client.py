@@ -21,6 +21,8 @@ from tests.support.waiting import eventually
 from tests.trickle.client.test_connection import unused_port
 from tricklecast.subscriber import Runtime, Segment, Subscriber, TrickleTransport
 from tricklecast.subscriber.core import REJOIN_WAIT_S
+from tricklecast.subscriber.events import Retrying
+from tricklecast.subscriber.fetch import CHECK_WAITS
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.errors import (
@@ -674,6 +676,73 @@ class TestCutSegments:
                     await anext(subscriber)
                 assert caught.value.resume == segment.position
                 assert sorted(server.tails) == ["0", "0", "1"]
+
+        run(main)
+
+    @pytest.mark.parametrize("start", ["next", "current", "earliest", 7])
+    def test_a_server_that_never_answers_is_left(self, start: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where the head is, each server says at once: its silence is told, waited for like an outage, and an error."""
+        monkeypatch.setattr("tricklecast.subscriber.fetch.NEXT_S", 0.02)
+        events: list[object] = []
+
+        async def main() -> None:
+            slept = Slept()
+            options = {"refresh_s": 0.02, "runtime": slept.runtime, "on_event": events.append}
+            async with subscribed(Exchange.closed_by_client, start=start, **options) as (subscriber, server):
+                with pytest.raises(ConnectionLost, match=r"no answer within 0\.02 s") as caught:
+                    await anext(subscriber)
+                assert sum(slept.delays) >= REJOIN_WAIT_S
+                assert len(slept.delays) == sum(isinstance(event, Retrying) for event in events)
+                asked = len(server.tails)
+                with pytest.raises(ConnectionLost):
+                    await anext(subscriber)
+                assert len(server.tails) == asked
+                assert set(server.tails[1:]) == {"next"}
+                assert caught.value.resume == subscriber.position
+
+        run(main)
+
+    def test_a_server_that_answers_late_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One that hangs for a while costs a retry, and no segment."""
+        monkeypatch.setattr("tricklecast.subscriber.fetch.NEXT_S", 0.05)
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.headers["trickle-attempt"] == "1" and exchange.tail == "next":
+                await exchange.closed_by_client()
+            elif exchange.tail == "next":
+                await exchange.text(200, "0", latest=0)
+            else:
+                await channel(s0=b"zero")(exchange)
+
+        async def main() -> None:
+            async with subscribed(handler, start="next", runtime=Slept().runtime) as (subscriber, _):
+                assert await collect(subscriber) == [(0, b"zero")]
+                assert subscriber.statistics().retries == 1
+
+        run(main)
+
+    def test_a_server_that_hangs_later_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A quiet channel looks the same, so the server is asked after some waits, and not after each."""
+        monkeypatch.setattr("tricklecast.subscriber.fetch.NEXT_S", 0.02)
+        hangs = False
+
+        async def handler(exchange: Exchange) -> None:
+            nonlocal hangs
+            if exchange.tail == "0":
+                await exchange.segment(0, b"zero")
+            elif exchange.tail == "next" and not hangs:
+                hangs = True
+                await exchange.text(200, "1", latest=1)
+            else:
+                await exchange.closed_by_client()
+
+        async def main() -> None:
+            async with subscribed(handler, start=0, refresh_s=0.01, runtime=Slept().runtime) as (subscriber, server):
+                assert await (await anext(subscriber)).read() == b"zero"
+                with pytest.raises(ConnectionLost, match="no answer within"):
+                    await anext(subscriber)
+                waits = ["1"] * CHECK_WAITS
+                assert server.tails[: 2 * CHECK_WAITS + 3] == ["0", *waits, "next", *waits, "next"]
 
         run(main)
 
