@@ -29,8 +29,7 @@ import stat
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from glob import escape
 from itertools import accumulate
@@ -251,11 +250,21 @@ class AccessLog:
     async def _call(self, function: Callable[..., _T], *args: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
-    def _opened(self) -> AbstractAsyncContextManager[Any]:
+    @contextlib.asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Any]:
+        is_stdout = self._path == STDOUT
         # Unbuffered, so that the task knows how much was written when the disk is full.
-        if self._path == STDOUT:
-            return aiofiles.open(STDOUT_DESCRIPTOR, "ab", buffering=0, closefd=False, executor=self._thread)
-        return aiofiles.open(self._path, "ab", buffering=0, executor=self._thread)
+        file = await aiofiles.open(
+            STDOUT_DESCRIPTOR if is_stdout else self._path,
+            "ab",
+            buffering=0,
+            closefd=not is_stdout,
+            executor=self._thread,
+        )
+        try:
+            yield file
+        finally:
+            await file.close()  # by the thread; aiofiles' own `async with` closes a file in asyncio's pool
 
     @property
     def _pending(self) -> bool:

@@ -24,7 +24,7 @@ class Abandoned(TimeoutError):
 
 
 class DaemonThread(Executor):
-    """Runs calls one after another, in one thread that begins with the first of them.
+    """Runs calls one after another, in one thread, which begins with the first of them or with :meth:`start`.
 
     The queue has no bound of its own: a caller awaits each call before the next one, or asks :attr:`pending` first.
 
@@ -60,12 +60,21 @@ class DaemonThread(Executor):
                 return future
             if self._over:
                 raise RuntimeError(f"the {self._name} thread takes no more calls")
+            self.start()
             self._calls.append((future, lambda: fn(*args, **kwargs)))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
             self._changed.notify_all()
         return future
+
+    def start(self) -> None:
+        """Begin the thread now, while there is certainly memory for it.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
 
     def abandon(self) -> None:
         """Wait no longer: every call that has not returned fails with :exc:`Abandoned`, and so do later ones."""

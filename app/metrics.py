@@ -28,6 +28,7 @@ from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Capacity, Limit
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.latency import Histogram
+from tricklecast.app.data_plane.responses import MEMORY
 from tricklecast.app.server_log import ServerLog
 from tricklecast.app.storage.archive import Archive, Figures
 from tricklecast.app.usage import lagging, limits_in_use
@@ -211,7 +212,7 @@ class PlaneMetrics(Collector):
             PREFIX + "exchanges", "Requests that have ended.", labels=["op", "status", "reason"]
         )
         # Every limit has a series from the start: Prometheus does not take the first sample for an increase.
-        refusals = Counter(dict.fromkeys(map(str, Limit), 0))
+        refusals = Counter(dict.fromkeys([*map(str, Limit), MEMORY], 0))
         errors = 0
         for (op, status, reason), n in plane.exchanges.items():
             exchanges.add_metric([op, str(status), reason], n)
@@ -222,6 +223,7 @@ class PlaneMetrics(Collector):
         yield exchanges
         yield _counters("refusals", "Requests refused by a limit.", "limit", dict(refusals))
         yield _counter("errors", "Requests that ended in a fault of the server.", errors)
+        yield _counter("memory_errors", "Times that the process could not get memory.", plane.memory_errors)
         yield _counter("faults", "Faults of the server itself, those outside of requests included.", plane.faults)
         yield _counter(
             "publisher_waits", "Times that a channel's publishers waited for its readers.", plane.pacing.waits

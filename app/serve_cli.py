@@ -87,9 +87,11 @@ def _option(name: str, field: FieldInfo) -> Any:
     default = str(default).lower() if isinstance(default, bool) else default
     if is_duration(name) and default != "off":
         default = duration(float(default))
-    elif field.annotation is ByteSize:
+    elif field.annotation is ByteSize and field.default_factory is None:
         default = default.human_readable().replace(".0", "")
-    text = f"{field.description} (default: {default})"
+    text = field.description or ""
+    if field.default_factory is None:  # otherwise it depends on the machine, and the description says how
+        text += f" (default: {default})"
     flag = "--" + name.replace("_", "-")
     panel = _GROUPS[_group(name)[0]][0]
     if field.annotation is bool:

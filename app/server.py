@@ -26,7 +26,13 @@ from tricklecast.app.activity import SHOW_S, Activity
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.changefeed import Changefeed
 from tricklecast.app.changes import Changes
-from tricklecast.app.control_plane.api import channels_router, health_router, invalid_input, method_not_allowed
+from tricklecast.app.control_plane.api import (
+    channels_router,
+    health_router,
+    invalid_input,
+    method_not_allowed,
+    out_of_memory,
+)
 from tricklecast.app.control_plane.changes import changes_router
 from tricklecast.app.control_plane.middleware import CheckOrigin, LimitRequests, RecordRequests
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
@@ -437,6 +443,7 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
         api.include_router(router)
     api.add_exception_handler(405, method_not_allowed(routers))
     api.add_exception_handler(RequestValidationError, invalid_input)
+    api.add_exception_handler(MemoryError, out_of_memory(plane))
     access.protect(api, is_open if settings.web else lambda path: False)
     # A preflight carries no token: it must not come as far as the access control.
     api.add_middleware(CheckOrigin, write_origins=settings.cors_write_origins)

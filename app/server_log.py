@@ -75,20 +75,25 @@ class ServerLog(logging.Handler):
         self.setFormatter(JsonLines() if format is LogFormat.JSON else TextLines())
         self._descriptor = descriptor
         self._thread = DaemonThread("server log")
+        self._thread.start()
         self.dropped = 0
         self._unreported = 0  # dropped lines that no line has told of yet
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record's line, or count it as dropped; never blocks."""
         if self._thread.pending >= LINES:
-            self.dropped += 1
-            self._unreported += 1
+            self._drop()
             return
-        if self._unreported:
-            lost, self._unreported = self._unreported, 0
-            text = f"{lost} lines of this log were dropped, since nobody read it"
-            self._queue(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None))
-        self._queue(record)
+        try:
+            if self._unreported:
+                lost, self._unreported = self._unreported, 0
+                text = f"{lost} lines of this log were dropped, since nobody read it"
+                self._queue(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None))
+            self._queue(record)
+        except MemoryError:
+            self._drop()
+        except Exception:  # as in each of Python's handlers: a wrong logging call must not end the program
+            self.handleError(record)
 
     def close(self) -> None:
         """Wait up to :data:`END_S` for the lines that are not written yet."""
@@ -97,12 +102,11 @@ class ServerLog(logging.Handler):
         super().close()
 
     def _queue(self, record: logging.LogRecord) -> None:
-        try:
-            line = self.format(record)
-        except Exception:  # as in each of Python's handlers: a wrong logging call must not end the program
-            self.handleError(record)
-            return
-        self._thread.submit(self._write, f"{line}\n".encode(errors="backslashreplace"))
+        self._thread.submit(self._write, f"{self.format(record)}\n".encode(errors="backslashreplace"))
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        self._unreported += 1
 
     def _write(self, line: bytes) -> None:
         rest = memoryview(line)

@@ -28,6 +28,7 @@ from tricklecast.app.data_plane.context import Options
 from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.data_plane.routing import CONTROL_PLANE
 from tricklecast.app.masking import LogIps
+from tricklecast.app.memory import default_budget
 from tricklecast.app.server_log import LogFormat
 from tricklecast.app.shutdown import Drain
 from tricklecast.app.storage.archive import Ack, OnDiskFull, Retention
@@ -130,7 +131,11 @@ class Settings(AccessSettings):
         ByteSize(_LIMITS.window_bytes), gt=0, description="Bytes of closed segments kept in memory per channel."
     )
     window_age_s: float = Field(_LIMITS.window_age_s, gt=0, description="How long closed segments are kept in memory.")
-    max_total_bytes: ByteSize = Field(ByteSize(_LIMITS.total_bytes), gt=0, description="Memory for all segments.")
+    max_total_bytes: ByteSize = Field(
+        default_factory=lambda: ByteSize(default_budget()),
+        gt=0,
+        description="Memory for all segments (default: 1GiB, or half of the memory that the process may use).",
+    )
     max_channels: int = Field(_LIMITS.channels, ge=1, description="Maximum number of channels.")
     max_readers: int = Field(_LIMITS.readers, ge=1, description="Maximum number of readers, waiting ones included.")
     max_readers_per_channel: int = Field(

@@ -41,18 +41,26 @@ class LastResort:
     """
 
     def __init__(self) -> None:
-        self._timer: threading.Timer | None = None
+        self._begun = threading.Event()
+        self._over = threading.Event()
+        self._after_s = 0.0
+        # Begun now: a process that is out of memory could begin no thread at its end.
+        threading.Thread(target=self._run, name="last resort", daemon=True).start()
 
     def begin(self, after_s: float) -> None:
         """End the process so many seconds from now, unless cancelled."""
-        self._timer = threading.Timer(after_s, self._end)
-        self._timer.daemon = True
-        self._timer.start()
+        self._after_s = after_s
+        self._begun.set()
 
     def cancel(self) -> None:
         """The shutdown is over."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._over.set()
+        self._begun.set()
+
+    def _run(self) -> None:
+        self._begun.wait()
+        if not self._over.wait(self._after_s):
+            self._end()
 
     def _end(self) -> None:
         stacks = sys._current_frames()

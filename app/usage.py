@@ -57,11 +57,12 @@ def limits_in_use(
 
 
 def troubles(plane: DataPlane, log: AccessLog | None) -> list[str]:
-    """The parts of the server that do not work at present, although it goes on: ``storage``, ``access_log``."""
+    """Parts of the server that do not work at present, although it goes on: ``storage``, ``access_log``, ``memory``."""
     storage = plane.registry.storage
     found = {
         "storage": storage is not None and storage.failed is not None,
         "access_log": log is not None and log.stalled,
+        "memory": plane.short_of_memory,
     }
     return [name for name, failing in found.items() if failing]
 

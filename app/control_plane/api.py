@@ -12,6 +12,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Route
 
@@ -30,7 +31,7 @@ from tricklecast.app.core.channel import described
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Refusal, Why
 from tricklecast.app.data_plane.context import DataPlane
-from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S
+from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S, memory_reply
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput
 from tricklecast.trickle.paths import is_reserved, parse_channel
 from tricklecast.trickle.records import AccessRecord, Reason
@@ -151,6 +152,18 @@ async def invalid_input(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     detail = [{key: problem[key] for key in ("type", "loc", "msg")} for problem in error.errors()]
     return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
+
+
+def out_of_memory(plane: DataPlane) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """A handler that answers 503 where the process could not get memory, and counts it."""
+
+    async def handler(request: Request, error: Exception) -> Response:
+        plane.fault("in a request of the control plane", error)
+        reply = memory_reply(plane.jitter)
+        request.scope[RECORD].reason = reply.reason
+        return PlainTextResponse(reply.body, reply.status, {"Retry-After": str(reply.retry_after_s)})
+
+    return handler
 
 
 def channels_router(plane: DataPlane) -> APIRouter:

@@ -63,7 +63,7 @@ def everything(name: str) -> bool:
     return True
 
 
-def _may_manage(request: Request) -> MayManage:
+async def _may_manage(request: Request) -> MayManage:
     found: MayManage = request.scope.get(MAY_MANAGE, everything)
     return found
 

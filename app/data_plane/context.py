@@ -33,6 +33,9 @@ from tricklecast.app.data_plane.scheduling import SlowPeers, Timed, Timeouts, Tu
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord, Reason
 
+SHORT_S: Final = 60.0
+"""For so long after memory ran out, the server says that it is degraded."""
+
 LOGGER: Final = logging.getLogger("tricklecast.data_plane")
 
 RecordSink = Callable[[AccessRecord], None]
@@ -183,7 +186,7 @@ class DataPlane:
         unheld: how many it would have delayed, had there not been too many already.
         pipelined: connections that are not read from because too much is pipelined on them.
         exchanges: ended ones, counted by (op, status, reason). latencies: how long they took.
-        faults: faults of the server that an exchange, or a connection, met.
+        faults: faults of the server that an exchange, or a connection, met. memory_errors: those for lack of memory.
         loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
         bytes_in, bytes_out: body bytes of segment routes. streamed: segments of streams, by what became of them.
         expiring: connections whose exchange ends when its token expires, and when that is.
@@ -240,6 +243,8 @@ class DataPlane:
         self.held_us = 0
         self.unheld = 0
         self.faults = 0
+        self.memory_errors = 0
+        self._out_of_memory_at = -math.inf  # when memory ran out last, by the clock
         self.exchanges: Counter[tuple[str, int, str]] = Counter()
         self.latencies = Latencies()
         self.loop_lag = Histogram()
@@ -282,10 +287,30 @@ class DataPlane:
             what: the place, for the log line: ``while reading a segment``.
             channel: the name of the channel that was being used, if there was one.
         """
-        self.faults += 1
-        LOGGER.error("fault of the server %s", what, exc_info=error)
+        if isinstance(error, MemoryError):
+            self._out_of_memory(what)
+        else:
+            self.faults += 1
+            LOGGER.error("fault of the server %s", what, exc_info=error)
         if channel is not None:
             self._end_if_unsound(channel)
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether memory ran out within the last :data:`SHORT_S`."""
+        return self.clock() - self._out_of_memory_at < SHORT_S
+
+    def _out_of_memory(self, what: str) -> None:
+        """Count it, and tell the operator once in :data:`SHORT_S`; a stack trace would say nothing, and take memory."""
+        told, self._out_of_memory_at = self.short_of_memory, self.clock()
+        self.memory_errors += 1
+        if not told:
+            LOGGER.error(
+                "out of memory %s: requests that need more get 503; lower --max-total-bytes (%d, of which %d are used)",
+                what,
+                self.registry.budget.limit,
+                self.registry.budget.used,
+            )
 
     def core_fault(self, party: object, error: Exception) -> None:
         """A reader or a publisher raised when the core told it of a change; the core has told all others.
@@ -302,6 +327,8 @@ class DataPlane:
             return
         try:
             check_channel(channel)
+        except MemoryError:
+            return  # there is no room to look at it; nearly always the change that found no memory had not begun
         except Exception as error:
             LOGGER.error("channel %r was ended, because its state is not valid", name, exc_info=error)
             try:

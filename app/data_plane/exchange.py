@@ -10,7 +10,15 @@ from typing import ClassVar, Final, Protocol
 from tricklecast.app.core.limits import Client, Limit
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.request import Request, has_body
-from tricklecast.app.data_plane.responses import FAULT, Reply, announced, encoded, limit_reply, storage_reply
+from tricklecast.app.data_plane.responses import (
+    FAULT,
+    Reply,
+    announced,
+    encoded,
+    limit_reply,
+    memory_reply,
+    storage_reply,
+)
 from tricklecast.app.data_plane.scheduling import PARKED, Peer
 from tricklecast.trickle.records import Op, Reason
 
@@ -188,7 +196,7 @@ class Exchange:
             return
         try:
             if self.answerable:
-                self.send_away(FAULT)
+                self.send_away(memory_reply(self.plane.jitter) if isinstance(error, MemoryError) else FAULT)
             else:
                 connection.abort(Reason.ERROR)
         except Exception as again:

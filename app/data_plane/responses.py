@@ -423,6 +423,17 @@ def _limit_reply(limit: Limit, close: bool, retry_after_s: int) -> Reply:
     return Reply(status, Reason.limit(limit), body=body, close=close, retry_after_s=retry_after_s)
 
 
+def memory_reply(jitter: Jitter) -> Reply:
+    """The response to a request for which the process could not get memory."""
+    return Reply(
+        Status.UNAVAILABLE,
+        Reason.limit(MEMORY),
+        body=b"The server is out of memory",
+        close=True,
+        retry_after_s=jitter(*OVERLOAD_RETRY_S),
+    )
+
+
 def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
     """The response to every client that waits, or begins something, while the server shuts down.
 
@@ -457,6 +468,9 @@ def path_reply(route: Route) -> Reply | None:
         return Reply(Status.METHOD_NOT_ALLOWED, Reason.BAD_REQUEST, headers, body, close=True)
     return None
 
+
+MEMORY: Final = "memory"
+"""The limit of a request that was refused because the process could not get memory."""
 
 FAULT: Final = Reply(Status.SERVER_ERROR, Reason.ERROR, body=b"Internal Server Error", close=True)
 """The response to a request that met a fault of the server, where nothing of a response was sent yet."""

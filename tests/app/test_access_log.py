@@ -8,8 +8,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -399,22 +398,21 @@ class Disk:
         monkeypatch.setattr(access_log, "RETRY_S", 0.001)
         monkeypatch.setattr(aiofiles, "open", self._opening)
 
-    @asynccontextmanager
-    async def _opening(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        async with self._open(*args, **options) as file:
-            write = file.write
+    async def _opening(self, *args: Any, **options: Any) -> Any:
+        file = await self._open(*args, **options)
+        write = file.write
 
-            async def limited(data: bytes) -> int:
-                if not self.room:
-                    self.refused += 1
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                size = min(self.room, len(data))
-                self.room -= size
-                assert await write(data[:size]) == size
-                return size
+        async def limited(data: bytes) -> int:
+            if not self.room:
+                self.refused += 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            size = min(self.room, len(data))
+            self.room -= size
+            assert await write(data[:size]) == size
+            return size
 
-            file.write = limited
-            yield file
+        file.write = limited
+        return file
 
 
 @pytest.mark.parametrize("room", [0, 1, 70, 71, 150, 1000])
