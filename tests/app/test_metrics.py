@@ -22,6 +22,7 @@ from tricklecast.app.access_log import AccessLog
 from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
+from tricklecast.app.data_plane.responses import MEMORY
 from tricklecast.app.metrics import (
     LAG_BYTES,
     LAG_S,
@@ -81,7 +82,9 @@ def test_refusals_are_counted_by_the_limit() -> None:
         refused = target.ask("POST", second.path)
         assert (refused.status, refused.body) == (503, b"Limit reached: channels")
         found = samples(target.ask("GET", "/metrics").body.decode())
-        assert labelled(found, "tricklecast_refusals_total", "limit") == dict.fromkeys(Limit, 0) | {"channels": 1}
+        assert labelled(found, "tricklecast_refusals_total", "limit") == dict.fromkeys([*Limit, MEMORY], 0) | {
+            "channels": 1
+        }
         assert labelled(found, "tricklecast_limit", "limit")["channels"] == 1
         assert labelled(found, "tricklecast_limit_used", "limit")["channels"] == 1
 
