@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import WITHIN_S
-from tricklecast.app import systemd
 from tricklecast.app.systemd import Watchdog, notify, sockets
 
 
@@ -62,7 +61,7 @@ def test_a_systemd_that_does_not_listen_is_a_warning(
 def test_the_watchdog_is_told_twice_a_period(told: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often the loop says that it turns."""
     now = 100.0
-    monkeypatch.setattr(systemd.time, "monotonic", lambda: now)
+    monkeypatch.setattr("tricklecast.app.systemd.time.monotonic", lambda: now)
     monkeypatch.setenv("WATCHDOG_USEC", "4000000")
     watchdog = Watchdog()
     beats = 0
