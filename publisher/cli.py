@@ -58,8 +58,13 @@ async def publish(
         bool, option(None, "Encode to H.264 and AAC or Opus. By default, packets are copied.", "--transcode")
     ] = False,
     container: Annotated[
-        Literal["mpegts", "fmp4"], option(None, "MPEG-TS, or fragmented MP4 with an init segment in each segment.")
-    ] = "mpegts",
+        Literal["mpegts", "fmp4"] | None,
+        option(
+            None,
+            "MPEG-TS, or fragmented MP4 with an init segment in each segment.",
+            default="mpegts; fmp4 for codecs that only MP4 carries",
+        ),
+    ] = None,
     leave_open: Annotated[
         bool, option(None, "Do not end the channel at the end of the input.", "--leave-open")
     ] = False,
@@ -163,14 +168,14 @@ async def publish(
     channel_url(url)
     if content_type is not None:
         checked("--content-type", lambda text: check_header_value("Content-Type", text), content_type)
-    made, usual_type = _raw(values) if raw else _media(values)
+    made = _raw(values) if raw else _media(values)
     totals = await run(
         url,
         made,
         leave_open=leave_open,
         takeover=takeover,
         start=checked("--start", parse_start, start),
-        content_type=content_type or usual_type,
+        content_type=content_type,
         verify=checked("--ca-file", tls_context, ca_file) or True,
         auth=bearer_for(token, token_file),
     )
@@ -178,8 +183,8 @@ async def publish(
         raise typer.Exit(1)
 
 
-def _raw(values: Mapping[str, Any]) -> tuple[Source, str]:
-    """The source that the options describe, and the media type of its segments."""
+def _raw(values: Mapping[str, Any]) -> Source:
+    """The source that the options describe."""
     from tricklecast.publisher.raw import RawSource, parse_by
 
     parameters = inspect.signature(publish).parameters
@@ -188,11 +193,11 @@ def _raw(values: Mapping[str, Any]) -> tuple[Source, str]:
             option = f"--{'no-' if values[name] is False else ''}{name.replace('_', '-')}"
             raise typer.BadParameter("it is for media, and --raw publishes plain bytes", param_hint=option)
     path = None if values["source"] == STDIN else values["source"]
-    return RawSource(path, checked("--by", parse_by, values["by"] or DEFAULT_BY)), wire.DEFAULT_CONTENT_TYPE
+    return RawSource(path, checked("--by", parse_by, values["by"] or DEFAULT_BY))
 
 
-def _media(values: Mapping[str, Any]) -> tuple[Source, str]:
-    """The source that the options describe, and the media type of its segments."""
+def _media(values: Mapping[str, Any]) -> Source:
+    """The source that the options describe."""
     from tricklecast.publisher.media.inputs import Input, Kind
     from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 
@@ -215,7 +220,7 @@ def _media(values: Mapping[str, Any]) -> tuple[Source, str]:
     )
     if options.plays != 1 and what.kind is not Kind.FILE:
         raise typer.BadParameter(f"only a file can be played again, not {what.name}", param_hint="--loop")
-    return MediaInput(what, options), options.content_type
+    return MediaInput(what, options)
 
 
 def _encoding(values: Mapping[str, Any]) -> Encoding | None:

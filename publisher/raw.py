@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import parse_duration, parse_size
 
@@ -135,6 +136,7 @@ class RawSource:
 
     path: str | None
     splitter: Splitter
+    content_type = wire.DEFAULT_CONTENT_TYPE  # nothing is known about the bytes
 
     @property
     def drops(self) -> bool:

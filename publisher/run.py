@@ -29,7 +29,13 @@ STOPPED: Final = "stopped by an error"
 
 
 async def run(
-    url: str, source: Source, *, leave_open: bool = False, screen: Screen | None = None, **options: Any
+    url: str,
+    source: Source,
+    *,
+    leave_open: bool = False,
+    content_type: str | None = None,
+    screen: Screen | None = None,
+    **options: Any,
 ) -> Totals:
     """Publish all that a source has.
 
@@ -41,6 +47,7 @@ async def run(
         url: the channel.
         source: what to publish. It is opened first: a source that cannot be read creates no channel.
         leave_open: do not end the channel.
+        content_type: media type of the segments; the source's by default.
         screen: where people see what happens; standard error by default.
         options: further arguments of :class:`~tricklecast.publisher.client.Publisher`.
 
@@ -59,18 +66,22 @@ async def run(
             case Reconnected(outage_s):
                 status.say(f"the server answers again after {outage_s:.1f} s")
 
-    publisher = Publisher(
-        url,
-        when_full="drop" if source.drops else "wait",
-        max_in_flight=MAX_IN_FLIGHT,
-        on_event=on_event,
-        headers={CLIENT: _client_name()},
-        **options,
-    )
+    def made() -> Publisher:
+        """A publisher of what the source is, which is known once it is open."""
+        return Publisher(
+            url,
+            content_type=content_type or source.content_type,
+            when_full="drop" if source.drops else "wait",
+            max_in_flight=MAX_IN_FLIGHT,
+            on_event=on_event,
+            headers={CLIENT: _client_name()},
+            **options,
+        )
+
     feed: Feed | None = None
     how = STOPPED
     try:
-        async with stepping(lambda is_stopped: source.open(status, is_stopped)) as steps, publisher:
+        async with stepping(lambda is_stopped: source.open(status, is_stopped)) as steps, made() as publisher:
             feed = Feed(publisher, steps, drops=source.drops, warn=status.say)
             with status.live(feed.totals, publisher.statistics):
                 try:

@@ -40,6 +40,10 @@ class Source(Protocol):
     def drops(self) -> bool:
         """Whether it cannot wait: segments are dropped when the network is too slow."""
 
+    @property
+    def content_type(self) -> str:
+        """Media type of its segments, once it is open."""
+
     def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
         """Open it, and make its steps; both block.
 

@@ -62,6 +62,13 @@ def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaqu
     return copy
 
 
+def is_attached(stream: Stream) -> bool:
+    """Whether it is a cover: a picture that belongs to the file, not to its media time."""
+    from av.stream import Disposition
+
+    return bool(stream.disposition & Disposition.attached_pic)
+
+
 def new_decoder(stream: Stream) -> CodecContext:
     """A decoder for a stream, which outlives the stream's container."""
     from av import CodecContext

@@ -61,8 +61,11 @@ Takeover = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no lines about streams.")]
 Container = Annotated[
-    Literal["mpegts", "fmp4"],
-    typer.Option(help="MPEG-TS, or fragmented MP4 with an init segment in every segment. AV1 and VP9 need fmp4."),
+    Literal["mpegts", "fmp4"] | None,
+    typer.Option(
+        help="MPEG-TS, or fragmented MP4 with an init segment in every segment.",
+        show_default="mpegts; fmp4 for codecs that only MP4 carries",
+    ),
 ]
 MinSegment = Annotated[str, typer.Option(metavar="TIME", help="A segment ends at the first keyframe after this time.")]
 ReconnectFor = Annotated[
@@ -86,7 +89,7 @@ async def ingest(
     token: Token = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
-    container: Container = "mpegts",
+    container: Container = None,
     min_segment: MinSegment = "1s",
     reconnect_for: ReconnectFor = "60s",
     max_streams: MaxStreams = 16,

@@ -32,7 +32,7 @@ from anyio.abc import TaskGroup
 
 from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media
 from tricklecast.publisher.media.muxers import codec_name
-from tricklecast.publisher.media.reader import MediaInput, MediaOptions, read_media
+from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 from tricklecast.publisher.run import run
 from tricklecast.publisher.steps import IsStopped, Report, Step
 from tricklecast.trickle.errors import InvalidInput, TrickleError
@@ -266,9 +266,8 @@ class _Session:
         try:
             await run(
                 str(self.url),
-                _SessionSource(self._arrivals, options.media, self._has_ended),
+                _SessionSource(self._arrivals, options.media, has_ended=self._has_ended),
                 screen=_Lines(self._say),
-                content_type=options.media.content_type,
                 verify=options.verify,
                 auth=options.auth,
                 takeover=options.takeover,
@@ -305,7 +304,7 @@ class _Lines(Screen):
         return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _SessionSource(MediaInput):
     """The media of all sources of a session.
 
@@ -313,13 +312,12 @@ class _SessionSource(MediaInput):
         has_ended: no source follows the one that is connected.
     """
 
-    has_ended: threading.Event
+    has_ended: threading.Event = field(kw_only=True)
 
     def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
         """Open the first source; the others are opened as they come."""
-        return self._until_end(
-            read_media(self.what, self.options, report, lambda: is_stopped() or self.has_ended.is_set())
-        )
+        # super() does not know a dataclass with slots.
+        return self._until_end(MediaInput.open(self, report, lambda: is_stopped() or self.has_ended.is_set()))
 
     def _until_end(self, steps: Iterator[Step]) -> Iterator[Step]:
         try:

@@ -9,17 +9,19 @@ Each encoder has a stream that serves muxers as a template. Parameter sets are i
 
 from __future__ import annotations
 
+import io
 import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from tricklecast.publisher.media.inputs import MediaSource
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.pyav import need_pyav, new_decoder, packet_errors
+from tricklecast.trickle.media.containers import find_box
+from tricklecast.trickle.pyav import copied, is_attached, need_pyav, new_decoder, packet_errors
 
 if TYPE_CHECKING:
     from av import CodecContext, Packet
@@ -150,6 +152,11 @@ class VideoShape:
             pixel_aspect=aspect or None,
             colors=(_BT601 if is_rgb else int(space), int(picture.color_primaries), int(picture.color_trc)),
         )
+
+    def turned(self) -> VideoShape:
+        """The shape of a picture that lies on its side."""
+        aspect = None if self.pixel_aspect is None else 1 / self.pixel_aspect
+        return replace(self, width=self.height, height=self.width, pixel_aspect=aspect)
 
 
 class Encoder(ABC):
@@ -421,6 +428,107 @@ def encoder_for(
     return VideoEncoder(VideoShape.of(media, rate, aspect), encoding)
 
 
+# Pictures before they are encoded.
+
+_TURNS: Final[Mapping[tuple[int, ...], str]] = {
+    (0, 1, -1, 0): "transpose=clock",
+    (-1, 0, 0, -1): "hflip,vflip",
+    (0, -1, 1, 0): "transpose=cclock",
+    (-1, 0, 0, 1): "hflip",
+    (1, 0, 0, -1): "vflip",
+    (0, 1, 1, 0): "transpose=cclock_flip",
+    (0, -1, -1, 0): "transpose=clock_flip",
+}
+"""libavfilter's names for the ways in which a picture can be turned, by the first numbers of its matrix (ISO/IEC
+14496-12, section 8.3.2)."""
+
+_WITH_MATRIX: Final = frozenset({"mov", "mp4", "matroska", "webm", "avi"})
+
+
+def turn_of(stream: Stream) -> str:
+    """The filters that turn a stream's pictures as its container says; empty if they stand as they are.
+
+    PyAV shows no container's matrix. But libavformat copies it into MP4, in whose header it is found.
+    """
+    import av
+
+    names = set() if stream.container is None else set(stream.container.format.name.split(","))
+    if stream.type != "video" or not names & _WITH_MATRIX:
+        return ""
+    sink = io.BytesIO()
+    try:
+        with av.open(sink, "w", format="mp4", container_options={"movflags": "empty_moov"}) as muxer:
+            copied(stream, muxer, is_opaque=True)
+            muxer.start_encoding()
+    except (av.error.FFmpegError, ValueError):  # MP4 has no such codec
+        return ""
+    header = find_box(sink.getvalue(), b"moov", b"trak", b"tkhd")
+    at = 52 if header[:1] == b"\1" else 40
+    numbers = [int.from_bytes(header[place : place + 4], signed=True) for place in (at, at + 4, at + 12, at + 16)]
+    return _TURNS.get(tuple(round(number / 65536) for number in numbers), "")
+
+
+class _Upright:
+    """Turns pictures, and makes whole ones of interlaced ones, at the same rate.
+
+    A filter that does so holds one picture back. So it is set up when the first interlaced picture comes.
+
+    Args:
+        turn: how they are turned, as :func:`turn_of` says.
+    """
+
+    def __init__(self, turn: str) -> None:
+        self._turn = turn
+        self._is_interlaced = False
+        self._graph: Graph | None = None
+        self._input: tuple[object, ...] | None = None  # what the graph was made for
+
+    def pictures(self, frame: VideoFrame | None) -> Iterator[VideoFrame]:
+        """The pictures that are done; ``None``: no more come."""
+        if frame is None:
+            yield from self._rest()
+            return
+        self._is_interlaced |= frame.interlaced_frame
+        filters = [*(["bwdif=mode=send_frame:deint=interlaced"] if self._is_interlaced else []), self._turn]
+        description = ",".join(filter(None, filters))
+        of_frame = (description, frame.width, frame.height, frame.format.name, frame.time_base)
+        if of_frame != self._input:
+            yield from self._rest()
+            self._input, self._graph = of_frame, _graph(description, frame) if description else None
+        if self._graph is None:
+            yield frame
+        else:
+            self._graph.vpush(frame)
+            yield from self._pulled(self._graph)
+
+    def _rest(self) -> Iterator[VideoFrame]:
+        graph, self._graph, self._input = self._graph, None, None
+        if graph is not None:
+            graph.vpush(None)
+            yield from self._pulled(graph)
+
+    def _pulled(self, graph: Graph) -> Iterator[VideoFrame]:
+        from av.error import BlockingIOError, EOFError
+
+        while True:
+            try:
+                yield graph.vpull()
+            except (BlockingIOError, EOFError):
+                return
+
+
+def _graph(description: str, frame: VideoFrame) -> Graph:
+    from av.filter import Graph
+
+    graph = Graph()
+    nodes = [graph.add_buffer(width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base)]
+    for one in description.split(","):
+        name, _, arguments = one.partition("=")
+        nodes.append(graph.add(name, arguments or None))
+    graph.link_nodes(*nodes, graph.add("buffersink")).configure()
+    return graph
+
+
 class Transcoder:
     """A :class:`~tricklecast.publisher.media.inputs.MediaSource` made of another one: it decodes and encodes anew.
 
@@ -441,6 +549,7 @@ class Transcoder:
         self._warn = warn
         self._damaged: set[int] = set()
         self._decoders: dict[int, CodecContext] = {}
+        self._upright = _Upright("")  # of the video stream
         self._encoders: dict[int, Encoder] = {}
         try:
             for track, stream in source.streams.items():
@@ -477,6 +586,10 @@ class Transcoder:
             empty: Packet[Stream] = Packet()
             empty.time_base = time_bases.get(track, CLOCK)
             yield from self._transcoded(track, empty)
+            if isinstance(encoder, VideoEncoder):
+                for frame in self._upright.pictures(None):
+                    for packet in encoder.encode(frame):
+                        yield track, packet
             for packet in encoder.restart():
                 yield track, packet
         if failure is not None:
@@ -492,9 +605,10 @@ class Transcoder:
         encoder = self._encoders[track]
         if isinstance(packet.opaque, int) and packet.pts is not None:
             encoder.note(packet.pts * packet.time_base, packet.opaque)
-        for frame in self._decoded(track, packet):
-            for encoded in encoder.encode(frame):
-                yield track, encoded
+        for decoded in self._decoded(track, packet):
+            for frame in self._upright.pictures(decoded) if isinstance(encoder, VideoEncoder) else [decoded]:
+                for encoded in encoder.encode(frame):
+                    yield track, encoded
 
     def _decoded(self, track: int, packet: Packet[Stream]) -> list[Any]:
         try:
@@ -506,11 +620,9 @@ class Transcoder:
             return []
 
     def _add(self, track: int, stream: Stream) -> None:
-        from av.stream import Disposition
-
         is_encoded = False
         context: Any = stream.codec_context
-        if context is not None and not stream.disposition & Disposition.attached_pic:
+        if context is not None and not is_attached(stream):
             # A stream whose shape is not known has not been seen or heard.
             if stream.type == "video":
                 has_video = any(other.stream.type == "video" for other in self._encoders.values())
@@ -520,11 +632,14 @@ class Transcoder:
         if not is_encoded:
             self._warn(f"left out: stream {track} ({stream.type})")
             return
-        rate, aspect = None, None
         if stream.type == "video":
-            video = cast("VideoStream", stream)
-            rate, aspect = video.guessed_rate or video.average_rate, video.sample_aspect_ratio
-        self._encoders[track] = encoder = encoder_for(context, self._encoding, rate, aspect)
+            video, turn = cast("VideoStream", stream), turn_of(stream)
+            self._upright = _Upright(turn)
+            shape = VideoShape.of(context, video.guessed_rate or video.average_rate, video.sample_aspect_ratio)
+            encoder: Encoder = VideoEncoder(shape.turned() if "transpose" in turn else shape, self._encoding)
+        else:
+            encoder = encoder_for(context, self._encoding)
+        self._encoders[track] = encoder
         if language := stream.metadata.get("language"):
             encoder.stream.metadata["language"] = language
         self._decoders[track] = decoder_of(cast("VideoStream | AudioStream", stream))

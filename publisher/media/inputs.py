@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from tricklecast.publisher.raw import StoppableReader, standard_input
@@ -73,6 +74,10 @@ _NO_TIMESTAMPS: Final = 0x0080
 """libavformat's ``AVFMT_NOTIMESTAMPS``; PyAV's own name for it is no number."""
 
 
+_BEFORE_INDEX: Final = frozenset({b"ftyp", b"free", b"skip", b"wide", b"uuid", b"pdin", b"styp"})
+"""Boxes that an MP4 file may have in front of its index (``moov``)."""
+
+
 class MediaSource(Protocol):
     """Streams, and their packets as they come. Each source is used once, in one thread."""
 
@@ -99,6 +104,56 @@ class ByteReader(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """At most ``size`` bytes; none at the end."""
+
+
+class IndexFirst:
+    """A stream of bytes that refuses MP4 with its index at the end: that needs a file, in which one can go back.
+
+    libavformat would read all of such a pipe, and then find no picture, and say nothing.
+
+    Args:
+        source: the bytes.
+        name: its name in the message.
+    """
+
+    def __init__(self, source: ByteReader, name: str) -> None:
+        self._source = source
+        self._name = name
+        self._head = bytearray()  # of the present box
+        self._skip = 0  # bytes up to the next one
+        self._is_open = True  # no index came yet
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes.
+
+        Raises:
+            InvalidInput: the media comes before its index.
+        """
+        data = self._source.read(size)
+        at = 0
+        while self._is_open and at < len(data):
+            if self._skip:
+                step = min(self._skip, len(data) - at)
+                self._skip -= step
+            else:
+                step = 1
+                self._head.append(data[at])
+                is_long = self._head[:4] == b"\0\0\0\1"  # its size follows, in 64 bits
+                if len(self._head) == (16 if is_long else 8):
+                    self._look(bytes(self._head))
+                    self._head.clear()
+            at += step
+        return data
+
+    def _look(self, head: bytes) -> None:
+        size, kind = int.from_bytes(head[8:] or head[:4]), head[4:8]
+        if kind == b"mdat":
+            raise InvalidInput(
+                f"{self._name} is MP4 with its index at the end, which cannot be read from a pipe: give the file's "
+                "name, or send MPEG-TS (ffmpeg -i film.mp4 -c copy -f mpegts - | ...)"
+            )
+        self._is_open = kind in _BEFORE_INDEX and size >= len(head)
+        self._skip = size - len(head)
 
 
 class ContainerSource:
@@ -167,6 +222,8 @@ def open_media(
         container = av.open(
             source, "r", format, options=dict(options or {}), timeout=timeout, metadata_errors="replace"
         )  # a title in another encoding is no reason to refuse a stream
+    except InvalidInput:
+        raise  # by what is read from
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise InvalidInput(f"cannot read {name}: {reason(error)}") from error
     return ContainerSource(container)
@@ -223,7 +280,7 @@ class Input:
     def name(self) -> str:
         """The input's name in messages; the URL of a camera is shown without its password."""
         match self.kind:
-            case Kind.PIPE:
+            case Kind.PIPE if self.text == STDIN:
                 return "standard input"
             case Kind.NETWORK:
                 return redacted(self.text)
@@ -277,11 +334,16 @@ class Input:
         return TestSource(options if self.realtime else replace(options, speed=None), is_stopped=is_stopped)
 
     def _pipe(self, is_stopped: Callable[[], bool]) -> Opened:
+        if self.text != STDIN:  # opened once, and for as long as the program runs
+            return self._piped(os.open(self.text, os.O_RDONLY), is_stopped)
         descriptor = standard_input()
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # redirected from a file, in which libavformat can seek
             return Opened(open_media(f"/dev/fd/{descriptor}", self.name, options=self.options), is_live=False)
+        return self._piped(descriptor, is_stopped)
+
+    def _piped(self, descriptor: int, is_stopped: Callable[[], bool]) -> Opened:
         reader = StoppableReader(descriptor, is_stopped)
-        source = open_media(reader, self.name, options=self.options)
+        source = open_media(IndexFirst(reader, self.name), self.name, options=self.options)
         return Opened(source, is_live=False, begun_at=reader.begun_at)
 
     def _network(self, within_s: float | None) -> Opened:
@@ -304,4 +366,6 @@ def _kind(text: str) -> Kind:
         return Kind.GENERATED
     if "://" in text:
         return Kind.FILE if text.startswith("file://") else Kind.NETWORK
-    return Kind.DEVICE if ":" in text and text.partition(":")[0] in DEVICES else Kind.FILE
+    if ":" in text and text.partition(":")[0] in DEVICES:
+        return Kind.DEVICE
+    return Kind.PIPE if Path(text).is_fifo() else Kind.FILE

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     """The streams of one source, by the numbers under which their packets are added."""
 
 ContainerName: TypeAlias = Literal["mpegts", "fmp4"]
+CONTAINERS: Final[tuple[ContainerName, ...]] = ("mpegts", "fmp4")
 
 
 @dataclass(frozen=True, slots=True)

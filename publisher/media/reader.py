@@ -14,16 +14,17 @@ from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from tricklecast.publisher.media.encode import Encoding, Transcoder
+from tricklecast.publisher.media.encode import Encoding, Transcoder, turn_of
 from tricklecast.publisher.media.inputs import Input, Kind, MediaSource, Opened
-from tricklecast.publisher.media.muxers import ContainerName, codec_name, container_of
+from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName, codec_name, container_of
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
 from tricklecast.publisher.steps import Cut, IsStopped, Report, Step
+from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.timeline import fill_first_dts
-from tricklecast.trickle.pyav import packet_errors, reason
+from tricklecast.trickle.pyav import is_attached, packet_errors, reason
 from tricklecast.trickle.terminal import count
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class MediaOptions:
     """How media is read and written.
 
     Attributes:
-        container: the format of segments.
+        container: the format of segments; ``None``: MPEG-TS, or fragmented MP4 where that carries more of the source.
         min_segment_s: with video, a segment ends at the first keyframe that is so many seconds behind its beginning.
         segment_s: without video, a segment ends after so many seconds.
         realtime: a source that could be read faster is read at the pace at which it plays.
@@ -60,7 +61,7 @@ class MediaOptions:
         plays: how often a file is played; ``None``: without end.
     """
 
-    container: ContainerName = "mpegts"
+    container: ContainerName | None = None
     min_segment_s: float = MIN_SEGMENT_S
     segment_s: float = SEGMENT_S
     realtime: bool = True
@@ -69,23 +70,20 @@ class MediaOptions:
     reconnect_for_s: float = RECONNECT_FOR_S
     plays: int | None = 1
 
-    @property
-    def content_type(self) -> str:
-        """Media type of the segments."""
-        return container_of(self.container).content_type
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MediaInput:
     """A :class:`~tricklecast.publisher.steps.Source` of media.
 
     Attributes:
         what: the input.
         options: how it is read and written.
+        content_type: media type of the segments, once it is open.
     """
 
     what: Input
     options: MediaOptions
+    content_type: str = field(default=wire.MPEG_TS, init=False)
 
     @property
     def drops(self) -> bool:
@@ -94,7 +92,10 @@ class MediaInput:
 
     def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
         """As :func:`read_media`."""
-        return read_media(self.what, self.options, report, is_stopped)
+        reader = _Reader(self.what, self.options, report, is_stopped, Random())
+        steps = reader.open()
+        self.content_type = reader.content_type
+        return steps
 
 
 class SourceBroke(InvalidInput):
@@ -126,6 +127,7 @@ class _Reader:
         self._report = report
         self._is_stopped = is_stopped
         self._rng = rng
+        self.content_type = wire.MPEG_TS  # of the segments, once it is open
         self._said: set[str] = set()
         self._failures = 0
         self._lost_at: float | None = None
@@ -136,8 +138,10 @@ class _Reader:
         opened = self._open()
         options = self._options
         is_paced = options.realtime and not opened.is_live
+        container = options.container or self._fitting(opened.source)
+        self.content_type = container_of(container).content_type
         segmenter = Segmenter(
-            options.container,
+            container,
             min_segment_s=options.min_segment_s,
             segment_s=options.segment_s,
             pace=(lambda: Pace(1.0, self._is_stopped, begun_at=opened.begun_at)) if is_paced else None,
@@ -145,6 +149,24 @@ class _Reader:
         remuxer = Remuxer(segmenter, warn=self._warn, advice=self._input.advice)
         remuxer.choose(opened.source, self._input.name)  # before anything is published
         return self._steps(remuxer, opened)
+
+    def _fitting(self, source: MediaSource) -> ContainerName:
+        """MPEG-TS, unless fragmented MP4 carries more video, or as much of it and more sound."""
+        streams = [stream for stream in source.streams.values() if not is_attached(stream)]
+        fits = {
+            name: {
+                stream.index
+                for stream in streams
+                if stream.type in ("video", "audio") and codec_name(stream) in container_of(name).carried
+            }
+            for name in CONTAINERS
+        }
+        videos = {stream.index for stream in streams if stream.type == "video"}
+        best = max(CONTAINERS, key=lambda name: (len(fits[name] & videos), len(fits[name])))
+        if best != CONTAINERS[0]:
+            gained = [codec_name(stream) for stream in streams if stream.index in fits[best] - fits[CONTAINERS[0]]]
+            self._warn(f"published as fragmented MP4, since MPEG-TS does not carry {', '.join(gained)}")
+        return best
 
     def _open(self, within_s: float | None = None) -> Opened:
         opened = self._input.open(self._is_stopped, within_s=within_s)
@@ -272,16 +294,21 @@ class Remuxer:
         """
         carried = {track: stream for track, stream in source.streams.items() if self._segmenter.carries(stream)}
         others = {track: stream for track, stream in source.streams.items() if track not in carried}
-        if not any(stream.type in ("video", "audio") for stream in carried.values()):
+        lost = [stream for stream in others.values() if stream.type == "video" and not is_attached(stream)]
+        no_picture = bool(lost) and not any(stream.type == "video" for stream in carried.values())
+        if no_picture or not any(stream.type in ("video", "audio") for stream in carried.values()):
             codecs = ", ".join(sorted({codec_name(stream) for stream in others.values()})) or "none at all"
             container = self._segmenter.container.name
-            problem = (
-                f"{name} has no video or audio that {container} can carry ({codecs}){self._advice_on(*others.values())}"
-            )
+            kind = "video" if no_picture and carried else "video or audio"
+            problem = f"{name} has no {kind} that {container} can carry ({codecs}){self._advice_on(*others.values())}"
             source.close()  # its streams are gone with it
             raise InvalidInput(problem)
         for track, stream in others.items():
             self._warn(f"left out: stream {track} ({stream.type}, {codec_name(stream)}){self._advice_on(stream)}")
+        for stream in carried.values():
+            if container_of("mpegts").name == self._segmenter.container.name and turn_of(stream):
+                advice = ": --container fmp4 keeps that, --transcode turns it" if self._advice else ""
+                self._warn(f"the picture lies on its side or head, which MPEG-TS cannot say{advice}")
         return carried
 
     def steps(self, source: MediaSource, name: str, *, live: bool = False) -> Iterator[Step]:
@@ -348,7 +375,9 @@ class Remuxer:
 
     def _advice_on(self, *streams: Stream) -> str:
         """How streams that cannot be carried may be published after all, if they may."""
-        from av.stream import Disposition
-
-        moving = (stream for stream in streams if not stream.disposition & Disposition.attached_pic)
-        return self._advice if any(stream.type in ("video", "audio") for stream in moving) else ""
+        moving = [stream for stream in streams if stream.type in ("video", "audio") and not is_attached(stream)]
+        if not moving or not self._advice:
+            return ""
+        others = (name for name in CONTAINERS if container_of(name).name != self._segmenter.container.name)
+        fits = [name for name in others if all(codec_name(stream) in container_of(name).carried for stream in moving)]
+        return f"; --container {fits[0]} can carry it" if fits else self._advice

@@ -68,6 +68,7 @@ class OneSegment:
     """A source of one segment, which then ends, or is silent until the test is over."""
 
     drops = False
+    content_type = "application/octet-stream"
 
     def __init__(self, *, ends: bool) -> None:
         self._ends = ends

@@ -67,11 +67,12 @@ def ingesting(
     keys: Path | None = None,
     srt: str | None = None,
     reconnect_for_s: float = WITHIN_S,
+    container: Literal["mpegts"] | None = None,
     **options: object,
 ) -> Iterator[Ingest]:
     """Take RTMP streams, or SRT streams at an address, until the block ends, as Ctrl-C ends it."""
     ingest = Ingest()
-    media = MediaOptions(reconnect_for_s=reconnect_for_s)
+    media = MediaOptions(container, reconnect_for_s=reconnect_for_s)
     settings = SessionOptions(media=media, **options)  # type: ignore[arg-type]
     say = ingest.lines.append
 
@@ -273,7 +274,7 @@ def test_a_stream_that_cannot_be_published_is_refused(server: LocalServer, tmp_p
     """A codec that segments cannot carry, or a channel that the server does not allow; a line says why."""
     old = make_clip(tmp_path / "old.flv", seconds=2.0, video="libvpx-vp9", audio=None)
     good = make_clip(tmp_path / "good.flv", seconds=1.0)
-    with ingesting(server) as ingest:
+    with ingesting(server, container="mpegts") as ingest:
         for key, clip in (("old", old), ("_x", good)):
             with Encoder(ingest.port, key) as encoder:
                 encoder.send(clip)
@@ -315,7 +316,7 @@ def test_damaged_streams_are_published_or_refused(clip: Path, container: Literal
 
             sender.submit(send)
             with suppress(InvalidInput):
-                source = _SessionSource(arrivals, MediaOptions(container=container), ended)
+                source = _SessionSource(arrivals, MediaOptions(container=container), has_ended=ended)
                 for _ in source.open(_Silent(), lambda: False):
                     pass
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
@@ -13,11 +16,16 @@ from av.error import FFmpegError
 
 from tests.publisher.media.test_reader import Run
 from tests.support.inputs import AAC, H264, damaged, made, picture, tone
+from tricklecast.publisher.media.encode import Encoding
+from tricklecast.publisher.media.inputs import IndexFirst, open_media
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.reader import MediaOptions
 from tricklecast.subscriber.media.joiner import Joiner
+from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import Continuity, Step, ts_packets
 from tricklecast.trickle.media.demux import demuxed
+
+FILE = MediaOptions(realtime=False)
 
 
 def publish(path: Path, container: ContainerName = "mpegts") -> Run:
@@ -50,7 +58,7 @@ def decodable(path: Path) -> Counter[str]:
 def picture_times(path: Path) -> list[Fraction]:
     """When each picture is shown, from the first one on."""
     with av.open(str(path)) as container:
-        times = [frame.pts * frame.time_base for frame in container.decode(video=0) if frame.pts is not None]
+        times = [Fraction((frame.pts or 0) * (frame.time_base or 0)) for frame in container.decode(video=0)]
     return [time - times[0] for time in times]
 
 
@@ -132,3 +140,114 @@ def test_the_last_picture_is_shown(tmp_path: Path, frames: int) -> None:
     source = made(tmp_path / "film.ts", f"{picture(4, '64x64')} {interlaced} -frames:v {frames}")
     record(publish(source).segments, tmp_path / "out.mp4")
     assert shown_frames(tmp_path / "out.mp4") == shown_frames(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "codecs", "gained"),
+    [
+        ("film.mp4", f"-c:v libsvtav1 -preset 12 -g 25 -pix_fmt yuv420p {AAC}", "av1"),
+        ("film.webm", "-c:v libvpx-vp9 -deadline realtime -cpu-used 8 -g 25 -c:a libopus", "vp9"),
+        ("film.mkv", f"{H264} -c:a flac", "flac"),
+    ],
+)
+def test_codecs_that_only_mp4_carries_choose_it(tmp_path: Path, name: str, codecs: str, gained: str) -> None:
+    """With a line that says so; recorded, every frame is there."""
+    source = made(tmp_path / name, f"{picture(2)} {tone(2)} {codecs}")
+    done = Run(str(source), FILE).run()
+    assert done.report.said == [f"published as fragmented MP4, since MPEG-TS does not carry {gained}"]
+    for recording in (tmp_path / "out.mp4", tmp_path / "out.mkv"):
+        assert record(done.segments, recording) == []
+        assert decodable(recording)["video"] == 50
+        assert decodable(recording)["audio"] >= decodable(source)["audio"]
+
+
+def test_a_picture_that_cannot_be_carried_is_no_picture_less(tmp_path: Path) -> None:
+    """The sound alone is not what was asked for: an error names what to do."""
+    source = made(tmp_path / "film.webm", f"{picture(1)} {tone(1)} -c:v libvpx-vp9 -cpu-used 8 -c:a libopus")
+    with pytest.raises(InvalidInput, match=r"no video that MPEG-TS can carry \(vp9\); --container fmp4 can carry it"):
+        publish(source)
+    source = made(tmp_path / "film.mkv", f"{picture(1)} {tone(1)} -c:v ffv1 {AAC}")
+    with pytest.raises(InvalidInput, match=r"no video that MPEG-TS can carry \(ffv1\); --transcode may help"):
+        Run(str(source), FILE).run()
+
+
+def turned(path: Path, degrees: str) -> Path:
+    """A film of a phone that was held in another way."""
+    film = made(path.with_name("film.mp4"), f"{picture(1)} {H264}")
+    return made(path, f"-i film.mp4 -c copy -metadata:s:v:0 rotate={degrees}", inputs={"film.mp4": film.read_bytes()})
+
+
+def test_a_turned_picture_stays_turned_in_mp4(tmp_path: Path) -> None:
+    """In segments and in recordings; MPEG-TS cannot say it, which people are told."""
+    source = turned(tmp_path / "turned.mp4", "90")
+    segments = publish(source, "fmp4").segments
+    record(segments, tmp_path / "out.mp4")
+    (tmp_path / "segment.mp4").write_bytes(segments[0])
+    for path in (source, tmp_path / "segment.mp4", tmp_path / "out.mp4"):
+        with av.open(str(path)) as container:
+            assert next(container.decode(video=0)).rotation == 90
+    assert publish(source).report.said == [
+        "the picture lies on its side or head, which MPEG-TS cannot say: "
+        "--container fmp4 keeps that, --transcode turns it"
+    ]
+
+
+@pytest.mark.parametrize("degrees", ["90", "180", "270"])
+def test_encoding_turns_the_picture(tmp_path: Path, degrees: str) -> None:
+    """As players turn it."""
+    source = turned(tmp_path / "turned.mp4", degrees)
+    done = Run(str(source), MediaOptions(realtime=False, encoding=Encoding(video_bitrate=4_000_000))).run()
+    assert done.report.said == []
+    inputs = {"turned.mp4": source.read_bytes()}
+    as_played = made(tmp_path / "played.mkv", "-i turned.mp4 -an -c:v ffv1", inputs=inputs)
+    with av.open(io.BytesIO(done.segments[0]), "r") as encoded, av.open(str(as_played), "r") as played:
+        mine, theirs = (next(film.decode(video=0)).to_ndarray(format="gray").astype(int) for film in (encoded, played))
+    assert mine.shape == theirs.shape
+    assert abs(mine - theirs).mean() < 4
+
+
+def combing(picture: Any) -> float:
+    """How much more neighbouring lines differ than lines of one field."""
+    between = abs(picture[1:-1] - picture[:-2]).mean() + abs(picture[1:-1] - picture[2:]).mean()
+    return float(between / 2 - abs(picture[2:] - picture[:-2]).mean())
+
+
+def test_encoding_makes_whole_pictures_of_interlaced_ones(tmp_path: Path) -> None:
+    """All of them, at their times."""
+    interlaced = "-vf tinterlace=interleave_top -flags +ildct+ilme -top 1 -c:v mpeg2video -q:v 2 -g 12 -bf 2"
+    source = made(tmp_path / "film.ts", f"{picture(2, '360x288', 50)} {interlaced}")
+    done = Run(str(source), MediaOptions(realtime=False, encoding=Encoding())).run()
+    (tmp_path / "out.ts").write_bytes(b"".join(done.segments))
+    assert picture_times(tmp_path / "out.ts") == pytest.approx(picture_times(source), abs=0.001)
+    pictures = {}
+    for path in (source, tmp_path / "out.ts"):
+        with av.open(str(path)) as container:
+            frame = list(container.decode(video=0))[20]
+            pictures[path] = combing(frame.to_ndarray(format="gray").astype(int))
+            assert frame.interlaced_frame == (path == source)
+    assert pictures[source] > 0 > pictures[tmp_path / "out.ts"]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 65536])
+def test_an_index_at_the_end_of_a_pipe_is_an_error_at_once(tmp_path: Path, piece: int) -> None:
+    """It says what to do; a file that begins with its index can be piped."""
+    late = made(tmp_path / "late.mp4", f"{picture(1)} {H264}").read_bytes()
+    soon = made(tmp_path / "soon.mp4", f"{picture(1)} {H264} -movflags +faststart").read_bytes()
+
+    class Pipe(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(min(size or piece, piece) if self.tell() < 4096 else size)
+
+    with pytest.raises(InvalidInput, match=r"^it is MP4 with its index at the end, .*: give the file's name, or send"):
+        open_media(IndexFirst(Pipe(late), "it"), "it")
+    assert len(list(open_media(IndexFirst(Pipe(soon), "it"), "it").packets())) == 25
+
+
+def test_a_named_pipe_is_a_pipe(tmp_path: Path) -> None:
+    """No demuxer seeks in it."""
+    os.mkfifo(tmp_path / "pipe")
+    film = made(tmp_path / "late.mp4", f"{picture(1)} {H264}")
+    copying = ["cp", str(film), str(tmp_path / "pipe")]
+    refused = pytest.raises(InvalidInput, match=r"pipe is MP4 with its index at the end")
+    with subprocess.Popen(copying, stderr=subprocess.DEVNULL), refused:
+        Run(str(tmp_path / "pipe"), FILE).run()
