@@ -369,13 +369,9 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
         if (init := found.inits.get(media.init)) is not None:
             caching = media_caching(private=connection.plane.authorizer is not None)
             return Reply(Status.OK, Reason.COMPLETE, body=init, content_type=MP4, caching=caching)
-        if media.seq is not None and (there := found.find(media.seq)) is not None:
-            channel, (entry, segment) = found.channel, there
-            if media.part is None and entry.duration is not None:
-                return MediaReader(connection, request, channel, segment, entry.start, entry.size, media.extension)
-            if media.part is not None and media.part < len(entry.parts):
-                part = entry.parts[media.part]
-                return MediaReader(connection, request, channel, segment, part.at, part.end, media.extension)
+        there = None if media.seq is None else found.find(media.seq, media.cut, media.part)
+        if there is not None:
+            return MediaReader(connection, request, found.channel, *there, media.extension)
         hinted = (media.seq, media.part) == found.following and not found.ended and request.method != b"HEAD"
         if hinted and (parked := _await(connection, request, route, found, BLOCKING_TARGETS * found.target_s)):
             return parked

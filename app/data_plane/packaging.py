@@ -15,8 +15,12 @@ Rules kept here (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
 - A segment that nobody wrote, that is empty or was evicted is a gap, as long as the time that is missing. The media
   behind it follow in time, or after a discontinuity. So they do after a truncated segment, another init segment, and a
   jump of the times.
-- The target duration is half as long again as the longest segment that the first playlist names, so that it stays the
-  same where segments are about as long as each other; a segment that is longer yet raises it.
+- The target duration is half as long again as the longest segment that the first playlist names, and stays. A segment
+  that is longer than that becomes several media segments, which follow each other: each ends before a key picture if
+  the next one would come too late, or else before the unit that is too much. Only a single unit that is longer than
+  the target raises it: a fragment cannot be cut, and without it the media would be lost.
+- The program date of a segment is that of the one before and its duration, as long as the media go on, or its own if
+  that differs by less than a tenth of the duration: a film that is published faster than it plays advances as it plays.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 from tricklecast.app.core.channel import Channel, Serve, Wait
@@ -67,6 +71,13 @@ JUMP_S: Final = 0.5
 MAX_PARTS: Final = 256
 """A segment of so many parts is named without them, when it has ended."""
 
+ROUNDING_S: Final = 0.49
+"""A media segment may be longer than the target by this: its duration is rounded before it is compared (4.4.3.1)."""
+
+CLOCK_SHARE: Final = 0.1
+"""A segment was captured when it says so, or when it arrived, if that is no further than this share of the duration of
+the one before from where the one before ended."""
+
 TOLERANCE_S: Final = 1e-3
 """A part that is longer than the part target by more than this is none, and its segment is named without parts."""
 
@@ -102,12 +113,14 @@ class Part(NamedTuple):
 
     Attributes:
         independent: decoding can begin here.
+        is_last: the media segment ends with it; it is empty if that is known only after the part before was made.
     """
 
     at: int
     end: int
     duration: float
     independent: bool
+    is_last: bool = False
 
 
 class Entry:
@@ -115,6 +128,8 @@ class Entry:
 
     Attributes:
         msn: its media sequence number. seq: of the channel's segment, whose bytes only the channel's window holds.
+        cut: where it begins in that segment, if others of the same one come before; else 0. first: the number of its
+            first part among those of the segment.
         start: where its media begin, behind an init segment; size: where they end, when it has ended.
         duration: in seconds; ``None`` while it is being written.
         parts: those that are whole. gap: it cannot be had. discontinuity: it does not follow the one before.
@@ -123,12 +138,12 @@ class Entry:
     """
 
     __slots__ = (
-        "at_us", "discontinuity", "duration", "gap", "init", "msn", "parts", "seq", "size", "start",
+        "at_us", "cut", "discontinuity", "duration", "first", "gap", "init", "msn", "parts", "seq", "size", "start",
     )  # fmt: skip
 
     def __init__(self, msn: int, seq: int, *, gap: bool) -> None:
         self.msn, self.seq, self.gap = msn, seq, gap
-        self.start = self.size = self.at_us = 0
+        self.start = self.size = self.at_us = self.cut = self.first = 0
         self.duration: float | None = None
         self.parts: list[Part] = []
         self.discontinuity = False
@@ -139,14 +154,19 @@ class Cutter:
     """Makes parts of units.
 
     Args:
-        target_s: the part target.
+        target_s: the part target; infinite if there are no parts: then each part is a media segment.
+        limit_s: how long a media segment may be.
     """
 
-    def __init__(self, target_s: float) -> None:
+    def __init__(self, target_s: float, limit_s: float) -> None:
         self._target_s = target_s + 1e-6
+        self._limit_s = limit_s + 1e-6
         self._at: int | None = None
         self._next = self._begin = 0
         self._length = 0.0
+        # How long the media segment is already, what has passed since its last key picture, and how far apart the two
+        # last key pictures were.
+        self._passed = self._since_key = self._between_keys = 0.0
 
     def cut(self, scan: Scanner, size: int | None) -> Iterable[Part]:
         """The parts that have become whole.
@@ -163,18 +183,27 @@ class Cutter:
             end = scan.whole if last else units[self._next + 1].at
             if last and size is None and (units[-1].duration is None or end <= units[-1].at):
                 return
-            if self._length and self._length + length > self._target_s:
-                yield self._part(units, units[self._next].at)
+            unit = units[self._next]
+            if unit.is_key:
+                self._between_keys, self._since_key = self._since_key, 0.0
+            is_over = self._passed + max(length, self._between_keys if unit.is_key else 0.0) > self._limit_s
+            if self._passed and is_over:
+                yield self._part(units, unit.at, is_last=True)
+                self._passed = 0.0
+            elif self._length and self._length + length > self._target_s:
+                yield self._part(units, unit.at)
             self._next += 1
             self._length += length
+            self._passed += length
+            self._since_key += length
             if not (last and size is not None) and self._length + length > self._target_s:
                 yield self._part(units, end)
         if size is not None and self._begin < len(units):
             yield self._part(units, size)
 
-    def _part(self, units: list[Unit], end: int) -> Part:
+    def _part(self, units: list[Unit], end: int, *, is_last: bool = False) -> Part:
         assert self._at is not None, "something was cut"
-        part = Part(self._at, end, self._length, units[self._begin].is_key)
+        part = Part(self._at, end, self._length, units[self._begin].is_key, is_last)
         self._at, self._begin, self._length = end, self._next, 0.0
         return part
 
@@ -245,6 +274,10 @@ class Packager:
         self._missed = 0
         self._expected: float | None = None
         self._breaks = False
+        # When the next segment begins if the media go on, and how far off that may be, in microseconds.
+        # Of the segment that is followed: seconds in media segments that have ended, and in the parts of the open one.
+        self._due = 0, 0
+        self._passed_s = self._open_s = 0.0
         self._unit_s = 0.0
         self._told: deque[Waiter] = deque()
         self._go_to(self._first_segment(), 0)
@@ -266,27 +299,42 @@ class Packager:
         """Seq and number of the part that comes next."""
         last = self.entries[-1] if self.entries else None
         if last is not None and last.duration is None:
-            return last.seq, len(last.parts)
+            return last.seq, last.first + len(last.parts)
         return (0 if self._segment is None else self._segment.seq), 0
 
     def has(self, msn: int, part: int | None) -> bool:
-        """Whether the playlist has this segment, or this part of it; past its last part means the next segment."""
+        """Whether the playlist has this segment, or this part of it; past its last part means the next segment.
+
+        A player that names no part waits for the first one: so Safari asks for a segment that is about to begin.
+        """
         if self.ended:
             return True
         for entry in self.entries:
             if entry.msn == msn:
+                if part is None and self.part_s:
+                    part = 0
                 if part is not None and part < len(entry.parts):
                     return True
                 return entry.duration is not None and (not part or not self.part_s or self.has(msn + 1, 0))
         return msn < self._next_msn
 
-    def find(self, seq: int) -> tuple[Entry, Segment] | None:
-        """A segment that can be had, and its entry, which may have left the playlist already (6.2.2)."""
+    def find(self, seq: int, cut: int, part: int | None) -> tuple[Segment, int, int] | None:
+        """A media segment that can be had, and where it begins and ends in the channel's segment; or a part of one.
+
+        It may have left the playlist already (6.2.2).
+        """
         segment = self.channel.segments.get(seq)
         if segment is None:
             return None
-        entries = chain(reversed(self.entries), self._left)
-        return next(((entry, segment) for entry in entries if entry.seq == seq and not entry.gap), None)
+        for entry in chain(reversed(self.entries), self._left):
+            if entry.seq != seq or entry.gap:
+                continue
+            if part is not None and entry.first <= part < entry.first + len(entry.parts):
+                found = entry.parts[part - entry.first]
+                return segment, found.at, found.end
+            if part is None and entry.cut == cut and entry.duration is not None:
+                return segment, entry.start, entry.size
+        return None
 
     def close(self) -> None:
         """Forget the channel; requests that wait are called for the last time."""
@@ -331,6 +379,7 @@ class Packager:
         self._missed += missed
         self._scan = self._cutter = None
         self._uncut = False
+        self._passed_s = self._open_s = 0.0
         self._first, self._fed, self._over = bytearray(), 0, False
         self._new.clear()
         if not isinstance(found, Serve | Wait):
@@ -416,16 +465,26 @@ class Packager:
         if entry is None or entry.seq != segment.seq:
             entry = self._begin(segment, scan)
             self._changed()
-        if self.part_s and len(entry.parts) < MAX_PARTS and not self._uncut:
-            self._cutter = self._cutter or Cutter(self.part_s)
-            ended = segment.closed and self._has_seen_all_of(segment)
-            size = scan.finish(segment.size) if ended else None
-            for part in islice(self._cutter.cut(scan, size), MAX_PARTS - len(entry.parts)):
-                if part.duration > self.part_s + TOLERANCE_S:
-                    self._uncut = True
-                    break
-                entry.parts.append(part)
-                self._changed()
+        if not self.target_s:
+            return
+        self._cutter = self._cutter or Cutter(self.part_s or math.inf, self.target_s + ROUNDING_S)
+        ended = segment.closed and self._has_seen_all_of(segment)
+        for part in self._cutter.cut(scan, scan.finish(segment.size) if ended else None):
+            entry = self.entries[-1]
+            self._open_s += part.duration
+            if self.part_s and part.end > part.at:
+                self._uncut |= part.duration > self.part_s + TOLERANCE_S or len(entry.parts) == MAX_PARTS
+                if not self._uncut:
+                    entry.parts.append(part)
+            if part.is_last:
+                following = Entry(self._next_msn, segment.seq, gap=False)
+                following.first = entry.first + len(entry.parts) + self._uncut
+                following.cut = following.start = part.end
+                following.init = entry.init
+                self._end(entry, self._open_s, part.end)
+                following.at_us, _ = self._due
+                self._append(following)
+            self._changed()
 
     def _begin(self, segment: Segment, scan: Scanner) -> Entry:
         """The first unit of a segment is known: its place in time, and what is missing before it."""
@@ -452,6 +511,10 @@ class Packager:
         captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(bytes(self._first))
         since_us = int((self._clock() - segment.opened_at) * 1e6)
         entry.at_us = captured_us or self._wall_us() - since_us
+        due_us, within_us = self._due
+        due_us += int(hole * 1e6)
+        if within_us and not discontinuity and abs(entry.at_us - due_us) > within_us:
+            entry.at_us = due_us
         return entry
 
     def _keep_init(self, init: bytes) -> str:
@@ -476,22 +539,28 @@ class Packager:
             else:
                 self._miss(segment)
             return
-        entry.size = scan.finish(segment.size)
-        units = scan.units
+        size, units = scan.finish(segment.size), scan.units
         if not units:
             self._lose(segment)
             return
         lengths = [duration_of(units, place) for place in range(len(units))]
-        entry.duration = sum(lengths)
-        if len(entry.parts) == MAX_PARTS or self._uncut:  # there would be more
-            entry.parts = []
         self._expected = units[-1].time + lengths[-1]
         self._breaks = segment.state is not COMPLETE
-        if self.target_s:
-            self.target_s = max(self.target_s, math.floor(entry.duration + 0.5))
         self._unit_s = max(self._unit_s, *lengths)
-        self._trim()
+        self._end(entry, sum(lengths) - self._passed_s, size)
         self._changed()
+
+    def _end(self, entry: Entry, duration: float, size: int) -> None:
+        """A media segment has ended."""
+        entry.duration, entry.size = duration, size
+        if self._uncut:  # there would be more, or longer ones
+            entry.parts, self._uncut = [], False
+        self._passed_s += duration
+        self._open_s = 0.0
+        self._due = entry.at_us + int(duration * 1e6), int(CLOCK_SHARE * duration * 1e6)
+        if self.target_s:
+            self.target_s = max(self.target_s, math.floor(duration + 0.5))
+        self._trim()
 
     def _lose(self, segment: Segment) -> None:
         """The segment was evicted before all of it was looked at, or broke off in its first fragment."""
@@ -533,7 +602,9 @@ class Packager:
             entry.init = self.entries[-2].init if len(self.entries) > 1 else ""
 
     def _add(self, seq: int, *, gap: bool = False) -> Entry:
-        entry = Entry(self._next_msn, seq, gap=gap)
+        return self._append(Entry(self._next_msn, seq, gap=gap))
+
+    def _append(self, entry: Entry) -> Entry:
         self._next_msn += 1
         self.entries.append(entry)
         return entry

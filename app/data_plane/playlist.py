@@ -63,22 +63,21 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
         if packager.part_s and not entry.gap and entry.msn >= packager.parts_from:
             for number, part in enumerate(entry.parts):
                 independent = ",INDEPENDENT=YES" if part.independent else ""
-                uri = _uri(packager, entry.seq, number, query)
+                uri = _uri(packager, f"{entry.seq}.{entry.first + number}", query)
                 yield f'#EXT-X-PART:DURATION={part.duration:.5f},URI="{uri}"{independent}'
         if entry.duration is not None:
             yield f"#EXTINF:{entry.duration:.5f},"
-            yield _uri(packager, entry.seq, None, query)
+            yield _uri(packager, f"{entry.seq}-{entry.cut}" if entry.cut else str(entry.seq), query)
     if packager.ended:
         yield "#EXT-X-ENDLIST"
     elif packager.part_s:
         seq, number = packager.following
-        yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{_uri(packager, seq, number, query)}"'
+        yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{_uri(packager, f"{seq}.{number}", query)}"'
 
 
-def _uri(packager: Packager, seq: int, part: int | None, query: str) -> str:
+def _uri(packager: Packager, name: str, query: str) -> str:
     extension = EXTENSIONS[packager.container or Container.MPEGTS]
-    number = "" if part is None else f".{part}"
-    return f"{HLS_ROUTE}/{packager.name}-{seq}{number}.{extension}{query}"
+    return f"{HLS_ROUTE}/{packager.name}-{name}.{extension}{query}"
 
 
 def _date(at_us: int) -> str:

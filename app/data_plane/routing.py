@@ -49,7 +49,8 @@ _STREAM: Final = STREAM_ROUTE.encode()
 _PLAYLIST: Final = PLAYLIST_ROUTE.encode()
 _HLS: Final = HLS_ROUTE.encode()
 _MEDIA: Final = re.compile(
-    rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:\.([0-9]{1,6}))?\.(ts|m4s)|init-([0-9a-f]{12})\.mp4)", re.ASCII
+    rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:-([0-9]{1,15})|\.([0-9]{1,6}))?\.(ts|m4s)|init-([0-9a-f]{12})\.mp4)",
+    re.ASCII,
 )
 _READ_ONLY: Final = "GET, HEAD, OPTIONS"
 _TAILS: Final = frozenset({NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE})
@@ -67,13 +68,15 @@ class Media(NamedTuple):
 
     Attributes:
         life: the epoch, as the playlist calls it.
-        seq: of the channel's segment; ``None`` for an init segment. part: which one of it, if not all of it.
+        seq: of the channel's segment; ``None`` for an init segment. cut: the byte of it at which this begins, if it is
+            one of several media segments, and not the first. part: which one of it, if not all of it.
         extension: ``ts``, ``m4s`` or ``mp4``.
         init: the name of an init segment.
     """
 
     life: str
     seq: int | None
+    cut: int
     part: int | None
     extension: str
     init: str = ""
@@ -248,10 +251,12 @@ def _playlist_route(op: Op | None, channel: str, query: bytes) -> Route:
 
 
 def _media(found: re.Match[bytes]) -> Media:
-    life, seq, part, extension, init = (None if group is None else group.decode("ascii") for group in found.groups())
+    life, seq, cut, part, extension, init = (
+        None if group is None else group.decode("ascii") for group in found.groups()
+    )
     assert life is not None, "every name has one"
     number = None if seq is None else int(seq)
-    return Media(life, number, None if part is None else int(part), extension or "mp4", init or "")
+    return Media(life, number, int(cut or 0), None if part is None else int(part), extension or "mp4", init or "")
 
 
 def parameter(query: bytes, name: bytes) -> bytes:

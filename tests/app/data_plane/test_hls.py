@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -458,14 +459,80 @@ def test_what_leaves_the_window_leaves_the_playlist() -> None:
         live.channel.get(found.whole[-3].uri).expect(404)
 
 
-def test_a_longer_segment_raises_the_target(channel: Channel) -> None:
-    """It is half as long again as the first ones, which is enough for most; and right in any case."""
+def test_a_longer_segment_becomes_several(live: Live) -> None:
+    """The target never changes. Each begins with a key picture where there are enough, and follows the one before."""
+    live.publish(0)
+    assert live.playlist().target == 2
+    runs = [b"".join(live.pictures(at, 50)) for at in (1.0, 3.0, 5.0)]
+    data = runs[0] + b"".join(run.removeprefix(init_segment()) for run in runs[1:])
+    live.channel.post(1, data, {"Content-Type": live.content_type}).expect(200)
+    live.publish(2, 7.0)
+    found = live.until(2)
+    assert [segment.duration for segment in found.whole] == pytest.approx([1.0, 2.0, 2.0, 2.0, 1.0])
+    assert not any(segment.breaks or segment.gap for segment in found.whole)
+    pieces = found.whole[1:4]
+    assert b"".join(live.media(piece.uri) for piece in pieces) == body(data, init_segment())
+    for piece in pieces:
+        assert piece.parts[0].independent
+        assert b"".join(live.media(part.uri) for part in piece.parts) == live.media(piece.uri)
+    starts = [segment.date for segment in found.whole]
+    steps = [(after - before).total_seconds() for before, after in pairwise(starts) if after and before]
+    assert steps == pytest.approx([1.0, 2.0, 2.0, 2.0], abs=0.002)
+
+
+def test_a_longer_segment_of_one_key_picture_is_cut_before_any(channel: Channel) -> None:
+    """Where no key picture comes in time, a player goes on with the picture that does."""
     live = Live(channel)
     live.publish(0)
-    first = live.playlist()
-    assert first.target == 2
+    live.playlist()
     channel.post(1, b"".join(ts_pictures(1.0, 100))).expect(200)
-    assert read(channel.get(f"index.m3u8?_HLS_msn={first.whole[-1].msn + 1}").body.decode()).target == 4
+    live.publish(2, 5.0)
+    assert [segment.duration for segment in live.until(2).whole] == pytest.approx([1.0, 2.48, 1.52, 1.0])
+
+
+def test_a_longer_segment_without_parts_becomes_several(channel: Channel) -> None:
+    """Of whole fragments; only a fragment that is too long itself raises the target, since nobody can cut it."""
+    live = Live(channel, "video/mp4")
+    for seq, pictures, at_s in ((0, 1, 0.0), (1, 5, 1.2), (2, 1, 7.2)):
+        data = b"".join(mp4_pictures(at_s, pictures, 1.2))
+        channel.post(seq, data, {"Content-Type": "video/mp4"}).expect(200)
+        if not seq:
+            assert live.playlist().part_target is None
+    assert [segment.duration for segment in live.until(2).whole] == pytest.approx([1.2, 2.4, 2.4, 1.2, 1.2])
+    channel.post(3, b"".join(mp4_pictures(8.4, 1, 4.0)), {"Content-Type": "video/mp4"}).expect(200)
+    last = channel.get("index.m3u8" + live.next_query()).expect(200).body.decode()
+    assert live.watcher.see(last, constant_target=False).target == 4
+
+
+def test_a_player_that_names_no_part_waits_for_the_first_one(channel: Channel) -> None:
+    """Safari asks so for a segment that is about to begin."""
+    live = Live(channel)
+    for seq in range(3):
+        live.publish(seq)
+    found = live.playlist()
+    msn = found.whole[-1].msn + 1
+    waiting = channel.read(f"index.m3u8?_HLS_msn={msn}")
+    channel.target.settle()
+    upload = channel.upload(3)
+    for picture in ts_pictures(3.0, 12):
+        upload.chunk(picture)
+    newest = live.watcher.see(waiting.response().body.decode()).segments[-1]
+    assert (newest.msn, newest.duration, len(newest.parts)) == (msn, None, 1)
+
+
+def test_a_film_that_is_published_at_once_advances_as_it_plays(live: Live) -> None:
+    """Its dates do, whenever its segments arrive; behind a discontinuity there is a new one."""
+    for seq in range(3):
+        live.publish(seq)
+    live.playlist()
+    live.publish(3)
+    live.publish(4, 100.0)
+    found = live.until(4)
+    assert [segment.breaks for segment in found.whole] == [False] * 4 + [True]
+    dates = [segment.date for segment in found.whole]
+    steps = [(after - before).total_seconds() for before, after in pairwise(dates) if after and before]
+    assert steps[:3] == pytest.approx([1.0] * 3, abs=0.002)
+    assert steps[3] < 0
 
 
 def test_one_turn_looks_at_few_bytes(channel: Channel, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
