@@ -34,6 +34,7 @@ from tricklecast.trickle.media.containers import (
     boxes,
     fragment_samples,
     fragments,
+    has_huge_track,
     has_sample_table,
     init_segment,
     sniff,
@@ -420,6 +421,8 @@ class MediaReader:
         ends = [box.end for box in boxes(data) if box.kind.isascii()]
         faults[Fault.BAD_BOX] += whole and ends[-1:] != [len(data)]
         init, parts = init_segment(data), list(fragments(data))
+        is_huge = has_huge_track(data)
+        faults[Fault.BAD_BOX] += is_huge
         faults[Fault.NOT_FRAGMENTED] += has_sample_table(data)
         faults[Fault.TOO_MANY_SAMPLES] += fragment_samples(data) > MAX_SAMPLES
         numbers = [part.number for part in parts]
@@ -429,9 +432,11 @@ class MediaReader:
         faults[Fault.LOST_INSIDE] += sum(later <= earlier for earlier, later in pairwise(numbers))
         faults[Fault.NO_TIME] += sum(not part.has_time for part in parts)
         self._number = numbers[-1] if numbers else self._number
-        if not faults[Fault.NOT_FRAGMENTED]:
+        if not (faults[Fault.NOT_FRAGMENTED] or is_huge):
             self._init = init or self._init
-        return _Scan(+faults, bool(tracks(init)), b"" if init else self._init, is_readable=bool(self._init))
+        return _Scan(
+            +faults, bool(tracks(init)), b"" if init else self._init, is_readable=bool(self._init) and not is_huge
+        )
 
 
 def _unread(scan: _Scan) -> str:

@@ -182,6 +182,15 @@ def has_sample_table(data: Buffer) -> bool:
     return b"cmov" in text or any(number(text, at + size, 4) for kind, size in tables for at in _places(text, kind))
 
 
+def has_huge_track(data: Buffer) -> bool:
+    """Whether a track has a number of more than 31 bits: libavformat takes seconds over such a header."""
+    text = _without_media(data)
+    # The width of two times before the number depends on the version.
+    return any(
+        number(text, at + (24 if text[at + 4 : at + 5] == b"\1" else 16), 4) >> 31 for at in _places(text, b"tkhd")
+    )
+
+
 def _without_media(data: Buffer) -> bytes:
     """The bytes outside of the ``mdat`` boxes; the last of these may be cut off."""
     parts, end = [], 0

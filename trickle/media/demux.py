@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
-from tricklecast.trickle.media.containers import Container, fragment_samples, has_sample_table, number
+from tricklecast.trickle.media.containers import (
+    Container,
+    fragment_samples,
+    has_huge_track,
+    has_sample_table,
+    number,
+)
 
 FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
 """libavformat's names of the containers."""
@@ -71,7 +77,8 @@ class SampleGuard:
         """Take the next bytes; returns those that a demuxer may have now.
 
         Raises:
-            Refused: they announce more than :data:`MAX_SAMPLES` samples, or belong to an ordinary MP4 file.
+            Refused: they announce more than :data:`MAX_SAMPLES` samples or a track that costs seconds, or belong to an
+                ordinary MP4 file.
         """
         self._held += data
         passed = []
@@ -102,6 +109,8 @@ class SampleGuard:
     def _check(self, box: bytes) -> None:
         if has_sample_table(box):
             raise Refused("an ordinary MP4 file instead of a fragmented one")
+        if has_huge_track(box):
+            raise Refused("a track number of more than 31 bits")
         self._samples += fragment_samples(box)
         if self._samples > MAX_SAMPLES:
             raise Refused(f"more than {MAX_SAMPLES} samples")

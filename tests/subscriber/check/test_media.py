@@ -271,6 +271,15 @@ def test_an_index_of_millions_of_samples_is_not_read(pieces: list[bytes]) -> Non
     assert troubles(judged(received(segments, content_type="video/mp4"))) == {"damage": "fail"}
 
 
+def test_a_track_number_that_costs_seconds_is_not_read(pieces: list[bytes]) -> None:
+    """A few bytes would keep the check busy."""
+    at = pieces[0].index(b"tkhd") + 16
+    huge = pieces[0][:at] + b"\xff" + pieces[0][at + 1 :]
+    (media,) = read([huge], decode=True)
+    assert media.faults[Fault.BAD_BOX] == 1
+    assert media.tracks == ()
+
+
 def test_a_fragment_needs_a_time(pieces: list[bytes]) -> None:
     """Without one, a demuxer counts from 0 in each segment."""
     untimed = pieces[0].replace(b"tfdt", b"free")

@@ -30,6 +30,7 @@ from tricklecast.trickle.media.containers import (
     fragment_samples,
     fragments,
     full_box,
+    has_huge_track,
     has_sample_table,
     init_segment,
     number,
@@ -372,6 +373,7 @@ def test_any_bytes_are_taken(data: bytes, places: list[int]) -> None:
     list(fragments(changed))
     assert fragment_samples(changed) >= 0
     assert has_sample_table(changed) in (True, False)
+    assert has_huge_track(changed) in (True, False)
     tracks(changed)
     continuity, tables = Continuity(), ProgramTables()
     for item in ts_packets(changed):

@@ -94,6 +94,17 @@ def test_an_ordinary_file_is_refused() -> None:
         SampleGuard().feed(box(b"moov", table))
 
 
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_track_number_that_costs_seconds_is_refused(version: int) -> None:
+    """libavformat counts up to a free one; a number is found wherever its header stands."""
+    times = bytes(16 if version else 8)
+    guard = SampleGuard()
+    track = box(b"trak", full_box(b"tkhd", version, 3, times, (0x7FFFFFFF).to_bytes(4)))
+    assert guard.feed(box(b"moov", track)) == box(b"moov", track)
+    with pytest.raises(Refused, match="track number"):
+        guard.feed(box(b"free", full_box(b"tkhd", version, 3, times, (1 << 31).to_bytes(4))))
+
+
 def test_little_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A box that is longer than any sensible one is refused when the limit is reached."""
     monkeypatch.setattr(demux, "MAX_BOX", 1 << 20)
