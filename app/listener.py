@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import errno
 import logging
+import re
 import resource
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -51,6 +54,14 @@ MAX_ACCEPTED: Final = 16
 
 ACCEPT_RETRY_S: Final = 1.0
 """How long a TLS listener pauses when the process has no file descriptor left; asyncio pauses as long."""
+
+
+LAST_SHARE: Final = 0.2
+LAST_DAYS: Final = 30
+"""The server warns of a certificate that has less than this share of its time left, and less than this many days. As a
+rule, one of 90 days is renewed 30 days before its end, and one of 6 days 3 days before."""
+
+_PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 
 
 class CannotServe(TrickleError):
@@ -148,7 +159,7 @@ def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")
 
 def warn_of_strangers(settings: Settings, listener: socket.socket) -> None:
     """Log a warning if other machines can reach the server, and nothing says who may do what."""
-    if is_loopback(listener) or settings.has_tokens or settings.webhook_url is not None:
+    if is_loopback(listener) or settings.has_tokens or settings.webhook_url or settings.tls_client_ca:
         return
     _LOGGER.warning(
         "whoever reaches %s:%d may publish to, read and end every channel: there is no access control "
@@ -201,7 +212,7 @@ async def accept_on(
     config: uvicorn.Config,
     listener: socket.socket,
     plane: DataPlane,
-    tls: ssl.SSLContext | None,
+    tls: Tls | None,
 ) -> None:
     """Accept connections on a socket until the server shuts down.
 
@@ -236,16 +247,66 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 # TLS.
 
 
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """The certificate and key of the settings; ``None`` without ``tls_cert``.
+class Tls:
+    """The server's certificate and key, and whose certificates clients must show. They may be replaced at any time.
+
+    Args:
+        settings: name the files.
+
+    Attributes:
+        context: for the handshakes that begin from now on.
+        valid: from when to when clients accept the certificate, in seconds since the epoch.
 
     Raises:
-        CannotServe: certificate or key cannot be read, are not in PEM form, or do not belong together.
+        CannotServe: as :meth:`load`.
     """
-    certificate, key = settings.tls_cert, settings.tls_key
-    if certificate is None or key is None:
-        return None
-    if b"-----BEGIN CERTIFICATE-----" not in _read("tls_cert", certificate):
+
+    def __init__(self, settings: Settings) -> None:
+        self.load(settings)
+
+    def load(self, settings: Settings) -> None:
+        """Read the files; running connections keep what they began with.
+
+        Raises:
+            CannotServe: a file cannot be read or is not in PEM form, or certificate and key do not belong together.
+                What was read before stays in use.
+        """
+        assert settings.tls_cert, "TLS is on"
+        assert settings.tls_key, "certificate and key go together"
+        chain = _read("tls_cert", settings.tls_cert)
+        context = _tls_context(settings, settings.tls_cert, settings.tls_key, chain)
+        self.valid = validity(chain)
+        self.context = context
+        self.warn(time.time())
+
+    def warn(self, now: float) -> None:
+        """Log a warning if the certificate is not valid now, or soon will not be."""
+        begins, ends = self.valid
+        if now < begins:
+            _LOGGER.warning("the certificate (--tls-cert) is not valid before %s", _moment(begins))
+        elif now >= ends:
+            _LOGGER.warning("the certificate (--tls-cert) has expired at %s; clients refuse it", _moment(ends))
+        elif ends - now < min(LAST_SHARE * (ends - begins), LAST_DAYS * 86_400):
+            days = (ends - now) / 86_400
+            _LOGGER.warning(
+                "the certificate (--tls-cert) expires in %.1f days, at %s; renew it, and reload the server (SIGHUP)",
+                days,
+                _moment(ends),
+            )
+
+    async def watch(self) -> None:
+        """Warn every day, until cancelled."""
+        while True:
+            await asyncio.sleep(86_400)
+            self.warn(time.time())
+
+
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _tls_context(settings: Settings, certificate: Path, key: Path, chain: bytes) -> ssl.SSLContext:
+    if not _PEM.search(chain):
         raise CannotServe(f"tls_cert: {certificate} does not contain a certificate (PEM)")
     secret = _read("tls_key", key)
     if b"PRIVATE KEY-----" not in secret:
@@ -261,7 +322,60 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             raise CannotServe(f"tls_key: {key} does not belong to {certificate}") from None
         raise CannotServe(f"tls_cert, tls_key: cannot use {certificate} with {key}: {error}") from None
+    if (authorities := settings.tls_client_ca) is not None:
+        try:
+            context.load_verify_locations(cadata=_read("tls_client_ca", authorities).decode("ascii", "replace"))
+        except ssl.SSLError as error:
+            raise CannotServe(f"tls_client_ca: {authorities} does not contain certificates (PEM): {error}") from None
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def validity(chain: bytes) -> tuple[float, float]:
+    """From when to when a chain of certificates (PEM) is valid, in seconds since the epoch.
+
+    The ssl module tells this of a peer's certificate only. A certificate begins with nested lengths (RFC 5280, section
+    4.1, in DER), of which six lead to the two times.
+
+    Raises:
+        CannotServe: the chain cannot be read.
+    """
+    begins, ends = 0.0, float("inf")
+    try:
+        for found in _PEM.finditer(chain):
+            der = ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))
+            _, at, _ = _element(der, 0)  # the certificate
+            _, at, _ = _element(der, at)  # what is signed of it
+            kind, _, end = _element(der, at)
+            if kind == 0xA0:  # its version, which old ones lack
+                at = end
+            for _ in ("serial number", "algorithm", "issuer"):
+                _, _, at = _element(der, at)
+            _, at, _ = _element(der, at)
+            _, first, at = _element(der, at)
+            _, last, after = _element(der, at)
+            begins = max(begins, _seconds(der[first:at]))
+            ends = min(ends, _seconds(der[last:after]))
+    except (IndexError, ValueError) as error:
+        raise CannotServe(f"tls_cert: a certificate that cannot be read: {error}") from None
+    return begins, ends
+
+
+def _element(der: bytes, at: int) -> tuple[int, int, int]:
+    """The kind of a DER element, where its content begins, and where that ends."""
+    length, begin = der[at + 1], at + 2
+    if length & 0x80:
+        begin += length & 0x7F
+        length = int.from_bytes(der[at + 2 : begin])
+    return der[at], begin, begin + length
+
+
+def _seconds(text: bytes) -> float:
+    """A time as certificates have it: ``491127093000Z``, whose years begin at 1950, or ``20501127093000Z``."""
+    digits = text.decode("ascii")
+    if len(digits) == 13:
+        digits = ("19" if digits >= "5" else "20") + digits
+    return datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def _read(setting: str, file: Path) -> bytes:
@@ -280,7 +394,7 @@ class TlsListener:
 
     Args:
         listener: bound; its owner closes it.
-        context: certificate and key.
+        tls: certificate and key.
         plane: the part that all connections share.
         make: makes the protocol of a connection.
 
@@ -288,12 +402,10 @@ class TlsListener:
         sockets: the listener.
     """
 
-    def __init__(
-        self, listener: socket.socket, context: ssl.SSLContext, plane: DataPlane, make: Callable[[], Connection]
-    ) -> None:
+    def __init__(self, listener: socket.socket, tls: Tls, plane: DataPlane, make: Callable[[], Connection]) -> None:
         listener.setblocking(False)
         self.sockets = (listener,)
-        self._context = context
+        self._tls = tls
         self._plane = plane
         self._make = make
         self._loop = asyncio.get_running_loop()
@@ -330,7 +442,7 @@ class TlsListener:
         connecting = self._loop.connect_accepted_socket(
             lambda: connection,
             sock,
-            ssl=self._context,
+            ssl=self._tls.context,
             ssl_handshake_timeout=options.head_timeout_s,
             # Many clients never answer a close_notify: a drain would wait 30 s, the default, for each of them.
             ssl_shutdown_timeout=options.linger_s,

@@ -29,6 +29,7 @@ from tricklecast.app.core.limits import Capacity, Limit
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.latency import Histogram
 from tricklecast.app.data_plane.responses import MEMORY
+from tricklecast.app.reload import Outcomes, Reload
 from tricklecast.app.server_log import ServerLog
 from tricklecast.app.storage.archive import Archive, Figures
 from tricklecast.app.usage import lagging, limits_in_use
@@ -59,6 +60,7 @@ def metrics_router(
     access: Access | None = None,
     bus: Bus | None = None,
     dashboards: Capacity | None = None,
+    reload: Reload | None = None,
 ) -> APIRouter:
     """The route ``/metrics`` in Prometheus' text format.
 
@@ -68,9 +70,10 @@ def metrics_router(
         access: the server's access control, if it has any.
         bus: its subscriptions and changes.
         dashboards: those that are open, where there are web pages.
+        reload: its certificate, and what became of its reloads.
     """
     router = APIRouter(tags=["metrics"])
-    page = RateLimitedPage(partial(generate_latest, collectors(plane, log, access, bus, dashboards)))
+    page = RateLimitedPage(partial(generate_latest, collectors(plane, log, access, bus, dashboards, reload)))
 
     @router.head("/metrics", include_in_schema=False)
     @router.get("/metrics", summary="Prometheus metrics")
@@ -86,6 +89,7 @@ def collectors(
     access: Access | None = None,
     bus: Bus | None = None,
     dashboards: Capacity | None = None,
+    reload: Reload | None = None,
 ) -> CollectorRegistry:
     """Everything that a server exposes; arguments as for :func:`metrics_router`."""
     registry = CollectorRegistry(auto_describe=False)
@@ -95,6 +99,7 @@ def collectors(
     registry.register(LimitMetrics(plane, log, bus, dashboards))
     registry.register(ServerMetrics(plane, log))
     registry.register(AccessMetrics(access))
+    registry.register(ReloadMetrics(reload))
     registry.register(StorageMetrics(plane))
     if bus is not None:
         registry.register(ChangesMetrics(bus))
@@ -397,6 +402,30 @@ class AccessMetrics(Collector):
         yield _counters("webhook_answers", "Answers of the webhook; 503 is none.", "status", answers)
         waiting = webhook.waiting if webhook is not None else 0
         yield _gauge("webhook_waiting", "Questions that the webhook has not answered yet.", waiting)
+
+
+class ReloadMetrics(Collector):
+    """What became of reloads, and how long the certificate lasts.
+
+    Args:
+        reload: the server's; ``None`` if it has none.
+    """
+
+    def __init__(self, reload: Reload | None) -> None:
+        self._reload = reload
+
+    def collect(self) -> Iterator[Metric]:
+        outcomes = Outcomes() if self._reload is None else self._reload.outcomes
+        results: dict[str, float] = {"succeeded": outcomes.succeeded, "failed": outcomes.failed}
+        yield _counters("reload", "Reloads of settings and files (SIGHUP).", "result", results)
+        yield _gauge("last_reload_timestamp_seconds", "When the last reload was; 0: there was none.", outcomes.last_at)
+        yield _gauge("last_reload_failed", "Whether a part of the last reload could not be used.", outcomes.last_failed)
+        tls = None if self._reload is None else self._reload.tls
+        begins, ends = (None, None) if tls is None else tls.valid  # without TLS there are no samples
+        text = "From when on the certificate is valid."
+        yield GaugeMetricFamily(PREFIX + "tls_not_before_timestamp_seconds", text, value=begins)
+        text = "When the certificate expires."
+        yield GaugeMetricFamily(PREFIX + "tls_not_after_timestamp_seconds", text, value=ends)
 
 
 class StorageMetrics(Collector):

@@ -56,7 +56,7 @@ _GROUPS: Final = (
         ),
     ),
     ("TLS", ("tls_",)),
-    ("Access control", ("jwt_", "jwks_", "token_", "control_token_", "webhook_")),
+    ("Access control", ("jwt_", "jwks_", "revoked_file", "token_", "control_token_", "webhook_")),
     ("Limits", ("max_", "per_ip_", "window_", "metrics_channels")),
     ("Data directory", ("ack", "on_disk_full", "retain_")),
     (
@@ -140,7 +140,12 @@ def _serve(config: Path | None, show_config: bool, quiet: bool, **values: Any) -
     # Among the lines of an access log on standard output the announcement would be no JSON.
     announce = _announce_on_stderr if loaded.settings.access_log == STDOUT else _announce_on_stdout
     talks = not quiet and _is_terminal(sys.stderr)
-    run(loaded.settings, partial(_announce, announce, loaded.settings, talks), show=_show if talks else None)
+    run(
+        loaded.settings,
+        partial(_announce, announce, loaded.settings, talks),
+        show=_show if talks else None,
+        reread=lambda: load(values, config).settings,
+    )
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

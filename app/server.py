@@ -46,10 +46,10 @@ from tricklecast.app.listener import (
     address_of,
     attainable_limits,
     not_found,
-    tls_context,
 )
 from tricklecast.app.masking import mask_for
 from tricklecast.app.metrics import metrics_router
+from tricklecast.app.reload import Reload, Terminal
 from tricklecast.app.settings import Settings
 from tricklecast.app.shutdown import LAST_S, LastResort, drain, end
 from tricklecast.app.sockets import Sockets, opened
@@ -80,6 +80,9 @@ LEAST_SLEEP_S: Final = 0.01
 PROGRAM_S: Final = 5.0
 """How long a program in the process may go on when its subscriptions have ended; then it is cancelled."""
 
+HANG_UP_S: Final = 2.0
+"""How long after SIGHUP a terminal may still be open, although its shell is ending."""
+
 Program = Callable[[Bus], Awaitable[None]]
 """What a program that embeds the server runs beside it, in the server's event loop."""
 
@@ -92,10 +95,13 @@ def serve(
     program: Program | None = None,
     *,
     show: Callable[[list[str]], None] | None = None,
+    reread: Callable[[], Settings] | None = None,
 ) -> None:
     """Run a server until SIGTERM or SIGINT; a second one stops it at once.
 
-    SIGHUP reopens the access log; without an access log it is a SIGTERM. SIGUSR1 and SIGUSR2 do nothing.
+    SIGHUP reopens the access log and reads certificates, keys, secrets and settings again
+    (:mod:`tricklecast.app.reload`); only when the server's terminal was closed, it is a SIGTERM. SIGUSR1 and SIGUSR2 do
+    nothing.
 
     Args:
         settings: the server's.
@@ -103,6 +109,7 @@ def serve(
         program: runs beside the server, from before the first request on. When the server stops, its subscriptions end
             with ``ServerClosed``, and it may go on for :data:`PROGRAM_S`. The server does not stop when it returns.
         show: gets lines that tell which publishers and readers have come and left, at most once a second.
+        reread: puts the settings together again at SIGHUP; without it only files are read again.
 
     A shutdown that does not come to its end ends the process with exit code 1 (:class:`LastResort`).
 
@@ -114,7 +121,7 @@ def serve(
     """
     limits = attainable_limits(settings)
     with opened(settings) as sockets:
-        _serve_on(sockets, settings, limits, announce, program, show)
+        _serve_on(sockets, settings, limits, announce, program, show, reread)
 
 
 def _serve_on(
@@ -124,6 +131,7 @@ def _serve_on(
     announce: Callable[[str], None],
     program: Program | None,
     show: Callable[[list[str]], None] | None,
+    reread: Callable[[], Settings] | None,
 ) -> None:
     """Run a server on these sockets, with the process's signals in its hands."""
     # A signal that comes before uvicorn has installed its handlers, or after it has removed them, is only remembered.
@@ -140,7 +148,7 @@ def _serve_on(
         if settings.health_file is not None:
             write_address(settings.health_file, address_of(settings, sockets.control or sockets.main))
             told = settings.health_file
-        uvloop.run(_serve(settings, limits, sockets, announce, early, program, show, last_resort))
+        uvloop.run(_serve(settings, limits, sockets, announce, early, program, show, reread, last_resort))
     except* TrickleError as group:
         raise group.exceptions[0] from None
     finally:
@@ -166,6 +174,7 @@ async def _serve(
     early: list[int],
     program: Program | None,
     show: Callable[[list[str]], None] | None,
+    reread: Callable[[], Settings] | None,
     last_resort: LastResort,
 ) -> None:
     node = settings.node or socket.gethostname()
@@ -196,11 +205,11 @@ async def _serve(
         await log.check()
     if settings.changefeed:
         changefeed.start(registry)
-    server = Server(uvicorn_config(settings, plane, log, access, bus), plane, log, announce, settings, last_resort)
+    reload = Reload(settings, access, plane, reread)
+    server = Server(uvicorn_config(plane, log, access, bus, reload), plane, log, announce, reload, last_resort)
     if sockets.control is not None:
-        server.control = (control_config(settings, plane, log, access, bus), sockets.control)
-    # SIGHUP comes from tools that rename logs, and, to a server without a log, from a terminal that closes.
-    loop.add_signal_handler(signal.SIGHUP, log.reopen if log else server.stop)
+        server.control = (control_config(plane, log, access, bus, reload), sockets.control)
+    loop.add_signal_handler(signal.SIGHUP, partial(_hang_up, Terminal(), server, log, reload))
     server.should_exit = bool(early)
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(log.run()) if log else None
@@ -208,6 +217,8 @@ async def _serve(
             # Without its access log the server stops: its operator relies on the log.
             writing.add_done_callback(lambda task: server.stop() if task.exception() else None)
         beside = [group.create_task(task) for task in (sweep(plane, archive, log, Watchdog()), access.run())]
+        if reload.tls is not None:
+            beside.append(group.create_task(reload.tls.watch()))
         if activity is not None and show is not None:
             beside.append(group.create_task(_show(activity, plane, show)))
         failed: list[Exception] = []
@@ -227,6 +238,19 @@ async def _serve(
             log.close()
     if failed:
         raise failed[0]
+
+
+def _hang_up(terminal: Terminal, server: Server, log: AccessLog | None, reload: Reload) -> None:
+    """SIGHUP: the server's terminal was closed; or its operator wants it to open its log and read its files anew."""
+    if terminal.is_gone():
+        server.stop()
+        return
+    if log is not None:
+        log.reopen()
+    reload()
+    if terminal.is_one:
+        # A shell that ends may send the signal before its terminal is closed.
+        asyncio.get_running_loop().call_later(HANG_UP_S, lambda: server.stop() if terminal.is_gone() else None)
 
 
 def _tell_all(sinks: list[RecordSink], record: AccessRecord) -> None:
@@ -305,9 +329,6 @@ class Server(uvicorn.Server):
 
     Attributes:
         control: configuration and socket of the control plane, if it has an address of its own; set before the start.
-
-    Raises:
-        CannotServe: the TLS certificate or key cannot be used.
     """
 
     def __init__(
@@ -316,16 +337,15 @@ class Server(uvicorn.Server):
         plane: DataPlane,
         log: AccessLog | None,
         announce: Callable[[str], None],
-        settings: Settings,
+        reload: Reload,
         last_resort: LastResort | None = None,
     ) -> None:
         super().__init__(config)
         self._plane = plane
         self._log = log
         self._announce = announce
-        self._settings = settings
+        self._reload = reload
         self._last_resort = last_resort
-        self._tls = tls_context(settings)
         self.control: tuple[uvicorn.Config, socket.socket] | None = None
 
     def stop(self) -> None:
@@ -342,7 +362,7 @@ class Server(uvicorn.Server):
         # No sockets: uvicorn's own listener would count a connection when its TLS handshake is over.
         await super().startup([])
         for listener in sockets or []:
-            await accept_on(self, self.config, listener, self._plane, self._tls)
+            await accept_on(self, self.config, listener, self._plane, self._reload.tls)
         await self.on_tick(0)  # makes the date header of the control plane's answers
         # Objects that the imports made stay for ever: the garbage collector need not walk them again and again, and
         # looks at new objects less often than the default of every 700.
@@ -352,9 +372,9 @@ class Server(uvicorn.Server):
         if self._log is not None:
             self._log.event(Event.SERVER_READY)
         if self.control is not None:
-            await accept_on(self, *self.control, self._plane, self._tls)
-        for server, path in zip(self.servers, (self._settings.base_path, " (control plane)"), strict=False):
-            self._announce(address_of(self._settings, server.sockets[0]) + path)
+            await accept_on(self, *self.control, self._plane, self._reload.tls)
+        for server, path in zip(self.servers, (self._reload.settings.base_path, " (control plane)"), strict=False):
+            self._announce(address_of(self._reload.settings, server.sockets[0]) + path)
         notify("READY=1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -362,11 +382,11 @@ class Server(uvicorn.Server):
         plane = self._plane
         notify("STOPPING=1")
         if self._last_resort is not None:
-            self._last_resort.begin(self._settings.shutdown_deadline_s + LAST_S)
+            self._last_resort.begin(self._reload.settings.shutdown_deadline_s + LAST_S)
         if self._log is not None:
             waiting = sum(connection.waiting for connection in plane.connections)
             self._log.event(Event.DRAIN, detail=f"{waiting} waiting")
-        await drain(plane, self._settings.drain(plane.clock()), self._hurry)
+        await drain(plane, self._reload.settings.drain(plane.clock()), self._hurry)
         for server in self.servers:
             server.close()
         for listener in sockets or []:
@@ -378,20 +398,16 @@ class Server(uvicorn.Server):
         return self.force_exit
 
 
-def uvicorn_config(
-    settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access, bus: Bus
-) -> uvicorn.Config:
+def uvicorn_config(plane: DataPlane, log: AccessLog | None, access: Access, bus: Bus, reload: Reload) -> uvicorn.Config:
     """uvicorn's configuration at the address of the channels."""
-    if settings.control_port is None:
-        return _config(control_plane(settings, plane, log, access, bus), Endpoint(plane))
+    if reload.settings.control_port is None:
+        return _config(control_plane(plane, log, access, bus, reload), Endpoint(plane))
     return _config(RecordRequests(LimitRequests(not_found, plane), plane), Endpoint(plane))
 
 
-def control_config(
-    settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access, bus: Bus
-) -> uvicorn.Config:
+def control_config(plane: DataPlane, log: AccessLog | None, access: Access, bus: Bus, reload: Reload) -> uvicorn.Config:
     """uvicorn's configuration at the control plane's own address."""
-    return _config(control_plane(settings, plane, log, access, bus), Endpoint(plane, routes=False))
+    return _config(control_plane(plane, log, access, bus, reload), Endpoint(plane, routes=False))
 
 
 def _config(app: ASGIApp, endpoint: Endpoint) -> uvicorn.Config:
@@ -412,8 +428,9 @@ def _config(app: ASGIApp, endpoint: Endpoint) -> uvicorn.Config:
     return config
 
 
-def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access, bus: Bus) -> FastAPI:
+def control_plane(plane: DataPlane, log: AccessLog | None, access: Access, bus: Bus, reload: Reload) -> FastAPI:
     """The FastAPI application for everything outside the base path."""
+    settings = reload.settings
     api = FastAPI(
         title="tricklecast",
         version=__version__,
@@ -426,7 +443,7 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
         channels_router(plane),
         changes_router(plane, bus.changes),
         health_router(plane.registry, partial(troubles, plane, log)),
-        metrics_router(plane, log, access, bus, None if feed is None else feed.followers),
+        metrics_router(plane, log, access, bus, None if feed is None else feed.followers, reload),
     ]
     if feed is not None:
         has_tokens = access.protects or access.webhook is not None
@@ -446,7 +463,7 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
     api.add_exception_handler(MemoryError, out_of_memory(plane))
     access.protect(api, is_open if settings.web else lambda path: False)
     # A preflight carries no token: it must not come as far as the access control.
-    api.add_middleware(CheckOrigin, write_origins=settings.cors_write_origins)
+    api.add_middleware(CheckOrigin, plane=plane)
     api.add_middleware(LimitRequests, plane=plane)
     api.add_middleware(RecordRequests, plane=plane)
     return api

@@ -121,6 +121,7 @@ def configure(format: LogFormat) -> ServerLog:
     """Let all loggers of this process write their warnings and errors to standard error."""
     handler = ServerLog(format)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("tricklecast.app.reload").setLevel(logging.INFO)  # an operator waits for the answer
     return handler
 
 

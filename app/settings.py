@@ -99,6 +99,9 @@ class Settings(AccessSettings):
     log_format: LogFormat = Field(LogFormat.TEXT, description="The server's own log on standard error: text or json.")
     tls_cert: Path | None = Field(None, description="Certificate chain (PEM); switches TLS on.")
     tls_key: Path | None = Field(None, description="Private key (PEM) of the certificate.")
+    tls_client_ca: Path | None = Field(
+        None, description="Serve only clients with a certificate that these authorities (PEM) have signed."
+    )
     node: str | None = Field(None, max_length=64, description="This server's name in logs; its host name if unset.")
     health_file: Path | None = Field(
         None, description="Write the server's address to this file, for `tricklecast health`."
@@ -328,6 +331,8 @@ class Settings(AccessSettings):
         if (self.tls_cert is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_cert"
             raise ValueError(f"tls_cert and tls_key go together: {missing} is missing")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
         return self
 
     @model_validator(mode="after")

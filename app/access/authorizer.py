@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import orjson
 
 from tricklecast.app.access import responses
+from tricklecast.app.access.revocations import NOTHING_REVOKED, read_revocations
 from tricklecast.app.access.rights import MAX_TOKEN_BYTES, Claims, InvalidToken, bearer_token, query_token
 from tricklecast.app.access.secrets import InvalidKey, read_secret
 from tricklecast.app.access.settings import AccessSettings
@@ -26,7 +29,9 @@ from tricklecast.trickle.wire import Status
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from pydantic import SecretBytes
 
+    from tricklecast.app.access.jwks import Keys
     from tricklecast.app.access.tokens import TokenVerifier
     from tricklecast.app.access.webhook import Webhook
 
@@ -67,13 +72,13 @@ class Access:
     """
 
     def __init__(self, settings: AccessSettings, node: str | None) -> None:
-        self.tokens = _token_verifier(settings) if settings.has_tokens else None
-        self.webhook = _webhook(settings, settings.webhook_url) if settings.webhook_url is not None else None
-        self.control_token = _load(
-            "control_token_file",
-            settings.control_token_file,
-            lambda path: read_secret(path, least=MIN_CONTROL_TOKEN_BYTES),
-        )
+        self._files = _Files()
+        problems = self._files.read(settings)
+        if problems:
+            raise problems[0]
+        self.tokens = _token_verifier(settings, self._files) if settings.has_tokens else None
+        self.webhook = _webhook(settings, settings.webhook_url, self._files) if settings.webhook_url else None
+        self.control_token = self._files.control_token
         self._metrics_open = settings.metrics_open
         self.authorizer: RequestAuthorizer | None = None
         if self.tokens is not None or self.webhook is not None:
@@ -84,6 +89,26 @@ class Access:
                 token_in_query=settings.token_in_query,
                 node=node,
             )
+
+    def reload(self, settings: AccessSettings) -> list[InvalidInput]:
+        """Read all files again, and fetch the key set behind the URL; requests under what is gone now end soon.
+
+        Args:
+            settings: those that switch a part on or off are as they were.
+
+        Returns:
+            The problems. What a file with a problem held before stays in use.
+        """
+        files = self._files
+        problems = files.read(settings)
+        self.control_token = files.control_token
+        if self.tokens is not None:
+            self.tokens.use(files.all_keys, files.revocations)
+            if self.tokens.remote is not None:
+                self.tokens.remote.refresh()
+        if self.webhook is not None:
+            self.webhook.use(files.webhook_secret)
+        return problems
 
     @property
     def protects(self) -> bool:
@@ -103,7 +128,7 @@ class Access:
 
         api.add_middleware(
             AuthorizeControlPlane,
-            control_token=self.control_token,
+            control_token=lambda: self.control_token,
             tokens=self.tokens,
             metrics_open=self._metrics_open,
             is_open=is_open,
@@ -144,6 +169,15 @@ class RequestAuthorizer:
         self._token_in_query = token_in_query
         self._node = node
 
+    @property
+    def generation(self) -> int:
+        """Another number whenever keys or revocations have changed."""
+        return 0 if self._tokens is None else self._tokens.generation
+
+    def holds(self, granted: Granted) -> bool:
+        """Whether the token of a permission is not revoked, and its key still there. The webhook takes nothing back."""
+        return self._tokens is None or not isinstance(granted.basis, Claims) or self._tokens.holds(granted.basis)
+
     def authorize(self, request: Request) -> Granted | Refused | Pending:
         """Decide about a request for a known route."""
         route, ip = request.route, request.ip
@@ -156,7 +190,7 @@ class RequestAuthorizer:
         if self._tokens is None:
             if token is not None and len(token) > MAX_TOKEN_BYTES:
                 return Refused(responses.invalid_token("malformed"))
-            return self._ask_webhook(Granted(None, math.inf), op, channel, ip, token)
+            return self._ask_webhook(Granted(request.certified, math.inf), op, channel, ip, token)
         if token is None:
             return Refused(responses.MISSING)
         try:
@@ -187,7 +221,7 @@ class RequestAuthorizer:
         if not claims.rights.allow(op, channel):
             return Refused(responses.not_allowed(op, channel), claims.subject)
         # The server has verified the token; the webhook need not see it.
-        return self._ask_webhook(Granted(claims.subject, claims.expires_at), op, channel, ip, None)
+        return self._ask_webhook(Granted(claims.subject, claims.expires_at, claims), op, channel, ip, None)
 
     def _ask_webhook(
         self, granted: Granted, op: Op, channel: str, ip: str | None, token: bytes | None
@@ -217,7 +251,8 @@ class RequestAuthorizer:
     def _obey(self, status: int, granted: Granted) -> Granted | Refused:
         match status:
             case Status.OK:
-                return granted
+                # The webhook may have taken its time.
+                return granted if self.holds(granted) else Refused(responses.invalid_token("revoked"), granted.subject)
             case Status.UNAVAILABLE:
                 return self._undecided(Reason.webhook("failed"), granted)
         return Refused(responses.REFUSED_BY_WEBHOOK[status], granted.subject)
@@ -226,47 +261,83 @@ class RequestAuthorizer:
         return granted if self._fail_open else Refused(responses.unavailable(reason), granted.subject)
 
 
-def _load(setting: str, path: Path | None, read: Callable[[Path], T]) -> T | None:
-    """Read the file of a setting, if it is set; an error names the setting."""
-    if path is None:
-        return None
-    try:
-        return read(path)
-    except InvalidKey as error:
-        raise InvalidKey(f"{setting}: {error}") from None
+class _Files:
+    """What the files of the settings hold: keys, secrets, revocations.
+
+    Attributes:
+        keys: of each setting that names a file with keys.
+        control_token, webhook_secret, revocations: the contents of the other files; ``None``, or none, without a file.
+    """
+
+    def __init__(self) -> None:
+        self.keys: dict[str, Keys] = {}
+        self.control_token: SecretBytes | None = None
+        self.webhook_secret: SecretBytes | None = None
+        self.revocations = NOTHING_REVOKED
+
+    @property
+    def all_keys(self) -> Keys:
+        """The keys of all files."""
+        return tuple(chain.from_iterable(self.keys.values()))
+
+    def read(self, settings: AccessSettings) -> list[InvalidInput]:
+        """Read every file that is set, and return the problems; what a file with a problem held before stays."""
+        problems: list[InvalidInput] = []
+
+        def load(setting: str, read: Callable[[Path], T], former: T) -> T:
+            path: Path | None = getattr(settings, setting)
+            try:
+                return former if path is None else read(path)
+            except InvalidKey as error:
+                problems.append(InvalidKey(f"{setting}: {error}"))
+                return former
+
+        if settings.has_tokens:
+            try:
+                from tricklecast.app.access import jwks
+            except ModuleNotFoundError as error:
+                return [InvalidInput(f'tokens need {error.name}: pip install "tricklecast[tokens]"')]
+            readers = {
+                "jwt_secret_file": jwks.read_secret_key,
+                "jwt_key_file": jwks.read_public_key,
+                "jwks_file": jwks.read_key_set,
+            }
+            set_now = {setting: read for setting, read in readers.items() if getattr(settings, setting) is not None}
+            self.keys = {setting: load(setting, read, self.keys.get(setting, ())) for setting, read in set_now.items()}
+        least = partial(read_secret, least=MIN_CONTROL_TOKEN_BYTES)
+        self.control_token = load("control_token_file", least, self.control_token)
+        former = self.webhook_secret if settings.webhook_secret_file is not None else None
+        self.webhook_secret = load("webhook_secret_file", read_secret, former)
+        revoked = self.revocations if settings.revoked_file is not None else NOTHING_REVOKED
+        self.revocations = load("revoked_file", read_revocations, revoked)
+        return problems
 
 
-def _token_verifier(settings: AccessSettings) -> TokenVerifier:
-    try:
-        from tricklecast.app.access import jwks, tokens
-    except ModuleNotFoundError as error:
-        raise InvalidInput(f'tokens need {error.name}: pip install "tricklecast[tokens]"') from None
-    keys = (
-        *(_load("jwt_secret_file", settings.jwt_secret_file, jwks.read_secret_key) or ()),
-        *(_load("jwt_key_file", settings.jwt_key_file, jwks.read_public_key) or ()),
-        *(_load("jwks_file", settings.jwks_file, jwks.read_key_set) or ()),
-    )
+def _token_verifier(settings: AccessSettings, files: _Files) -> TokenVerifier:
+    from tricklecast.app.access import jwks, tokens
+
     remote = None
     if settings.jwks_url is not None:
         remote = jwks.RemoteKeySet(
             settings.jwks_url, refetch_s=settings.jwks_refetch_s, max_age_s=settings.jwks_max_age_s
         )
     return tokens.TokenVerifier(
-        keys,
+        files.all_keys,
         remote,
         audience=settings.jwt_audience,
         issuer=settings.jwt_issuer,
         leeway_s=settings.jwt_leeway_s,
         size=settings.token_cache,
+        revocations=files.revocations,
     )
 
 
-def _webhook(settings: AccessSettings, url: str) -> Webhook:
+def _webhook(settings: AccessSettings, url: str, files: _Files) -> Webhook:
     from tricklecast.app.access.webhook import Webhook
 
     return Webhook(
         url,
-        secret=_load("webhook_secret_file", settings.webhook_secret_file, read_secret),
+        secret=files.webhook_secret,
         timeout_s=settings.webhook_timeout_s,
         concurrency=settings.webhook_concurrency,
         cache_s=settings.webhook_cache_s,

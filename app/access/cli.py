@@ -31,6 +31,7 @@ PROBLEMS: Final = {
     "early": "it is not valid yet",
     "claim": f"exp or {CLAIM} is missing, or does not have the documented form",
     "expired": "it has expired",
+    "revoked": "it was revoked",
 }
 """What ``inspect`` tells the user, who has the token anyway, for each reason of an invalid token."""
 
@@ -97,7 +98,12 @@ def create(
     if make_key:
         _make_key(key)
     now = int(time.time())
-    claims: dict[str, Any] = {"iat": now, "exp": now + max(1, round(duration_s)), CLAIM: claim}
+    claims: dict[str, Any] = {
+        "jti": secrets.token_hex(8),
+        "iat": now,
+        "exp": now + max(1, round(duration_s)),
+        CLAIM: claim,
+    }
     claims |= {name: value for name, value in (("sub", subject), ("aud", audience), ("iss", issuer)) if value}
     typer.echo(_sign(key, claims, kid))
 

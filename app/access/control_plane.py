@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -12,16 +13,16 @@ from tricklecast.app.access import responses
 from tricklecast.app.access.rights import ANY, EVERYTHING, Claims, InvalidToken, Right, Rights, bearer_token
 from tricklecast.app.access.secrets import is_secret
 from tricklecast.app.control_plane.middleware import (
-    EXPIRES_AT,
     HEALTH,
     MAY_MANAGE,
     METRICS,
+    PERMISSION_OVER,
     RECORD,
     everything,
     refuse,
 )
-from tricklecast.app.data_plane.responses import Reply
-from tricklecast.trickle.records import AccessRecord
+from tricklecast.app.data_plane.responses import REVOKED, Reply
+from tricklecast.trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:
     from pydantic import SecretBytes
@@ -38,7 +39,7 @@ class AuthorizeControlPlane:
 
     Args:
         app: the application inside.
-        control_token: its holders may do everything; ``None``: there is none.
+        control_token: returns the token whose holders may do everything; it may change. ``None``: there is none.
         tokens: verifies other tokens; ``None``: there are none.
         metrics_open: whether everybody may read the metrics.
         is_open: tells of any other path that everybody may ask for.
@@ -48,7 +49,7 @@ class AuthorizeControlPlane:
         self,
         app: ASGIApp,
         *,
-        control_token: SecretBytes | None,
+        control_token: Callable[[], SecretBytes | None],
         tokens: TokenVerifier | None,
         metrics_open: bool,
         is_open: Callable[[str], bool],
@@ -74,7 +75,9 @@ class AuthorizeControlPlane:
         token = bearer_token(dict(scope["headers"]))
         if token is None:
             return responses.MISSING
-        if self._control_token is not None and is_secret(self._control_token, token):
+        control_token = self._control_token()
+        if control_token is not None and is_secret(control_token, token):
+            scope[PERMISSION_OVER] = lambda now: None if self._control_token() == control_token else REVOKED.reason
             return EVERYTHING
         if self._tokens is None:
             return responses.invalid_token("signature")
@@ -84,12 +87,18 @@ class AuthorizeControlPlane:
             return responses.invalid_token(error.why)
         record: AccessRecord = scope[RECORD]
         record.client = claims.subject or record.client
-        scope[EXPIRES_AT] = claims.expires_at
+        scope[PERMISSION_OVER] = partial(_why_over, self._tokens, claims)
         path, manage = scope["path"], claims.rights.manage
         # The routes show only the channels that the token may manage; all else is about the whole server.
         shown = path in (CHANNELS, CHANGES, DASHBOARD) or path.startswith(f"{CHANNELS}/")
         allowed = bool(manage) if shown else ANY in manage
         return claims.rights if allowed else responses.NOT_ALLOWED
+
+
+def _why_over(tokens: TokenVerifier, claims: Claims, now: float) -> str | None:
+    if not tokens.holds(claims):
+        return REVOKED.reason
+    return Reason.EXPIRED if now >= claims.expires_at else None
 
 
 async def _verify(tokens: TokenVerifier, token: bytes) -> Claims:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,6 +140,13 @@ def algorithm_of(public: object, source: object) -> str:
     raise InvalidKey(f"{source} has a key that is not RSA, P-256 or Ed25519")
 
 
+def fingerprint(key: PyJWK) -> bytes:
+    """What tells a key from all others: its name, its algorithm and its numbers; a secret cannot be found from it."""
+    numbers: Any = key.Algorithm.to_jwk(key.key, as_dict=True)
+    named = [key.key_id, key.algorithm_name, numbers]
+    return sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).digest()
+
+
 def _private(source: object) -> InvalidKey:
     return InvalidKey(f"{source} has a private key; a server needs only the public one to verify tokens")
 
@@ -205,6 +213,10 @@ class RemoteKeySet:
         self._waiting.append(then)
         self._wanted.set()
         return True
+
+    def refresh(self) -> None:
+        """Fetch the set now: the operator wants it."""
+        self._wanted.set()
 
     async def run(self) -> None:
         """Keep the keys up to date, until cancelled."""

@@ -10,7 +10,7 @@ import random
 from typing import Final
 
 from tricklecast.app.access.rights import RIGHTS_OF_OP, Right
-from tricklecast.app.data_plane.responses import EXPIRED, OVERLOAD_RETRY_S, Reply
+from tricklecast.app.data_plane.responses import EXPIRED, OVERLOAD_RETRY_S, REVOKED, Reply
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status
@@ -53,8 +53,10 @@ def invalid_token(why: str) -> Reply:
         why: the word of :class:`app.access.rights.InvalidToken`.
     """
     match why:
-        case "expired":  # only the holder of a genuine token gets here
+        case "expired":  # only the holder of a genuine token gets here, and below
             return EXPIRED
+        case "revoked":
+            return REVOKED
         case "no_keys":  # the token may be valid
             return unavailable(Reason.token(why))
     return EXPIRED._replace(reason=Reason.token(why), body=b"Token invalid")

@@ -6,7 +6,7 @@ A token carries them in its claim ``trickle``. This module needs no package that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -21,6 +21,9 @@ MAX_PATTERNS: Final = 256
 
 MAX_TOKEN_BYTES: Final = 8 << 10
 """The longest token that the server hashes or passes on. Most proxies allow no longer header."""
+
+MAX_SUBJECT: Final = 256
+"""Characters of a subject that are kept, as of every other client's name in the access log; of a token's id as many."""
 
 ANY: Final = "*"
 
@@ -61,8 +64,8 @@ class InvalidToken(Exception):
     """A token that allows nothing.
 
     Attributes:
-        why: one word for the access log: ``malformed signature key audience issuer early claim expired``, or
-            ``no_keys`` while the key server has not sent any. The client learns of ``expired`` only.
+        why: one word for the access log: ``malformed signature key audience issuer early claim expired revoked``, or
+            ``no_keys`` while the key server has not sent any. The client learns of ``expired`` and ``revoked`` only.
     """
 
     def __init__(self, why: str) -> None:
@@ -136,11 +139,15 @@ class Claims:
         subject: the client's name; ``None`` if the token has none.
         rights: what it allows.
         expires_at: when it expires, leeway included, in seconds since the epoch.
+        token_id: ``jti``, by which one token can be revoked; ``None`` if it has none.
+        key: the fingerprint of the key that has signed it.
     """
 
     subject: str | None
     rights: Rights
     expires_at: float
+    token_id: str | None = None
+    key: bytes = field(default=b"", compare=False)
 
 
 def matches(pattern: str, name: str) -> bool:

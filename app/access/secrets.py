@@ -55,19 +55,19 @@ def warn_of_readers(path: Path) -> None:
             )
 
 
-def read_file(path: Path) -> bytes:
-    """Read a file of at most :data:`MAX_BYTES`.
+def read_file(path: Path, *, most: int = MAX_BYTES) -> bytes:
+    """Read a file of at most this many bytes.
 
     Raises:
         InvalidKey: it cannot be read, or is larger.
     """
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(most + 1)
     except OSError as error:
         raise InvalidKey(f"cannot read {path}: {error.strerror or error}") from None
-    if len(data) > MAX_BYTES:
-        raise InvalidKey(f"{path} is larger than {MAX_BYTES >> 10} KiB")
+    if len(data) > most:
+        raise InvalidKey(f"{path} is larger than {most >> 10} KiB")
     return data
 
 

@@ -41,6 +41,9 @@ class AccessSettings(BaseSettings):
         description="Fetch the keys again for a token of an unknown key, at most this often.",
     )
     jwks_max_age_s: float = Field(3600.0, ge=1, description="Fetch the keys again after this time.")
+    revoked_file: Path | None = Field(
+        None, description="Refuse the tokens (jti ID) and clients (sub NAME) in this file, one a line."
+    )
     jwt_audience: str | None = Field(None, description="A token's aud must contain this; off: it must have none.")
     jwt_issuer: str | None = Field(None, description="A token's iss must be this; off: any iss is valid.")
     jwt_leeway_s: float = Field(
@@ -128,7 +131,7 @@ class AccessSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _complete_tokens(self) -> AccessSettings:
-        named = [name for name in ("jwt_audience", "jwt_issuer") if getattr(self, name) is not None]
+        named = [name for name in ("jwt_audience", "jwt_issuer", "revoked_file") if getattr(self, name) is not None]
         if named and not self.has_tokens:
             raise ValueError(
                 f"{' and '.join(named)} without a key: no token would be checked, and every client may do everything. "

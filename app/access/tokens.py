@@ -20,11 +20,17 @@ from jwt.exceptions import (
     PyJWTError,
 )
 
-from tricklecast.app.access.jwks import Keys, RemoteKeySet
-from tricklecast.app.access.rights import CLAIM, MAX_TOKEN_BYTES, Claims, InvalidClaim, InvalidToken, Rights
-
-MAX_SUBJECT: Final = 256
-"""Characters of a subject that are kept, as of every other client's name in the access log."""
+from tricklecast.app.access.jwks import Keys, RemoteKeySet, fingerprint
+from tricklecast.app.access.revocations import NOTHING_REVOKED, Revocations
+from tricklecast.app.access.rights import (
+    CLAIM,
+    MAX_SUBJECT,
+    MAX_TOKEN_BYTES,
+    Claims,
+    InvalidClaim,
+    InvalidToken,
+    Rights,
+)
 
 LATEST: Final = 253_402_300_799
 """The last second of the year 9999. The server takes no later time, and nothing but a number, for a time."""
@@ -50,11 +56,13 @@ class TokenVerifier:
         issuer: ``iss`` must be this; ``None``: it may be anything.
         leeway_s: by how many seconds clocks may differ.
         size: how many valid tokens are remembered.
+        revocations: tokens and clients that are refused.
         wall: seconds since the epoch.
 
     Attributes:
         remote: the argument.
         outcomes: how many tokens were ``checked``, ``remembered`` and ``rejected`` so far.
+        revocations: the argument, or what has replaced it.
     """
 
     def __init__(
@@ -66,10 +74,14 @@ class TokenVerifier:
         issuer: str | None = None,
         leeway_s: float = 0.0,
         size: int = 1,
+        revocations: Revocations = NOTHING_REVOKED,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._fixed_keys = keys
         self._remote_keys: Keys = ()
+        self._fingerprints: dict[int, bytes] = {}  # of the keys, by the id of their objects
+        self._generation = 0  # how often keys or revocations have changed
+        self.revocations = revocations
         self._audience = audience
         self._issuer = issuer
         self._leeway_s = leeway_s
@@ -79,6 +91,7 @@ class TokenVerifier:
         self._remembered: LRUCache[bytes, Claims] = LRUCache(size)
         self.remote = remote
         self.outcomes: Counter[str] = Counter()
+        self._changed()
 
     def verify(self, token: bytes) -> Claims:
         """Return what a token says.
@@ -86,10 +99,7 @@ class TokenVerifier:
         Raises:
             InvalidToken: it allows nothing. If its key is unknown, :meth:`refetch` may help.
         """
-        if self.remote is not None and self.remote.keys is not self._remote_keys:
-            # A token must not outlive a key that was withdrawn.
-            self._remote_keys = self.remote.keys
-            self._remembered.clear()
+        self._look()
         outcome = "remembered"
         try:
             if len(token) > MAX_TOKEN_BYTES:
@@ -107,12 +117,40 @@ class TokenVerifier:
         self.outcomes[outcome] += 1
         return claims
 
+    def use(self, keys: Keys, revocations: Revocations) -> None:
+        """From now on verify tokens with these keys, and those of the key server, and refuse those that are revoked."""
+        self._fixed_keys = keys
+        self.revocations = revocations
+        self._changed()
+
+    @property
+    def generation(self) -> int:
+        """Another number whenever keys or revocations have changed."""
+        self._look()
+        return self._generation
+
+    def holds(self, claims: Claims) -> bool:
+        """Whether the key that has signed a token is still there, and the token is not revoked."""
+        return claims.key in self._fingerprints.values() and not self.revocations.cover(claims)
+
+    def _look(self) -> None:
+        """See whether the key server has other keys by now."""
+        if self.remote is not None and self.remote.keys is not self._remote_keys:
+            self._remote_keys = self.remote.keys
+            self._changed()
+
+    def _changed(self) -> None:
+        """Keys or revocations have changed: a token must not outlive its key in the memory of this object."""
+        self._fingerprints = {id(key): fingerprint(key) for key in self._fixed_keys + self._remote_keys}
+        self._generation += 1
+        self._remembered.clear()
+
     def refetch(self, then: Callable[[], None]) -> bool:
         """Look for newer keys because a token's key is unknown; see :meth:`RemoteKeySet.refetch`."""
         return self.remote is not None and self.remote.refetch(then)
 
     def _check(self, token: bytes) -> Claims:
-        payload = self._payload(token)
+        payload, key = self._payload(token)
         now = self._wall()
         expires_at = _time(payload["exp"]) + self._leeway_s
         if "nbf" in payload and _time(payload["nbf"]) > now + self._leeway_s:
@@ -120,12 +158,17 @@ class TokenVerifier:
         if expires_at <= now:
             raise InvalidToken("expired")
         try:
-            return Claims(_subject(payload.get("sub")), Rights.parse(payload[CLAIM]), expires_at)
+            rights = Rights.parse(payload[CLAIM])
         except InvalidClaim:
             raise InvalidToken("claim") from None
+        subject, token_id = _name(payload.get("sub")), _name(payload.get("jti"))
+        claims = Claims(subject, rights, expires_at, token_id, self._fingerprints[id(key)])
+        if self.revocations.cover(claims):
+            raise InvalidToken("revoked")
+        return claims
 
-    def _payload(self, token: bytes) -> dict[str, Any]:
-        """The claims of a token whose signature, audience and issuer are right."""
+    def _payload(self, token: bytes) -> tuple[dict[str, Any], PyJWK]:
+        """The claims of a token whose signature, audience and issuer are right, and the key that has signed it."""
         try:
             header = jwt.get_unverified_header(token)
         except (PyJWTError, ValueError, RecursionError):
@@ -137,7 +180,7 @@ class TokenVerifier:
         ]
         for key in candidates:
             try:
-                return self._decode(token, key)
+                return self._decode(token, key), key
             except InvalidSignatureError:
                 continue
         # The token is forged if the server has the key that it names, or has tried its keys because it names none.
@@ -165,7 +208,7 @@ class TokenVerifier:
             raise InvalidToken(_REASONS.get(type(error), "claim")) from None
 
 
-def _subject(value: str | None) -> str | None:
+def _name(value: str | None) -> str | None:
     # Logs and questions to the webhook are UTF-8, which has no half of a surrogate pair; JSON may have one.
     return value[:MAX_SUBJECT].encode("utf-8", "replace").decode() if value else None
 

@@ -111,6 +111,11 @@ class Webhook:
         self._warned = False
         self.outcomes: Counter[int] = Counter()
 
+    def use(self, secret: SecretBytes | None) -> None:
+        """From now on sign questions with this secret, and ask again about what is remembered."""
+        self._secret = secret
+        self._answers.clear()
+
     @property
     def waiting(self) -> int:
         """Questions without an answer yet."""

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from tricklecast.app import query as queries
 from tricklecast.app.changes import FIELDS, Change, Changes, IndexGone, matching
-from tricklecast.app.control_plane.middleware import EXPIRES_AT, RECORD, MayManage, Visible
+from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, permission_over
 from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.data_plane.context import DataPlane
@@ -157,9 +157,7 @@ class Follower:
             return connection.gone
         if self.plane.registry.shutting_down:
             return Reason.SHUTDOWN
-        if self.plane.wall_us() / 1e6 >= self.request.scope.get(EXPIRES_AT, float("inf")):
-            return Reason.EXPIRED
-        return None
+        return permission_over(self.request.scope, self.plane.wall_us() / 1e6)
 
     async def stream(self, snapshot: list[dict[str, Any]] | None) -> AsyncIterator[bytes]:
         """Server-Sent Events, until there is a reason to end, which is the last event."""

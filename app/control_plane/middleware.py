@@ -2,7 +2,7 @@
 
 From the outside in: :class:`RecordRequests`, :class:`LimitRequests`, :class:`CheckOrigin`, and, where access is
 controlled, ``AuthorizeControlPlane`` of :mod:`tricklecast.app.access.control_plane`. They leave three things for those
-further in, under the keys :data:`RECORD`, :data:`MAY_MANAGE` and :data:`EXPIRES_AT` of the ASGI scope.
+further in, under the keys :data:`RECORD`, :data:`MAY_MANAGE` and :data:`PERMISSION_OVER` of the ASGI scope.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ RECORD: Final = "tricklecast.record"
 MAY_MANAGE: Final = "tricklecast.may_manage"
 """A function that tells whether the caller may see and manage the channel of this name; missing where everybody may."""
 
-EXPIRES_AT: Final = "tricklecast.expires_at"
-"""When the caller's token expires, in seconds since the epoch; missing where that is never."""
+PERMISSION_OVER: Final = "tricklecast.permission_over"
+"""A function that tells at a time (seconds since the epoch) for which reason the caller's permission is over, and
+``None`` before that; missing where that is never."""
 
 HEALTH: Final = frozenset({"/healthz", "/readyz"})
 """Paths that load balancers ask; anybody may."""
@@ -61,6 +62,12 @@ def everything(name: str) -> bool:
     """The rule of a server without access control: the caller may manage every channel."""
     del name
     return True
+
+
+def permission_over(scope: Scope, now: float) -> str | None:
+    """Why the caller of a long response may not go on; ``None`` if it may."""
+    over: Callable[[float], str | None] | None = scope.get(PERMISSION_OVER)
+    return None if over is None else over(now)
 
 
 async def _may_manage(request: Request) -> MayManage:
@@ -134,6 +141,8 @@ class RecordRequests:
     def _begin(self, scope: Scope) -> AccessRecord:
         plane, client = self._plane, scope.get("client")
         ip = plane.proxies.origin(client[0] if client else LOCAL, scope["headers"])
+        exchange: AsgiExchange | None = scope.get(CONNECTION)
+        certified = None if exchange is None else exchange.connection.certified
         ua, release = user_agent(dict(scope["headers"]).get(b"user-agent", b""))
         return AccessRecord(
             plane.wall_us(),
@@ -141,7 +150,7 @@ class RecordRequests:
             op=Op.API,
             method=scope["method"],
             path=scope["path"][:512],
-            client=client_key(ip or "", ua),
+            client=certified or client_key(ip or "", ua),
             ip=ip,
             ua=ua,
             release=release,
@@ -192,14 +201,19 @@ class CheckOrigin:
 
     Args:
         app: the application inside.
-        write_origins: origins whose pages may read and write.
+        plane: its options name the origins whose pages may read and write; they may change.
     """
 
-    def __init__(self, app: ASGIApp, write_origins: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, plane: DataPlane) -> None:
         self._app = app
-        self._cors = Cors(write_origins, write_origins)
+        self._plane = plane
+        self._made_for: tuple[str, ...] = ()  # the origins that these rules are about
+        self._cors = Cors((), ())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origins = self._plane.options.cors_write_origins
+        if origins is not self._made_for:
+            self._made_for, self._cors = origins, Cors(origins, origins)
         method = scope["method"].encode("latin-1")
         decision = self._cors.decide(method, dict(scope["headers"]), scope["scheme"])
         if not decision.allowed:

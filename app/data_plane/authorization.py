@@ -19,10 +19,12 @@ class Granted(NamedTuple):
     Attributes:
         subject: the client's name, as its token says; ``None`` if no token names it.
         expires_at: when the permission ends, in seconds since the epoch; ``math.inf`` if it does not end.
+        basis: what the authorizer needs to know to tell later whether the permission still holds.
     """
 
     subject: str | None
     expires_at: float
+    basis: object = None
 
 
 class Refused(NamedTuple):
@@ -72,6 +74,13 @@ class Authorizer(Protocol):
     def authorize(self, request: Request) -> Granted | Refused | Pending:
         """Decide about a request for a known route (``request.route.op`` is set, ``request.route.error`` is not).
 
-        It reads ``route.op``, ``route.channel``, ``headers``, ``target`` and ``ip`` of the request, and keeps no
-        reference to it.
+        It reads ``route.op``, ``route.channel``, ``headers``, ``target``, ``ip`` and ``certified`` of the request, and
+        keeps no reference to it.
         """
+
+    @property
+    def generation(self) -> int:
+        """Another number whenever permissions may have been withdrawn."""
+
+    def holds(self, granted: Granted) -> bool:
+        """Whether a permission that was given earlier has not been withdrawn."""

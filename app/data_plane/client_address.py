@@ -7,11 +7,11 @@ that the client wrote itself stands to the left of its real one and is never rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import Final
+from typing import Any, Final
 
 from tricklecast.app.core.publishers import Identity
 from tricklecast.trickle import wire
@@ -171,3 +171,13 @@ def _without_port(hop: str) -> str:
         return address if closed and (not port or port[1:].isdigit()) else hop
     address, _, port = hop.partition(":")
     return address if port.isdigit() else hop
+
+
+def certified_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """The name in a client's certificate, as the ssl module describes it: its common name, or its first other name."""
+    if not certificate:
+        return None
+    common = [value for fields in certificate.get("subject", ()) for key, value in fields if key == "commonName"]
+    others = [value for _, value in certificate.get("subjectAltName", ())]
+    names = [str(name) for name in common + others if name]
+    return names[0][:MAX_TEXT] if names else None

@@ -23,7 +23,14 @@ from uvicorn.server import ServerState
 from tricklecast.app.core.limits import Client, Limit
 from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.data_plane.asgi_bridge import AsgiExchange, has_path
-from tricklecast.app.data_plane.client_address import FORWARDED_FOR, client_of, forwarded_for, peer_of, plain
+from tricklecast.app.data_plane.client_address import (
+    FORWARDED_FOR,
+    certified_name,
+    client_of,
+    forwarded_for,
+    peer_of,
+    plain,
+)
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.exchange import Exchange, Parked
 from tricklecast.app.data_plane.handler import begin
@@ -36,7 +43,7 @@ from tricklecast.app.data_plane.request import (
     has_body,
     objection,
 )
-from tricklecast.app.data_plane.responses import CONTINUE, EXPIRED, Reply, limit_reply, shutdown_reply
+from tricklecast.app.data_plane.responses import CONTINUE, Reply, limit_reply, shutdown_reply
 from tricklecast.app.data_plane.scheduling import (
     DEAR_S,
     LEAST_TURN_BYTES,
@@ -152,6 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         fd: the socket, for writing straight to it while the transport holds nothing; -1 under TLS.
         number: counts the connections of this server.
         peer: the address at its other end. proxied: whether that is a trusted proxy, which names its clients.
+        certified: the name in its client's certificate, where clients must show one.
         client_here: the client it belongs to, where clients are told apart and it is not proxied.
         asking: the client of the exchange in progress, where clients are told apart.
         surplus: the limit that it exceeds: its requests on segment routes are refused.
@@ -181,6 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         "_upgrade",
         "_url",
         "asking",
+        "certified",
         "client_here",
         "deaf",
         "endpoint",
@@ -213,6 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         self.number = next(plane.connection_numbers)
         self.peer: str | None = None
         self.proxied = False
+        self.certified: str | None = None
         self.client_here: Client | None = None
         self.asking: Client | None = None
         self.surplus: Limit | None = None
@@ -261,6 +271,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.set_write_buffer_limits(high=0)
         else:
             transport.set_write_buffer_limits(high=TLS_HIGH_WATER)
+            self.certified = certified_name(transport.get_extra_info("peercert"))
         if self.handshake is None:
             self._arrive(peer_of(transport.get_extra_info("peername")))
         self.handshake = None
@@ -339,8 +350,8 @@ class Connection(asyncio.BufferedProtocol):
                 exchange.sent = max(0, exchange.sent - unsent)
         self.abort(Reason.EVICTED)
 
-    def expired(self) -> None:
-        """The token of its request has expired: end the exchange.
+    def end_permission(self, reply: Reply) -> None:
+        """The token of its request has expired, or was revoked, as this reply says: end the exchange.
 
         A client that has not been sent anything is told. A reader in the middle of a segment is cut off without a final
         chunk, so that it cannot take the part for the whole; a segment that was being written closes as truncated.
@@ -349,11 +360,11 @@ class Connection(asyncio.BufferedProtocol):
         if exchange is None or isinstance(exchange, AsgiExchange):
             return
         if not exchange.answerable:
-            self.abort(Reason.EXPIRED)
+            self.abort(reply.reason)
         elif isinstance(exchange, Upload):
-            exchange.cut_short(EXPIRED)
+            exchange.cut_short(reply)
         else:
-            exchange.send_away(EXPIRED)
+            exchange.send_away(reply)
 
     def peer_gone(self) -> None:
         """The peer has closed a connection that is not read from."""

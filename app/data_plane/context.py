@@ -21,13 +21,14 @@ from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Admission, Limit
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.storm_guard import StormGuard
-from tricklecast.app.data_plane.authorization import Authorizer
+from tricklecast.app.data_plane.authorization import Authorizer, Granted
 from tricklecast.app.data_plane.client_address import Network, TrustedProxies
 from tricklecast.app.data_plane.cors import ANY, Cors
 from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.pacing import Pacing
 from tricklecast.app.data_plane.packaging import Packagers
 from tricklecast.app.data_plane.request import Record
+from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Router
 from tricklecast.app.data_plane.scheduling import SlowPeers, Timed, Timeouts, Turns, gone
 from tricklecast.trickle import __version__
@@ -123,8 +124,8 @@ class Connected(Timed, Protocol):
     def close(self) -> None:
         """Close it when all is written."""
 
-    def expired(self) -> None:
-        """End its exchange: the token has expired."""
+    def end_permission(self, reply: Reply) -> None:
+        """End its exchange: the permission has expired or was withdrawn, as this reply says."""
 
     def make_room(self) -> bool:
         """Give its place beyond a limit to a newer connection; ``False`` if it is being answered."""
@@ -189,7 +190,7 @@ class DataPlane:
         faults: faults of the server that an exchange, or a connection, met. memory_errors: those for lack of memory.
         loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
         bytes_in, bytes_out: body bytes of segment routes. streamed: segments of streams, by what became of them.
-        expiring: connections whose exchange ends when its token expires, and when that is.
+        expiring: connections whose exchange ends when its permission does, and that permission.
         common: ``date`` and ``server`` as header lines.
         durability: storage, if there is any. The caller sets it.
         witness: is told of refusals; ``None``: nobody is. The caller sets it.
@@ -230,8 +231,9 @@ class DataPlane:
         self.connections: set[Connected] = set()
         self.surplus: dict[Connected, None] = {}
         self.pipelined: set[Connected] = set()
-        self.expiring: dict[Connected, float] = {}
+        self.expiring: dict[Connected, Granted] = {}
         self._next_expiry = math.inf
+        self._generation = 0 if authorizer is None else authorizer.generation  # of the permissions last looked at
         self.handshakes: set[asyncio.Task[Any]] = set()
         self.failed_handshakes = 0
         self.admission = Admission(registry.limits, registry.capacities.connections)
@@ -256,6 +258,12 @@ class DataPlane:
         self._set_date()
         registry.faults.on_fault = self.core_fault
 
+    def use(self, options: Options) -> None:
+        """Take over the settings that may change while the server runs: origins of web pages, trusted proxies."""
+        self.options = options
+        self.cors = Cors(options.cors_read_origins, options.cors_write_origins)
+        self.proxies = TrustedProxies(options.trusted_proxies)
+
     def jitter(self, low: int, high: int) -> int:
         """A whole number of seconds between two bounds, both included."""
         # randint takes a microsecond, which is much of a refusal.
@@ -273,10 +281,10 @@ class DataPlane:
             assert isinstance(record, AccessRecord), "where there is a log, records are begun for it"
             self.sink(record)
 
-    def expire_at(self, connection: Connected, at: float) -> None:
-        """The token of a connection's request expires at this time (seconds since the epoch): end its exchange then."""
-        self.expiring[connection] = at
-        self._next_expiry = min(self._next_expiry, at)
+    def permit(self, connection: Connected, granted: Granted) -> None:
+        """Let a connection's exchange go on until this permission expires or is withdrawn."""
+        self.expiring[connection] = granted
+        self._next_expiry = min(self._next_expiry, granted.expires_at)
 
     # Faults of the server itself (docs/explanation/hostile-input.md): each costs one exchange, or one connection.
 
@@ -356,6 +364,7 @@ class DataPlane:
             ("slow peers", lambda: self.slow_peers.expire(now, self.turns)),
             ("pacing", self.pacing.expire),
             ("playlists", lambda: self.packagers.expire(now)),
+            ("withdrawn permissions", self._end_withdrawn),
             ("expired tokens", self._end_expired),
             ("closed connections", self._forget_gone),
             ("storm guard", lambda: None if self.guard is None else self.guard.expire(now)),
@@ -394,14 +403,23 @@ class DataPlane:
             date = formatdate(second, usegmt=True)
             self.common = f"date: {date}\r\nserver: tricklecast/{__version__}\r\n".encode("ascii")
 
+    def _end_withdrawn(self) -> None:
+        authorizer = self.authorizer
+        if authorizer is None or authorizer.generation == self._generation:
+            return
+        self._generation = authorizer.generation
+        self._end_those(REVOKED, lambda granted: not authorizer.holds(granted))
+
     def _end_expired(self) -> None:
         now = self.wall_us() / 1_000_000
-        if now < self._next_expiry:
-            return
-        for connection in [connection for connection, at in self.expiring.items() if at <= now]:
+        if now >= self._next_expiry:
+            self._end_those(EXPIRED, lambda granted: granted.expires_at <= now)
+            self._next_expiry = min((granted.expires_at for granted in self.expiring.values()), default=math.inf)
+
+    def _end_those(self, reply: Reply, is_over: Callable[[Granted], bool]) -> None:
+        for connection in [connection for connection, granted in self.expiring.items() if is_over(granted)]:
             del self.expiring[connection]
-            connection.expired()
-        self._next_expiry = min(self.expiring.values(), default=math.inf)
+            connection.end_permission(reply)
 
     def _forget_gone(self) -> None:
         for connection in gone(self.pipelined):

@@ -32,6 +32,7 @@ class Line(Peer, Protocol):
     plane: DataPlane
     exchange: Exchange | None
     peer: str | None
+    certified: str | None
     deaf: bool
     asking: Client | None
     number: int

@@ -142,6 +142,7 @@ def begin(connection: Caller, request: Request) -> None:
     if connection.proxied and ip is not None:
         ip = plane.proxies.client(ip, request.text(FORWARDED_FOR))
     request.ip = ip
+    request.certified = connection.certified
     if b"origin" in request.headers:
         scheme = "http" if connection.fd >= 0 else "https"
         request.cors = plane.cors.decide(request.method, request.headers, scheme)
@@ -149,6 +150,7 @@ def begin(connection: Caller, request: Request) -> None:
         request.record = Tally(route.op)
     else:
         request.record = request.begin_record(ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=connection.number)
+        _name(request, connection.certified)
     _proceed(connection, request, route, _admit)
 
 
@@ -247,7 +249,7 @@ def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Ex
 
 def _grant(connection: Caller, request: Request, granted: Granted) -> None:
     _name(request, granted.subject)
-    connection.plane.expire_at(connection, granted.expires_at)
+    connection.plane.permit(connection, granted)
 
 
 def _name(request: Request, subject: str | None) -> None:

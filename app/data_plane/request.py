@@ -90,7 +90,7 @@ class Request:
         complete: whether the body has ended.
         wanted: whether the body is kept as it arrives, because its exchange has not begun: the request is queued behind
             another one of its connection, or parked.
-        ip: the client's address, if it is known.
+        ip: the client's address, if it is known. certified: the name in its certificate, if it had to show one.
         cors: whether a page of another origin made it, and what that page may do.
         arrived: when the head was complete, on the plane's clock; 0 until the request begins.
         record: what the exchange is noted in; set when the request begins.
@@ -100,6 +100,7 @@ class Request:
 
     __slots__ = (
         "arrived",
+        "certified",
         "chunks",
         "complete",
         "cors",
@@ -135,6 +136,7 @@ class Request:
         self.http10 = http10
         self.keep_alive = keep_alive
         self.ip: str | None = None
+        self.certified: str | None = None
         self.chunks: list[bytes] = []
         self.complete = False
         self.wanted = False

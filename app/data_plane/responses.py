@@ -494,3 +494,6 @@ EXPIRED: Final = Reply(
     close=True,
 )
 """The response to a request whose token has expired, before or after it began."""
+
+REVOKED: Final = EXPIRED._replace(reason=Reason.token("revoked"), body=b"Token revoked")
+"""The response to a request whose token was revoked, or whose key was removed, before or after it began."""

@@ -33,7 +33,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tricklecast.app.control_plane.changes import EVENT_STREAM, RETRY_MS, STOPS
-from tricklecast.app.control_plane.middleware import EXPIRES_AT, RECORD, MayManage, Visible, everything
+from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, everything, permission_over
 from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Capacity
@@ -648,7 +648,7 @@ class _Stream(StreamingResponse):
             return connection.gone
         if plane.registry.shutting_down:
             return Reason.SHUTDOWN
-        return Reason.EXPIRED if plane.wall_us() / 1e6 >= scope.get(EXPIRES_AT, float("inf")) else None
+        return permission_over(scope, plane.wall_us() / 1e6)
 
 
 def feed_router(feed: Feed) -> APIRouter:

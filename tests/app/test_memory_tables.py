@@ -20,8 +20,8 @@ from tests.app.memory_bound import (
     TOMBSTONE_BYTES,
 )
 from tricklecast.app.access import webhook as webhooks
-from tricklecast.app.access.rights import Claims, Rights
-from tricklecast.app.access.tokens import MAX_SUBJECT, TokenVerifier
+from tricklecast.app.access.rights import MAX_SUBJECT, Claims, Rights
+from tricklecast.app.access.tokens import TokenVerifier
 from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING, Webhook
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.core.limits import Clients, Limits

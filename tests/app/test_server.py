@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -21,6 +22,7 @@ from tricklecast.app.access_log import AccessLog, AccessLogError
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.latency import Histogram
+from tricklecast.app.reload import Terminal
 from tricklecast.app.server import LOOK_S, serve, sweep
 from tricklecast.app.settings import Settings
 
@@ -53,18 +55,62 @@ def test_a_log_on_a_full_disk_stops_the_start() -> None:
     assert not announced
 
 
-def test_sighup_without_a_log_drains() -> None:
-    """A terminal that closes ends its server in order."""
-    announced: list[str] = []
+@pytest.mark.parametrize("has_log", [True, False])
+def test_sighup_ends_no_server(has_log: bool, tmp_path: Path) -> None:
+    """It reloads, with and without an access log, and the former handler comes back in the end."""
+    settings: list[Settings] = []
     handler = signal.getsignal(signal.SIGHUP)
+    given = Settings.model_validate({"port": 0, "access_log": tmp_path / "log"} if has_log else {"port": 0})
+
+    def reread() -> Settings:
+        settings.append(given)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return given
+
+    serve(given, lambda _: os.kill(os.getpid(), signal.SIGHUP), reread=reread)
+    assert settings == [given]
+    assert signal.getsignal(signal.SIGHUP) is handler
+
+
+@pytest.mark.parametrize("closes_later", [False, True])
+def test_a_terminal_that_closes_ends_its_server(closes_later: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the signal tells, since an operator sends the same one, but the terminal that has hung up: now, or soon."""
+    master, slave = os.openpty()
+    monkeypatch.setattr(server_module, "Terminal", partial(Terminal, slave))
+    monkeypatch.setattr(server_module, "HANG_UP_S", 0.01)
+    reloads: list[None] = []
 
     def hang_up(address: str) -> None:
-        announced.append(address)
+        if not closes_later:
+            os.close(master)
         os.kill(os.getpid(), signal.SIGHUP)
 
-    serve(Settings.model_validate({"port": 0}), hang_up)
-    assert announced
-    assert signal.getsignal(signal.SIGHUP) is handler
+    def reread() -> Settings:
+        reloads.append(None)
+        os.close(master)
+        return given
+
+    given = Settings.model_validate({"port": 0})
+    try:
+        serve(given, hang_up, reread=reread)
+    finally:
+        os.close(slave)
+    assert len(reloads) == closes_later
+
+
+def test_an_open_terminal_and_none() -> None:
+    """A server at an open terminal goes on, and one without a terminal cannot lose it."""
+    master, slave = os.openpty()
+    terminal = Terminal(slave)
+    assert (terminal.is_one, terminal.is_gone()) == (True, False)
+    os.close(master)
+    assert terminal.is_gone()
+    os.close(slave)
+    reading, writing = os.pipe()
+    os.close(writing)
+    assert (Terminal(reading).is_one, Terminal(reading).is_gone()) == (False, False)
+    os.close(reading)
+    assert not Terminal(reading).is_one
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])

@@ -27,6 +27,7 @@ from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.listener import tune
+from tricklecast.app.reload import Reload
 from tricklecast.app.server import Server, control_config, open_archive, sweep, uvicorn_config
 from tricklecast.app.settings import Settings
 from tricklecast.app.storage.archive import Archive
@@ -50,6 +51,7 @@ class LocalServer:
         loop: its event loop.
         tls: how its clients speak TLS, if it does.
         records: the access records so far. problems: what its event loop complained about; must stay empty.
+        reload: what SIGHUP does to it. next_settings: which it then finds; ``None``: the same.
         stop: what SIGTERM does to it. over: whether it has ended.
     """
 
@@ -64,6 +66,8 @@ class LocalServer:
     access: Access | None = None
     archive: Archive | None = None
     bus: Bus | None = None
+    reload: Reload = field(init=False)
+    next_settings: Settings | None = None
     stop: Callable[[], None] = field(init=False)
     over: Callable[[], bool] = field(init=False)
 
@@ -141,10 +145,11 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
         if configured.tls_cert is not None:
             running.tls = ssl.create_default_context(cafile=configured.tls_cert)
         loop.set_exception_handler(lambda _, context: running.problems.append(repr(context)))
-        config = uvicorn_config(configured, plane, None, access, bus)
-        server = Server(config, plane, None, lambda _: started.append((running, server)), configured)
+        running.reload = reload = Reload(configured, access, plane, lambda: running.next_settings or configured)
+        config = uvicorn_config(plane, None, access, bus, reload)
+        server = Server(config, plane, None, lambda _: started.append((running, server)), reload)
         if control is not None:
-            server.control = (control_config(configured, plane, None, access, bus), control)
+            server.control = (control_config(plane, None, access, bus, reload), control)
         beside = [loop.create_task(sweep(plane, archive)), loop.create_task(access.run())]
         running.archive = archive
         await server.serve(sockets=[listener])

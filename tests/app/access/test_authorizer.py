@@ -15,6 +15,7 @@ from jwt.utils import base64url_encode
 
 from tests.app.access.signing import SECRET, bearer, private_key, public_jwk, public_key, public_pem, token
 from tricklecast.app.access.authorizer import Access, RequestAuthorizer
+from tricklecast.app.access.revocations import Revocations
 from tricklecast.app.access.rights import MAX_TOKEN_BYTES, bearer_token, query_token
 from tricklecast.app.access.tokens import TokenVerifier
 from tricklecast.app.access.webhook import FAILED
@@ -104,6 +105,12 @@ def refusal(decision: Granted | Refused | Pending) -> tuple[int, bytes, str]:
     return reply.status, reply.body, reply.reason
 
 
+def permission(decision: Granted | Refused | Pending) -> tuple[str | None, float]:
+    """Subject and end of a permission."""
+    assert isinstance(decision, Granted)
+    return decision.subject, decision.expires_at
+
+
 def challenge(decision: Granted | Refused | Pending) -> str | None:
     assert isinstance(decision, Refused)
     return dict(decision.reply.headers).get("WWW-Authenticate")  # type: ignore[return-value]
@@ -119,8 +126,8 @@ def wait_for(decision: Granted | Refused | Pending) -> list[Granted | Refused]:
 
 def test_a_valid_token() -> None:
     """The client gets its name and the end of its permission, leeway included."""
-    assert authorizer().authorize(request(signed(sub="me"))) == Granted("me", NOW + 110)
-    assert authorizer().authorize(request(signed(sub=None))) == Granted(None, NOW + 110)
+    assert permission(authorizer().authorize(request(signed(sub="me")))) == ("me", NOW + 110)
+    assert permission(authorizer().authorize(request(signed(sub=None)))) == (None, NOW + 110)
 
 
 def test_no_token() -> None:
@@ -232,7 +239,7 @@ def test_a_token_of_a_new_key() -> None:
     came = wait_for(authorizer(keys).authorize(request(new_token(sub="me"))))
     assert came == []
     keys.arrive(public_key("ES256", kid="new"))
-    assert came == [Granted("me", NOW + 110)]
+    assert list(map(permission, came)) == [("me", NOW + 110)]
 
 
 def test_a_key_that_stays_unknown() -> None:
@@ -283,7 +290,52 @@ def test_new_keys_and_then_the_webhook() -> None:
         if cancels:
             pending.cancel()
         hook.waiting[0](200)
-        assert came == ([] if cancels else [Granted("me", NOW + 110)])
+        assert list(map(permission, came)) == ([] if cancels else [("me", NOW + 110)])
+
+
+def test_a_key_that_goes_while_the_webhook_is_asked() -> None:
+    """The request is refused: it would run under a key that is not there any more."""
+    keys, hook = FakeKeys(public_key("ES256", kid="new")), FakeWebhook()
+    decisions = authorizer(keys, hook)
+    came = wait_for(decisions.authorize(request(new_token(sub="me"))))
+    before = decisions.generation
+    keys.arrive(public_key("ES256", 1, kid="other"))
+    assert decisions.generation != before
+    hook.waiting[0](200)
+    assert [refusal(decision) for decision in came] == [(401, b"Token revoked", "token:revoked")]
+
+
+def test_what_is_revoked() -> None:
+    """A permission holds until its token, its client or its key is revoked; one of the webhook alone holds on."""
+    keys = FakeKeys(public_key("ES256", kid="new"))
+    tokens: Any = TokenVerifier((HS256,), keys, wall=lambda: NOW)  # type: ignore[arg-type]
+    decisions = RequestAuthorizer(tokens)
+    granted = [
+        decisions.authorize(request(text))
+        for text in (signed(sub="me", jti="7"), signed(sub="other", jti="8"), new_token(sub="third"))
+    ]
+    held = [grant for grant in granted if isinstance(grant, Granted)]
+
+    def holding() -> list[str | None]:
+        return [grant.subject for grant in held if decisions.holds(grant)]
+
+    assert holding() == ["me", "other", "third"]
+    tokens.use((HS256,), Revocations(frozenset({"7"}), frozenset()))
+    assert holding() == ["other", "third"]
+    assert refusal(decisions.authorize(request(signed(sub="me", jti="7"))))[2] == "token:revoked"
+    assert permission(decisions.authorize(request(signed(sub="me", jti="9")))) == ("me", NOW + 100)
+    tokens.use((HS256,), Revocations(frozenset(), frozenset({"other"})))
+    assert holding() == ["me", "third"]
+    keys.arrive()
+    assert decisions.generation == 5
+    assert holding() == ["me"]
+    tokens.use((), Revocations(frozenset(), frozenset()))
+    assert holding() == []
+    hook = FakeWebhook(200)
+    grant = without_tokens(hook).authorize(request())
+    assert isinstance(grant, Granted)
+    assert without_tokens(hook).holds(grant)
+    assert without_tokens(hook).generation == 0
 
 
 # The webhook

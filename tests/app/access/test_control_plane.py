@@ -56,7 +56,7 @@ def ask(
     remote: Any = keys
     app = AuthorizeControlPlane(
         inside,
-        control_token=SecretBytes(CONTROL.encode()) if control_token else None,
+        control_token=lambda: SecretBytes(CONTROL.encode()) if control_token else None,
         tokens=TokenVerifier((HS256,), remote) if tokens else None,
         metrics_open=metrics_open,
         is_open=lambda path: path == "/page",

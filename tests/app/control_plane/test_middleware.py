@@ -160,7 +160,7 @@ def test_a_body_in_parts_is_counted() -> None:
 def test_a_client_that_leaves_before_it_is_answered() -> None:
     """It is recorded as that, without a status: nothing was said to it."""
     records: list[AccessRecord] = []
-    connection = SimpleNamespace(gone=None)
+    connection = SimpleNamespace(gone=None, connection=SimpleNamespace(certified=None))
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
         connection.gone = "client_gone"

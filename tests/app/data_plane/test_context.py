@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -15,7 +16,9 @@ from tests.support.waiting import eventually
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.storm_guard import Answer
+from tricklecast.app.data_plane.authorization import Authorizer, Granted
 from tricklecast.app.data_plane.context import Connected, DataPlane, Options
+from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.tools.conformance.target import Target
 
 
@@ -31,8 +34,8 @@ class Connection:
         self.unfinished = unfinished
         self.log: list[str] = []
 
-    def expired(self) -> None:
-        self.log.append("expired")
+    def end_permission(self, reply: Reply) -> None:
+        self.log.append(reply.reason)
 
     def abort(self) -> None:
         self.log.append("aborted")
@@ -98,12 +101,40 @@ def test_a_token_that_expires_ends_its_exchange() -> None:
     plane.wall_us = lambda: now_s * 1_000_000
     (first, first_log), (second, second_log), (third, _) = (connection() for _ in range(3))
     for expiring, at in ((second, 120), (first, 110), (third, 110)):
-        plane.expire_at(expiring, at)
+        plane.permit(expiring, Granted(None, at))
     del plane.expiring[third]
     for at, logs in ((109, ([], [])), (110, (["expired"], [])), (121, (["expired"], ["expired"]))):
         now_s = at
         plane.tick(0.0)
         assert (first_log, second_log) == logs
+
+
+class Withdrawing:
+    """An authorizer that has withdrawn the permissions of some clients."""
+
+    def __init__(self) -> None:
+        self.generation = 7
+        self.withdrawn: set[str | None] = set()
+
+    def holds(self, granted: Granted) -> bool:
+        return granted.subject not in self.withdrawn
+
+
+def test_a_permission_that_is_withdrawn_ends_its_exchange() -> None:
+    """The plane looks again as soon as the authorizer says that something has changed, and tells each once."""
+    authorizer = Withdrawing()
+    plane = DataPlane(Registry(Limits(), autocreate=True), Options(), authorizer=cast(Authorizer, authorizer))
+    (first, first_log), (second, second_log) = connection(), connection()
+    plane.permit(first, Granted("first", math.inf))
+    plane.permit(second, Granted("second", math.inf))
+    authorizer.withdrawn = {"first"}
+    plane.tick(0.0)
+    assert (first_log, second_log) == ([], [])
+    authorizer.generation = 8
+    plane.tick(0.0)
+    plane.tick(0.0)
+    assert (first_log, second_log) == (["token:revoked"], [])
+    assert list(plane.expiring) == [second]
 
 
 def test_the_storm_guard_forgets_by_the_tick() -> None:

@@ -1,0 +1,168 @@
+"""Reload: at SIGHUP a running server reads its settings and its files again.
+
+Certificates are renewed, keys are replaced and tokens are revoked while publishers and readers are connected, so none
+of this may need a restart. The settings come from where they came from at the start; of those that have changed, the
+ones in :data:`RELOADED` apply at once, and the log names the others, which need a restart. The files that settings name
+are read in any case, since their contents may have changed under the same name.
+
+Each part stands alone: where the new one is invalid, the old one stays, and all others are replaced. So a certificate
+that was copied half does not keep a stolen token valid. The log, the metrics and a warning say that something failed.
+
+What a new certificate means for running connections: nothing. What a removed key or a revoked token means: the requests
+that run under it are ended within a quarter of a second, as those under a token that expires.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tricklecast.app.access.authorizer import Access
+from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.listener import Tls
+from tricklecast.app.settings import InvalidSettings, Settings
+from tricklecast.trickle.errors import TrickleError
+
+RELOADED: Final = (
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "jwt_secret_file",
+    "jwt_key_file",
+    "jwks_file",
+    "revoked_file",
+    "control_token_file",
+    "webhook_secret_file",
+    "trusted_proxies",
+    "cors_read_origins",
+    "cors_write_origins",
+    "shutdown_drain_s",
+    "shutdown_deadline_s",
+    "shutdown_restart_s",
+)
+"""Settings whose new value applies at once, unless it switches a part on or off (:func:`_switches`)."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass
+class Outcomes:
+    """What became of the reloads so far.
+
+    Attributes:
+        succeeded, failed: how many.
+        last_at: when the last one was, in seconds since the epoch; 0 if there was none.
+        last_failed: whether a part of it failed.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    last_at: float = 0.0
+    last_failed: bool = False
+
+
+class Reload:
+    """The settings of a running server, and how they change.
+
+    Args:
+        settings: at the start.
+        access: who may do what. plane: the data plane.
+        reread: puts the settings together again; ``None``: they do not change, only files do.
+
+    Attributes:
+        settings: that are in force.
+        tls: certificate and key; ``None`` without TLS.
+        outcomes: of the reloads so far.
+
+    Raises:
+        CannotServe: certificate or key cannot be used.
+    """
+
+    def __init__(
+        self, settings: Settings, access: Access, plane: DataPlane, reread: Callable[[], Settings] | None = None
+    ) -> None:
+        self.settings = settings
+        self.tls = None if settings.tls_cert is None else Tls(settings)
+        self.outcomes = Outcomes()
+        self._access = access
+        self._plane = plane
+        self._reread = reread
+
+    def __call__(self) -> None:
+        """Read everything again, and apply what is valid."""
+        before, problems = self.settings, []
+        fixed: list[str] = []
+        try:
+            self.settings, fixed = _merged(before, before if self._reread is None else self._reread())
+        except InvalidSettings as error:
+            problems.append(str(error))
+        problems += map(str, self._access.reload(self.settings))
+        if self.tls is not None:
+            try:
+                self.tls.load(self.settings)
+            except TrickleError as error:
+                problems.append(str(error))
+        self._plane.use(self.settings.options())
+        self._tell(
+            problems, [name for name in RELOADED if getattr(before, name) != getattr(self.settings, name)], fixed
+        )
+
+    def _tell(self, problems: list[str], changed: list[str], fixed: list[str]) -> None:
+        outcomes = self.outcomes
+        outcomes.last_at, outcomes.last_failed = time.time(), bool(problems)
+        outcomes.failed += bool(problems)
+        outcomes.succeeded += not problems
+        if problems:
+            _LOGGER.error("reload failed, and what could not be read stays as it was: %s", "; ".join(problems))
+        else:
+            _LOGGER.info("reloaded the files of the settings; changed settings: %s", ", ".join(changed) or "none")
+        if fixed:
+            _LOGGER.warning("these settings have changed and need a restart: %s", ", ".join(fixed))
+
+
+def _merged(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
+    """The settings that apply now, and the names of those that have changed and cannot apply."""
+    changed = [name for name in Settings.model_fields if getattr(before, name) != getattr(after, name)]
+    switched = [name for name in changed if _switches(name, before, after)]
+    fixed = [name for name in changed if name not in RELOADED or name in switched]
+    values = {name: getattr(after, name) for name in changed if name not in fixed}
+    return before.model_copy(update=values), fixed
+
+
+def _switches(name: str, before: Settings, after: Settings) -> bool:
+    """Whether a changed setting switches a part of the server on or off, so that it needs a restart."""
+    if name.startswith(("jwt_", "jwks_", "revoked_")):
+        return before.has_tokens != after.has_tokens
+    if name in ("tls_cert", "tls_key", "tls_client_ca"):
+        return (before.tls_cert is None) != (after.tls_cert is None)
+    if name == "control_token_file":
+        return (before.control_token_file is None) != (after.control_token_file is None)
+    return False
+
+
+class Terminal:
+    """The terminal that a server was started at, if it was: when that is closed, SIGHUP ends the server.
+
+    The kernel and shells send the same signal as ``systemctl reload``. A terminal that was closed is known by its
+    descriptor, which has hung up. With ``nohup``, standard input is no terminal.
+    """
+
+    def __init__(self, descriptor: int = 0) -> None:
+        self._descriptor = descriptor
+        try:
+            self.is_one = os.isatty(descriptor)
+        except OSError:
+            self.is_one = False
+
+    def is_gone(self) -> bool:
+        """Whether it was closed."""
+        if not self.is_one:
+            return False
+        poll = select.poll()
+        poll.register(self._descriptor, 0)
+        return bool(poll.poll(0))
