@@ -266,7 +266,7 @@ def test_a_certificate_that_expires(
     """The server warns in the last fifth of its time, and in the last 30 days at most."""
     end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=left_d)
     certificate, key = issue(tmp_path, end - timedelta(days=lasts_d), end)
-    tls = Tls(Settings(tls_cert=certificate, tls_key=key))
+    tls = Tls(Settings.model_validate({"tls_cert": certificate, "tls_key": key}))
     assert tls.valid[1] == end.timestamp()
     assert [said in message for message in caplog.messages] == [True] * bool(said)
 

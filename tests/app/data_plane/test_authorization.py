@@ -380,6 +380,11 @@ def test_bodies_of_posts_that_wait_for_a_decision_have_a_limit_together(monkeypa
     asked: list[Pending] = []
 
     class Slow:
+        generation = 0
+
+        def holds(self, _: Granted) -> bool:
+            return True
+
         def authorize(self, _: Request) -> Pending:
             asked.append(Pending())
             return asked[-1]
