@@ -364,7 +364,7 @@ class FrameReader:
             if reader.failure is not None:
                 raise reader.failure
 
-        is_lost = False
+        is_lost, damaged = False, self._counts.damaged
         try:
             await reader.begin()
             await to_thread.run_sync(decode, limiter=self._threads)
@@ -374,6 +374,8 @@ class FrameReader:
             logger.warning("%s; going on with the next one", error)
             self._counts.unreadable += 1
             is_lost = True
+        if count := self._counts.damaged - damaged:
+            logger.warning("segment %d: %d packets could not be decoded", segment.seq, count)
         if segment.truncated is not None or segment.broken is not None:
             is_skipped = segment.truncated == "skipped"
             self._counts.missed += is_skipped
