@@ -22,8 +22,9 @@ from tricklecast.subscriber.check.study import Ended, Head, Received, Run
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.transport import TrickleTransport
-from tricklecast.trickle.errors import TrickleError, header_int
+from tricklecast.trickle.client.answers import Lost, exchange
+from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
+from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.terminal import Bearer
@@ -89,7 +90,7 @@ class Probe:
         self.size = 0
         self._order = order
         self._unix_us = unix_us
-        self._client = httpx.AsyncClient(transport=TrickleTransport(order.tls or True), auth=order.auth)
+        self._client = TrickleClient(transport=TrickleTransport(order.tls or True), auth=order.auth)
         self._subscriber = Subscriber(
             order.url, start=order.start, wait_for_channel_s=order.wait_s, client=self._client
         )
@@ -220,14 +221,14 @@ class Probe:
         url = self._subscriber.url.next()
         while True:
             asked_s = anyio.current_time()
-            try:
-                response = await self._client.get(url, timeout=POLL_TIMEOUT_S)
-            except httpx.HTTPError:
-                response = None  # the subscription itself says what is wrong
+            found = await exchange(self._client, "GET", url, limits=httpx.Timeout(POLL_TIMEOUT_S))
             now_s = anyio.current_time()
-            if response is not None and response.status_code == wire.Status.BAD_REQUEST:
+            if isinstance(found, Lost):
+                head = None  # the subscription itself says what is wrong
+            elif found.answer.status == wire.Status.BAD_REQUEST:
                 return  # a server from before July 2026 has no such route
-            head = None if response is None else header_int(response.headers, wire.LATEST)
+            else:
+                head = found.answer.natural(wire.LATEST)
             if head is not None and self._segments:
                 self._heads.append(Head(now_s, now_s - asked_s, head, self._reading))
             await anyio.sleep(POLL_S)
