@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup
 from tricklecast.publisher.client import Publisher, Segment
 from tricklecast.publisher.steps import Chunk, IsStopped, Step
 from tricklecast.trickle.client.tasks import Changes
-from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped, TrickleError
+from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped, SegmentTooLarge, TrickleError
 
 MAX_IN_FLIGHT: Final = 3
 """Segments that were begun, and that the server has not confirmed yet."""
@@ -170,15 +170,26 @@ class Feed:
         steps: what to publish.
         drops: segments are dropped when the network is too slow; otherwise the source waits.
         warn: is told about each segment that is lost or dropped.
+        shorten: is told the size of a segment that the server refuses as too large: without an end to it, all that
+            follows would be lost, too.
     """
 
-    def __init__(self, publisher: Publisher, steps: Receiver, *, drops: bool, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        steps: Receiver,
+        *,
+        drops: bool,
+        warn: Callable[[str], None],
+        shorten: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self.totals = Totals()
         self._publisher = publisher
         self._steps = steps
         self._drops = drops
         self._warn = warn
-        self._in_flight: set[Segment] = set()
+        self._shorten = shorten
+        self._in_flight: dict[Segment, int] = {}  # the bytes that were written of each
         self._settling = 0  # tasks that wait for the end of a segment
         self._settled = Changes()
         self._failure: Exception | None = None
@@ -233,7 +244,7 @@ class Feed:
             while len(self._in_flight) >= MAX_IN_FLIGHT:
                 await self._settled.wait()
         segment = await self._publisher.segment(wait=False).__aenter__()
-        self._in_flight.add(segment)
+        self._in_flight[segment] = 0
         self._settling += 1
         tasks.start_soon(self._settle, segment, tasks)
         return segment
@@ -246,6 +257,8 @@ class Feed:
                 await segment.write(data)
         except TrickleError:
             return  # _settle() reports it; the rest of the segment is left out
+        if segment in self._in_flight:
+            self._in_flight[segment] += len(data)
         self.totals.bytes += len(data)
         self.totals.seq = max(segment.seq, self.totals.seq or 0)
 
@@ -261,10 +274,12 @@ class Feed:
             if self._publisher.error is None and isinstance(error, BrokenByPeer):
                 self.totals.lost += 1
                 self._warn(f"segment {segment.seq} is lost: {error}")
+                if isinstance(error, SegmentTooLarge):
+                    self._shorten(self._in_flight[segment])
             elif self._failure is None:
                 self._failure = error
                 tasks.cancel_scope.cancel()
         finally:
             self._settling -= 1
             self._settled.notify()
-        self._in_flight.discard(segment)
+        self._in_flight.pop(segment, None)

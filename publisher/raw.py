@@ -143,6 +143,9 @@ class RawSource:
         """Plain bytes wait while the network is slow."""
         return False
 
+    def shorten(self, size: int) -> None:
+        """The user says how long segments are."""
+
     def open(self, report: object, is_stopped: Callable[[], bool]) -> Iterator[Step]:
         """Open it, and read its steps.
 

@@ -82,7 +82,7 @@ async def run(
     how = STOPPED
     try:
         async with stepping(lambda is_stopped: source.open(status, is_stopped)) as steps, made() as publisher:
-            feed = Feed(publisher, steps, drops=source.drops, warn=status.say)
+            feed = Feed(publisher, steps, drops=source.drops, warn=status.say, shorten=source.shorten)
             with status.live(feed.totals, publisher.statistics):
                 try:
                     with running:

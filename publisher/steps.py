@@ -44,6 +44,12 @@ class Source(Protocol):
     def content_type(self) -> str:
         """Media type of its segments, once it is open."""
 
+    def shorten(self, size: int, /) -> None:
+        """The server refused a segment of this size as too large: end it now, and make the next ones smaller.
+
+        It is called in another thread than the steps. A source that cannot do so goes on.
+        """
+
     def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
         """Open it, and make its steps; both block.
 

@@ -79,11 +79,13 @@ class MediaInput:
         what: the input.
         options: how it is read and written.
         content_type: media type of the segments, once it is open.
+        shorten: as in :class:`~tricklecast.publisher.steps.Source`.
     """
 
     what: Input
     options: MediaOptions
     content_type: str = field(default=wire.MPEG_TS, init=False)
+    shorten: Callable[[int], None] = field(default=lambda _: None, init=False)
 
     @property
     def drops(self) -> bool:
@@ -94,7 +96,7 @@ class MediaInput:
         """As :func:`read_media`."""
         reader = _Reader(self.what, self.options, report, is_stopped, Random())
         steps = reader.open()
-        self.content_type = reader.content_type
+        self.content_type, self.shorten = reader.content_type, reader.segmenter.shorten
         return steps
 
 
@@ -140,7 +142,7 @@ class _Reader:
         is_paced = options.realtime and not opened.is_live
         container = options.container or self._fitting(opened.source)
         self.content_type = container_of(container).content_type
-        segmenter = Segmenter(
+        self.segmenter = segmenter = Segmenter(
             container,
             min_segment_s=options.min_segment_s,
             segment_s=options.segment_s,
@@ -349,7 +351,7 @@ class Remuxer:
 
     def _added(self, track: int, packet: Packet[Stream], name: str) -> Iterator[Step]:
         """The steps of a packet. One that is too damaged for the container is left out, and counted."""
-        damage, is_corrupt = self._damage, packet.is_corrupt
+        damage, is_corrupt, forced = self._damage, packet.is_corrupt, self._segmenter.forced
         try:
             yield from self._segmenter.add(track, packet)
             damage.in_a_row[track] = 0
@@ -359,6 +361,11 @@ class Remuxer:
             damage.left_out += 1
             if damage.in_a_row[track] > MAX_REFUSED:
                 raise
+        if forced == 0 < self._segmenter.forced:
+            self._warn(
+                f"{name} has too few keyframes: segments begin without one, where readers that join see broken pictures;"
+                " set the encoder's keyframe interval (ffmpeg: -g)"
+            )
         if (is_corrupt or damage.in_a_row[track]) and not damage.is_said:
             damage.is_said = True
             how = "bytes were lost before they came here (continuity errors)" if is_corrupt else "not all can be read"

@@ -1,7 +1,9 @@
 """Divides packets into segments, in any container, without re-encoding.
 
 A segment begins at a keyframe of the first video stream (without video: after a time) and stands alone, with tables or
-an init segment of its own. Timestamps go on from segment to segment and from source to source, so that joined segments
+an init segment of its own. Two kinds of sources would make a segment that never ends. Where no more pictures come,
+segments are cut by the sound. Where no keyframe comes, a segment ends at :data:`MAX_BYTES`: the next one has tables, but
+its first picture refers to others, which the marks of its packets say, as of any packet. Timestamps go on from segment to segment and from source to source, so that joined segments
 are one valid stream. In front of the first frame of each segment stands the wall-clock time of its capture.
 """
 
@@ -27,6 +29,15 @@ of pictures in turn."""
 
 MAX_BLIND_S: Final = 10.0
 """The first keyframe of a source is waited for so long. After it, segments begin anywhere."""
+
+PAUSE_S: Final = 3.0
+"""Pictures that come so much later than the sound beside them have stopped. Shared screens pause for a while, too."""
+
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""A segment without a further keyframe ends at this size: half of what servers take by default."""
+
+MIN_BYTES: Final = 16 * 1024
+"""The least size at which it may have to end, however little a server takes."""
 
 MIN_SEGMENT_S: Final = 1.0
 SEGMENT_S: Final = 2.0
@@ -59,8 +70,14 @@ class Segmenter:
         self._muxer: Muxer | None = None
         self._lead = 0
         self._leads_video = False
-        self._begun_at: int | None = None
-        self._has_lead = False
+        self._sounds: set[int] = set()
+        self._begun_at: int | None = None  # the segment under way
+        self._has_lead = False  # it has a packet of the leading stream
+        self._lead_at: int | None = None  # the newest packet of that stream
+        self._size = 0  # bytes of the segment under way
+        self._max_bytes = MAX_BYTES
+        self._is_forced = False  # the segment under way did not begin at a keyframe
+        self.forced = 0  # such segments so far, with pictures
         self._blind_since: int | None = None
         self._saw_keyframe = False
 
@@ -76,6 +93,8 @@ class Segmenter:
         """
         self._lead = min(streams, key=lambda track: (streams[track].type != "video", streams[track].type != "audio"))
         self._leads_video = streams[self._lead].type == "video"
+        self._sounds = {track for track, stream in streams.items() if stream.type == "audio"}
+        self._lead_at = None
         self._muxer = self.container.muxer(streams, self._lead)
         self._blind_since, self._saw_keyframe = None, False
 
@@ -97,20 +116,32 @@ class Segmenter:
         begins = is_lead and packet.is_keyframe
         if self._is_blind(is_lead, begins, times.dts):
             return
-        if begins and self._is_over(times.dts):
+        if self._is_over(track, times.dts, begins=begins):
             yield from self.end()
             yield Cut()
+            self._is_forced = not begins
+            self.forced += self._is_forced and is_lead
+        if is_lead:
+            self._lead_at = times.dts
         if self._begun_at is None or (is_lead and not self._has_lead):
             self._begun_at = times.dts
         if is_lead and not self._has_lead:
             self._has_lead = True
             times = replace(times, captured_us=captured_us)
         if data := self._muxer.add(track, packet, times):
+            self._size += len(data)
             yield Chunk(data)
+
+    def shorten(self, size: int) -> None:
+        """A server refused a segment as too large when it had this size: the next ones stay well below.
+
+        It may be called in any thread.
+        """
+        self._max_bytes = max(MIN_BYTES, min(self._max_bytes, size) // 2)
 
     def end(self) -> Iterator[Step]:
         """The rest of the segment under way."""
-        self._begun_at, self._has_lead = None, False
+        self._begun_at, self._has_lead, self._size, self._is_forced = None, False, 0, False
         if self._muxer is not None and (data := self._muxer.end()):
             yield Chunk(data)
 
@@ -123,9 +154,20 @@ class Segmenter:
         self._pace.wait(elapsed_s)
         return self._pace.unix_us(elapsed_s)
 
-    def _is_over(self, dts: int) -> bool:
-        least_s = self._min_segment_s - TOLERANCE_S if self._leads_video else self._segment_s
-        return self._begun_at is not None and self._has_lead and dts - self._begun_at >= least_s * CLOCK_HZ
+    def _is_over(self, track: int, dts: int, *, begins: bool) -> bool:
+        """Whether the segment under way ends in front of this packet."""
+        if self._begun_at is None:
+            return False
+        length_s = (dts - self._begun_at) / CLOCK_HZ
+        if begins and (self._has_lead or self._is_forced):
+            least_s = self._min_segment_s - TOLERANCE_S if self._leads_video else self._segment_s
+            return self._is_forced or length_s >= least_s
+        if track == self._lead:
+            return self._size >= self._max_bytes
+        # Sound goes on without pictures. Of subtitles, none says that time has passed.
+        silent_since = self._begun_at if self._lead_at is None else self._lead_at
+        has_stopped = track in self._sounds and dts - silent_since >= PAUSE_S * CLOCK_HZ
+        return self._leads_video and has_stopped and length_s >= self._segment_s
 
     def _is_blind(self, is_lead: bool, begins: bool, dts: int) -> bool:
         """Whether the source was joined in the middle of a group of pictures, which nobody can decode."""

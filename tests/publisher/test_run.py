@@ -74,6 +74,9 @@ class OneSegment:
         self._ends = ends
         self.over = threading.Event()
 
+    def shorten(self, size: int) -> None:
+        """It has one length."""
+
     def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
         return self._steps()
 
