@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tricklecast.trickle.errors import InvalidInput
@@ -60,6 +61,44 @@ def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaqu
     if language := stream.metadata.get("language"):
         copy.metadata["language"] = language
     return copy
+
+
+def codec_name(stream: Stream) -> str:
+    """The codec's own name; a stream's ``name`` is that of the decoder, of which a codec may have several."""
+    context = getattr(stream, "codec_context", None)
+    return "unknown codec" if context is None else str(context.codec.canonical_name)
+
+
+_FILTERS: Final = {
+    "h264": "h264_mp4toannexb",
+    "hevc": "hevc_mp4toannexb",
+    "vvc": "vvc_mp4toannexb",
+    "av1": "av1_metadata",
+    "vp9": "vp9_metadata",
+    "mpeg4": "mpeg4_unpack_bframes",
+    "mpeg2video": "mpeg2_metadata",
+    "aac": "aac_adtstoasc",
+    "opus": "opus_metadata",
+    "eac3": "eac3_core",
+    "dts": "dca_core",
+}
+"""Filters that take one codec each."""
+
+
+def changed_codec(stream: Stream) -> str:
+    """The codec that a stream has now, if it is another one than at its beginning, as MPEG-TS can announce at any time.
+
+    PyAV shows the first one for ever. But filters look at libavformat's own state.
+    """
+    from av.bitstream import BitStreamFilterContext
+
+    first = codec_name(stream)
+    for codec, name in _FILTERS.items():
+        if codec not in (first, "mpeg2video" if first == "mpeg1video" else first):
+            with suppress(*packet_errors()):
+                BitStreamFilterContext(name, stream)
+                return codec
+    return ""
 
 
 def is_attached(stream: Stream) -> bool:

@@ -31,7 +31,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media
-from tricklecast.publisher.media.muxers import codec_name
 from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 from tricklecast.publisher.run import run
 from tricklecast.publisher.steps import IsStopped, Report, Step

@@ -20,15 +20,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.demux import demuxed
-from tricklecast.trickle.pyav import need_pyav, reason
+from tricklecast.trickle.media.timeline import MAX_HELD
+from tricklecast.trickle.pyav import codec_name, need_pyav, reason
 from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from av import Packet
     from av.container import InputContainer
     from av.stream import Stream
@@ -69,6 +72,9 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 
 _CONNECTIONLESS: Final = frozenset({"udp", "rtp"})
 _FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
+
+_REORDERED: Final = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video"})
+"""Codecs whose pictures tell in which order they are shown, to libavcodec's filter ``dts2pts``."""
 
 _NO_TIMESTAMPS: Final = 0x0080
 """libavformat's ``AVFMT_NOTIMESTAMPS``; PyAV's own name for it is no number."""
@@ -180,14 +186,46 @@ class ContainerSource:
 
     def packets(self) -> Packets:
         """The packets, in the container's order; those of a bare stream get times by its frame rate."""
-        next_dts = 0
-        for packet in demuxed(self._container, list(self._container.streams)):
-            if not packet.size:  # at the end, it asks decoders for what they hold back
-                continue
-            if self._has_no_times and packet.dts is None:
+        packets = demuxed(self._container, list(self._container.streams))
+        for packet in self._timed(packets) if self._has_no_times else packets:
+            if packet.size:  # an empty one, at the end, asks decoders for what they hold back
+                packet.opaque = time.time_ns() // 1000
+                yield packet.stream_index, packet
+
+    def _timed(self, packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
+        """The packets of a bare stream, with times by its frame rate.
+
+        Pictures that are shown in another order than they come in wait for the pictures that tell their place. At the
+        end, the first ones come once more to tell the last ones theirs, and are left out.
+        """
+        from av import Packet
+        from av.bitstream import BitStreamFilterContext
+
+        stream = self._container.streams[0]
+        reorders = codec_name(stream) in _REORDERED and getattr(stream.codec_context, "has_b_frames", False)
+        order = BitStreamFilterContext("dts2pts", stream) if reorders else None
+        next_dts = waiting = 0
+        first: list[bytes] = []
+        for packet in packets:
+            if packet.size and packet.dts is None:
                 packet.dts, next_dts = next_dts, next_dts + (packet.duration or 1)
-            packet.opaque = time.time_ns() // 1000
-            yield packet.stream_index, packet
+            if order is None:
+                yield packet
+            elif packet.size:
+                if len(first) <= MAX_HELD:
+                    first.append(bytes(packet))
+                step, waiting = packet.duration or 1, waiting + 1
+                for timed in order.filter(packet):
+                    waiting -= 1
+                    yield timed
+        while order is not None and waiting and first:
+            again: Packet[Stream] = Packet(first.pop(0))
+            again.stream, again.dts, again.duration = stream, next_dts, step
+            again.time_base = cast("Fraction", stream.time_base)
+            next_dts += step
+            for timed in order.filter(again)[:waiting]:
+                waiting -= 1
+                yield timed
 
     def close(self) -> None:
         """Close the container."""

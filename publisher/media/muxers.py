@@ -23,7 +23,7 @@ from tricklecast.trickle.media import containers
 from tricklecast.trickle.media.clock import prft_box, temi_packet
 from tricklecast.trickle.media.containers import PAT_PID, TsPacket, box, full_box, ts_packets
 from tricklecast.trickle.media.timeline import CLOCK_HZ, ticks
-from tricklecast.trickle.pyav import copied
+from tricklecast.trickle.pyav import codec_name, copied
 
 if TYPE_CHECKING:
     from av import Packet
@@ -69,12 +69,6 @@ class Sink:
         """The bytes written since the last call."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
-
-
-def codec_name(stream: Stream) -> str:
-    """The codec's own name; a stream's ``name`` is that of the decoder, of which a codec may have several."""
-    context = getattr(stream, "codec_context", None)
-    return "unknown codec" if context is None else str(context.codec.canonical_name)
 
 
 def _filter(stream: Stream, description: str | None) -> BitStreamFilterContext | None:

@@ -22,13 +22,13 @@ from anyio import to_thread
 from tricklecast.publisher.client import Publisher
 from tricklecast.publisher.feed import Feed, Totals
 from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, VideoShape, encoder_for
-from tricklecast.publisher.media.muxers import ContainerName, codec_name
+from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Cut, Step
 from tricklecast.trickle.client.arguments import check_number
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, TrickleError
-from tricklecast.trickle.pyav import copied, need_pyav
+from tricklecast.trickle.pyav import codec_name, copied, need_pyav
 
 if TYPE_CHECKING:
     import numpy as np

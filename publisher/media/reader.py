@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.encode import Encoding, Transcoder, turn_of
 from tricklecast.publisher.media.inputs import Input, Kind, MediaSource, Opened
-from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName, codec_name, container_of
+from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName, container_of
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
 from tricklecast.publisher.steps import Cut, IsStopped, Report, Step
@@ -24,7 +24,7 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.timeline import fill_first_dts
-from tricklecast.trickle.pyav import is_attached, packet_errors, reason
+from tricklecast.trickle.pyav import changed_codec, codec_name, is_attached, packet_errors, reason
 from tricklecast.trickle.terminal import count
 
 if TYPE_CHECKING:
@@ -287,6 +287,7 @@ class Remuxer:
         self._clock = clock
         self._arrived_at: float | None = None
         self._damage = Damage()  # of the present source
+        self._streams: Mapping[int, Stream] = {}  # of it, those that are published
 
     def choose(self, source: MediaSource, name: str) -> dict[int, Stream]:
         """The streams that the container can carry; ``warn`` is told about the others.
@@ -332,7 +333,7 @@ class Remuxer:
         failure: Exception | None = None
         self._damage = Damage()
         with closing(source):
-            streams = self.choose(source, name)
+            streams = self._streams = self.choose(source, name)
             try:
                 self._segmenter.start(streams)
             except FFmpegError as error:  # a muxer does not accept what a stream says about itself
@@ -351,6 +352,8 @@ class Remuxer:
 
     def _added(self, track: int, packet: Packet[Stream], name: str) -> Iterator[Step]:
         """The steps of a packet. One that is too damaged for the container is left out, and counted."""
+        if packet.is_keyframe and self._streams[track].type == "video":
+            self._check_codecs()
         damage, is_corrupt, forced = self._damage, packet.is_corrupt, self._segmenter.forced
         try:
             yield from self._segmenter.add(track, packet)
@@ -363,13 +366,21 @@ class Remuxer:
                 raise
         if forced == 0 < self._segmenter.forced:
             self._warn(
-                f"{name} has too few keyframes: segments begin without one, where readers that join see broken pictures;"
-                " set the encoder's keyframe interval (ffmpeg: -g)"
+                f"{name} has too few keyframes: segments begin without one, and readers that join there see broken "
+                "pictures; set the encoder's keyframe interval (ffmpeg: -g)"
             )
         if (is_corrupt or damage.in_a_row[track]) and not damage.is_said:
             damage.is_said = True
             how = "bytes were lost before they came here (continuity errors)" if is_corrupt else "not all can be read"
             self._warn(f"{name} is damaged: {how}; what is left is published")
+
+    def _check_codecs(self) -> None:
+        """Raise OSError where a stream goes on in another codec, for which this muxer cannot write. A source that is
+        opened again is looked at anew."""
+        for stream in self._streams.values():
+            if codec := changed_codec(stream):
+                before = codec_name(stream)
+                raise OSError(f"its {stream.type} changes from {before} to {codec}; publish the rest on its own")
 
     def _arriving(self, source: MediaSource, live: bool) -> Iterator[tuple[int, Packet[Stream]]]:
         begins = True

@@ -1,9 +1,13 @@
 """Divides packets into segments, in any container, without re-encoding.
 
 A segment begins at a keyframe of the first video stream (without video: after a time) and stands alone, with tables or
-an init segment of its own. Two kinds of sources would make a segment that never ends. Where no more pictures come,
-segments are cut by the sound. Where no keyframe comes, a segment ends at :data:`MAX_BYTES`: the next one has tables, but
-its first picture refers to others, which the marks of its packets say, as of any packet. Timestamps go on from segment to segment and from source to source, so that joined segments
+an init segment of its own. Two kinds of sources would make a segment that never ends:
+
+- Where no more pictures come, segments are cut by the sound.
+- Where no keyframe comes, a segment ends at :data:`MAX_BYTES`. The next one has tables, but its first picture refers to
+  others, which its packets say of themselves, as of any picture between keyframes.
+
+Timestamps go on from segment to segment and from source to source, so that joined segments
 are one valid stream. In front of the first frame of each segment stands the wall-clock time of its capture.
 """
 
@@ -14,10 +18,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tricklecast.publisher.media.muxers import ContainerName, Muxer, Times, codec_name, container_of
+from tricklecast.publisher.media.muxers import ContainerName, Muxer, Times, container_of
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.steps import Chunk, Cut, Step
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline
+from tricklecast.trickle.pyav import codec_name
 
 if TYPE_CHECKING:
     from av import Packet

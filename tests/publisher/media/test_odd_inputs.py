@@ -5,21 +5,24 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import sys
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
+import httpx
 import pytest
 from av.error import FFmpegError
 
-from tests.publisher.media.test_reader import Run
+from tests.publisher.media.test_reader import Run, serving
 from tests.support.inputs import AAC, H264, damaged, made, picture, tone
+from tests.support.local import local_server
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import IndexFirst, open_media
 from tricklecast.publisher.media.muxers import ContainerName
-from tricklecast.publisher.media.reader import MediaOptions
+from tricklecast.publisher.media.reader import MediaOptions, SourceBroke
 from tricklecast.subscriber.media.joiner import Joiner
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import Continuity, Step, ts_packets
@@ -251,3 +254,86 @@ def test_a_named_pipe_is_a_pipe(tmp_path: Path) -> None:
     refused = pytest.raises(InvalidInput, match=r"pipe is MP4 with its index at the end")
     with subprocess.Popen(copying, stderr=subprocess.DEVNULL), refused:
         Run(str(tmp_path / "pipe"), FILE).run()
+
+
+def seconds(segment: bytes, format_: str) -> float:
+    """How long a segment's sound is."""
+    with av.open(io.BytesIO(segment), "r", format_) as container:
+        sound = container.streams.audio[0]
+        times = [packet.dts for packet in container.demux(sound) if packet.dts is not None]
+        return float((times[-1] - times[0]) * (sound.time_base or 0))
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+def test_sound_cuts_segments_where_no_picture_comes(tmp_path: Path, container: ContainerName) -> None:
+    """A picture that comes back begins a segment; nothing is lost."""
+    film = made(tmp_path / "film.ts", f"{picture(2)} {H264} -muxdelay 0").read_bytes()
+    stops = "-f concat -i list.txt -i tone.wav -map 0:v -map 1:a -c:v copy -muxdelay 0 " + AAC
+    inputs = {
+        "film.ts": film,
+        "list.txt": b"file film.ts\nduration 17\nfile film.ts\n",
+        "tone.wav": made(tmp_path / "tone.wav", tone(20)).read_bytes(),
+    }
+    source = made(tmp_path / "stops.ts", stops, inputs=inputs)
+    segments = publish(source, container).segments
+    lengths = [seconds(data, "mpegts" if container == "mpegts" else "mp4") for data in segments]
+    assert max(lengths) <= 4.2
+    assert sum(length > 1.9 for length in lengths) >= 7
+    record(segments, tmp_path / "out.mp4")
+    assert decodable(tmp_path / "out.mp4") == decodable(source)
+    with av.open(io.BytesIO(segments[-2]), "r") as back:  # two groups of pictures, after the pause
+        assert next(packet for packet in back.demux() if packet.stream.type == "video").is_keyframe
+
+
+def test_a_stream_without_keyframes_is_published_all_the_same(tmp_path: Path) -> None:
+    """One segment shows what the server takes; the next ones are smaller, and say that nobody can begin there."""
+    endless = "-x264-params intra-refresh=1:keyint=infinite -b:v 400k"
+    source = made(tmp_path / "film.ts", f"{picture(8, '320x180')} {tone(8)} {H264} {endless} {AAC}")
+    with local_server(max_segment_bytes=100_000) as server:
+        url = f"http://127.0.0.1:{server.port}/trickle/endless"
+        command = [sys.executable, "-m", "tricklecast", "publish", url, str(source), "--no-realtime", "--leave-open"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        said = done.stderr.splitlines()
+        assert sum("is lost: segment too large" in line for line in said) == 1
+        assert sum("has too few keyframes" in line for line in said) == 1
+        segments = [httpx.get(f"{url}/{seq}").content for seq in range(1, int(said[-1].split()[1]))]
+    pictures = sum(packets_of(data)[0] for data in segments)
+    assert pictures >= 100
+    assert [packets_of(data)[1] for data in segments] == [0] * len(segments)
+
+
+def packets_of(segment: bytes) -> tuple[int, int]:
+    """How many pictures a segment has, and how many keyframes."""
+    with av.open(io.BytesIO(segment), "r", "mpegts") as container:
+        marks = [packet.is_keyframe for packet in container.demux(video=0) if packet.size]
+        return len(marks), sum(marks)
+
+
+@pytest.mark.parametrize(("encoder", "suffix"), [("libx264", "h264"), ("libx265", "hevc")])
+def test_a_bare_stream_is_shown_in_the_right_order(tmp_path: Path, encoder: str, suffix: str) -> None:
+    """Its B-frames have no times of their own."""
+    codec = f"-c:v {encoder} -preset ultrafast -x265-params log-level=none -bf 3 -g 25 -pix_fmt yuv420p"
+    source = made(tmp_path / f"bare.{suffix}", f"{picture(3, '64x64')} {codec}")
+    record(publish(source).segments, tmp_path / "out.mp4")
+    times = picture_times(tmp_path / "out.mp4")
+    assert times == [Fraction(number, 25) for number in range(75)]
+
+
+def test_a_codec_that_changes_ends_the_source_with_an_error(tmp_path: Path) -> None:
+    """What came before it is published whole; a network source is opened again, and goes on in the new codec."""
+    first = made(tmp_path / "first.ts", f"{picture(2, '64x64')} {H264}").read_bytes()
+    hevc = "-c:v libx265 -preset ultrafast -x265-params log-level=none -g 25 -pix_fmt yuv420p"
+    second = made(tmp_path / "second.ts", f"{picture(2, '64x64')} {hevc}").read_bytes()
+    source = tmp_path / "both.ts"
+    source.write_bytes(first + second)
+    done = Run(str(source), FILE)
+    with pytest.raises(SourceBroke, match="its video changes from h264 to hevc"):
+        done.run()
+    before = len(done.decoded().hashes["video"])
+    assert before >= 48  # libavformat's parser keeps a picture back
+    with serving(first + second, second) as address:
+        live = Run(f"tcp://{address}", MediaOptions(realtime=False, reconnect_for_s=0.2)).run()
+    record(live.segments, tmp_path / "out.mp4")
+    assert decodable(tmp_path / "out.mp4")["video"] == before
+    assert decodable(tmp_path / "out-2.mp4")["video"] == 50
