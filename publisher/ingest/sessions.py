@@ -36,6 +36,7 @@ from tricklecast.publisher.run import run
 from tricklecast.publisher.steps import IsStopped, Report, Step
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.pyav import codec_name
 from tricklecast.trickle.terminal import Bearer, Screen, count
 
 if TYPE_CHECKING:
