@@ -213,9 +213,6 @@ class Settings(AccessSettings):
     peer_timeout_s: int = Field(
         60, ge=6, description="Close a connection whose peer acknowledges no bytes for this time."
     )
-    interim_interval_s: float = Field(
-        _OPTIONS.interim_interval_s, gt=0, description="Send 100 Continue to an idle preconnect this often."
-    )
     metrics_channels: int = Field(
         _OPTIONS.metrics_channels, ge=0, le=100, description="Busiest channels that /metrics names; 0 for none."
     )
@@ -409,7 +406,6 @@ class Settings(AccessSettings):
         """The settings of the data plane."""
         return Options(
             base_path=self.base_path,
-            interim_interval_s=self.interim_interval_s,
             reader_lag_bytes=self.reader_lag_bytes,
             reader_lag_s=self.reader_lag_s,
             # A POST that lies unread on a connection that waits must not be overtaken meanwhile.

@@ -14,7 +14,7 @@ import asyncio
 import os
 from collections import deque
 from time import perf_counter, thread_time
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
@@ -43,10 +43,17 @@ from tricklecast.app.data_plane.request import (
     has_body,
     objection,
 )
-from tricklecast.app.data_plane.responses import CONTINUE, Reply, limit_reply, shutdown_reply
+from tricklecast.app.data_plane.responses import (
+    CONTINUE,
+    Reply,
+    half_closed_reply,
+    limit_reply,
+    shutdown_reply,
+)
 from tricklecast.app.data_plane.scheduling import (
     DEAR_S,
     LEAST_TURN_BYTES,
+    MORE,
     QUEUE,
     TURN_BYTES,
 )
@@ -68,12 +75,16 @@ EXCESS_BYTES: Final = 16 << 10
 UNREAD_BYTES: Final = 64 << 10
 """Longest body of a request whose body nobody reads, the control plane's included. The largest useful one is 1 kB."""
 
+SLICE_BYTES: Final = 16 << 10
+"""Input is parsed in slices of this size. Between two of them the connection can stop; within one the parser cannot."""
+
+TURN_REQUESTS: Final = 32
+"""Requests that one connection may begin in one turn of the event loop. A read may hold thousands of them."""
+
 QUEUE_REQUESTS: Final = 64
 QUEUE_BYTES: Final = 64 << 10
-"""How much may be pipelined behind an unfinished exchange, heads included, before the connection is not read."""
-
-MAX_QUEUED: Final = 4 * QUEUE_REQUESTS
-"""Pipelined requests that end the connection: the input that arrived before reading stopped is still parsed."""
+"""How much may be pipelined behind an unfinished exchange, heads included, before the connection is neither read nor
+parsed. The slice in which that happens may add more: 16 KiB of heads, or of a body."""
 
 MAX_SURPLUS: Final = 64
 """Connections beyond a limit that are kept until they have asked. They are there for health checks, metrics and the
@@ -90,31 +101,11 @@ _NO_HEAD: Final = -1
 
 _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 
-KNOWN_HEADS: Final = 2048
-KNOWN_BYTES: Final = 2 << 10
-"""How many heads the server remembers, of this size at most: 5 MB in all."""
-
-_CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
-"""What the parser is fed in place of a known head, so that it takes what follows for a chunked body."""
-
 _NO_FIELDS: Final[list[tuple[bytes, bytes]]] = []
 """Shared by all connections that parse no head; never added to."""
 
 _INPUT: Final = memoryview(bytearray(TURN_BYTES))
 """Every connection is read into this buffer, and what was read is parsed before the next one is read."""
-
-
-class KnownHead(NamedTuple):
-    """What the header fields of a request say, to whoever sends the same fields again.
-
-    Attributes:
-        headers: by lower-case name; shared by all requests with these fields, and never changed.
-        keep_alive: the client wants the connection to stay open. chunked: a chunked body follows; otherwise none.
-    """
-
-    headers: dict[bytes, bytes]
-    keep_alive: bool
-    chunked: bool
 
 
 class Endpoint:
@@ -123,9 +114,6 @@ class Endpoint:
     Args:
         plane: what all connections share.
         routes: whether there are segment routes at this address, or only the control plane.
-
-    Attributes:
-        heads: the header fields of earlier requests for segments, as their clients sent them, and what they say.
     """
 
     def __init__(self, plane: DataPlane, *, routes: bool = True) -> None:
@@ -134,7 +122,6 @@ class Endpoint:
         self.config: Config
         self.server_state: ServerState
         self.app_state: dict[str, Any] = {}
-        self.heads: dict[bytes, KnownHead] = {}
 
     def __call__(
         self,
@@ -165,24 +152,27 @@ class Connection(asyncio.BufferedProtocol):
         surplus: the limit that it exceeds: its requests on segment routes are refused.
         handshake: of TLS, while it is not over: there is no transport yet.
         deaf: its input is ignored, because it is about to close.
+        half_closed: the peer sends no more, and is owed the answer to what it has sent.
         mid_message: the peer has not finished the request that it is sending.
         watched, last_read: for the storm guard (:class:`app.data_plane.handler.Caller`).
     """
 
     __slots__ = (
-        "_body",
+        "_begun",
         "_chunked",
         "_excess",
+        "_head_bytes",
         "_head_packets",
         "_head_room",
         "_headers",
-        "_known",
-        "_new",
+        "_left",
+        "_more",
         "_parser",
         "_partial",
         "_partial_size",
         "_queue",
         "_queued_bytes",
+        "_rejection",
         "_request",
         "_turn_bytes",
         "_unread",
@@ -195,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         "endpoint",
         "exchange",
         "fd",
+        "half_closed",
         "handshake",
         "last_read",
         "mid_message",
@@ -228,7 +219,9 @@ class Connection(asyncio.BufferedProtocol):
         self.surplus: Limit | None = None
         self.handshake: asyncio.Task[Any] | None = None
         self.deaf = False
+        self.half_closed = False
         self.mid_message = False
+        self._left = False  # its place has been given back
         self.watched = plane.guard is not None
         self.last_read: tuple[int, int] | None = None
         # Parsing.
@@ -236,16 +229,18 @@ class Connection(asyncio.BufferedProtocol):
         self._url = b""
         self._headers = _NO_FIELDS
         self._request: Request | None = None
-        self._known: KnownHead | None = None
-        self._new: tuple[bytes, bytes] | None = None
         self._head_room = 0
         self._head_packets = _NO_HEAD
+        self._head_bytes = 0  # of these packets, without the first one
         self._chunked = False
         self._excess = 0
         self._partial: list[bytes] | None = None
         self._partial_size = 0
         self._upgrade: list[bytes] | None = None
-        self._body: bytearray | None = None
+        self._more = b""  # input that waits for this connection's next turn, or behind its queue
+        self._begun = 0  # requests, in this turn
+        # What to answer when the requests before it have been: the input behind them is no request.
+        self._rejection: tuple[Status, str, str] | None = None
         self._unread = 0
         self._turn_bytes = TURN_BYTES
         self._queue: deque[Request] | None = None
@@ -281,6 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         plane = self.plane
         try:
             self._queue = None
+            self._more = b""
             self._deliver_rest()
             plane.slow_peers.flowing(self)
             exchange, self.exchange = self.exchange, None
@@ -302,6 +298,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def leave(self) -> None:
         """Give the connection's place back."""
+        if self._left:
+            return
+        self._left = True
         plane = self.plane
         client, self.client_here = self.client_here, None
         if self.surplus is None:
@@ -367,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
             exchange.send_away(reply)
 
     def peer_gone(self) -> None:
-        """The peer has closed a connection that is not read from."""
+        """The connection is broken, which shows only here while it is not read from."""
         self.abort(Reason.CLIENT_GONE)
 
     @property
@@ -385,13 +384,9 @@ class Connection(asyncio.BufferedProtocol):
 
         Between requests the connection stays: the next one may be on its way, and is answered.
         """
-        exchange = self.exchange
-        if isinstance(exchange, AsgiExchange):
-            exchange.close_after()
-        elif exchange is not None:
-            exchange.keep_alive = False
-            if exchange.idle:
-                asyncio.get_running_loop().call_later(after_s, self._send_away, exchange)
+        self._be_last()
+        if self.exchange is not None and self.exchange.idle:
+            asyncio.get_running_loop().call_later(after_s, self._send_away, self.exchange)
 
     def reader(self) -> Reader | None:
         """The reader on it, if there is one that is not done."""
@@ -414,10 +409,21 @@ class Connection(asyncio.BufferedProtocol):
         if clients is not None and not self.proxied:
             self.client_here = clients.hold(client_of(peer or ""))
         self.surplus = plane.admission.connect(self.client_here)
+        if self.surplus is not None and self._take_place(self.surplus):
+            self.surplus = plane.admission.connect(self.client_here)
         if self.surplus is not None:
             plane.surplus[self] = None
             if len(plane.surplus) > MAX_SURPLUS:
                 next((connection for connection in plane.surplus if connection.make_room()), None)
+
+    def _take_place(self, limit: Limit) -> bool:
+        """Break a connection whose peer has closed its half, and may be gone; ``False`` if there is none to break."""
+        for other in self.plane.timeouts.half_closed:
+            if isinstance(other, Connection) and (limit is Limit.CONNECTIONS or other.client_here is self.client_here):
+                other.leave()
+                other.abort(Reason.CLIENT_GONE)
+                return True
+        return False
 
     def make_room(self) -> bool:
         """Give the place of a connection beyond a limit to a newer one; ``False`` if it is being answered.
@@ -465,7 +471,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause(self, reason: int) -> None:
         """Do not read from the connection, for this reason."""
-        if not self.pauses and not self.transport.is_closing():
+        if not self.pauses and not self.half_closed and not self.transport.is_closing():
             self.transport.pause_reading()
         self.pauses |= reason
 
@@ -473,7 +479,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read from the connection again, if no other reason is left."""
         if self.pauses & reason:
             self.pauses &= ~reason
-            if not self.pauses and not self.transport.is_closing():
+            if not self.pauses and not self.half_closed and not self.transport.is_closing():
                 self.transport.resume_reading()
 
     def read_less(self, size: int) -> None:
@@ -486,7 +492,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Input arrived."""
-        if self.deaf:
+        if self.deaf or self._rejection is not None:
             # Unread input would make the kernel reset the connection, and the client might lose its response.
             if nbytes >= self._turn_bytes:
                 self.plane.turns.had_turn(self)
@@ -494,17 +500,9 @@ class Connection(asyncio.BufferedProtocol):
         # A read that was dear by the clock may only have been interrupted: the next one is measured in processor time.
         clock = perf_counter if self._turn_bytes == TURN_BYTES else thread_time
         begun = clock()
-        try:
-            if nbytes > KNOWN_BYTES or not self._begin_known(_INPUT[:nbytes]):
-                self._feed(_INPUT[:nbytes])
-            self._new = None
-            cost_s = clock() - begun
-            request = self._request
-            if request is not None and request.chunks:
-                self.deliver(request)
-        except Exception as error:
-            self._failed(error)
+        if not self._parse(_INPUT[:nbytes]):
             return
+        cost_s = clock() - begun
         turns = self.plane.turns
         if cost_s > DEAR_S:
             if self._turn_bytes < TURN_BYTES:
@@ -515,61 +513,92 @@ class Connection(asyncio.BufferedProtocol):
         if nbytes >= self._turn_bytes:
             turns.had_turn(self)
 
-    def _begin_known(self, data: memoryview) -> bool:
-        """Begin a request whose header fields are, byte for byte, those of an earlier one; ``False`` if they are not.
+    def _parse(self, data: memoryview) -> bool:
+        """Parse input, and hand on the bodies in it; ``False`` if the connection has met a fault.
 
-        A client sends the same fields with every request, and to parse them again is a fifth of what a small segment
-        costs. The fields were parsed and found valid when they came first; the request line is looked at here.
+        What is left when the connection has begun all requests that one turn allows, or when its queue is full, waits.
         """
-        endpoint = self.endpoint
-        if self.mid_message or self.exchange is not None or self._head_packets != _NO_HEAD or self._queue:
+        self._begun = 0
+        at = 0
+        try:
+            while at < len(data) and not (self.deaf or self._rejection is not None):
+                if self._begun >= TURN_REQUESTS or self.pauses & QUEUE:
+                    self._more = bytes(data[at:])
+                    self.pause(MORE)
+                    break
+                self._feed(data[at : at + SLICE_BYTES])
+                at += SLICE_BYTES
+            request = self._request
+            if request is not None:
+                if not self._chunked or self._partial_size > UNSPLIT:
+                    self._flush_partial()
+                if request.chunks:
+                    self.deliver(request)
+        except Exception as error:
+            self._failed(error)
             return False
-        if self.proxied or not endpoint.routes:
-            return False  # a proxy's fields differ from client to client; the control plane wants all of them
-        line, _, rest = bytes(data).partition(b"\r\n")
-        fields, whole, body = rest.partition(b"\r\n\r\n")
-        known = endpoint.heads.get(fields)
-        if known is None:
-            if whole:
-                self._new = line, fields
-            return False
-        words = line.split(b" ")
-        if len(words) != 3 or words[2] != b"HTTP/1.1" or len(words[1]) > self.plane.options.url_bytes:
-            return False
-        method, target, _ = words
-        route = self.plane.router.find_plain(method, target)
-        if route is None:
-            return False
-        self._stay()
-        self._unread = 0
-        if known.chunked:
-            self._known = known
-            (self._parser or self._make_parser()).feed_data(_CHUNKED_HEAD)
-            self._known = None
-            self._url, self._headers = b"", _NO_FIELDS
-            self._excess = 0
-        self._chunked = known.chunked
-        self._request = request = Request(
-            method, target, route, known.headers, http10=False, keep_alive=known.keep_alive
-        )
-        begin(self, request)
-        if not known.chunked:
-            self.on_message_complete()
-        if body:
-            self._feed(body)
-        else:
-            self._fed()
+        if self._more and not self.pauses & QUEUE:
+            asyncio.get_running_loop().call_soon(self._parse_more)
+        if self._queue and self.exchange is None:
+            asyncio.get_running_loop().call_soon(self._next)
         return True
 
-    def _feed(self, data: memoryview | bytes) -> None:
-        """Parse input. Bodies gather in the request; :meth:`deliver` hands them on."""
+    def _parse_more(self) -> None:
+        """Parse the input that has waited for its turn, and read again when all of it is parsed."""
+        data, self._more = self._more, b""
+        if data and not self.deaf and not self._parse(memoryview(data)):
+            return
+        if not self._more:
+            self.resume(MORE)
+
+    def eof_received(self) -> bool:
+        """The peer has closed its half of the connection; whether ours stays open.
+
+        It stays open while an answer is owed to what the peer has sent as a whole. A body that breaks off here was cut
+        short. Under TLS the event loop closes the connection at once, whatever is returned.
+        """
+        if self.deaf or self.fd < 0 or (self.exchange is None and not self._queue):
+            return False
+        request, queue = self._request, self._queue
+        if request is not None and request.route is not None and not (queue and queue[-1] is request):
+            return False  # it is the body of the exchange in progress
+        self.half_closed = True
+        self.mid_message = False
+        if not queue:
+            self._be_last()
+        self.plane.timeouts.closed_half(self, self.plane.clock())
+        return True
+
+    def _be_last(self) -> None:
+        """Let the response to the exchange in progress be the last one here."""
+        exchange = self.exchange
+        if isinstance(exchange, AsgiExchange):
+            exchange.close_after()
+        elif exchange is not None:
+            exchange.keep_alive = False
+
+    def let_go(self) -> None:
+        """The peer has closed its half long ago, or its place is needed: tell it to come back, if nothing was sent yet.
+
+        It may be gone. If it has been sent something, the kernel finds that out.
+        """
+        exchange = self.exchange
+        if exchange is not None and exchange.answerable:
+            exchange.send_away(half_closed_reply(self.plane.jitter))
+
+    def _feed(self, data: memoryview) -> None:
+        """Parse a slice of input. Bodies gather in the request; :meth:`deliver` hands them on."""
         if self.exchange is None:
             self._stay()
+        pieces = [data]
         try:
-            (self._parser or self._make_parser()).feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._upgraded(bytes(data[upgrade.args[0] :]))
-            return
+            while pieces and not self.deaf:
+                piece = pieces.pop()
+                try:
+                    (self._parser or self._make_parser()).feed_data(piece)
+                except httptools.HttpParserUpgrade as upgrade:
+                    if (head := self._without_upgrade()) is not None:
+                        pieces += [piece[upgrade.args[0] :], memoryview(head)]
         except httptools.HttpParserCallbackError as error:
             raise (error.__context__ or error) from None
         except httptools.HttpParserError:
@@ -579,9 +608,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._head_packets != _NO_HEAD:
             # The parser keeps a header to itself until it is whole: one that never ends shows only here. The packet
             # in which the fields began may hold the end of a body before them, and is not counted.
-            self._head_room -= len(data) if self._head_packets else 0
+            self._head_bytes += len(data) if self._head_packets else 0
             self._head_packets += 1
-            if self._head_room < -self.plane.options.header_bytes:
+            if self._head_bytes > 2 * self.plane.options.header_bytes:
                 self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
         if self._chunked:
             # What of it was payload is subtracted already.
@@ -633,7 +662,7 @@ class Connection(asyncio.BufferedProtocol):
         self._excess = _FIRST_PACKET
         self._unread = 0
         self.mid_message = True
-        self._head_packets = 0
+        self._head_packets = self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """A part of the request target."""
@@ -653,9 +682,8 @@ class Connection(asyncio.BufferedProtocol):
     def on_headers_complete(self) -> None:
         """A request's head is complete."""
         self._head_packets = _NO_HEAD
-        if self.deaf or self._known is not None:
+        if self.deaf or self._rejection is not None:
             return
-        new, self._new = self._new, None
         plane = self.plane
         plane.timeouts.owing.pop(self, None)
         parser = self._parser
@@ -674,7 +702,7 @@ class Connection(asyncio.BufferedProtocol):
         self._chunked = coding is not None
         method = parser.get_method()
         if parser.should_upgrade():
-            # The parser takes all that follows for another protocol: see _upgraded().
+            # See _without_upgrade().
             if method == b"CONNECT":
                 self.reject(Status.NOT_IMPLEMENTED, "This server is not a proxy")
                 return
@@ -689,31 +717,21 @@ class Connection(asyncio.BufferedProtocol):
         url, self._url, self._headers = self._url, b"", _NO_FIELDS
         route = plane.router.find(method, url) if self.endpoint.routes else None
         keep_alive = parser.should_keep_alive() and not http10
-        if new is not None and not strange and self.mid_message == self._chunked:
-            self._remember(*new, method, url, len(fields), KnownHead(headers, keep_alive, self._chunked))
         request = Request(method, url, route, headers, http10=http10, keep_alive=keep_alive)
         self._request = request
-        busy = self.exchange is not None or bool(self._queue)
+        busy = self.exchange is not None or bool(self._queue) or self._begun >= TURN_REQUESTS
         if route is None:
             self._begin_control(request, fields, busy=busy)
         elif busy:
             self._enqueue(request, plane.options.header_bytes - self._head_room)
         else:
+            self._begun += 1
             begin(self, request)
-
-    def _remember(self, line: bytes, fields: bytes, method: bytes, url: bytes, number: int, known: KnownHead) -> None:
-        """Keep what these header fields say, if they are as plain as clients send them: a line each, ended by CRLF."""
-        if line != b"%b %b HTTP/1.1" % (method, url) or not fields.count(b"\n") == fields.count(b"\r") == number - 1:
-            return
-        heads = self.endpoint.heads
-        if len(heads) >= KNOWN_HEADS:
-            del heads[next(iter(heads))]
-        heads[fields] = known
 
     def on_chunk_header(self) -> None:
         """A chunk begins. After the last chunk trailer fields may follow, after any other one its bytes."""
         self._excess -= CHUNK_OVERHEAD
-        self._head_packets = 0
+        self._head_packets = self._head_bytes = 0
 
     def on_body(self, body: bytes) -> None:
         """A part of a request's body."""
@@ -721,23 +739,18 @@ class Connection(asyncio.BufferedProtocol):
         request = self._request
         if self._chunked:
             self._excess -= 3 * len(body)
-        if request is None or self.deaf:
+        if request is None or self.deaf or self._rejection is not None:
             return
         if request.route is None:
             self._unread += len(body)
             if self._unread > UNREAD_BYTES:
                 self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
                 return
-        if not self._chunked:
-            request.chunks.append(body)
-            return
         if self._partial is None:
             self._partial = [body]
         else:
             self._partial.append(body)
         self._partial_size += len(body)
-        if self._partial_size > UNSPLIT:
-            self._flush_partial()
 
     def on_chunk_complete(self) -> None:
         """A chunk is whole."""
@@ -749,8 +762,10 @@ class Connection(asyncio.BufferedProtocol):
         self._head_packets = _NO_HEAD
         self._head_room = 0
         self.plane.timeouts.owing.pop(self, None)
+        if self._partial:
+            self._flush_partial()
         request, self._request = self._request, None
-        if request is None or self.deaf:
+        if request is None or self.deaf or self._rejection is not None:
             return
         request.complete = True
         if request.route is None:
@@ -789,9 +804,6 @@ class Connection(asyncio.BufferedProtocol):
         """Let a request wait behind the exchange in progress."""
         if self._queue is None:
             self._queue = deque()
-        elif len(self._queue) >= MAX_QUEUED:
-            self.reject(Status.TOO_MANY_REQUESTS, "Too many pipelined requests", Reason.limit("pipelined_requests"))
-            return
         request.wanted = True
         self._queue.append(request)
         self._queued_bytes += head_bytes
@@ -815,14 +827,28 @@ class Connection(asyncio.BufferedProtocol):
                 self.plane.pipelined.discard(self)
                 # The rest of this request's body may still have to be read.
                 self.resume(QUEUE)
+                if self._more:
+                    asyncio.get_running_loop().call_soon(self._parse_more)
+                elif self.half_closed:
+                    request.keep_alive = False
             if request.route is None:
                 self._begin_asgi(request)
                 return
             begin(self, request)
             if request.chunks or request.complete:
                 self.deliver(request)
+            if request is self._request and not self._more:
+                self._end_of_input()
         except Exception as error:
             self._failed(error)
+
+    def _end_of_input(self) -> None:
+        """All that came before the end of the input, or before what is no request, has been answered, or is begun."""
+        if self._rejection is not None:
+            rejection, self._rejection = self._rejection, None
+            self.reject(*rejection)
+        elif self.half_closed:
+            self.transport.close()
 
     # The end of an exchange, and of a request that never became one.
 
@@ -836,6 +862,8 @@ class Connection(asyncio.BufferedProtocol):
         timeouts.resting[self] = self.plane.clock() + timeouts.rest_s
         if self._queue:
             asyncio.get_running_loop().call_soon(self._next)
+        else:
+            self._end_of_input()
 
     def without_route(self) -> Exchange:
         """An exchange for input that is no request, or a request that is refused before its route is known."""
@@ -846,27 +874,28 @@ class Connection(asyncio.BufferedProtocol):
         return Exchange(self, request)
 
     def reject(self, status: Status, text: str, reason: str = Reason.BAD_REQUEST) -> None:
-        """The input is no request that can be answered otherwise: say so, and close."""
-        if self.deaf:
+        """The input is no request that can be answered otherwise: say so, in its turn, and close."""
+        if self.deaf or self._rejection is not None:
+            return
+        exchange, request = self.exchange, self._request
+        own = request is not None and request.route is not None and not request.wanted
+        if self._queue or (exchange is not None and (request is None or request.route is None)):
+            # The client would take the response for that to an earlier request.
+            self._rejection = status, text, reason
             return
         self.deaf = True
         reply = Reply(status, reason, body=text.encode("ascii"), close=True)
-        exchange, request = self.exchange, self._request
-        if exchange is None and request is not None and request.route is not None and not request.wanted:
+        if exchange is not None and exchange.answerable:
+            exchange.send_away(reply)
+        elif exchange is not None:
+            self.abort(reason)
+        elif own:
             # It was answered already, and a second response would be taken for that to the client's next request.
             self.without_route().end(reason)
             self.close()
-        elif exchange is None:
+        else:
             exchange = self.exchange = self.without_route()
             exchange.answer(reply)
-        elif exchange.answerable:
-            exchange.send_away(reply)
-        elif isinstance(exchange, AsgiExchange):
-            # The response under way is another request's, and the connection's last.
-            self.without_route().end(reason)
-            exchange.close_after()
-        else:
-            self.abort(reason)
 
     def too_slow(self) -> None:
         """The rest of a request did not arrive in time."""
@@ -946,12 +975,17 @@ class Connection(asyncio.BufferedProtocol):
             if request.chunks:
                 self.deliver(request)
 
-    def _upgraded(self, rest: bytes) -> None:
-        """Serve a request that offered another protocol (h2c, for example) as plain HTTP/1.1, body included."""
-        if self._upgrade is not None:
-            head, self._upgrade = self._upgrade, None
-            self._make_parser()
-            self._feed(b"\r\n".join([*head, b"", rest]))
+    def _without_upgrade(self) -> bytes | None:
+        """The head of a request that offers another protocol (h2c, for example), without the offer.
+
+        The parser takes all that follows such a head for the other protocol. A new one is fed this head instead, so
+        that the request is served as plain HTTP/1.1, body included. ``None`` if the request is refused.
+        """
+        lines, self._upgrade = self._upgrade, None
+        if lines is None:
+            return None
+        self._make_parser()
+        return b"\r\n".join([*lines, b"", b""])
 
     # Writing.
 

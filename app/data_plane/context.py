@@ -30,7 +30,7 @@ from tricklecast.app.data_plane.packaging import Packagers
 from tricklecast.app.data_plane.request import Record
 from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Router
-from tricklecast.app.data_plane.scheduling import SlowPeers, Timed, Timeouts, Turns, gone
+from tricklecast.app.data_plane.scheduling import HALF_CLOSED, SlowPeers, Timed, Timeouts, Turns, gone
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord, Reason
 
@@ -48,7 +48,6 @@ class Options:
 
     Attributes:
         base_path: the path below which segment routes live, ``""`` for the root.
-        interim_interval_s: how often an idle preconnect is sent ``100 Continue``.
         reader_lag_bytes, reader_lag_s: how far a reader may fall behind before the server cuts it off.
         publisher_wait_s: how long a publisher waits for readers that are behind, at a stretch.
         keep_alive_s: how long a connection may be idle between requests.
@@ -63,7 +62,6 @@ class Options:
     """
 
     base_path: str = "/trickle"
-    interim_interval_s: float = 10.0
     reader_lag_bytes: int = 16 << 20
     reader_lag_s: float = 10.0
     publisher_wait_s: float = 0.15
@@ -188,6 +186,7 @@ class DataPlane:
         pipelined: connections that are not read from because too much is pipelined on them.
         exchanges: ended ones, counted by (op, status, reason). latencies: how long they took.
         faults: faults of the server that an exchange, or a connection, met. memory_errors: those for lack of memory.
+        unheard: how often a listener of the core, such as storage, raised when it was told of a change.
         loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
         bytes_in, bytes_out: body bytes of segment routes. streamed: segments of streams, by what became of them.
         expiring: connections whose exchange ends when its permission does, and that permission.
@@ -219,9 +218,7 @@ class DataPlane:
         self.router = Router(options.base_path)
         self.cors = Cors(options.cors_read_origins, options.cors_write_origins)
         self.turns = Turns(self.fault)
-        self.timeouts = Timeouts(
-            rest_s=options.keep_alive_s, owed_s=options.head_timeout_s, interim_s=options.interim_interval_s
-        )
+        self.timeouts = Timeouts(rest_s=options.keep_alive_s, owed_s=options.head_timeout_s)
         self.slow_peers = SlowPeers(
             lambda: self.clock(), lag_bytes=options.reader_lag_bytes, lag_s=options.reader_lag_s
         )
@@ -247,6 +244,7 @@ class DataPlane:
         self.faults = 0
         self.memory_errors = 0
         self._out_of_memory_at = -math.inf  # when memory ran out last, by the clock
+        self.unheard = 0
         self.exchanges: Counter[tuple[str, int, str]] = Counter()
         self.latencies = Latencies()
         self.loop_lag = Histogram()
@@ -325,7 +323,10 @@ class DataPlane:
 
         The change may still be going on, and the core must not be called back from here.
         """
-        failed = getattr(party, "failed", None) or partial(self.fault, "while a change was announced")
+        failed = getattr(party, "failed", None)
+        if failed is None:
+            self.unheard += 1  # whoever made the change must not be told that all of it was done
+            failed = partial(self.fault, "while a change was announced")
         asyncio.get_running_loop().call_soon(failed, error)
 
     def _end_if_unsound(self, name: str) -> None:
@@ -422,5 +423,8 @@ class DataPlane:
             connection.end_permission(reply)
 
     def _forget_gone(self) -> None:
-        for connection in gone(self.pipelined):
-            connection.peer_gone()
+        now = self.clock()
+        for connection in gone(self.pipelined, HALF_CLOSED):
+            self.timeouts.closed_half(connection, now)
+        for peer in gone(self.timeouts.half_closed):
+            peer.peer_gone()

@@ -445,6 +445,15 @@ def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
     return Reply(Status.UNAVAILABLE, Reason.SHUTDOWN, body=body, close=True, retry_after_s=retry)
 
 
+def half_closed_reply(jitter: Jitter) -> Reply:
+    """The response to a client that has closed its half of the connection, and waits for something that does not come.
+
+    It may be gone: that cannot be told apart until something is sent to it.
+    """
+    body = b"Nothing came since the connection was half-closed: ask again, and keep it open"
+    return Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=body, close=True, retry_after_s=jitter(*SEQ_RETRY_S))
+
+
 def storage_reply(jitter: Jitter) -> Reply:
     """The response to a publisher when storage has failed, and the server was told not to go on without."""
     return Reply(

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.segment import Segment
@@ -57,12 +57,19 @@ EXPECTED_TURNS: Final = 3
 """Turns of the loop for which a channel's publishers wait for the next request of a reader that has just been served a
 segment that is not the newest. On an idle server that is a tenth of a millisecond."""
 
-TURN, COST, CHANNEL, QUEUE, PARKED, READERS = (1 << bit for bit in range(6))
+TURN, COST, CHANNEL, QUEUE, PARKED, READERS, MORE = (1 << bit for bit in range(7))
 """Why a connection is not read from: it had its turn, or was dear; its channel's readers come first; too much is
-pipelined; the body of a parked request is held back; its channel's readers are late. Each reason is set and cleared by
-itself."""
+pipelined; the body of a parked request is held back; its channel's readers are late; what was read is not all parsed.
+Each reason is set and cleared by itself."""
 
-_HALF_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
+HALF_CLOSED_S: Final = 30.0
+"""How long a peer that has closed its half may wait for the first byte of its answer. A client that is gone looks the
+same until something is sent to it."""
+
+MAX_HALF_CLOSED: Final = 1024
+"""Half-closed connections whose peer waits; one more, and the one that has waited longest is answered 503."""
+
+HALF_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
 """Where the system has no such event (only Linux has), a reset is still seen: poll always reports one."""
 
 OnFault = Callable[[str, Exception], None]
@@ -97,6 +104,9 @@ class Peer(Protocol):
 
     def fileno(self) -> int:
         """Its socket; -1 if it is closed."""
+
+
+PeerT = TypeVar("PeerT", bound=Peer)
 
 
 class SlowReader(Protocol):
@@ -304,13 +314,6 @@ class Turns:
                 flow.release(self._on_fault)
 
 
-class Interval(Protocol):
-    """A publisher that has not begun, to :class:`Timeouts`."""
-
-    def send_interim(self) -> None:
-        """Show the client that the connection lives (``100 Continue``)."""
-
-
 class Timed(Peer, Protocol):
     """A connection whose state lasts for a limited time."""
 
@@ -320,6 +323,9 @@ class Timed(Peer, Protocol):
     def too_slow(self) -> None:
         """The rest of its request did not arrive in time."""
 
+    def let_go(self) -> None:
+        """Its peer closed its half long ago: end the exchange, if nothing was sent yet."""
+
 
 class Timeouts:
     """States that end when their time is over. Each is a dict in the order of its times, which all last equally long.
@@ -327,21 +333,19 @@ class Timeouts:
     Args:
         rest_s: how long a connection may be idle between requests.
         owed_s: how long the rest of a request may take while nothing else goes on there.
-        interim_s: how often an idle preconnect is sent ``100 Continue``.
+        half_closed_s: how long a peer that has closed its half may wait for the first byte of its answer.
     """
 
-    def __init__(self, *, rest_s: float, owed_s: float, interim_s: float) -> None:
-        self.rest_s, self.owed_s, self.interim_s = rest_s, owed_s, interim_s
+    def __init__(self, *, rest_s: float, owed_s: float, half_closed_s: float = HALF_CLOSED_S) -> None:
+        self.rest_s, self.owed_s, self.half_closed_s = rest_s, owed_s, half_closed_s
         self.resting: dict[Timed, float] = {}
         self.owing: dict[Timed, float] = {}
-        self.preconnects: dict[Interval, float] = {}
+        self.half_closed: dict[Timed, float] = {}
 
     def expire(self, now: float) -> None:
         """Do what is due."""
-        for publisher in due(self.preconnects, now):
-            del self.preconnects[publisher]
-            self.preconnects[publisher] = now + self.interim_s
-            publisher.send_interim()
+        for peer in due(self.half_closed, now):
+            self.let_go(peer, now)
         for peer in due(self.resting, now):
             del self.resting[peer]
             peer.rested()
@@ -349,10 +353,23 @@ class Timeouts:
             del self.owing[peer]
             peer.too_slow()
 
+    def closed_half(self, peer: Timed, now: float) -> None:
+        """A peer has closed its half of its connection, and is owed an answer."""
+        self.half_closed.setdefault(peer, now + self.half_closed_s)
+        if len(self.half_closed) > MAX_HALF_CLOSED:
+            self.let_go(next(iter(self.half_closed)), now)
+
+    def let_go(self, peer: Timed, now: float) -> None:
+        """End what a peer waits for that has closed its half, if nothing of it was sent; else look again later."""
+        del self.half_closed[peer]
+        self.half_closed[peer] = now + self.half_closed_s
+        peer.let_go()
+
     def forget(self, peer: Timed) -> None:
         """A connection is gone."""
         self.resting.pop(peer, None)
         self.owing.pop(peer, None)
+        self.half_closed.pop(peer, None)
 
 
 class SlowPeers:
@@ -412,14 +429,14 @@ class SlowPeers:
         return Cut.AGE if reader.has() < self.timelines.overdue(reader.segment, now) else None
 
 
-def gone(peers: Iterable[Peer]) -> list[Peer]:
-    """The connections whose peer has closed or reset them, which shows only here if they are not read from."""
+def gone(peers: Iterable[PeerT], events: int = 0) -> list[PeerT]:
+    """The connections that are broken, or have one of these events, which shows only here if they are not read from."""
     poll = select.poll()
-    by_fd: dict[int, Peer] = {}
+    by_fd: dict[int, PeerT] = {}
     for peer in peers:
         if (fd := peer.fileno()) >= 0:
             by_fd[fd] = peer
-            poll.register(fd, _HALF_CLOSED)
+            poll.register(fd, events)
     return [by_fd[fd] for fd, _ in poll.poll(0)] if by_fd else []
 
 

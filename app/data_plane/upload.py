@@ -8,14 +8,14 @@ from tricklecast.app.core.segment import Writer
 from tricklecast.app.data_plane.exchange import Exchange, Line
 from tricklecast.app.data_plane.pacing import SEGMENT_BYTES, Pace
 from tricklecast.app.data_plane.request import Request
-from tricklecast.app.data_plane.responses import CONTINUE, Reply, named, writer_reply
+from tricklecast.app.data_plane.responses import FAULT, Reply, named, writer_reply
 from tricklecast.trickle.wire import Status
 
 
 class Upload(Exchange):
     """The exchange of a publisher that may write a segment.
 
-    Until the first byte of its body arrives it is a preconnect, which is sent ``100 Continue`` now and then.
+    Until the first byte of its body arrives it is a preconnect.
 
     Attributes:
         received: body bytes that have arrived. pace: of its channel, from the token on, if publishers wait for readers.
@@ -50,9 +50,6 @@ class Upload(Exchange):
         record.epoch = writer.channel.epoch
         record.rseq = writer.segment.seq
         self.pace = self.plane.pacing.of(writer.channel)
-        if not self.http10:
-            timeouts = self.plane.timeouts
-            timeouts.preconnects[self] = self.arrived + timeouts.interim_s
 
     def data(self, chunks: list[bytes]) -> None:
         """Chunks of the body arrived."""
@@ -72,8 +69,14 @@ class Upload(Exchange):
         if writer is None:
             return
         self._count(chunks)
-        channel = writer.channel
-        self.preempted(channel.finish(writer, chunks, self.plane.clock()))
+        channel, plane = writer.channel, self.plane
+        unheard = plane.unheard
+        outcome = channel.finish(writer, chunks, plane.clock())
+        if plane.unheard == unheard:
+            self.preempted(outcome)
+        else:
+            self._leave(writer)
+            self.answer(FAULT)
         if self.pace is not None:
             self.pace.ended += SEGMENT_BYTES
         self._yield(channel)
@@ -94,10 +97,6 @@ class Upload(Exchange):
                 if (witness := self.plane.witness) is not None:
                     witness.note("refused", reply.reason, writer.channel.name, ip=self.connection.peer)
                 self.answer(reply)
-
-    def send_interim(self) -> None:
-        """Show an idle preconnect that the connection lives."""
-        self.connection.send(CONTINUE)
 
     def withdraw(self) -> None:
         """Stop writing: the segment stays open for a while, so that the publisher can resume it."""
@@ -125,15 +124,11 @@ class Upload(Exchange):
             plane.pacing.published(pace, self.connection)
 
     def _count(self, chunks: list[bytes]) -> None:
-        if not self.received:
-            self.plane.timeouts.preconnects.pop(self, None)
         self.received += sum(map(len, chunks))
 
     def _leave(self, writer: Writer[Channel]) -> None:
         # The token knows this exchange, too: without this, the cycle would keep the segment's bytes in memory after
         # its eviction until the garbage collector finds it.
         self.writer = None
-        if not self.received:
-            self.plane.timeouts.preconnects.pop(self, None)
         self.record.bytes_in = self.received
         self.record.next_seq = writer.channel.next_seq

@@ -7,7 +7,7 @@ from typing import Final
 
 from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING
 from tricklecast.app.core.storm_guard import BUCKETS
-from tricklecast.app.data_plane.connection import MAX_QUEUED, QUEUE_BYTES, UNSPLIT
+from tricklecast.app.data_plane.connection import QUEUE_BYTES, QUEUE_REQUESTS, SLICE_BYTES, UNSPLIT
 from tricklecast.app.data_plane.exchange import PARKED_BYTES
 from tricklecast.app.data_plane.scheduling import TURN_BYTES, WRITE_BYTES
 from tricklecast.app.settings import Settings
@@ -20,6 +20,9 @@ CHANNEL_BYTES: Final = 4 << 10
 
 REQUEST_BYTES: Final = 2 << 10
 """A pipelined request beside the bytes of its head."""
+
+QUEUED_REQUESTS: Final = QUEUE_REQUESTS + SLICE_BYTES // len(b"HEAD /a HTTP/1.1\r\nHost:\r\n\r\n")
+"""Pipelined requests, at most: the slice of input in which there are too many is parsed to its end."""
 
 RECORD_BYTES: Final = 2304
 """An access record that waits to be written, with path, client and user agent as long as they may be."""
@@ -81,7 +84,7 @@ def bound(settings: Settings, load: Load) -> dict[str, int]:
         "connections": load.connections * CONNECTION_BYTES,
         "partial chunks": load.publishing * 2 * UNSPLIT,
         "heads": load.beginning * 2 * (options.header_bytes + options.url_bytes),
-        "pipelined requests": load.pipelining * (MAX_QUEUED * REQUEST_BYTES + QUEUE_BYTES + TURN_BYTES),
+        "pipelined requests": load.pipelining * (QUEUED_REQUESTS * REQUEST_BYTES + QUEUE_BYTES + TURN_BYTES),
         "parked requests": min(PARKED_BYTES, load.parked * TURN_BYTES),
         "copies for readers": load.copying * (WRITE_BYTES + 2 * TURN_BYTES),
         "storm guard": BUCKETS * BUCKET_BYTES if options.storm_guard else 0,

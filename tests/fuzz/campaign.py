@@ -62,7 +62,6 @@ LIMITS: Final = {
     "overtaking-grace-s": 0.2,
     "channel-drain-s": 0.2,
     "idle-timeout-s": 1.5,
-    "interim-interval-s": 0.2,
     "head-timeout-s": 1,
     "keep-alive-s": 2,
     "reader-lag-s": 1,

@@ -58,7 +58,6 @@ def conformance(
     drain_s: Annotated[str | None, _setting("--drain-s")] = None,
     publisher_grace_s: Annotated[str | None, _setting("--publisher-grace-s")] = None,
     skip_grace_s: Annotated[str | None, _setting("--skip-grace-s")] = None,
-    interim_interval_s: Annotated[str | None, _setting("--interim-interval-s")] = None,
     ca_file: CaFile = None,
 ) -> None:
     """Test a server against every rule of the trickle protocol, over raw sockets.
@@ -88,7 +87,6 @@ def conformance(
         "channel_drain_s": ("--drain-s", drain_s),
         "publisher_grace_s": ("--publisher-grace-s", publisher_grace_s),
         "skip_grace_s": ("--skip-grace-s", skip_grace_s),
-        "interim_interval_s": ("--interim-interval-s", interim_interval_s),
     }
     known = {
         name: checked(option, partial(parse_duration, zero=True), text)

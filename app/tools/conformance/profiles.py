@@ -19,7 +19,6 @@ class Settings:
     channel_drain_s: float = 10.0
     publisher_grace_s: float = 5.0
     skip_grace_s: float = 2.0
-    interim_interval_s: float = 10.0
     idle_timeout_s: float = 300.0
     max_segment_bytes: int = 64 << 20
     window_segments: int = 256
@@ -54,7 +53,7 @@ class Profile:
         return replace(Settings(), **known)  # type: ignore[arg-type]
 
 
-_SHORT: Final = {"channel_drain_s": 1, "publisher_grace_s": 1, "skip_grace_s": 0.5, "interim_interval_s": 0.25}
+_SHORT: Final = {"channel_drain_s": 1, "publisher_grace_s": 1, "skip_grace_s": 0.5}
 _LONG: Final = {"channel_drain_s": 600, "publisher_grace_s": 600, "skip_grace_s": 600}
 
 PROFILES: Final[dict[str, Profile]] = {

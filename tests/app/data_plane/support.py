@@ -23,7 +23,6 @@ PATIENT: Final[dict[str, Any]] = {
     "window_age_s": FOR_EVER_S,
     "head_timeout_s": FOR_EVER_S,
     "keep_alive_s": 10**6,
-    "interim_interval_s": FOR_EVER_S,
     "storm_guard": "off",
 }
 

@@ -283,7 +283,7 @@ def test_other_answers_are_counted() -> None:
         assert channel.get(99).status == 470
         assert channel.post(99).status == 470
         assert target.ask("GET", f"{target.base}/a/b/c").status == 404
-        channel.waiting(1).close()
+        channel.waiting(1).abort()
         counted(
             server,
             read_404_not_found=1, publish_200_complete=1, read_470_ahead=1, publish_470_ahead=1, none_404_not_found=1,

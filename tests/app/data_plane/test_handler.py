@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, SegmentClosed
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Parked
@@ -42,6 +44,35 @@ def test_a_fault_in_the_core_is_answered(
         (logged,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
         assert logged.exc_info is not None
         assert channel.get(0).body == b"x"
+
+
+@pytest.mark.parametrize("how", ["create", "delete", "close", "publish"])
+def test_what_a_listener_of_the_core_has_not_taken_is_no_success(
+    how: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Storage is such a listener: an answer that names a durability would be wrong. The fault is logged and counted."""
+    with local_server(data_dir=tmp_path, ack="journal") as server, server.client() as target:
+        channel = target.channel()
+        if how != "create":
+            channel.create()
+        upload = channel.upload(0, b"x")
+        channel.arrived(0, b"x")
+        raising = lambda _: 1 // 0  # noqa: E731
+        server.inside(
+            lambda: server.plane.registry.journal.subscribe(raising, ChannelCreated, ChannelEnded, SegmentClosed)
+        )
+        match how:
+            case "create":
+                answer = target.channel().ask("POST")
+            case "delete":
+                answer = channel.ask("DELETE")
+            case "close":
+                answer = channel.close(0)
+            case _:
+                answer = upload.end().answer()
+        assert (answer.status, answer.get("Lp-Trickle-Durability"), answer.closes) == (500, None, True)
+        eventually(lambda: any(record.exc_info for record in list(caplog.records)), what="the fault is logged")
+        assert server.plane.faults
 
 
 def overtaking(server: LocalServer) -> Parked:

@@ -18,6 +18,7 @@ from tricklecast.app.data_plane.scheduling import (
     CHANNEL,
     COST,
     EXPECTED_TURNS,
+    HALF_CLOSED,
     HOLD_S,
     LONGEST_REST_S,
     REST_FACTOR,
@@ -327,8 +328,8 @@ class Timed:
     def too_slow(self) -> None:
         self.log.append("too slow")
 
-    def send_interim(self) -> None:
-        self.log.append("interim")
+    def let_go(self) -> None:
+        self.log.append("let go")
 
 
 def test_the_first_of_a_dict_are_due() -> None:
@@ -337,26 +338,38 @@ def test_the_first_of_a_dict_are_due() -> None:
 
 
 def test_each_state_of_a_connection_has_its_end() -> None:
-    """A connection that rests is closed, one that owes a request is answered, a preconnect hears of the server."""
-    timeouts = Timeouts(rest_s=75, owed_s=10, interim_s=5)
-    resting, owing, preconnect, kept = (Timed() for _ in range(4))
+    """A connection that rests is closed, one that owes a request is answered, a half-closed one is let go."""
+    timeouts = Timeouts(rest_s=75, owed_s=10, half_closed_s=5)
+    resting, owing, half_closed, kept = (Timed() for _ in range(4))
     timeouts.resting[cast(Any, resting)] = 2.0
     timeouts.resting[cast(Any, kept)] = 3.0
     timeouts.owing[cast(Any, owing)] = 2.0
-    timeouts.preconnects[preconnect] = 2.0
+    timeouts.closed_half(cast(Any, half_closed), -3.0)
+    timeouts.closed_half(cast(Any, half_closed), 0.0)
     timeouts.expire(1.9)
-    assert (resting.log, owing.log, preconnect.log) == ([], [], [])
+    assert (resting.log, owing.log, half_closed.log) == ([], [], [])
     timeouts.expire(2.0)
-    assert (resting.log, owing.log, preconnect.log) == (["rested"], ["too slow"], ["interim"])
+    assert (resting.log, owing.log, half_closed.log) == (["rested"], ["too slow"], ["let go"])
     assert list(timeouts.resting) == [cast(Any, kept)]
     assert not timeouts.owing
-    assert timeouts.preconnects[preconnect] == 7.0
+    assert timeouts.half_closed == {cast(Any, half_closed): 7.0}, "in case that it has been sent something already"
+
+
+def test_half_closed_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more than the limit, and the one that has waited longest is let go."""
+    monkeypatch.setattr(scheduling, "MAX_HALF_CLOSED", 2)
+    timeouts = Timeouts(rest_s=75, owed_s=10)
+    first, second, third = (Timed() for _ in range(3))
+    for number, connection in enumerate((first, second, third)):
+        timeouts.closed_half(cast(Any, connection), float(number))
+    assert (first.log, second.log, third.log) == (["let go"], [], [])
 
 
 def test_a_connection_that_is_gone_is_forgotten() -> None:
     """No time of its ends anything any more."""
-    timeouts, connection = Timeouts(rest_s=75, owed_s=10, interim_s=5), Timed()
+    timeouts, connection = Timeouts(rest_s=75, owed_s=10), Timed()
     timeouts.resting[cast(Any, connection)] = timeouts.owing[cast(Any, connection)] = 1.0
+    timeouts.half_closed[cast(Any, connection)] = 1.0
     timeouts.forget(cast(Any, connection))
     timeouts.expire(2.0)
     assert connection.log == []
@@ -482,12 +495,21 @@ class Wired:
         self.theirs.close()
 
 
-@pytest.mark.parametrize("leave", [socket.socket.close, lambda sock: sock.shutdown(socket.SHUT_WR)])
+def half_close(sock: socket.socket) -> None:
+    """Send no more, and listen."""
+    sock.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("leave", [socket.socket.close, half_close])
 def test_a_peer_that_has_gone_is_seen_without_reading(leave: Callable[[socket.socket], None]) -> None:
-    """A peer that has closed, also by half, is found though its input was not read; a closed socket is passed over."""
+    """A peer that has closed, also by half, is found though its input was not read; a closed socket is passed over.
+
+    Without asking for that event, a peer that has closed by half is not.
+    """
     with Wired() as stays, Wired() as left, Wired() as closed:
         left.theirs.sendall(b"unread")
         leave(left.theirs)
         closed.ours.close()
-        assert gone(cast(Any, [stays, left, closed])) == [cast(Any, left)]
+        assert gone(cast(Any, [stays, left, closed]), HALF_CLOSED) == [cast(Any, left)]
+        assert gone(cast(Any, [stays, left, closed])) == [cast(Any, left)] * (leave is not half_close)
     assert gone([]) == []

@@ -129,34 +129,6 @@ def test_a_malformed_chunk_first_leaves_nothing(channel: Channel, server: LocalS
 # How a publisher is answered.
 
 
-def test_idle_preconnects_hear_from_the_server_now_and_then() -> None:
-    """`100 Continue` comes again and again until the first byte; then the final answer follows as usual."""
-    with local_server(interim_interval_s=0.1) as server, server.client() as target:
-        channel = target.channel()
-        preconnect = channel.upload(0)
-        for _ in range(2):
-            head = preconnect.connection.interim()
-            assert (head.status, head.reason, head.headers) == (100, "Continue", ())
-        preconnect.chunk(b"x").end()
-        assert preconnect.answer().status == 200
-        eventually(lambda: not server.plane.timeouts.preconnects)
-
-
-def test_no_interim_for_http_1_0() -> None:
-    """HTTP/1.0 knows no interim answers (RFC 9110, section 15.2)."""
-    with local_server(interim_interval_s=0.05) as server, server.client() as target:
-        channel = target.channel()
-        connection = target.open()
-        connection.send(connection.render("POST", channel.at(0), {"Content-Length": "1"}, version="1.0"))
-        connection.expects("POST")
-        modern = channel.upload(1)
-        for _ in range(3):
-            assert modern.connection.interim().status == 100
-        connection.silent(0.01)
-        connection.send(b"x")
-        assert connection.response().status == 200
-
-
 def test_a_first_byte_timeout_closes_a_silent_preconnect() -> None:
     """Switched on, it answers the publisher and moves readers on."""
     with local_server(first_byte_timeout_s=0.3) as server, server.client() as target:
@@ -262,7 +234,7 @@ def test_a_held_post_without_a_body_is_forgotten_as_soon_as_its_client_goes() ->
         channel.publish(0)
         gone = target.send("POST", channel.at(3), {"Content-Length": "0"})
         eventually(lambda: server.plane.parked[ParkedFor.OVERTAKEN], what="the POST is held")
-        gone.close()
+        gone.abort()
         assert server.record(channel=channel.name, seq=3).reason == "client_gone"
         assert not server.plane.parked[ParkedFor.OVERTAKEN]
 

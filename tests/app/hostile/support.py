@@ -145,7 +145,7 @@ def left_over(plane: DataPlane) -> dict[str, int]:
         "handshakes": len(plane.handshakes),
         "places": plane.registry.capacities.connections.used,
         "surplus": len(plane.surplus),
-        "preconnects": len(timeouts.preconnects),
+        "half closed": len(timeouts.half_closed),
         "parked": sum(map(len, plane.parked.values())),
         "stalled": len(plane.slow_peers.stalled),
         "resting": len(timeouts.resting),

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 
 from tests.app.hostile.support import left_over
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
+from tricklecast.app.data_plane import connection as module
 from tricklecast.app.data_plane.connection import (
     CHUNK_OVERHEAD,
     EXCESS_BYTES,
     FIELD_BYTES,
-    MAX_QUEUED,
     QUEUE_REQUESTS,
+    SLICE_BYTES,
+    TURN_BYTES,
+    TURN_REQUESTS,
     UNREAD_BYTES,
 )
 from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
@@ -180,44 +188,86 @@ def pipelined(channel: Channel, count: int) -> Connection:
     return connection
 
 
-@pytest.mark.parametrize("count", [MAX_QUEUED - 1, MAX_QUEUED])
-def test_so_many_requests_may_be_pipelined(channel: Channel, count: int) -> None:
-    """All of them are answered when that for which they wait has been."""
-    channel.create()
-    connection = pipelined(channel, count)
-    channel.target.settle()
-    channel.publish(0, b"now")
-    assert connection.response().body == b"now"
-    assert [connection.response().body for _ in range(count)] == [b"1"] * count
-
-
-def test_one_more_is_too_many(channel: Channel, server: LocalServer) -> None:
-    """The reader that waits is told why it is given up; the log and the metrics say so, too."""
-    channel.create()
-    connection = pipelined(channel, MAX_QUEUED + 1)
-    assert connection.response().status == 429
-    connection.half_close()
-    connection.closed()
-    record = server.record(channel=channel.name, op="read")
-    assert (record.status, record.reason) == (429, "limit:pipelined_requests")
-
-
 def test_ten_thousand_pipelined_requests(channel: Channel, server: LocalServer) -> None:
-    """They cost no more than those that are looked at."""
+    """Those behind a read that waits are neither read nor parsed beyond a bound, and all are answered in the end."""
     channel.create()
     connection = channel.target.open()
+    head = b"HEAD /a HTTP/1.1\r\nHost:\r\n\r\n".replace(b"/a", channel.at("next").encode())
+    count = 10_000
+    waiting = connection.render("GET", channel.at(0))
     connection.expects("GET")
-    data = connection.render("GET", channel.at(0)) + b"GET /trickle/c/0 HTTP/1.1\r\nHost: x\r\n\r\n" * 10_000
-    connection.try_send(data)
-    assert connection.response().status == 429
+    sender = threading.Thread(target=connection.send, args=(waiting + head * count,))
+    sender.start()
+    (pipelining,) = eventually(lambda: server.inside(lambda: list(server.plane.pipelined)), what="reading has paused")
+    assert isinstance(pipelining, module.Connection)
+    queue = pipelining._queue
+    assert queue is not None
+    assert len(queue) <= QUEUE_REQUESTS + SLICE_BYTES // len(head) + 1
+    assert len(pipelining._more) <= TURN_BYTES
+    channel.publish(0, b"now")
+    assert connection.response().body == b"now"
+    for _ in range(count):
+        connection.expects("HEAD")
+    assert {connection.response().status for _ in range(count)} == {200}
+    sender.join()
 
 
-def test_control_plane_requests_without_end(target: Target, server: LocalServer) -> None:
-    """Those that were accepted are answered in order, then the connection closes."""
+def test_control_plane_requests_at_once(target: Target) -> None:
+    """They are answered in order; a client that has closed its half meanwhile gets all answers, and the end."""
     connection = target.open()
-    connection.try_send(connection.render("GET", "/healthz") * 5000)
+    count = 300
+    connection.send(connection.render("GET", "/healthz") * count)
     connection.half_close()
-    eventually(lambda: "limit:pipelined_requests" in {record.reason for record in list(server.records)})
+    for _ in range(count):
+        connection.expects("GET")
+    assert {connection.response().status for _ in range(count)} == {200}
+    connection.closed()
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "HEAD"])
+def test_requests_that_offer_another_protocol(
+    channel: Channel, target: Target, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    """500 in one packet (36 KB), with a DELETE behind them: each is answered, and the DELETE is done."""
+    channel.publish(0, b"data")
+    connection = target.open()
+    offer = {"Connection": "Upgrade", "Upgrade": "x"}
+    connection.send(connection.render(method, channel.at(0), offer) * 500 + connection.render("DELETE", channel.path))
+    for _ in range(500):
+        connection.expects(method)
+    connection.expects("DELETE")
+    assert {connection.response().status for _ in range(500)} == {204 if method == "OPTIONS" else 200}
+    assert connection.response().status == 200
+    assert channel.get("next").get("Lp-Trickle-Closed") == "terminated"
+    assert not caplog.records
+
+
+def test_a_client_that_pipelines_lets_others_come_first(channel: Channel, server: LocalServer) -> None:
+    """However much it sends at once, the server begins few of its requests in one turn of the event loop."""
+    channel.create()
+    turns: list[int] = []
+    begin = module.begin
+
+    def counting(connection: Any, request: Any) -> None:
+        turns[-1] += 1
+        begin(connection, request)
+
+    def turn() -> None:
+        turns.append(0)
+        if sum(turns) < count:
+            asyncio.get_running_loop().call_soon(turn)
+
+    count = 2000
+    connection = channel.target.open()
+    wire = connection.render("OPTIONS", channel.at(0)) * count
+    with patch.object(module, "begin", counting):
+        server.inside(turn)
+        connection.send(wire)
+        for _ in range(count):
+            connection.expects("OPTIONS")
+        assert {connection.response().status for _ in range(count)} == {204}
+    assert sum(turns) == count
+    assert max(turns) <= TURN_REQUESTS + 2, "those of the parser, and what one turn takes from the queue"
 
 
 @pytest.mark.parametrize(("count", "paused"), [(QUEUE_REQUESTS - 1, 0), (QUEUE_REQUESTS, 0), (QUEUE_REQUESTS + 1, 1)])

@@ -477,15 +477,6 @@ class Reset(Group, section="3. Publish"):
 
 
 class IdlePublisher(Group, section="3. Publish"):
-    @needs(*QUICK)
-    def hears_100_continue(self, c: Channel) -> None:
-        """While a preconnect is idle the server writes an interim `100 Continue` again and again."""
-        upload = c.upload(0)
-        for _ in range(2):
-            interim = upload.connection.interim(c.target.settings.interim_interval_s + AT_ONCE_S)
-            equal("the interim status", interim.status, 100)
-        upload.chunk(b"x").stored(size=1)
-
     def is_not_timed_out(self, c: Channel) -> None:
         """A preconnect may wait without limit: no final answer comes before its body, an end or a takeover."""
         c.preconnect(0).silent().chunk(b"late").stored(size=4)
