@@ -161,6 +161,7 @@ class Connection(asyncio.BufferedProtocol):
         "_begun",
         "_chunked",
         "_excess",
+        "_half_closed",
         "_head_bytes",
         "_head_packets",
         "_head_room",
@@ -220,6 +221,7 @@ class Connection(asyncio.BufferedProtocol):
         self.handshake: asyncio.Task[Any] | None = None
         self.deaf = False
         self.half_closed = False
+        self._half_closed: tuple[float, Exchange | None] = (0.0, None)  # since when, and who had been sent nothing then
         self.mid_message = False
         self._left = False  # its place has been given back
         self.watched = plane.guard is not None
@@ -281,6 +283,7 @@ class Connection(asyncio.BufferedProtocol):
             plane.slow_peers.flowing(self)
             exchange, self.exchange = self.exchange, None
             if exchange is not None:
+                self._left_by(exchange)
                 exchange.lost()
         except Exception as error:
             plane.fault("while a connection was closed", error)
@@ -294,6 +297,7 @@ class Connection(asyncio.BufferedProtocol):
             plane.expiring.pop(self, None)
             # These know this connection: without this, each cycle would stay until a full garbage collection.
             self._request = self._parser = None
+            self._half_closed = (0.0, None)
             self.leave()
 
     def leave(self) -> None:
@@ -367,6 +371,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def peer_gone(self) -> None:
         """The connection is broken, which shows only here while it is not read from."""
+        if self.exchange is not None:
+            self._left_by(self.exchange)
         self.abort(Reason.CLIENT_GONE)
 
     @property
@@ -563,6 +569,8 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None and request.route is not None and not (queue and queue[-1] is request):
             return False  # it is the body of the exchange in progress
         self.half_closed = True
+        exchange = self.exchange
+        self._half_closed = self.plane.clock(), exchange if exchange is not None and exchange.answerable else None
         self.mid_message = False
         if not queue:
             self._be_last()
@@ -583,8 +591,24 @@ class Connection(asyncio.BufferedProtocol):
         It may be gone. If it has been sent something, the kernel finds that out.
         """
         exchange = self.exchange
-        if exchange is not None and exchange.answerable:
-            exchange.send_away(half_closed_reply(self.plane.jitter))
+        if exchange is None or not exchange.answerable:
+            return
+        reply = half_closed_reply(self.plane.jitter)
+        self.send(reply.encode(self.plane.common, keep_alive=False, cors=exchange.cors, head_only=exchange.head_only))
+        self.exchange = None
+        self._left_by(exchange)
+        exchange.lost()
+        self.close()
+
+    def _left_by(self, exchange: Exchange) -> None:
+        """A client that closed its half turns out to be gone: it left then, and was sent nothing that came later."""
+        if not self.half_closed:
+            return
+        since, waiting = self._half_closed
+        exchange.arrived += self.plane.clock() - since
+        if exchange is waiting and isinstance(exchange, Reader):
+            exchange.sent = 0
+            exchange.record.status = exchange.record.wait_us = None
 
     def _feed(self, data: memoryview) -> None:
         """Parse a slice of input. Bodies gather in the request; :meth:`deliver` hands them on."""

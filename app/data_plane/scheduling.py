@@ -62,7 +62,7 @@ TURN, COST, CHANNEL, QUEUE, PARKED, READERS, MORE = (1 << bit for bit in range(7
 pipelined; the body of a parked request is held back; its channel's readers are late; what was read is not all parsed.
 Each reason is set and cleared by itself."""
 
-HALF_CLOSED_S: Final = 30.0
+HALF_CLOSED_S: Final = 10.0
 """How long a peer that has closed its half may wait for the first byte of its answer. A client that is gone looks the
 same until something is sent to it."""
 

@@ -69,9 +69,9 @@ def test_a_wait_that_is_given_up_and_asked_again_loses_nothing(channel: Channel,
     old.close()
     upload = channel.upload(1, b"begun in between, ")
     new = channel.read(1)
+    server.record(channel=channel.name, seq=1, op="read", status=None, reason="client_gone")
     upload.chunk(b"and ended").end()
     new.response().segment(1, b"begun in between, and ended")
-    server.record(channel=channel.name, seq=1, op="read", status=None, reason="client_gone")
 
 
 def test_a_reader_that_fell_behind_is_told_once_and_then_waits() -> None:

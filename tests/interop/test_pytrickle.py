@@ -7,8 +7,10 @@ before. It cancels what is under way instead of ending it, and never sends DELET
 
 from __future__ import annotations
 
+from tests.app.data_plane.support import later
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.data_plane.scheduling import HALF_CLOSED_S
 from tricklecast.app.tools.conformance.target import Channel, Target
 from tricklecast.trickle import wire
 
@@ -79,6 +81,8 @@ def test_a_wait_that_times_out_again_and_again_is_no_harm(channel: Channel, serv
     for _ in range(5):
         channel.waiting(1).close()
     reader = channel.waiting(1)
+    eventually(lambda: len(server.plane.timeouts.half_closed) == 5, what="their ends have arrived")
+    later(server, HALF_CLOSED_S)
     channel.publish(1, b"at last")
     reader.response().segment(1, b"at last")
 

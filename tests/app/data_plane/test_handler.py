@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, SegmentClosed
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, SegmentClosed
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Parked
@@ -46,6 +46,11 @@ def test_a_fault_in_the_core_is_answered(
         assert channel.get(0).body == b"x"
 
 
+def raising(_: Fact) -> None:
+    """A listener with a fault."""
+    raise ZeroDivisionError
+
+
 @pytest.mark.parametrize("how", ["create", "delete", "close", "publish"])
 def test_what_a_listener_of_the_core_has_not_taken_is_no_success(
     how: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
@@ -57,10 +62,8 @@ def test_what_a_listener_of_the_core_has_not_taken_is_no_success(
             channel.create()
         upload = channel.upload(0, b"x")
         channel.arrived(0, b"x")
-        raising = lambda _: 1 // 0  # noqa: E731
-        server.inside(
-            lambda: server.plane.registry.journal.subscribe(raising, ChannelCreated, ChannelEnded, SegmentClosed)
-        )
+        journal = server.plane.registry.journal
+        server.inside(lambda: journal.subscribe(raising, ChannelCreated, ChannelEnded, SegmentClosed))
         match how:
             case "create":
                 answer = target.channel().ask("POST")

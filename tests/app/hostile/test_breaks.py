@@ -142,7 +142,12 @@ def test_a_request_to_the_control_plane_that_ends_at_any_byte(
     assert "cut-off" not in server.plane.registry.channels
 
 
-@ENDS
+def only_listen(sock: socket.socket) -> None:
+    """As a client that has said all; the test closes the socket in the end."""
+    sock.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("end", [reset, close, only_listen])
 def test_a_pipeline_that_ends_at_any_byte(
     server: LocalServer, channel: Channel, end: Callable[[socket.socket], None]
 ) -> None:
@@ -150,9 +155,13 @@ def test_a_pipeline_that_ends_at_any_byte(
     channel.create()
     other = channel.target.channel()
     data = GET % channel.at(0).encode() + CHUNKED % other.at(0).encode() + GET % b"/healthz"
+    opened = []
     for stop in range(len(data) + 1):
-        end(begin(server, data[:stop]))
+        opened.append(begin(server, data[:stop]))
+        end(opened[-1])
     gone(server)
+    for sock in opened:
+        sock.close()
     assert other.name not in server.plane.registry.channels
     assert channel.next_seq() == 0
 

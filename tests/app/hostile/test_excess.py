@@ -13,16 +13,17 @@ from tests.app.hostile.support import left_over
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
 from tricklecast.app.data_plane import connection as module
+from tricklecast.app.data_plane import handler
 from tricklecast.app.data_plane.connection import (
     CHUNK_OVERHEAD,
     EXCESS_BYTES,
     FIELD_BYTES,
     QUEUE_REQUESTS,
     SLICE_BYTES,
-    TURN_BYTES,
     TURN_REQUESTS,
     UNREAD_BYTES,
 )
+from tricklecast.app.data_plane.scheduling import TURN_BYTES
 from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
 from tricklecast.app.tools.conformance.target import Channel, Target
 
@@ -246,7 +247,7 @@ def test_a_client_that_pipelines_lets_others_come_first(channel: Channel, server
     """However much it sends at once, the server begins few of its requests in one turn of the event loop."""
     channel.create()
     turns: list[int] = []
-    begin = module.begin
+    begin = handler.begin
 
     def counting(connection: Any, request: Any) -> None:
         turns[-1] += 1
