@@ -66,7 +66,9 @@ def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaqu
 def codec_name(stream: Stream) -> str:
     """The codec's own name; a stream's ``name`` is that of the decoder, of which a codec may have several."""
     context = getattr(stream, "codec_context", None)
-    return "unknown codec" if context is None else str(context.codec.canonical_name)
+    if context is None:  # PyAV cannot decode it; of data, it knows the name all the same
+        return (stream.type == "data" and getattr(stream, "name", None)) or "unknown codec"
+    return str(context.codec.canonical_name)
 
 
 _FILTERS: Final = {

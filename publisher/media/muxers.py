@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from tricklecast.trickle import wire
 from tricklecast.trickle.media import containers
 from tricklecast.trickle.media.clock import prft_box, temi_packet
-from tricklecast.trickle.media.containers import PAT_PID, TsPacket, box, full_box, ts_packets
+from tricklecast.trickle.media.containers import PACKET_BYTES, PAT_PID, SYNC, TsPacket, box, crc32, full_box, ts_packets
 from tricklecast.trickle.media.timeline import CLOCK_HZ, ticks
 from tricklecast.trickle.pyav import codec_name, copied
 
@@ -86,7 +86,7 @@ front of the first picture needs it."""
 TS_CODECS: Final = frozenset(
     {"h264", "hevc", "vvc", "mpeg1video", "mpeg2video", "mpeg4", "cavs", "dirac", "vc1", "jpeg2000"}
     | {"aac", "aac_latm", "mp1", "mp2", "mp3", "ac3", "eac3", "dts", "truehd", "opus", "s302m", "pcm_bluray"}
-    | {"dvb_subtitle", "dvb_teletext"}
+    | {"dvb_subtitle", "dvb_teletext", "klv", "scte_35"}
 )
 """Codecs with a stream type or descriptor of their own in MPEG-TS. libavformat would write any other one as private
 data, which no decoder recognises."""
@@ -108,8 +108,12 @@ _TS_OPTIONS: Final = {
     "omit_video_pes_length": "0",  # a reader that knows the length of a picture need not wait for the next one
 }
 
+_CUES: Final = "scte_35"
+"""Cues for the insertion of advertisements: sections (SCTE 35), which libavformat reads, and cannot write."""
+
 _PCR: Final = 0x10
 _PCR_BYTES: Final = 6
+_PTS: Final = (1 << 33) - 1
 
 
 class MpegTs:
@@ -155,6 +159,7 @@ class _TsMuxer:
         # Receivers read tables again only if they have another version (section 2.4.4.5).
         self._options = {**_TS_OPTIONS, "tables_version": str(version)}
         self._pids = {track: FIRST_PID + place for place, track in enumerate(streams)}
+        self._cues = {self._pids[track] for track, stream in streams.items() if codec_name(stream) == _CUES}
         self._filters = {
             track: _filter(stream, _TS_FILTERS.get(codec_name(stream))) for track, stream in streams.items()
         }
@@ -182,12 +187,17 @@ class _TsMuxer:
             self._writers = {
                 number: _TsWriter({number: stream}, self._pids, self._options)
                 for number, stream in self._streams.items()
+                if self._pids[number] not in self._cues
             }
             self._needs_tables, self._time = True, None
         if times.captured_us is not None:
             self._time = temi_packet(self._pids[self._lead], times.captured_us)
         bitstream = self._filters[track]
         data = b""
+        if self._pids[track] in self._cues:
+            shift = 0 if packet.pts is None else times.pts - ticks(packet.pts, packet.time_base)
+            self._tables = self._tables or self._tables_with(track, packet)
+            return self._edited(track, _section_packets(self._pids[track], _moved_cue(bytes(packet), shift)))
         if packet.is_corrupt:
             self._damaged.add(self._pids[track])
         for part in [packet] if bitstream is None else bitstream.filter(packet):
@@ -212,7 +222,8 @@ class _TsMuxer:
         copy.time_base, copy.pts, copy.dts, copy.is_keyframe = packet.time_base, packet.pts, packet.dts, True
         everything = _TsWriter(self._streams, self._pids, self._options)
         data = everything.write(track, copy) + everything.close()
-        return [part for part in ts_packets(data) if part.pid not in self._pids.values()]
+        tables = [part for part in ts_packets(data) if part.pid not in self._pids.values()]
+        return [_announcing(self._cues, part) for part in tables] if self._cues else tables
 
     def _edited(self, track: int, data: bytes) -> bytes:
         """The bytes of one writer as a part of the whole."""
@@ -279,6 +290,46 @@ def _without_clock(packet: TsPacket) -> TsPacket:
         return packet
     data = packet.data
     return TsPacket(data[:5] + bytes([data[5] & ~_PCR]) + b"\xff" * _PCR_BYTES + data[6 + _PCR_BYTES :])
+
+
+def _section_packets(pid: int, section: bytes) -> bytes:
+    """A section in packets of its own (section 2.4.4); the counters are set later."""
+    parts, data = [], b"\0" + section
+    for at in range(0, len(data), PACKET_BYTES - 4):
+        head = struct.pack(">BHB", SYNC, pid | (0 if at else 0x4000), 0x10)
+        parts.append(head + data[at : at + PACKET_BYTES - 4].ljust(PACKET_BYTES - 4, b"\xff"))
+    return b"".join(parts)
+
+
+def _moved_cue(section: bytes, shift: int) -> bytes:
+    """A cue on a time line that is moved by so many ticks (SCTE 35, pts_adjustment: 33 bits)."""
+    if not shift or len(section) < 15 or crc32(section) != 0:
+        return section
+    field = int.from_bytes(section[4:9])
+    moved = field & ~_PTS | field + shift & _PTS
+    body = section[:4] + moved.to_bytes(5) + section[9:-4]
+    return body + crc32(body).to_bytes(4)
+
+
+def _announcing(cues: set[int], packet: TsPacket) -> TsPacket:
+    """A packet of libavformat's tables; its PMT gets what tells receivers that these PIDs are cues (SCTE 35, 8.1)."""
+    section = packet.payload[1 + packet.payload[0] :] if packet.is_start else b""
+    if section[:1] != b"\x02":
+        return packet
+    end = 3 + (int.from_bytes(section[1:3]) & 0xFFF) - 4
+    at = 12 + (int.from_bytes(section[10:12]) & 0xFFF)
+    info = section[12:at] + b"\x05\x04CUEI"
+    streams = bytearray(section[at:end])
+    at = 0
+    while at + 5 <= len(streams):
+        if int.from_bytes(streams[at + 1 : at + 3]) & 0x1FFF in cues:
+            streams[at] = 0x86
+        at += 5 + (int.from_bytes(streams[at + 3 : at + 5]) & 0xFFF)
+    rest = section[3:10] + (0xF000 | len(info)).to_bytes(2) + info + bytes(streams)
+    body = b"\x02" + (0xB000 | len(rest) + 4).to_bytes(2) + rest
+    if len(body) + 5 > PACKET_BYTES - 4:  # so many streams that the table needs more packets: as libavformat wrote it
+        return packet
+    return TsPacket(_section_packets(packet.pid, body + crc32(body).to_bytes(4)))
 
 
 # Fragmented MP4.

@@ -88,7 +88,7 @@ class Segmenter:
 
     def carries(self, stream: Stream) -> bool:
         """Whether the container can carry a stream."""
-        return stream.type in ("video", "audio", "subtitle") and codec_name(stream) in self.container.carried
+        return stream.type in ("video", "audio", "subtitle", "data") and codec_name(stream) in self.container.carried
 
     def start(self, streams: Mapping[int, Stream]) -> None:
         """Take packets of these streams from now on; call :meth:`end` for those before.

@@ -11,11 +11,12 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
+import av
 import pytest
 
-from tricklecast.trickle.media.containers import PACKET_BYTES
+from tricklecast.trickle.media.containers import PACKET_BYTES, crc32, ts_packets
 
 H264: Final = "-c:v libx264 -preset ultrafast -tune fastdecode -bf 2 -pix_fmt yuv420p -g 25 -threads 1"
 AAC: Final = "-c:a aac -b:a 64k"
@@ -91,3 +92,47 @@ def damaged(data: bytes, kind: str, seed: int = 1) -> bytes:
                 packet = packet[: 100 if kind == "cut" else 0]
         parts.append(bytes(packet))
     return b"".join(parts)
+
+
+CUE_PID: Final = 0x1F0
+CUE: Final = bytes.fromhex("fc301f00000000000000fff00f05000000017fcffe00a4cb80fe00a4cb80d0215de1")
+"""A splice_insert of SCTE 35, with its check sum."""
+
+
+def with_cues(film: bytes, every: int = 100) -> bytes:
+    """MPEG-TS of ffmpeg with a further stream of cues, one after so many packets."""
+    parts, cues = [], 0
+    for number, packet in enumerate(ts_packets(film)):
+        data = packet.data
+        if packet.pid == 0x1000:  # ffmpeg's PMT
+            body = bytearray(packet.payload[1 : 1 + 3 + int.from_bytes(packet.payload[2:4]) % 4096 - 4])
+            body[10:12] = (0xF006).to_bytes(2)
+            body[12:12] = b"\x05\x04CUEI"
+            body += bytes([0x86]) + (0xE000 | CUE_PID).to_bytes(2) + b"\xf0\0"
+            body[1:3] = (0xB000 | len(body) + 1).to_bytes(2)
+            data = data[:3] + bytes([data[3] & 0x1F]) + (b"\0" + body + crc32(body).to_bytes(4)).ljust(184, b"\xff")
+        parts.append(data)
+        if number % every == every - 1:
+            parts.append(b"\x47\x41\xf0" + bytes([0x10 | cues % 16]) + (b"\0" + CUE).ljust(184, b"\xff"))
+            cues += 1
+    return b"".join(parts)
+
+
+def with_klv(film: Path, path: Path) -> Path:
+    """A film with metadata as drones send it (SMPTE 336), a set of it beside every tenth picture."""
+    with av.open(str(film)) as source, av.open(str(path), "w") as target:
+        copies = {stream.index: target.add_stream_from_template(stream, opaque=True) for stream in source.streams}
+        data = target.add_data_stream("klv")
+        pictures = 0
+        for packet in source.demux():
+            if not packet.size:
+                continue
+            if packet.stream.type == "video" and pictures % 10 == 0:
+                key = bytes.fromhex("060e2b34020b01010e01030101000000")
+                klv: av.Packet[Any] = av.Packet(key + b"\4" + pictures.to_bytes(4))
+                klv.stream, klv.pts, klv.dts, klv.time_base = data, packet.dts, packet.dts, packet.time_base
+                target.mux_one(klv)
+            pictures += packet.stream.type == "video"
+            packet.stream = copies[packet.stream_index]
+            target.mux_one(packet)
+    return path

@@ -17,7 +17,7 @@ import pytest
 from av.error import FFmpegError
 
 from tests.publisher.media.test_reader import Run, serving
-from tests.support.inputs import AAC, H264, damaged, made, picture, tone
+from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv
 from tests.support.local import local_server
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import IndexFirst, open_media
@@ -25,7 +25,7 @@ from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.reader import MediaOptions, SourceBroke
 from tricklecast.subscriber.media.joiner import Joiner
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.media.containers import Continuity, Step, ts_packets
+from tricklecast.trickle.media.containers import Continuity, Step, crc32, ts_packets
 from tricklecast.trickle.media.demux import demuxed
 
 FILE = MediaOptions(realtime=False)
@@ -337,3 +337,49 @@ def test_a_codec_that_changes_ends_the_source_with_an_error(tmp_path: Path) -> N
     record(live.segments, tmp_path / "out.mp4")
     assert decodable(tmp_path / "out.mp4")["video"] == before
     assert decodable(tmp_path / "out-2.mp4")["video"] == 50
+
+
+def data_of(film: Path) -> list[tuple[int, bytes]]:
+    """The packets of its data, with their distance to the first picture."""
+    with av.open(str(film)) as container:
+        packets = [packet for packet in container.demux() if packet.size]
+        first = next(packet.dts for packet in packets if packet.stream.type == "video")
+        found = [packet for packet in packets if packet.stream.type == "data"]
+        return [((packet.dts or 0) - (first or 0), bytes(packet)) for packet in found]
+
+
+@pytest.mark.parametrize("delay", ["", "-muxdelay 0 -muxpreload 0"])
+def test_cues_pass_through(tmp_path: Path, delay: str) -> None:
+    """As sections that MPEG-TS announces as such; where times are moved, the cues are moved with them."""
+    source = tmp_path / "cues.ts"
+    film = made(tmp_path / "film.ts", f"{picture(4)} {tone(4)} {H264} {AAC} {delay}")
+    source.write_bytes(with_cues(film.read_bytes()))
+    done = publish(source)
+    assert done.report.said == []
+    (tmp_path / "out.ts").write_bytes(b"".join(done.segments))
+    wanted, got = data_of(source), data_of(tmp_path / "out.ts")
+    assert len(wanted) == len(got) > 5
+    moved = first_picture(tmp_path / "out.ts") - first_picture(source)
+    assert bool(moved) == bool(delay)
+    for _, cue in got:
+        assert int.from_bytes(cue[4:9]) & (1 << 33) - 1 == moved
+        assert crc32(cue) == 0
+        assert cue[9:-4] == CUE[9:-4]
+    counters = Continuity()
+    assert not any(counters.feed(packet) is Step.LOST for packet in ts_packets((tmp_path / "out.ts").read_bytes()))
+
+
+def first_picture(film: Path) -> int:
+    """When it is decoded."""
+    with av.open(str(film)) as container:
+        return next(packet.dts for packet in container.demux(video=0) if packet.dts is not None)
+
+
+def test_metadata_passes_through(tmp_path: Path, clip: Path) -> None:
+    """KLV, beside the same pictures; MP4 does not carry it, which is said."""
+    source = with_klv(clip, tmp_path / "klv.ts")
+    done = publish(source)
+    assert done.report.said == []
+    (tmp_path / "out.ts").write_bytes(b"".join(done.segments))
+    assert data_of(tmp_path / "out.ts") == data_of(source) != []
+    assert publish(source, "fmp4").report.said == ["left out: stream 2 (data, klv)"]
