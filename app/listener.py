@@ -169,9 +169,10 @@ def warn_of_strangers(settings: Settings, listener: socket.socket) -> None:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Whether only programs on this machine can connect to a listening socket."""
-    address = ip_address(listener.getsockname()[0].partition("%")[0])
-    return address.is_loopback
+    """Whether only clients on this machine can reach a listening socket."""
+    if listener.family == socket.AF_UNIX:
+        return False  # a proxy uses it, for clients elsewhere
+    return ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def tune(listener: socket.socket, *, peer_timeout_s: int) -> None:

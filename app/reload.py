@@ -39,6 +39,7 @@ RELOADED: Final = (
     "control_token_file",
     "webhook_secret_file",
     "trusted_proxies",
+    "allowed_hosts",
     "cors_read_origins",
     "cors_write_origins",
     "shutdown_drain_s",

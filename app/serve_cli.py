@@ -31,6 +31,7 @@ ANNOUNCEMENT: Final = "tricklecast is listening on "
 
 _METAVARS: Final = {
     "trusted_proxies": "NETWORKS",
+    "allowed_hosts": "NAMES",
     "cors_read_origins": "ORIGINS",
     "cors_write_origins": "ORIGINS",
     "data_dir": "FOLDER",
@@ -63,7 +64,7 @@ _GROUPS: Final = (
         "Access log and monitoring",
         ("access_log_", "log_", "reports", "node", "health_file", "metrics_open", "changefeed"),
     ),
-    ("Network", ("trusted_proxies", "cors_", "control_", "workers")),
+    ("Network", ("trusted_proxies", "allowed_hosts", "cors_", "control_", "workers")),
     ("Slow readers and storms", ("reader_", "publisher_wait_", "peer_", "storm_")),
     ("Shutdown", ("shutdown_",)),
     ("Timeouts", ("",)),

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any, Final, cast
@@ -34,7 +35,7 @@ from tricklecast.app.control_plane.api import (
     out_of_memory,
 )
 from tricklecast.app.control_plane.changes import changes_router
-from tricklecast.app.control_plane.middleware import CheckOrigin, LimitRequests, RecordRequests
+from tricklecast.app.control_plane.middleware import CheckHost, CheckOrigin, LimitRequests, RecordRequests
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -45,6 +46,7 @@ from tricklecast.app.listener import (
     accept_on,
     address_of,
     attainable_limits,
+    is_loopback,
     not_found,
 )
 from tricklecast.app.masking import mask_for
@@ -196,7 +198,12 @@ async def _serve(
     access = Access(settings, node)
     sinks: list[RecordSink] = [one for one in (log and log.put, activity and activity.note_exchange) if one]
     sink = sinks[0] if len(sinks) == 1 else partial(_tell_all, sinks) if sinks else None
-    plane = DataPlane(registry, settings.options(), sink=sink, node=node, authorizer=access.authorizer)
+    options = replace(
+        settings.options(),
+        is_local=is_loopback(sockets.main),
+        control_is_local=is_loopback(sockets.control or sockets.main),
+    )
+    plane = DataPlane(registry, options, sink=sink, node=node, authorizer=access.authorizer)
     plane.durability = archive
     bus.plane = plane
     if log is not None:
@@ -464,6 +471,7 @@ def control_plane(plane: DataPlane, log: AccessLog | None, access: Access, bus: 
     access.protect(api, is_open if settings.web else lambda path: False)
     # A preflight carries no token: it must not come as far as the access control.
     api.add_middleware(CheckOrigin, plane=plane)
+    api.add_middleware(CheckHost, plane=plane)
     api.add_middleware(LimitRequests, plane=plane)
     api.add_middleware(RecordRequests, plane=plane)
     return api

@@ -52,6 +52,8 @@ _MESSAGES: Final = {
 }
 """Texts for errors that pydantic describes in its own terms."""
 
+_HOST: Final = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|[0-9a-f:]+")
+
 CONFIG_VARIABLE: Final = "TRICKLECAST_CONFIG"
 """The environment variable that may name the TOML file."""
 
@@ -173,6 +175,11 @@ class Settings(AccessSettings):
     )
     cors_write_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Origins whose web pages may publish, end channels and use the control plane."
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Names by which clients may call the server (Host), such as live.example or *.example.org; * for "
+        "all. By default localhost on a server that only this machine reaches, and all on others.",
     )
     publisher_grace_s: float = Field(
         _LIMITS.publisher_grace_s,
@@ -310,6 +317,15 @@ class Settings(AccessSettings):
                 raise ValueError(f"{origin!r} is not an origin; write scheme://host, scheme://host:port, or *")
         return origins
 
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _hosts(cls, value: object) -> object:
+        names = tuple(name.lower() for name in _listed(value, "live.example, *.example.org"))
+        for name in names:
+            if name != ANY and not _HOST.fullmatch(name):
+                raise ValueError(f"{name!r} is not the name of a host; write it without scheme and port, or *")
+        return tuple(name.removesuffix(".") for name in names)
+
     @field_validator("workers", mode="before")
     @classmethod
     def _one_worker(cls, value: object) -> object:
@@ -417,6 +433,9 @@ class Settings(AccessSettings):
             trusted_proxies=self.trusted_proxies,
             cors_read_origins=self.cors_read_origins,
             cors_write_origins=self.cors_write_origins,
+            # A proxy passes on the names that its clients use.
+            allowed_hosts=self.allowed_hosts or ((ANY,) if self.trusted_proxies else ()),
+            own_hosts=tuple(filter(None, (self.host, self.control_host))),
         )
 
 

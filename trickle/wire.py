@@ -156,6 +156,7 @@ class Status(IntEnum):
     URI_TOO_LONG = 414
     UNSUPPORTED = 415
     TOO_MANY_REQUESTS = 429
+    MISDIRECTED = 421
     HEADERS_TOO_LARGE = 431
     SEQ_MISSING = 470
     """The channel exists, the segment does not: ``Lp-Trickle-Latest`` says where the head is."""
@@ -177,6 +178,7 @@ PHRASES: Final[dict[int, str]] = {
     Status.CONFLICT: "Conflict",
     Status.TOO_LARGE: "Content Too Large",
     Status.URI_TOO_LONG: "URI Too Long",
+    Status.MISDIRECTED: "Misdirected Request",
     Status.UNSUPPORTED: "Unsupported Media Type",
     Status.TOO_MANY_REQUESTS: "Too Many Requests",
     Status.HEADERS_TOO_LARGE: "Request Header Fields Too Large",

@@ -1,8 +1,9 @@
 """Middleware around the control plane's routes: access records, limits of a client's address, cross-origin requests.
 
-From the outside in: :class:`RecordRequests`, :class:`LimitRequests`, :class:`CheckOrigin`, and, where access is
-controlled, ``AuthorizeControlPlane`` of :mod:`tricklecast.app.access.control_plane`. They leave three things for those
-further in, under the keys :data:`RECORD`, :data:`MAY_MANAGE` and :data:`PERMISSION_OVER` of the ASGI scope.
+From the outside in: :class:`RecordRequests`, :class:`LimitRequests`, :class:`CheckHost`, :class:`CheckOrigin`, and,
+where access is controlled, ``AuthorizeControlPlane`` of :mod:`tricklecast.app.access.control_plane`. They leave three
+things for those further in, under the keys :data:`RECORD`, :data:`MAY_MANAGE` and :data:`PERMISSION_OVER` of the ASGI
+scope.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.data_plane.client_address import LOCAL, client_key, client_of, user_agent
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.cors import Cors
-from tricklecast.app.data_plane.responses import ORIGIN_REFUSED, Reply, limit_reply
+from tricklecast.app.data_plane.responses import MISDIRECTED, ORIGIN_REFUSED, Reply, limit_reply
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import AccessRecord, Op, Reason
 
@@ -192,6 +193,26 @@ class LimitRequests:
                 admission.end(client)
         finally:
             clients.release(client)
+
+
+class CheckHost:
+    """Refuses requests for another host (:mod:`tricklecast.app.data_plane.hosts`). Health checks call by any name.
+
+    Args:
+        app: the application inside.
+        plane: knows the names.
+    """
+
+    def __init__(self, app: ASGIApp, plane: DataPlane) -> None:
+        self._app = app
+        self._plane = plane
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = dict(scope["headers"]).get(b"host")
+        if scope["path"] in HEALTH or self._plane.control_hosts.allow(host):
+            await self._app(scope, receive, send)
+        else:
+            await refuse(MISDIRECTED, scope, receive, send)
 
 
 class CheckOrigin:

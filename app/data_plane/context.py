@@ -9,7 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from enum import StrEnum
 from functools import partial
@@ -24,6 +24,7 @@ from tricklecast.app.core.storm_guard import StormGuard
 from tricklecast.app.data_plane.authorization import Authorizer, Granted
 from tricklecast.app.data_plane.client_address import Network, TrustedProxies
 from tricklecast.app.data_plane.cors import ANY, Cors
+from tricklecast.app.data_plane.hosts import Hosts
 from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.pacing import Pacing
 from tricklecast.app.data_plane.packaging import Packagers
@@ -59,6 +60,8 @@ class Options:
         storm_guard: whether clients that repeat fruitless requests are answered later.
         trusted_proxies: addresses of proxies whose ``X-Forwarded-For`` is believed.
         cors_read_origins, cors_write_origins: origins of the web pages that may read and write segments.
+        allowed_hosts, own_hosts: names by which the server answers (:mod:`app.data_plane.hosts`).
+        is_local, control_is_local: whether only programs on this machine reach the channels, and the control plane.
     """
 
     base_path: str = "/trickle"
@@ -75,6 +78,10 @@ class Options:
     trusted_proxies: tuple[Network, ...] = ()
     cors_read_origins: tuple[str, ...] = (ANY,)
     cors_write_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    own_hosts: tuple[str, ...] = ("127.0.0.1",)
+    is_local: bool = False
+    control_is_local: bool = False
 
 
 class ParkedFor(StrEnum):
@@ -178,6 +185,7 @@ class DataPlane:
         turns, timeouts, slow_peers, pacing: the schedulers. packagers: what HLS makes of channels.
         connections: all that are open. surplus: those beyond a limit, oldest first.
         handshakes: TLS handshakes that are under way. failed_handshakes: how many have failed.
+        hosts, control_hosts: the names by which the channels and the control plane can be called.
         admission: decides about connections, and about requests of each client. proxies: those that are believed.
         guard: the storm guard, unless it is off. parked: requests that wait before they are answered, by the reason.
         parked_bytes: of their bodies.
@@ -217,6 +225,7 @@ class DataPlane:
         self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
         self.router = Router(options.base_path)
         self.cors = Cors(options.cors_read_origins, options.cors_write_origins)
+        self.hosts, self.control_hosts = _hosts(options)
         self.turns = Turns(self.fault)
         self.timeouts = Timeouts(rest_s=options.keep_alive_s, owed_s=options.head_timeout_s)
         self.slow_peers = SlowPeers(
@@ -257,10 +266,12 @@ class DataPlane:
         registry.faults.on_fault = self.core_fault
 
     def use(self, options: Options) -> None:
-        """Take over the settings that may change while the server runs: origins of web pages, trusted proxies."""
-        self.options = options
+        """Take over the settings that may change while the server runs: names, origins of web pages, proxies."""
+        before = self.options
+        self.options = options = replace(options, is_local=before.is_local, control_is_local=before.control_is_local)
         self.cors = Cors(options.cors_read_origins, options.cors_write_origins)
         self.proxies = TrustedProxies(options.trusted_proxies)
+        self.hosts, self.control_hosts = _hosts(options)
 
     def jitter(self, low: int, high: int) -> int:
         """A whole number of seconds between two bounds, both included."""
@@ -428,3 +439,8 @@ class DataPlane:
             self.timeouts.closed_half(connection, now)
         for peer in gone(self.timeouts.half_closed):
             peer.peer_gone()
+
+
+def _hosts(options: Options) -> tuple[Hosts, Hosts]:
+    allowed, own = options.allowed_hosts, options.own_hosts
+    return Hosts(allowed, own, is_local=options.is_local), Hosts(allowed, own, is_local=options.control_is_local)

@@ -59,6 +59,7 @@ from tricklecast.app.data_plane.responses import (
     CONTINUE,
     ENDS_CONNECTION,
     FAULT,
+    MISDIRECTED,
     ORIGIN_REFUSED,
     SEQ_RETRY_S,
     Reply,
@@ -219,8 +220,10 @@ def _admit(connection: Caller, request: Request, route: Route) -> Reply | Exchan
 
 
 def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """Refuse a request that its origin, its token or the webhook does not allow."""
+    """Refuse a request that is for another host, or that its origin, its token or the webhook does not allow."""
     authorizer = connection.plane.authorizer
+    if not connection.plane.hosts.allow(request.headers.get(b"host")):
+        return _delay(connection, request, route, Answer.REFUSED, 0, _authorize) or MISDIRECTED
     if not request.cors.allowed:
         return _delay(connection, request, route, Answer.REFUSED, 0, _authorize) or ORIGIN_REFUSED
     if authorizer is None or route.op is None or route.error or request.method == b"OPTIONS":

@@ -490,6 +490,15 @@ ORIGIN_REFUSED: Final = Reply(
 """The response to a write by a page of another origin that may not write (:mod:`app.data_plane.cors`)."""
 
 
+MISDIRECTED: Final = Reply(
+    Status.MISDIRECTED,
+    Reason.FORBIDDEN,
+    body=b"This server does not answer by the name in Host; it takes those of --allowed-hosts (allowed_hosts)",
+    close=True,
+)
+"""The response to a request for a host that is not this one (:mod:`app.data_plane.hosts`)."""
+
+
 def options_reply(route: Route) -> Reply:
     """The response to an OPTIONS, which may be a CORS preflight."""
     return Reply(Status.NO_CONTENT, Reason.COMPLETE, (("allow", route.allow),))

@@ -120,7 +120,7 @@ def test_clients_are_shown_on_a_terminal(
 ) -> None:
     """Unless the server is told to be quiet."""
     asked: list[object] = []
-    monkeypatch.setattr("tricklecast.app.server.serve", lambda *_, show: asked.append(show))
+    monkeypatch.setattr("tricklecast.app.server.serve", lambda *_, show, reread: asked.append(show))
     monkeypatch.setattr("sys.stderr", Screen(terminal))
     serve(config=None, show_config=False, quiet=quiet)
     assert [show is not None for show in asked] == [terminal and not quiet]
@@ -146,7 +146,7 @@ def test_a_terminal_is_told_where_the_web_pages_are(
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setattr(
-        "tricklecast.app.server.serve", lambda settings, announce, show: [announce(line) for line in announced]
+        "tricklecast.app.server.serve", lambda settings, announce, **_: [announce(line) for line in announced]
     )
     serve(config=None, show_config=False, quiet=False, **settings)
     assert out.getvalue().splitlines() == [f"tricklecast is listening on {line}" for line in announced]
