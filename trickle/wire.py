@@ -12,6 +12,7 @@ DEFAULT_PORT: Final = 2939
 DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
 MPEG_TS: Final = "video/mp2t"
 MP4: Final = "video/mp4"
+MP4_AUDIO: Final = "audio/mp4"
 
 MESSAGE_LIMIT: Final = 1024 * 1024
 """The longest JSON document, in bytes: far more than a control message has, and little enough to be held. A publisher

@@ -398,8 +398,7 @@ def _packager(connection: Caller, request: Request, route: Route) -> Packager | 
     if found.ready:
         return found
     if found.unsuited:
-        body = b"HLS needs MPEG-TS or fragmented MP4, and this channel has neither"
-        reply = Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=body)
+        reply = Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=found.unsuited.encode())
         return _delay(connection, request, route, Answer.REFUSED, 0) or reply
     if request.method != b"HEAD" and not found.ended:
         if plane.registry.shutting_down:

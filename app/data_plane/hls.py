@@ -13,9 +13,9 @@ from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import media_head
 from tricklecast.app.data_plane.scheduling import WRITE_BYTES
 from tricklecast.trickle.records import Reason
-from tricklecast.trickle.wire import MP4, MPEG_TS, Status
+from tricklecast.trickle.wire import MP4, MP4_AUDIO, MPEG_TS, Status
 
-CONTENT_TYPES: Final = {"ts": MPEG_TS, "m4s": MP4, "mp4": MP4}
+CONTENT_TYPES: Final = {"ts": MPEG_TS, "m4s": MP4, "m4a": MP4_AUDIO, "mp4": MP4}
 
 
 class MediaReader(Reader):

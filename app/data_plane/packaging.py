@@ -134,11 +134,12 @@ class Entry:
         duration: in seconds; ``None`` while it is being written.
         parts: those that are whole. gap: it cannot be had. discontinuity: it does not follow the one before.
         init: a name for its init segment, if it has one. at_us: when it was captured, microseconds since 1970; 0 if it
-            is a gap.
+            is a gap. extension: of its URL.
     """
 
     __slots__ = (
-        "at_us", "cut", "discontinuity", "duration", "first", "gap", "init", "msn", "parts", "seq", "size", "start",
+        "at_us", "cut", "discontinuity", "duration", "extension", "first", "gap", "init", "msn", "parts", "seq", "size",
+        "start",
     )  # fmt: skip
 
     def __init__(self, msn: int, seq: int, *, gap: bool) -> None:
@@ -148,6 +149,7 @@ class Entry:
         self.parts: list[Part] = []
         self.discontinuity = False
         self.init = ""
+        self.extension = "ts"
 
 
 class Cutter:
@@ -224,7 +226,7 @@ class Packager:
             first one of which it names the parts.
         discontinuities: discontinuities before the first of them.
         target_s, part_s: the target duration, in whole seconds, and that of parts; 0: not known yet, or no parts.
-        unsuited: the channel's media are nothing for HLS. ended: nothing more will come.
+        unsuited: why no player of HLS can play the media; empty if there is no reason. ended: nothing more will come.
         version: counts the changes. rendered: the playlist of one of the versions (:mod:`app.data_plane.playlist`).
         waiting: requests that are called when there is something new.
         inits: init segments by name.
@@ -251,7 +253,8 @@ class Packager:
         self.target_s = 0
         self.part_s = 0.0
         self.container: Container | None = None
-        self.unsuited = self.ended = False
+        self.unsuited = ""
+        self.ended = False
         self.version = 0
         self.rendered: tuple[int, str] = -1, ""
         self.waiting: dict[Waiter, None] = {}
@@ -279,6 +282,7 @@ class Packager:
         self._due = 0, 0
         self._passed_s = self._open_s = 0.0
         self._unit_s = 0.0
+        self._is_whole_only = False
         self._told: deque[Waiter] = deque()
         self._go_to(self._first_segment(), 0)
 
@@ -444,15 +448,21 @@ class Packager:
             if self._scan is None:
                 self._over = True
                 if self.container is None and segment.size and not self.unsuited:
-                    self.unsuited = True
+                    self.unsuited = "HLS needs MPEG-TS or fragmented MP4, and this channel has neither"
                     self._changed()
                 return
-            self.container, self.unsuited = kind, False
+            self.container = kind
             data = bytes(self._first)
         elif len(self._first) < HEAD_BYTES:
             self._first += data
         if data:
             self._scan.feed(data)
+        if obstacle := self._scan.obstacle:
+            self._scan, self._over, self.unsuited = None, True, obstacle
+            self._changed()
+            return
+        if self._scan.units:
+            self.unsuited = ""
         self._over = self._scan.gave_up
 
     def _has_seen_all_of(self, segment: Segment) -> bool:
@@ -480,7 +490,7 @@ class Packager:
                 following = Entry(self._next_msn, segment.seq, gap=False)
                 following.first = entry.first + len(entry.parts) + self._uncut
                 following.cut = following.start = part.end
-                following.init = entry.init
+                following.init, following.extension = entry.init, entry.extension
                 self._end(entry, self._open_s, part.end)
                 following.at_us, _ = self._due
                 self._append(following)
@@ -508,6 +518,9 @@ class Packager:
         entry = self._add(segment.seq)
         entry.discontinuity = discontinuity and len(self.entries) > 1
         entry.init, entry.start = init, scan.start
+        if self.container is Container.FMP4:
+            # Shaka takes the type of sound from the name, and stops where that changes with its other guesses.
+            entry.extension = "m4s" if scan.has_video else "m4a"
         captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(bytes(self._first))
         since_us = int((self._clock() - segment.opened_at) * 1e6)
         entry.at_us = captured_us or self._wall_us() - since_us
@@ -547,6 +560,7 @@ class Packager:
         self._expected = units[-1].time + lengths[-1]
         self._breaks = segment.state is not COMPLETE
         self._unit_s = max(self._unit_s, *lengths)
+        self._is_whole_only |= scan.is_whole_only
         self._end(entry, sum(lengths) - self._passed_s, size)
         self._changed()
 
@@ -584,7 +598,7 @@ class Packager:
         longest = max(entry.duration or 0.0 for entry in self.entries)
         self.target_s = max(1, math.ceil(longest * 1.5 - 1e-6))
         unit_s = self._unit_s
-        if 0 < unit_s <= MAX_PART_S:
+        if 0 < unit_s <= MAX_PART_S and not self._is_whole_only:
             parts = math.ceil(longest / PART_S)
             self.part_s = unit_s * math.ceil(round(longest / unit_s) / parts)
         self._trim()
@@ -599,7 +613,8 @@ class Packager:
         for place in range(number):
             entry = self._add(seq - number + place, gap=True)
             entry.duration = duration
-            entry.init = self.entries[-2].init if len(self.entries) > 1 else ""
+            if len(self.entries) > 1:
+                entry.init, entry.extension = self.entries[-2].init, self.entries[-2].extension
 
     def _add(self, seq: int, *, gap: bool = False) -> Entry:
         return self._append(Entry(self._next_msn, seq, gap=gap))

@@ -8,13 +8,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tricklecast.app.data_plane.packaging import KEPT, Packager
-from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.wire import HLS_ROUTE
 
 CONTENT_TYPE: Final = "application/vnd.apple.mpegurl"
 VERSION: Final = 9
-EXTENSIONS: Final = {Container.MPEGTS: "ts", Container.FMP4: "m4s"}
-
 
 _QUERY: Final = "\0"
 """In place of the query, in a playlist that is kept."""
@@ -63,21 +60,22 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
         if packager.part_s and not entry.gap and entry.msn >= packager.parts_from:
             for number, part in enumerate(entry.parts):
                 independent = ",INDEPENDENT=YES" if part.independent else ""
-                uri = _uri(packager, f"{entry.seq}.{entry.first + number}", query)
+                uri = _uri(packager, f"{entry.seq}.{entry.first + number}.{entry.extension}", query)
                 yield f'#EXT-X-PART:DURATION={part.duration:.5f},URI="{uri}"{independent}'
         if entry.duration is not None:
             yield f"#EXTINF:{entry.duration:.5f},"
-            yield _uri(packager, f"{entry.seq}-{entry.cut}" if entry.cut else str(entry.seq), query)
+            cut = f"-{entry.cut}" if entry.cut else ""
+            yield _uri(packager, f"{entry.seq}{cut}.{entry.extension}", query)
     if packager.ended:
         yield "#EXT-X-ENDLIST"
     elif packager.part_s:
         seq, number = packager.following
-        yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{_uri(packager, f"{seq}.{number}", query)}"'
+        name = f"{seq}.{number}.{entries[-1].extension if entries else 'ts'}"
+        yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{_uri(packager, name, query)}"'
 
 
 def _uri(packager: Packager, name: str, query: str) -> str:
-    extension = EXTENSIONS[packager.container or Container.MPEGTS]
-    return f"{HLS_ROUTE}/{packager.name}-{name}.{extension}{query}"
+    return f"{HLS_ROUTE}/{packager.name}-{name}{query}"
 
 
 def _date(at_us: int) -> str:

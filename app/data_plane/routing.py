@@ -49,7 +49,7 @@ _STREAM: Final = STREAM_ROUTE.encode()
 _PLAYLIST: Final = PLAYLIST_ROUTE.encode()
 _HLS: Final = HLS_ROUTE.encode()
 _MEDIA: Final = re.compile(
-    rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:-([0-9]{1,15})|\.([0-9]{1,6}))?\.(ts|m4s)|init-([0-9a-f]{12})\.mp4)",
+    rb"([0-9a-zA-Z.]{1,40})-(?:([0-9]{1,15})(?:-([0-9]{1,15})|\.([0-9]{1,6}))?\.(ts|m4s|m4a)|init-([0-9a-f]{12})\.mp4)",
     re.ASCII,
 )
 _READ_ONLY: Final = "GET, HEAD, OPTIONS"
@@ -70,7 +70,7 @@ class Media(NamedTuple):
         life: the epoch, as the playlist calls it.
         seq: of the channel's segment; ``None`` for an init segment. cut: the byte of it at which this begins, if it is
             one of several media segments, and not the first. part: which one of it, if not all of it.
-        extension: ``ts``, ``m4s`` or ``mp4``.
+        extension: ``ts``, ``m4s``, ``m4a`` or ``mp4``.
         init: the name of an init segment.
     """
 

@@ -69,6 +69,18 @@ _RANDOM_ACCESS: Final = 0x40
 _VIDEO_TYPES: Final = frozenset({0x01, 0x02, 0x10, 0x1B, 0x20, 0x21, 0x24, 0x25, 0x33, 0x42, 0xD1, 0xEA})
 """Stream types of video (section 2.4.4.9, table 2-34)."""
 
+_UNPLAYABLE: Final = {
+    0x01: "MPEG-1 video", 0x02: "MPEG-2 video", 0x10: "MPEG-4 video (part 2)", 0xD1: "Dirac", 0xEA: "VC-1",
+}  # fmt: skip
+_PLAYABLE: Final = {
+    b"vide": (b"avc1", b"avc3", b"hvc1", b"hev1", b"dvh1", b"dvhe", b"dva1", b"dvav", b"av01", b"vp08", b"vp09"),
+    b"soun": (b"mp4a", b"ac-3", b"ec-3", b"ac-4", b"Opus", b"fLaC", b"alac", b"mha1", b"mhm1"),
+}
+"""Codecs of video in MPEG-TS that no player of HLS knows, and those in MP4 that some do."""
+
+_MPEG_AUDIO: Final = frozenset({0x03, 0x04})
+"""Stream types of MP3 and MP2. hls.js gives browsers only the first part of each segment of these."""
+
 _AVC, _HEVC = 0x1B, 0x24
 _STARTS: Final = re.compile(rb"[\x40-\x7f\xc0-\xff]")
 """In the second bytes of packets: those in which something begins."""
@@ -110,7 +122,8 @@ class Scanner(Protocol):
     """Attributes: units: so far. whole: up to where they have arrived. start: where the media begin.
 
     init: what a decoder needs first, in front of the media; nothing in MPEG-TS.
-    gave_up: nothing more of the segment is looked at.
+    gave_up: nothing more of the segment is looked at. is_whole_only: players cannot play parts of its media.
+    has_video: there are pictures among the media. obstacle: see below.
     """
 
     units: list[Unit]
@@ -118,6 +131,15 @@ class Scanner(Protocol):
     start: int
     init: bytes
     gave_up: bool
+    is_whole_only: bool
+
+    @property
+    def has_video(self) -> bool:
+        """See above."""
+
+    @property
+    def obstacle(self) -> str:
+        """Why no player of HLS can play the media; empty if nothing is known against it."""
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the segment."""
@@ -151,7 +173,7 @@ class TsScanner:
         self.units: list[Unit] = []
         self.whole = self.start = 0
         self.init = b""
-        self.gave_up = False
+        self.gave_up = self.is_whole_only = False
         self._tables = ProgramTables()
         self._tables_left = MAX_TABLES
         self._skip_left = MAX_SKIPPED
@@ -196,6 +218,17 @@ class TsScanner:
                 break
         return at
 
+    @property
+    def has_video(self) -> bool:
+        """The stream that leads is video."""
+        return self._kind in _VIDEO_TYPES
+
+    @property
+    def obstacle(self) -> str:
+        """A codec that browsers and Apple's players lack."""
+        name = _UNPLAYABLE.get(self._kind)
+        return f"no player of HLS can play {name}: publish with --transcode" if name else ""
+
     def finish(self, size: int) -> int:
         """All of them; the last packet of audio is often a short one, and lasts as long as it has bytes."""
         before, last = self.units[-2:] if len(self.units) > 1 else (None, None)
@@ -219,6 +252,7 @@ class TsScanner:
                 video = (pid for pid, kind in streams.items() if kind in _VIDEO_TYPES)
                 self._lead = next(video, min(streams, default=NULL_PID))
                 self._kind = streams.get(self._lead, 0)
+                self.is_whole_only = not _MPEG_AUDIO.isdisjoint(streams.values())
         elif pid == self._lead and (ticks := _ticks(packet.payload)) is not None:
             self._begin(begin, ticks, self._is_key(packet))
 
@@ -279,12 +313,13 @@ class Mp4Scanner:
         self.whole = self.start = 0
         self.init = b""
         self._lead: Track | None = None
+        self._tracks: list[Track] = []
         self._defaults = _Defaults(0, 0)
         self._rest = bytearray()
         self._at = 0
         self._skip = 0
         self._endless = False
-        self.gave_up = False
+        self.gave_up = self.is_whole_only = False
         self._walk_left = MAX_WALKED
         self._front: int | None = None
         self._head = b""
@@ -328,6 +363,22 @@ class Mp4Scanner:
             self._at += size
             del rest[:size]
 
+    @property
+    def has_video(self) -> bool:
+        """The track that leads is video."""
+        return self._lead is not None and self._lead.kind == b"vide"
+
+    @property
+    def obstacle(self) -> str:
+        """A codec that browsers and Apple's players lack, or more than one track of sound."""
+        for track in self._tracks:
+            if track.codec and track.codec not in _PLAYABLE.get(track.kind, (track.codec,)):
+                name = track.codec.decode("ascii", "backslashreplace").strip()
+                return f"no player of HLS can play the codec {name}: publish with --transcode"
+        if sum(track.kind == b"soun" for track in self._tracks) > 1:
+            return "players of HLS take one track of sound in MP4: publish one, or publish in MPEG-TS"
+        return ""
+
     def finish(self, size: int) -> int:
         """Whole boxes. Behind a part of one, a decoder would take the next segment for the rest of it."""
         if self._endless or not (self._skip or self._rest or self.gave_up):
@@ -354,6 +405,7 @@ class Mp4Scanner:
         if not found:
             return
         self.init = init
+        self._tracks = found
         self._lead = next((track for track in found if track.kind == b"vide"), found[0])
         extends = find_box(init, b"moov", b"mvex")
         for item in islice(boxes(extends), MAX_CHILDREN):

@@ -1,4 +1,4 @@
-"""hls.js in Chromium plays a live channel from its playlist."""
+"""hls.js and Shaka in Chromium play a live channel from its playlist."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import httpx
 import pytest
 from playwright.sync_api import Page
 
+from tests.publisher.media.clips import make_clip
 from tests.support.browser import Watched
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
 
-HLS_JS = Path(__file__).parents[2] / ".venv" / "npm" / "hls.js" / "hls.min.js"
+NPM = Path(__file__).parents[2] / ".venv" / "npm"
+HLS_JS = NPM / "hls.js" / "hls.min.js"
+SHAKA = NPM / "shaka-player" / "shaka-player.compiled.js"
 PAGE = "/a-player"
 DETAILS = "{live, canBlockReload, partTarget}"
 HARNESS = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>a player</title>
@@ -30,6 +33,15 @@ hls.on(Hls.Events.ERROR, (_, data) => { if (data.fatal) { fatal.push(data.detail
 hls.attachMedia(video)
 </script>"""
 
+SHAKA_HARNESS = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>a player</title>
+<video muted autoplay></video><script src="/shaka.js"></script>
+<script>
+const video = document.querySelector("video")
+const player = new shaka.Player()
+const fatal = []
+player.addEventListener("error", (event) => fatal.push(event.detail.code))
+</script>"""
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
@@ -39,9 +51,8 @@ def server() -> Iterator[RunningServer]:
 
 
 @contextmanager
-def published(url: str, container: str) -> Iterator[Callable[[], None]]:
-    """A publisher of the test source; it is killed at the end of the block, or when the function is called."""
-    source = "testsrc:size=320x180,rate=25"
+def published(url: str, container: str, source: str = "testsrc:size=320x180,rate=25") -> Iterator[Callable[[], None]]:
+    """A publisher of the test source, or of a file; it is killed at the end of the block, or by the function."""
     command = [sys.executable, "-m", "tricklecast", "publish", url, source, "--container", container, "--takeover"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
@@ -101,3 +112,37 @@ def test_hls_js_plays_on(server: RunningServer, player: Page, container: str) ->
         plays(player)
     assert player.evaluate("fatal") == []
     player.evaluate("hls.destroy()")
+
+
+def goes_on(page: Page, seconds: float) -> None:
+    """Wait until so much more was played, without a jump over what is missing."""
+    begun = page.evaluate("video.currentTime")
+    page.wait_for_function(f"video.currentTime >= {begun + seconds} && !video.paused")
+    assert page.evaluate("video.buffered.length") == 1
+
+
+def test_hls_js_plays_mp3_in_mpeg_ts(server: RunningServer, player: Page, tmp_path: Path) -> None:
+    """All of it: it has no parts, of which hls.js plays only the first one of each segment."""
+    clip = make_clip(tmp_path / "mp3.ts", seconds=20.0, audio="libmp3lame")
+    with published(f"{server.base}/mp3", "mpegts", str(clip)):
+        player.evaluate("url => hls.loadSource(url)", f"{server.base}/mp3/index.m3u8")
+        plays(player)
+        goes_on(player, 3.0)
+    assert player.evaluate("fatal") == []
+    player.evaluate("hls.destroy()")
+
+
+def test_shaka_plays_sound_alone_in_mp4(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
+    """With parts, over several segments."""
+    tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
+    tab.context.route(f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript"))
+    tab.expected += ["Failed to load resource"]
+    page = tab.open(f"{server.url}/p")
+    clip = make_clip(tmp_path / "sound.m4a", seconds=20.0, video=None)
+    with published(f"{server.base}/sound", "fmp4", str(clip)):
+        page.evaluate(
+            "async url => { await player.attach(video); await player.load(url) }", f"{server.base}/sound/index.m3u8"
+        )
+        goes_on(page, 3.0)
+        assert page.evaluate("fatal") == []
+        page.evaluate("player.destroy()")

@@ -75,11 +75,13 @@ class Track:
         number: its id.
         timescale: ticks per second of its times; 1 if the header has none.
         kind: what it holds: ``vide``, ``soun`` and others; empty if the track does not say.
+        codec: the type of its first sample entry, as ``avc1``; likewise.
     """
 
     number: int
     timescale: int
     kind: bytes = b""
+    codec: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,8 @@ def tracks(init: Buffer) -> list[Track]:
             header, media = bytes(trak.get(b"tkhd", b"")), bytes(mdia.get(b"mdhd", b""))
             ident, scale = (number(part, 20 if part[:1] == b"\1" else 12, 4) for part in (header, media))
             kind = bytes(mdia.get(b"hdlr", b"")[8:12])
-            found.append(Track(ident, max(1, scale), kind))
+            codec = find_box(mdia.get(b"minf", b""), b"stbl", b"stsd")[12:16]
+            found.append(Track(ident, max(1, scale), kind, codec))
             if len(found) == MAX_TRACKS:
                 break
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -14,13 +15,23 @@ import pytest
 from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, later
 from tests.support.hls import Part, Playlist, Watcher, read
 from tests.support.local import LocalServer, local_server
-from tests.support.media import init_segment, mp4_pictures, ts_pictures
+from tests.support.media import (
+    PMT_PID,
+    VIDEO_PID,
+    fragment,
+    init_segment,
+    mp4_pictures,
+    section,
+    tables,
+    ts_packet,
+    ts_pictures,
+)
 from tests.support.waiting import eventually
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.data_plane import handler, packaging, units
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
-from tricklecast.trickle.media.containers import Container, sniff
+from tricklecast.trickle.media.containers import Container, box, full_box, sniff
 
 Pictures = Callable[..., list[bytes]]
 
@@ -239,6 +250,57 @@ def test_other_media_are_nothing_for_hls(channel: Channel) -> None:
     """415, and one line."""
     channel.publish(0, b'{"a": 1}', b'{"a": 2}')
     assert channel.get("index.m3u8").expect(415).body.startswith(b"HLS needs MPEG-TS or fragmented MP4")
+
+
+def sample_entries(*tracks: tuple[bytes, bytes]) -> bytes:
+    """An init segment with these tracks: what each holds, and its codec."""
+    traks = []
+    for number, (kind, codec) in enumerate(tracks, 1):
+        table = box(b"stbl", full_box(b"stsd", 0, 0, struct.pack(">I", 1), box(codec, bytes(28))))
+        media = [full_box(b"mdhd", 0, 0, struct.pack(">IIIII", 0, 0, 90_000, 0, 0)), box(b"minf", table)]
+        media.append(full_box(b"hdlr", 0, 0, struct.pack(">I4s", 0, kind), bytes(13)))
+        header = full_box(b"tkhd", 0, 3, struct.pack(">III", 0, 0, number), bytes(68))
+        traks.append(box(b"trak", header, box(b"mdia", *media)))
+    return box(b"ftyp", b"iso6\0\0\0\0iso6") + box(b"moov", *traks)
+
+
+VIDEO, SOUND = (b"vide", b"avc1"), (b"soun", b"mp4a")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"".join(ts_pictures(0, 25)).replace(tables(), tables(0x02)), b"no player of HLS can play MPEG-2 video"),
+        (sample_entries((b"vide", b"mp4v")) + fragment(0), b"no player of HLS can play the codec mp4v"),
+        (sample_entries(VIDEO, SOUND, (b"soun", b"Opus")) + fragment(0), b"players of HLS take one track of sound"),
+    ],
+)
+def test_media_that_no_player_can_play_are_not_offered(channel: Channel, data: bytes, why: bytes) -> None:
+    """415 says why and what to do; media that can be played are found when they come."""
+    channel.post(0, data).expect(200)
+    assert channel.get("index.m3u8").expect(415).body.startswith(why)
+    channel.post(1, sample_entries(VIDEO, SOUND) + fragment(0) + fragment(3600)).expect(200)
+    channel.get("index.m3u8").expect(200)
+
+
+def test_sound_alone_is_named_as_sound(channel: Channel) -> None:
+    """Shaka takes the type from the name."""
+    channel.post(0, sample_entries(SOUND) + fragment(0, (90_000,))).expect(200)
+    found = read(channel.get("index.m3u8").expect(200).body.decode())
+    assert channel.get(found.whole[0].uri).expect(200).get("Content-Type") == "audio/mp4"
+    assert found.whole[0].uri.endswith(".m4a")
+
+
+@pytest.mark.parametrize("kind", [0x03, 0x04])
+def test_mp3_in_mpeg_ts_has_no_parts(channel: Channel, kind: int) -> None:
+    """hls.js plays only the first one of each segment."""
+    live = Live(channel)
+    stream = struct.pack(">BHH", kind, 0xE101, 0xF000)
+    both = struct.pack(">BHH", 0x1B, 0xE000 | VIDEO_PID, 0xF000) + stream
+    pmt = ts_packet(PMT_PID, b"\0" + section(2, struct.pack(">HBBBHH", 1, 0xC1, 0, 0, 0xE100, 0xF000) + both))
+    data = b"".join(ts_pictures(0, 25)).replace(tables()[188:], pmt)
+    channel.post(0, data).expect(200)
+    assert live.playlist().part_target is None
 
 
 @pytest.mark.parametrize("content_type", FORMATS)
