@@ -141,6 +141,14 @@ class Settings(AccessSettings):
         gt=0,
         description="Memory for all segments (default: 1GiB, or half of the memory that the process may use).",
     )
+    max_channel_bytes: ByteSize | None = Field(
+        None,
+        description="Memory for the unfinished segments of one channel (default: half of max_total_bytes, if a segment "
+        "may not be as large); 0 for no limit.",
+    )
+    max_publisher_bytes: ByteSize | None = Field(
+        None, description="The same for one publisher: the subject of its token, or its address; 0 for no limit."
+    )
     max_channels: int = Field(_LIMITS.channels, ge=1, description="Maximum number of channels.")
     max_readers: int = Field(_LIMITS.readers, ge=1, description="Maximum number of readers, waiting ones included.")
     max_readers_per_channel: int = Field(
@@ -391,6 +399,8 @@ class Settings(AccessSettings):
             window_bytes=self.window_bytes,
             window_age_s=self.window_age_s,
             total_bytes=self.max_total_bytes,
+            channel_bytes=self._quota(self.max_channel_bytes),
+            publisher_bytes=self._quota(self.max_publisher_bytes),
             channels=self.max_channels,
             readers=self.max_readers,
             readers_per_channel=self.max_readers_per_channel or None,
@@ -408,6 +418,11 @@ class Settings(AccessSettings):
             channel_drain_s=self.channel_drain_s,
             idle_timeout_s=self.idle_timeout_s,
         )
+
+    def _quota(self, setting: int | None) -> int | None:
+        """Bytes; where the setting is missing, half of the budget, unless one segment may be as large."""
+        half = self.max_total_bytes // 2
+        return (half if self.max_segment_bytes <= half else None) if setting is None else setting or None
 
     def drain(self, now: float) -> Drain:
         """The plan of a shutdown that begins now."""

@@ -60,7 +60,7 @@ PUBLISHING_FOR: Final = "Lp-Trickle-Publishing-For"
 RETRY_AFTER: Final = "Retry-After"
 WWW_AUTHENTICATE: Final = "WWW-Authenticate"
 
-# Request headers; a publisher sends LIFE, too.
+# Request headers; a publisher sends LIFE and EPOCH, too.
 RESET: Final = "Lp-Trickle-Reset"
 IF_IDLE: Final = "Lp-Trickle-If-Idle"
 """Of a POST of a segment and of the DELETE of a channel: refuse it if another client publishes to the channel."""
@@ -98,6 +98,7 @@ ALLOWED_REQUEST_HEADERS: Final = (
     EXPECT_CONTENT,
     "Content-Type",
     RESET,
+    EPOCH,
     IF_IDLE,
     LEAVE,
     "Authorization",

@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
+from operator import attrgetter
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tricklecast.app.core.events import ChannelStatistics, EndReason, Journal
-from tricklecast.app.core.limits import Capacity, Limits
+from tricklecast.app.core.limits import UNLIMITED, Capacity, Limits, Payer
 from tricklecast.app.core.publishers import Identity, Publishers
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import (
@@ -201,7 +202,7 @@ class Channel:
         self.content_type = content_type
         self.created_at = self.active_at = now
         self.segments: dict[int, Segment] = {}
-        self.window = Window(limits, budget, self._evicted)
+        self.window = Window(limits, budget, self._evicted, self._give_open)
         self.ended = False
         self.drain_until: float | None = None
         self.next_seq = self.restored_at = self.floor = self.bytes_in = self.bytes_out = 0
@@ -212,6 +213,7 @@ class Channel:
         self.reading = Capacity(limits.readers_per_channel)
         self.publishers = Publishers(limits.publisher_grace_s)
         self._limits, self._budget, self._journal, self._faults = limits, budget, journal, faults
+        self._quota = UNLIMITED if limits.channel_bytes is None else limits.channel_bytes
         self._schedule = schedule
         self._waiting: dict[int, Segment] = {}
         self._open: dict[int, Segment] = {}
@@ -338,6 +340,7 @@ class Channel:
         claim: Life | None = None,
         client: Identity = ANONYMOUS,
         if_idle: bool = False,
+        payer: Payer | None = None,
     ) -> Writer[Channel] | AlreadyStored | Refusal:
         """Give out the right to write a segment (section 3).
 
@@ -350,6 +353,7 @@ class Channel:
             key, attempt: of the body; a POST with the key of the stored body sends the same body, from its start.
             claim: the numbering with which its publisher goes on. The first publisher that writes decides.
             client: the publisher. if_idle: refuse if another client publishes; a retry of the stored body may go on.
+            payer: whose memory the segment is while it is being written; ``None`` for the server's own.
         """
         if seq == SEQ_NEXT and (seq := self.first_free()) > LAST_SEQ:
             return self.refuse(Why.CLOSED, LAST_SEQ)
@@ -381,6 +385,7 @@ class Channel:
         else:
             self._deadlines.clear(segment)  # the grace for a writer to come
         repeated = segment.begin_body(key)
+        segment.charge(payer)
         presence = self.publishers.join(client, now, self.active_at)
         writer = Writer(self, segment, serial, owner, presence, attempt=attempt, repeated=repeated, claim=claim)
         segment.writer = writer
@@ -545,8 +550,17 @@ class Channel:
         if size:
             frame = encode_frame(chunks)
             first = segment.state is WAITING
-            if not self._budget.take(segment.price(frame)):
+            price = segment.price(frame)
+            payer = segment.payer
+            if self.window.open + price > self._quota:
+                return Verdict.OVER_CHANNEL_QUOTA
+            if payer is not None and payer.open + price > payer.quota:
+                return Verdict.OVER_PUBLISHER_QUOTA
+            if not self._budget.take(self.window, price):
                 return Verdict.OVER_BUDGET
+            self.window.open += price
+            if payer is not None:
+                payer.open += price
             self.bytes_in += size
             segment.store(frame, size)
             if first:
@@ -649,6 +663,7 @@ class Channel:
         Readers hear of it in :meth:`_notify`.
         """
         writer = segment.writer
+        segment.charge(None)
         segment.close(event, now)
         if segment.seq < self._first and event is FINISH:
             self._name(segment.seq, writer)
@@ -660,6 +675,7 @@ class Channel:
         if segment.complete:
             for orphan in self._open.values():
                 if orphan.seq < segment.seq and orphan.writer is None and orphan.key is None:
+                    orphan.charge(None)
                     orphan.close(TRUNCATE, now)
                     closed.append(orphan)
         for one in closed:
@@ -672,6 +688,19 @@ class Channel:
             if self.window.keep(one):
                 self._expect_eviction()
             self.window.evict(now)
+
+    def _give_open(self) -> bool:
+        """Memory is short, and this channel holds most of it: cut the largest segment that is being written.
+
+        Its publisher is told. The budget calls this in the middle of a change of another channel.
+        """
+        if not self._open:
+            return False
+        segment = max(self._open.values(), key=attrgetter("cost"))
+        self._preempt(segment, Verdict.OVER_BUDGET)
+        self._close(segment, TRUNCATE, self.active_at)
+        self._notify()
+        return True
 
     def _evicted(self, segment: Segment) -> None:
         """A segment has left the window for good: a late POST for it is a POST for a closed segment."""

@@ -26,6 +26,10 @@ def check_channel(channel: Channel) -> None:
     assert channel.window.cost == sum(segment.cost for segment in closed), "the window counts its memory"
     assert len(closed) <= limits.window_segments, "the window's count holds"
     assert len(closed) <= 1 or channel.window.bytes <= limits.window_bytes, "the window's bytes hold"
+    being_written = sum(segment.cost for segment in channel._open.values())
+    assert channel.window.open == being_written, "the memory of what is being written is counted"
+    lingering = sum(segment.cost for segment in channel.window.lingering)
+    assert channel.window.held == channel.window.cost + being_written + lingering, "all of its memory is counted"
     assert set(channel._waiting) | set(channel._open) == set(segments) - {segment.seq for segment in closed}
     assert not channel._woken, "every reader of a closed segment was woken"
     assert not channel._preempted, "every preempted writer was told"

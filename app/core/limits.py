@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 MiB = 1 << 20
 GiB = 1 << 30
@@ -21,6 +22,8 @@ class Limit(StrEnum):
     CONNECTIONS = "connections"
     TOTAL_BYTES = "total_bytes"
     CHANNEL_READERS = "readers_per_channel"
+    CHANNEL_BYTES = "channel_bytes"
+    PUBLISHER_BYTES = "publisher_bytes"
     CLIENT_EXCHANGES = "per_ip_limit"
     CLIENT_CONNECTIONS = "per_ip_connections"
     CLIENT_REQUESTS = "per_ip_requests_per_s"
@@ -39,6 +42,8 @@ class Limits:
         window_segments, window_bytes, window_age_s: closed segments kept per channel for catching up; the smallest
             of the three limits decides, and the newest closed segment is kept whatever they say.
         total_bytes: memory of all segments of all channels, overhead included (``Segment.cost``).
+        channel_bytes, publisher_bytes: memory of the segments that are being written, of one channel and of one
+            publisher: they cannot be evicted.
         channels: channels at a time, ended ones in their drain included.
         readers: readers at a time, waiting ones included; readers_per_channel: of one channel.
         publishers: publishing requests at a time, preconnects included: a publisher has two.
@@ -63,6 +68,8 @@ class Limits:
     window_bytes: int = 64 * MiB
     window_age_s: float = 60.0
     total_bytes: int = GiB
+    channel_bytes: int | None = None
+    publisher_bytes: int | None = None
     channels: int = 10_000
     readers: int = 50_000
     readers_per_channel: int | None = None
@@ -168,6 +175,44 @@ def _share(limit: int, share: tuple[int, int]) -> int:
 
 
 # What one client may take.
+
+
+class Payer:
+    """A publisher whose unfinished segments take memory: the subject of its token, or its address.
+
+    Attributes:
+        open: memory that they take, in bytes. quota: how much they may take.
+    """
+
+    __slots__ = ("__weakref__", "open", "quota")
+
+    def __init__(self, quota: int) -> None:
+        self.open = 0
+        self.quota = quota
+
+
+class Payers:
+    """The publishers that have an unfinished segment, or a writer; nothing is remembered of the others.
+
+    Args:
+        quota: bytes of memory for the unfinished segments of each; ``None`` for any number.
+    """
+
+    def __init__(self, quota: int | None) -> None:
+        self._quota = quota
+        self._known: WeakValueDictionary[str, Payer] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, name: str) -> Payer | None:
+        """The publisher of this name; ``None`` where there is no quota. It is known while somebody holds it."""
+        if self._quota is None:
+            return None
+        payer = self._known.get(name)
+        if payer is None:
+            payer = self._known[name] = Payer(self._quota)
+        return payer
 
 
 class Client:

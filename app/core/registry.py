@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from tricklecast.app.core.channel import ANONYMOUS, Agenda, Channel, Kept, Serve, Wait
 from tricklecast.app.core.events import EndReason, Journal, Totals
-from tricklecast.app.core.limits import Capacities, Limit, Limits
+from tricklecast.app.core.limits import Capacities, Limit, Limits, Payers
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Why
 from tricklecast.app.core.segment import WAITING, Cursor, Faults, Segment, Writer, WriterOwner
@@ -90,6 +90,8 @@ class Registry:
             channel, since the names of numberings are made of it (docs/reference/protocol.md, section 5); without it
             they have none.
         storage: keeps channels over a restart; ``None``: they are in memory only. The caller sets it.
+        budget: memory of all segments.
+        payers: the publishers whose unfinished segments take memory.
         capacities: of the limits that all clients share. The caller takes and gives back connections; the registry
             decides which requests are admitted while connections are short.
     """
@@ -105,6 +107,7 @@ class Registry:
         self.capacities = Capacities.of(limits)
         self.faults = Faults()
         self.budget = Budget(limits.total_bytes, self.faults)
+        self.payers = Payers(limits.publisher_bytes)
         self.journal = journal or Journal()
         self.journal.faults = self.faults
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
@@ -220,6 +223,15 @@ class Registry:
         channel = self.channels.get(name)
         return None if channel is None or channel.ended else channel
 
+    def refuse_other_life(self, name: str, epoch: int) -> Refusal | None:
+        """The refusal of a request that is for one life of a channel only, unless that life goes on."""
+        channel, tombstone = self.channels.get(name), self._tombstones.get(name)
+        if channel is not None and channel.epoch != epoch:
+            return channel.refuse(Why.EPOCH)
+        if tombstone is not None and tombstone.epoch != epoch:
+            return Refusal(Why.EPOCH, head=tombstone.head, epoch=tombstone.epoch)
+        return self._missing(name) if channel is None or channel.ended else None
+
     def close_segment(
         self, name: str, seq: int, now: float, *, truncate: bool = False, leaver: Identity | None = None
     ) -> Refusal | None:
@@ -291,6 +303,7 @@ class Registry:
         claim: Life | None = None,
         client: Identity = ANONYMOUS,
         if_idle: bool = False,
+        payer: str | None = None,
     ) -> Writer[Channel] | AlreadyStored | Refusal:
         """Give out the right to write a segment, creating the channel where that is allowed.
 
@@ -313,9 +326,18 @@ class Registry:
         found = self.create(name, "" if live else content_type, now, resumed=seq > 0)
         if isinstance(found, Refusal):
             return found
-        serial = next(self._serials)
         answer = found.reserve(
-            seq, owner, serial, now, reset=reset, key=key, attempt=attempt, claim=claim, client=client, if_idle=if_idle
+            seq,
+            owner,
+            next(self._serials),
+            now,
+            reset=reset,
+            key=key,
+            attempt=attempt,
+            claim=claim,
+            client=client,
+            if_idle=if_idle,
+            payer=None if payer is None else self.payers.of(payer),
         )
         if isinstance(answer, Writer):
             answer.count(self.capacities.publishers)

@@ -31,6 +31,8 @@ class Why(Enum):
     """The segment is closed, or another body is being written to it."""
     OCCUPIED = auto()
     """Another client publishes to the channel, and this one asked not to disturb it; ``Refusal.occupied`` names it."""
+    EPOCH = auto()
+    """The request is for another life of the channel than the present one, or than the last one."""
     NO_SEGMENT = auto()
     """There is no such segment to close."""
     RESERVED = auto()
@@ -132,7 +134,12 @@ class Verdict(Enum):
     TOO_LARGE = auto()
     """The segment has reached the limit of its size and was truncated."""
     OVER_BUDGET = auto()
-    """The server's memory budget is used up; the bytes stored so far were truncated."""
+    """The server's memory budget is used up, or a channel that holds less needs memory; the bytes stored so far were
+    truncated."""
+    OVER_CHANNEL_QUOTA = auto()
+    """The channel's unfinished segments take all memory that they may; the bytes stored so far were truncated."""
+    OVER_PUBLISHER_QUOTA = auto()
+    """So do those of the publisher."""
     NOT_THE_SAME = auto()
     """A retry's body ended before the bytes that are stored of it, so it is not the same body."""
     ABORTED = auto()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum, StrEnum, auto
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from tricklecast.app.core.limits import Capacity
+from tricklecast.app.core.limits import Capacity, Payer
 from tricklecast.app.core.publishers import Presence
 from tricklecast.app.core.results import Outcome, Verdict
 from tricklecast.trickle.errors import LocalProtocolError
@@ -220,6 +220,7 @@ class Segment:
         body_at: how many bytes of earlier bodies lie before that body.
         former_keys: the keys of those earlier bodies.
         tap: storage's cursor, which is no reader, while not all of the segment is stored.
+        payer: whose memory it is while it is being written; ``None`` for the server's own, and once it has closed.
         source: loads its bytes, part by part, if it is read again from storage. Such a segment is closed from its
             beginning, and has the size, the state and the times that it had.
     """
@@ -235,6 +236,7 @@ class Segment:
         "key",
         "offsets",
         "opened_at",
+        "payer",
         "seq",
         "size",
         "source",
@@ -258,6 +260,7 @@ class Segment:
         self.key: str | None = None
         self.body_at = 0
         self.former_keys: tuple[str, ...] = ()
+        self.payer: Payer | None = None
         self.tap: Cursor | None = None
         self.source: Source | None = None
 
@@ -313,6 +316,14 @@ class Segment:
             self.former_keys += (self.key,)
         self.key, self.body_at = key, self.size
         return 0
+
+    def charge(self, payer: Payer | None) -> None:
+        """From now on it counts as the memory of this publisher, in place of the one that has paid so far."""
+        if payer is not self.payer:
+            for one, sign in ((self.payer, -1), (payer, 1)):
+                if one is not None and self.size:
+                    one.open += sign * self.cost
+            self.payer = payer
 
     def price(self, frame: bytes) -> int:
         """Bytes of memory that storing this frame takes; the first frame is charged for the segment itself, too."""

@@ -1,4 +1,4 @@
-"""The windows of closed segments that channels keep for catching up, and the memory budget that all of them share."""
+"""The windows of closed segments that channels keep for catching up, and the memory budget that all channels share."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from bisect import insort
 from collections.abc import Callable
 from enum import StrEnum
 from heapq import heappop, heappush
-from itertools import chain, count
+from itertools import count
 from typing import Final
 
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.segment import Faults, Segment
 
 STALE_ENTRIES: Final = 64
-"""How many outdated entries, beside half of all entries, the budget's heaps may hold before they are rebuilt."""
+"""How many outdated entries, beside half of all entries, the budget's heap may hold before it is rebuilt."""
 
 
 class Eviction(StrEnum):
@@ -26,7 +26,7 @@ class Eviction(StrEnum):
 
 
 class Window:
-    """Closed segments in the order of their seq, limited by count, bytes and age.
+    """Closed segments in the order of their seq, limited by count, bytes and age; and all memory of their channel.
 
     The newest one is kept, unless its memory is needed.
 
@@ -34,22 +34,37 @@ class Window:
         limits: of the window.
         budget: of the server.
         on_evicted: told of each segment that leaves because of a limit, when it has left.
+        give_open: cuts the largest segment that is being written, so that it is in the window; whether there was one.
 
     Attributes:
         bytes: body bytes of all segments kept. cost: memory that they take, in bytes.
+        open: memory of the channel's segments that are being written.
+        held: memory of all of the channel's segments: those kept, those being written, and those that linger.
+        lingering: the segments that have left the window and are still read, in the order in which they left it.
         evicted: how many segments have left it so far, by the reason.
-        number: counts the windows of the budget; of equally large ones the lowest number is evicted from first.
-        bound: the budget's estimate of ``cost``; never below it.
+        number: counts the windows of the budget; of channels that hold the same the lowest number gives first.
+        bound: the budget's estimate of ``held``; never below it.
     """
 
-    __slots__ = ("_budget", "_limits", "_on_evicted", "_segments", "bound", "bytes", "cost", "evicted", "number")
+    __slots__ = (
+        "_budget", "_give_open", "_limits", "_on_evicted", "_segments", "bound", "bytes", "cost", "evicted", "held",
+        "lingering", "number", "open",
+    )  # fmt: skip
 
-    def __init__(self, limits: Limits, budget: Budget, on_evicted: Callable[[Segment], None]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        budget: Budget,
+        on_evicted: Callable[[Segment], None] | None = None,
+        give_open: Callable[[], bool] | None = None,
+    ) -> None:
         self._limits = limits
         self._budget = budget
-        self._on_evicted = on_evicted
+        self._on_evicted = on_evicted or _nobody
+        self._give_open = give_open or _nothing
         self._segments: list[Segment] = []
-        self.bytes = self.cost = self.bound = 0
+        self.bytes = self.cost = self.open = self.held = self.bound = 0
+        self.lingering: dict[Segment, None] = {}
         self.evicted = dict.fromkeys(Eviction, 0)
         self.number = budget.next_number()
 
@@ -74,8 +89,10 @@ class Window:
         Returns:
             Whether :attr:`next_deadline` may be another one now.
         """
-        if not segment.size:
-            self._budget.charge(segment.cost)
+        if segment.size:
+            self.open -= segment.cost
+        else:
+            self._budget.charge(self, segment.cost)
         segments = self._segments
         if not segments or segment.seq > segments[-1].seq:
             segments.append(segment)
@@ -83,8 +100,6 @@ class Window:
             insort(segments, segment, key=lambda kept: kept.seq)
         self.bytes += segment.size
         self.cost += segment.cost
-        if self.cost > self.bound or len(segments) <= 2:
-            self._budget.grew(self)
         return len(segments) == 2 or segments[0] is segment
 
     def completed_after(self, seq: int) -> bool:
@@ -96,24 +111,39 @@ class Window:
         while (why := self._exceeds(now)) is not None:
             self._drop_oldest(why)
 
-    def make_room(self) -> Segment:
-        """Let go of the oldest segment, and return it, because its memory is needed. Only the budget calls this."""
-        return self._drop_oldest(Eviction.BUDGET)
+    def give(self, faults: Faults, *, short: bool, cut: bool) -> bool:
+        """Give up memory, as little as there is to give at a time. Only the budget calls this.
+
+        Args:
+            faults: told of the cursors that raise when they are told to leave.
+            short: memory is short, so the newest segment is given, too.
+            cut: so are those that are being written.
+
+        Returns:
+            Whether there was something to give.
+        """
+        held = self.held
+        for segment in list(self.lingering):
+            segment.evict_readers(faults)
+            if self.held < held:
+                return True
+        if len(self._segments) > 1 or (short and self._segments):
+            self._drop_oldest(Eviction.BUDGET).evict_readers(faults)
+            return True
+        return short and cut and self._give_open()
 
     def clear(self) -> None:
-        """The channel's life is over: let go of everything. The budget no longer knows the window."""
+        """The channel's life is over: let go of everything that nobody reads."""
         while self._segments:
             self._drop_oldest()
-        self._budget.forget(self)
-        self._on_evicted = (
-            _nobody  # the channel: a cycle that only a full garbage collection, which is rare, would find
-        )
+        # The channel: a cycle that only a full garbage collection, which is rare, would find.
+        self._on_evicted, self._give_open = _nobody, _nothing
 
     def _drop_oldest(self, why: Eviction | None = None) -> Segment:
         segment = self._segments.pop(0)
         self.bytes -= segment.size
         self.cost -= segment.cost
-        self._budget.release(segment)
+        self._budget.release(self, segment)
         if why is not None:
             self.evicted[why] += 1
             self._on_evicted(segment)
@@ -136,7 +166,7 @@ class Window:
 
 
 Entry = tuple[int, int, Window]
-"""A window in a heap of the budget: its bound, negated so that the largest comes first; its number; itself."""
+"""A window in the heap of the budget: its bound, negated so that the largest comes first; its number; itself."""
 
 
 class Budget:
@@ -144,128 +174,161 @@ class Budget:
 
     A segment that left its window while a reader or storage reads it lingers: its memory is free when nobody does.
 
-    When memory is short, first the readers of lingering segments are cut off, then the oldest segment of the largest
-    window is evicted, again and again; the newest segment of a window only when no window has another one. A sixteenth
-    of the budget is freed beyond what is needed, the newest segments aside, so that a full server does not evict on
-    every chunk.
+    When memory is short, **the channel that holds most gives first**, again and again: the readers of a lingering
+    segment of its are cut off; then the oldest segment of its window goes; at last its largest segment that is being
+    written is cut, and goes. Nobody gives to a channel that holds more, so that one that asks for more than all others
+    is refused. Hence a channel that holds less than an equal share of the budget (less a sixteenth) keeps what it has,
+    whatever the others do. For example, of 21 channels one holds half of the memory in open segments: it is refused, or
+    cut when another one needs memory, and the windows of the 20 stay.
 
-    The largest window comes from two heaps: of windows with several segments, and of windows with one. A window has
-    one valid entry, whose bound is at least its cost; an entry that turns out to be too high is put back lower. A
-    window that outgrows its bound gets a new one of twice its cost, so most closing segments cost no entry at all, and
-    each eviction O(log n), however many channels there are and however few of them have anything to evict.
+    A sixteenth of the budget is freed beyond what is needed, the newest segments and those being written aside, so that
+    a full server does not evict on every chunk.
+
+    The channel that holds most comes from a heap. A window has one valid entry, whose bound is at least what its
+    channel holds; an entry that turns out to be too high is put back lower. A channel that outgrows its bound gets a
+    new one of twice what it holds, so most chunks cost no entry at all, and each eviction O(log n), however many
+    channels there are and however few of them have anything to evict.
 
     Args:
         limit: bytes.
         faults: told of the cursors that raise when they are told to leave.
 
     Attributes:
-        used: bytes held. lingering: the segments that linger, in the order in which they left their windows.
+        used: bytes held, the parts that are replayed from storage (:meth:`lend`) included.
+        lingering: the segments that linger, with the window that they have left.
     """
 
-    __slots__ = ("_faults", "_numbers", "_several", "_single", "_stale", "limit", "lingering", "used")
+    __slots__ = ("_faults", "_heap", "_numbers", "_stale", "limit", "lingering", "used")
 
     def __init__(self, limit: int, faults: Faults) -> None:
         self.limit = limit
         self.used = 0
-        self.lingering: dict[Segment, None] = {}
+        self.lingering: dict[Segment, Window] = {}
         self._faults = faults
         self._numbers = count()
-        self._several: list[Entry] = []
-        self._single: list[Entry] = []
+        self._heap: list[Entry] = []
         self._stale = 0
 
     def next_number(self) -> int:
         """A number that no window has had."""
         return next(self._numbers)
 
-    def take(self, size: int) -> bool:
-        """Account for ``size`` more bytes; ``False`` (and nothing accounted for) if there is no room to be made."""
+    def take(self, window: Window, size: int) -> bool:
+        """Account for ``size`` more bytes of a channel; ``False`` (and nothing accounted for) if there is no room."""
+        self.charge(window, size)
+        if self.used > self.limit:
+            self.give_back(window, size)
+            return False
+        return True
+
+    def charge(self, window: Window, size: int) -> None:
+        """Account for ``size`` bytes that a channel holds already, making room where that is possible."""
+        self.used += size
+        window.held += size
+        if window.held > window.bound:
+            self._stale += window.bound > 0
+            window.bound = 2 * window.held
+            self._push(window)
+            self._sweep()
+        if self.used > self.limit:
+            self._reclaim(window)
+
+    def lend(self, size: int) -> bool:
+        """Account for ``size`` bytes of no channel; ``False`` (and nothing accounted for) if there is no room.
+
+        The caller takes them off :attr:`used` when they are free again. Channels that hold as much give for them, but
+        nothing that is being written is cut.
+        """
         self.used += size
         if self.used > self.limit:
-            self._reclaim()
+            self._reclaim(None, size)
             if self.used > self.limit:
                 self.used -= size
                 return False
         return True
 
-    def charge(self, size: int) -> None:
-        """Account for ``size`` bytes that are held already, making room where that is possible."""
-        self.used += size
-        if self.used > self.limit:
-            self._reclaim()
+    def give_back(self, window: Window, size: int) -> None:
+        """A channel no longer holds these bytes."""
+        self.used -= size
+        window.held -= size
+        if not window.held:
+            self._stale += window.bound > 0
+            window.bound = 0
+            self._sweep()
 
-    def release(self, segment: Segment) -> None:
+    def release(self, window: Window, segment: Segment) -> None:
         """A segment has left its window: its memory is free, unless a reader still reads it."""
         if segment.is_read:
-            self.lingering[segment] = None
+            self.lingering[segment] = window
+            window.lingering[segment] = None
         else:
-            self.used -= segment.cost
+            self.give_back(window, segment.cost)
 
     def settle(self, segment: Segment) -> None:
         """A reader has left: if it was the last one of a segment that lingers, its memory is free."""
-        if self.lingering and not segment.is_read and segment in self.lingering:
-            del self.lingering[segment]
-            self.used -= segment.cost
+        if self.lingering and not segment.is_read and (window := self.lingering.pop(segment, None)) is not None:
+            del window.lingering[segment]
+            self.give_back(window, segment.cost)
 
-    def grew(self, window: Window) -> None:
-        """A window holds more than its bound, or has got its first or second segment."""
-        self._stale += window.bound > 0
-        window.bound = 2 * window.cost
-        self._push(window)
-        self._sweep()
+    def _reclaim(self, taker: Window | None, size: int = 0) -> None:
+        """Free what exceeds the limit, and a sixteenth of it, as far as channels have it that hold as much as this one.
 
-    def forget(self, window: Window) -> None:
-        """A window is empty for good."""
-        self._stale += window.bound > 0
-        window.bound = 0
-        self._sweep()
+        Args:
+            taker: for this channel; ``None``: for this many bytes outside of them.
+        """
+        goal = self.limit - (self.limit >> 4)
+        empty = []
+        while self.used > goal and (window := self._largest()) is not None:
+            short = self.used > self.limit
+            asks = size if taker is None else taker.held
+            if window.held < asks:
+                self._put_back(window)
+                break
+            if window.give(self._faults, short=short, cut=taker is not None and window.held > asks):
+                self._put_back(window)
+            else:
+                empty.append(window)
+                if not short:
+                    break
+        for window in empty:
+            self._put_back(window)
 
-    def _reclaim(self) -> None:
-        """Free what exceeds the limit and a sixteenth of it, as far as that does not touch segments being written."""
-        spare = self.limit >> 4
-        for segment in list(self.lingering):
-            if self.used <= self.limit - spare:
-                return
-            segment.evict_readers(self._faults)
-        while self.used > self.limit - spare and (window := self._largest(self._several)) is not None:
-            self._evict_from(window)
-        while self.used > self.limit and (window := self._largest(self._single)) is not None:
-            self._evict_from(window)
-
-    def _evict_from(self, window: Window) -> None:
-        segment = window.make_room()
-        segment.evict_readers(self._faults)
-        if len(window):
-            window.bound = window.cost
-            self._push(window)
-
-    def _largest(self, heap: list[Entry]) -> Window | None:
-        """Take the largest window out of a heap; while there is one with several segments, that heap is asked first."""
+    def _largest(self) -> Window | None:
+        """Take the window out of the heap whose channel holds most."""
+        heap = self._heap
         while heap:
             bound, _, window = heappop(heap)
             if -bound != window.bound:
                 self._stale -= 1
-            elif window.bound != window.cost or (heap is self._several) != (len(window) > 1):
-                window.bound = window.cost
+            elif window.bound != window.held:
+                window.bound = window.held
                 self._push(window)
             else:
                 window.bound = 0
                 return window
         return None
 
+    def _put_back(self, window: Window) -> None:
+        if window.held and not window.bound:
+            window.bound = window.held
+            self._push(window)
+
     def _push(self, window: Window) -> None:
-        heap = self._several if len(window) > 1 else self._single
-        heappush(heap, (-window.bound, window.number, window))
+        heappush(self._heap, (-window.bound, window.number, window))
 
     def _sweep(self) -> None:
-        """Rebuild the heaps when too many entries are outdated: they would keep forgotten windows in memory."""
-        if self._stale > STALE_ENTRIES + (len(self._several) + len(self._single)) // 2:
-            entries = chain(self._several, self._single)
-            valid = {number: window for bound, number, window in entries if -bound == window.bound}
-            self._several, self._single, self._stale = [], [], 0
+        """Rebuild the heap when too many entries are outdated: they would keep forgotten windows in memory."""
+        if self._stale > STALE_ENTRIES + len(self._heap) // 2:
+            valid = {number: window for bound, number, window in self._heap if -bound == window.bound}
+            self._heap, self._stale = [], 0
             for window in valid.values():
                 self._push(window)
 
 
 def _nobody(segment: Segment) -> None:
     """Is not told."""
+
+
+def _nothing() -> bool:
+    """Has nothing to give."""
+    return False

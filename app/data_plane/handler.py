@@ -29,6 +29,7 @@ from tricklecast.app.data_plane.client_address import (
     CLIENT,
     FORWARDED_FOR,
     MAX_TEXT,
+    client_of,
     guarded_client,
     has_name,
     identity,
@@ -42,6 +43,7 @@ from tricklecast.app.data_plane.playlist import playlist
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
     CONTENT_TYPE,
+    EPOCH,
     EXPECT_CONTENT,
     IDEMPOTENCY_KEY,
     IF_IDLE,
@@ -96,6 +98,9 @@ that is not read from, and what came of its body with its head."""
 LOOKS: Final = 6
 """How often the core is asked again about a POST that has overtaken others, each time after twice as long: soon, and
 cheaply. 1 + 2 + 4 + … shares make up ``overtaking_grace_s``."""
+
+MAX_EPOCH_DIGITS: Final = 15
+"""As a seq."""
 
 FIRST_SEGMENT_S: Final = 10.0
 """How long a request for a playlist waits for the first whole segment of a channel."""
@@ -259,7 +264,7 @@ def _grant(connection: Caller, request: Request, granted: Granted) -> None:
 def _name(request: Request, subject: str | None) -> None:
     """A signed name of a client is better than the one that it gives itself."""
     if subject:
-        request.record.client = subject
+        request.record.client = request.subject = subject
 
 
 # Resolve.
@@ -488,7 +493,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
     registry = plane.registry
     assert route.seq is not None, "a publish names a seq"
     headers = request.headers
-    reply = _unacceptable(request, route, registry)
+    reply = _unacceptable(request, route, registry) or _of_another_life(connection, request, route)
     if reply is not None:
         return _delay(connection, request, route, Answer.REFUSED, route.seq) or _placed(request, registry, route, reply)
     upload = Upload(connection, request)
@@ -505,6 +510,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
         claim=parse_life(request.text(LIFE)) if LIFE in headers else None,
         client=identity(headers, request.ip),
         if_idle=IF_IDLE in headers and bool(request.text(IF_IDLE)),
+        payer=f"subject {request.subject}" if request.subject else client_of(request.ip or ""),
     )
     if isinstance(reserved, Refusal):
         if reserved.overtaking and request.looks < LOOKS and len(plane.parked[ParkedFor.OVERTAKEN]) < MAX_OVERTAKEN:
@@ -543,6 +549,19 @@ def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply |
     return None
 
 
+def _of_another_life(connection: Caller, request: Request, route: Route) -> Reply | None:
+    """The response to a write that is for another life of the channel, or for none that can be meant; else ``None``."""
+    if EPOCH not in request.headers:
+        return None
+    text, publishes = request.text(EPOCH), route.op is Op.PUBLISH
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_EPOCH_DIGITS):
+        body = f"Invalid {wire.EPOCH}: not a number".encode()
+        return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=body, close=publishes)
+    plane = connection.plane
+    refusal = plane.registry.refuse_other_life(route.channel, int(text))
+    return None if refusal is None else refusal_reply(refusal, route.op, plane.jitter)
+
+
 def _is_plain(value: bytes) -> bool:
     """Whether a header's value can be stored, and sent on to readers."""
     return len(value) <= MAX_TEXT and _PRINTABLE.fullmatch(value) is not None
@@ -566,6 +585,8 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
     unheard = plane.unheard
     done: Reply | Refusal | Channel | None
     match route.op:
+        case Op.DELETE | Op.CLOSE_SEGMENT if (reply := _of_another_life(connection, request, route)) is not None:
+            done = reply
         case Op.CREATE:
             if has_body(request.headers):
                 # Meant for a segment: it would vanish.

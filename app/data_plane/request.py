@@ -17,6 +17,7 @@ CONTENT_TYPE: Final = b"content-type"
 EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
 TRUNCATED: Final = wire.TRUNCATED.lower().encode()
 RESET: Final = wire.RESET.lower().encode()
+EPOCH: Final = wire.EPOCH.lower().encode()
 IF_IDLE: Final = wire.IF_IDLE.lower().encode()
 LEAVE: Final = wire.LEAVE.lower().encode()
 LIFE: Final = wire.LIFE.lower().encode()
@@ -29,7 +30,7 @@ _CREDENTIALS_BYTES: Final = 9 << 10
 
 _NEEDED: Final = (
     USER_AGENT, b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
-    TRUNCATED, RESET, IF_IDLE, LEAVE, IDEMPOTENCY_KEY, LIFE, _ATTEMPT, CLIENT,
+    TRUNCATED, RESET, EPOCH, IF_IDLE, LEAVE, IDEMPOTENCY_KEY, LIFE, _ATTEMPT, CLIENT,
 )  # fmt: skip
 """Header fields that a parked POST or DELETE may still be asked for; of any other parked request none."""
 
@@ -91,6 +92,7 @@ class Request:
         wanted: whether the body is kept as it arrives, because its exchange has not begun: the request is queued behind
             another one of its connection, or parked.
         ip: the client's address, if it is known. certified: the name in its certificate, if it had to show one.
+        subject: the signed name of its client; ``""`` where it has none.
         cors: whether a page of another origin made it, and what that page may do.
         arrived: when the head was complete, on the plane's clock; 0 until the request begins.
         record: what the exchange is noted in; set when the request begins.
@@ -114,6 +116,7 @@ class Request:
         "method",
         "record",
         "route",
+        "subject",
         "target",
         "wanted",
     )
@@ -137,6 +140,7 @@ class Request:
         self.keep_alive = keep_alive
         self.ip: str | None = None
         self.certified: str | None = None
+        self.subject = ""
         self.chunks: list[bytes] = []
         self.complete = False
         self.wanted = False

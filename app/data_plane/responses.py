@@ -333,6 +333,10 @@ def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
             return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, headers, too_large(outcome.size), close=True)
         case Verdict.OVER_BUDGET:
             return limit_reply(Limit.TOTAL_BYTES, jitter, close=True)._replace(headers=headers)
+        case Verdict.OVER_CHANNEL_QUOTA:
+            return limit_reply(Limit.CHANNEL_BYTES, jitter, close=True)._replace(headers=headers)
+        case Verdict.OVER_PUBLISHER_QUOTA:
+            return limit_reply(Limit.PUBLISHER_BYTES, jitter, close=True)._replace(headers=headers)
         case Verdict.ABORTED:
             return None
         case _:
@@ -375,6 +379,10 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
             return Reply(Status.CONFLICT, Reason.CONFLICT, headers, b"Segment is closed", close=True)
         case Why.OCCUPIED:
             return _occupied_reply(refusal)
+        case Why.EPOCH:
+            headers = (latest, (wire.EPOCH, refusal.epoch))
+            body = f"The channel is in epoch {refusal.epoch}".encode()
+            return Reply(Status.CONFLICT, Reason.CONFLICT, headers, body, close=publishing)
         case Why.NO_SEGMENT:
             return Reply(Status.BAD_REQUEST, Reason.NOT_FOUND, (latest,), b"Nonexistent segment")
         case Why.RESERVED:

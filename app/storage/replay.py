@@ -146,7 +146,7 @@ class Replay:
                     self._read += len(data)
                     if not left and crc != entry.crc:
                         raise Damaged("its checksum does not match")
-                    if not registry.budget.take(len(data)):
+                    if not registry.budget.lend(len(data)):
                         segment.evict_readers(registry.faults)
                         return False
                     self._held = len(data)

@@ -40,7 +40,8 @@ def config(tmp_path: Path) -> Path:
 def test_the_defaults_are_those_of_the_parts() -> None:
     """Core and data plane agree with the settings on every default."""
     loaded = load({})
-    assert loaded.settings.limits() == Limits()
+    half = Limits().total_bytes // 2
+    assert loaded.settings.limits() == Limits(channel_bytes=half, publisher_bytes=half)
     assert loaded.settings.options() == Options()
     assert set(loaded.sources.values()) == {Source.DEFAULT}
     assert list(loaded.sources) == list(Settings.model_fields)
@@ -228,9 +229,20 @@ def test_zero_is_no_limit() -> None:
     names = [name for name, field in Settings.model_fields.items() if "0 for" in (field.description or "")]
     off = {name: 0 for name in names if name.startswith(("max_", "per_ip_"))}
     limits = load(off).settings.limits()
-    assert len(off) == 6
+    assert len(off) == 8
+    assert (limits.channel_bytes, limits.publisher_bytes) == (None, None)
     assert (limits.readers_per_channel, limits.publishers, limits.connections) == (None, None, None)
     assert (limits.client_exchanges, limits.client_connections, limits.client_requests_per_s) == (None, None, None)
+
+
+def test_quotas_are_half_of_the_memory_unless_a_segment_may_be_as_large() -> None:
+    """What is given counts as it is."""
+    small = load({"max_total_bytes": "1MiB", "max_segment_bytes": "512KiB"}).settings.limits()
+    assert (small.channel_bytes, small.publisher_bytes) == (512 << 10, 512 << 10)
+    large = load({"max_total_bytes": "1MiB", "max_segment_bytes": "600KiB"}).settings.limits()
+    assert (large.channel_bytes, large.publisher_bytes) == (None, None)
+    given = load({"max_channel_bytes": "1kB", "max_publisher_bytes": 0}).settings.limits()
+    assert (given.channel_bytes, given.publisher_bytes) == (1000, None)
 
 
 def test_several_wrong_values_are_still_one_line(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
 
 from tests.app.core.support import check_registry, picture
-from tests.properties.room import Room
+from tests.properties.room import Holder, Room
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.events import (
     ChannelCreated,
@@ -391,7 +391,7 @@ class World:
         writer, life = _granted_to(post)
         chunks, before, stale = self._chunks(post, sizes), self._picture(), writer.outcome
         room, closings = self._room(), self.closings
-        fits = room.take(self._price(writer, chunks))
+        fits = room.take(str(writer.channel.window.number), self._price(writer, chunks))
         new = b"".join(chunks)[writer.repeated :]
         outcome = writer.channel.append(writer, chunks, self.now)
         if stale is not None:
@@ -400,12 +400,16 @@ class World:
         post.answer = outcome
         self._accepted(life, writer, new, outcome, fits=fits)
         if self.closings == closings:
-            assert self._room().windows == room.windows, "the largest windows make room, and no more than is needed"
+            windows = {number: holder.window for number, holder in room.holders.items()}
+            kept = {number: holder.window for number, holder in self._room().holders.items()}
+            assert all(kept.get(number, []) == window for number, window in windows.items()), (
+                "who holds most makes room, and no more than is needed"
+            )
 
     def finish(self, post: Post, sizes: Sequence[int]) -> None:
         writer, life = _granted_to(post)
         chunks, before, stale = self._chunks(post, sizes), self._picture(), writer.outcome
-        fits = self._room().take(self._price(writer, chunks))
+        fits = self._room().take(str(writer.channel.window.number), self._price(writer, chunks))
         new, short = b"".join(chunks)[writer.repeated :], writer.repeated > sum(sizes)
         outcome = writer.channel.finish(writer, chunks, self.now)
         if stale is not None:
@@ -456,13 +460,14 @@ class World:
 
     def _room(self) -> Room:
         """What is held now, as the oracle counts it; the oldest window first."""
-        oldest_first = sorted(self.registry.channels.items(), key=lambda found: found[1].window.number)
-        kept = {name: sorted(channel.segments.items()) for name, channel in oldest_first}
-        windows = {name: [_cost(segment) for _, segment in found if segment.closed] for name, found in kept.items()}
-        unclosed = [segment for channel in self.registry.channels.values() for segment in channel.unclosed]
-        being_written = [_cost(segment) for segment in unclosed if segment.state is State.OPEN]
-        lingering = [_cost(segment) for segment in self.registry.budget.lingering]
-        return Room(self.limits.total_bytes, windows, being_written, lingering)
+        holders: dict[int, Holder] = {}
+        for channel in self.registry.channels.values():
+            holder = holders[channel.window.number] = Holder()
+            holder.window = [_cost(segment) for _, segment in sorted(channel.segments.items()) if segment.closed]
+            holder.open = [_cost(segment) for segment in channel.unclosed if segment.state is State.OPEN]
+        for segment, window in self.registry.budget.lingering.items():
+            holders.setdefault(window.number, Holder()).lingering.append(_cost(segment))
+        return Room(self.limits.total_bytes, {str(number): holder for number, holder in sorted(holders.items())})
 
     def _price(self, writer: Writer[Channel], chunks: Sequence[bytes]) -> int:
         """What storing these chunks takes, as far as they are new and their segment may hold them."""

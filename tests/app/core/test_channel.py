@@ -10,12 +10,12 @@ from tests.app.core.support import Bench, Shelf, Told, Watcher, content, cost, r
 from tricklecast.app.core.channel import STALE_TIMES, Agenda, Channel, Serve, Wait
 from tricklecast.app.core.events import ChannelEnded, ChannelStatistics, EndReason, Fact, SegmentClosed, SegmentOpened
 from tricklecast.app.core.invariants import check_channel
-from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.limits import Limits, Payer
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
-from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Segment, State, Writer, decode_frame
-from tricklecast.app.core.window import Eviction
+from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Faults, Segment, State, Writer, decode_frame
+from tricklecast.app.core.window import Eviction, Window
 from tricklecast.trickle.wire import LAST_SEQ, Life
 
 # The head.
@@ -797,6 +797,69 @@ def test_a_full_server_leaves_no_trace_of_what_it_refused() -> None:
     assert (bench.channel.active_at, bench.channel.bytes_in) == (0.0, 0)
 
 
+def test_what_is_being_written_to_the_largest_channel_is_cut_when_memory_is_short() -> None:
+    """Its largest open segment closes as truncated and goes; its publisher and its readers are told."""
+    bench = Bench(total_bytes=10_000)
+    small, large = bench.open(0, b"ab"), bench.open(1, bytes(5000), now=7.0)
+
+    class Leaving(Watcher):
+        def evict(self) -> None:
+            bench.channel.detach(self, self.segment)
+
+    watcher = Leaving(large.segment)
+    bench.channel.attach(watcher, large.segment)
+    other = Window(bench.limits, bench.budget)
+    assert bench.budget.take(other, 4000)
+    assert (bench.states, watcher.saw_close) == ({0: "open"}, True)
+    assert bench.told[large].outcomes == [Outcome(Verdict.OVER_BUDGET, 5000)]
+    assert (large.segment.state, large.segment.closed_at, small.outcome) == (State.TRUNCATED, 7.0, None)
+    assert (bench.channel.window.open, bench.channel.window.held) == (cost(b"ab"), cost(b"ab"))
+    assert not bench.budget.take(other, 8000)
+    assert bench.states == {0: "open"}
+    assert not Bench().channel.window.give(Faults(), short=True, cut=True)
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdict"),
+    [({"channel_bytes": cost(b"abc", b"de")}, Verdict.OVER_CHANNEL_QUOTA), ({}, Verdict.OVER_PUBLISHER_QUOTA)],
+)
+def test_unfinished_segments_have_a_quota(limits: dict[str, Any], verdict: Verdict) -> None:
+    """Of a channel and of a publisher: up to it they are stored, then truncated; finished ones do not count."""
+    bench, payer = Bench(**limits), Payer(cost(b"abc", b"de"))
+    writer = bench.open(1, b"abc", payer=payer)
+    assert bench.channel.append(writer, [b"de"], 0.0) is None
+    assert (bench.channel.window.open, payer.open) == (cost(b"abc", b"de"), cost(b"abc", b"de"))
+    other = bench.reserve(2, payer=payer)
+    assert bench.channel.append(other, [b"f"], 0.0) == Outcome(verdict, 0)
+    assert bench.channel.append(writer, [b"f"], 0.0) == Outcome(verdict, 5)
+    assert (writer.segment.state, bench.channel.window.open, payer.open) == (State.TRUNCATED, 0, 0)
+    assert bench.open(3, b"abcd", payer=payer)
+
+
+def test_who_takes_a_segment_over_pays_for_it() -> None:
+    """Its memory counts for the publisher that writes it, and no more for the one that did; the server pays nothing."""
+    bench, first, second = Bench(), Payer(10**6), Payer(10**6)
+    bench.orphan(0, b"abc")
+    writer = bench.reserve(0, payer=first)
+    bench.channel.append(writer, [b"de"], 0.0)
+    assert (first.open, second.open) == (cost(b"abc", b"de"), 0)
+    bench.reserve(0, payer=second)
+    assert (first.open, second.open) == (0, cost(b"abc", b"de"))
+    bench.channel.close_segment(0, 0.0)
+    bench.reserve(1, payer=first)
+    assert (first.open, second.open) == (0, 0)
+
+
+def test_an_orphan_that_a_later_segment_closes_is_paid_for_no_more() -> None:
+    """As one that is closed in any other way."""
+    bench, payer = Bench(), Payer(10**6)
+    writer = bench.open(0, b"abc", payer=payer)
+    bench.channel.abort(writer, 0.0)
+    assert payer.open == cost(b"abc")
+    bench.publish(1)
+    assert (bench.states[0], payer.open, bench.channel.window.open) == ("truncated", 0, 0)
+
+
 def test_the_window_is_kept_small() -> None:
     """As segments close the oldest leave, and their bytes are free again."""
     bench = Bench(window_segments=2)
@@ -824,7 +887,7 @@ def test_an_eviction_brings_the_next_age_forward() -> None:
     bench.publish(2, now=2.0)
     bench.channel.finish(late, [], 50.0)
     bench.appointments.clear()
-    bench.channel.window.make_room()
+    bench.channel.window.give(Faults(), short=True, cut=False)
     assert bench.appointments == [bench.channel.next_deadline()] == [61.0]
 
 

@@ -116,13 +116,14 @@ def _swell(registry: Registry) -> None:
 
 
 def _linger(registry: Registry, segment: Segment) -> None:
-    registry.budget.lingering[segment] = None
+    registry.budget.lingering[segment] = channel(registry).window
 
 
 def _cheapen(registry: Registry) -> None:
     cheap = orphan(registry)
     cheap.cost -= 1
-    registry.budget.used -= 1
+    channel(registry).window.open -= 1
+    registry.budget.give_back(channel(registry).window, 1)
 
 
 def _ended(registry: Registry) -> None:
@@ -189,6 +190,8 @@ FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
     "an orphan has a deadline": lambda registry: _timeless(registry, orphan(registry)),
     "what lingers is being read": lambda registry: _linger(registry, segment(registry, State.COMPLETE)),
     "only a closed segment leaves its window": lambda registry: _linger(registry, orphan(registry)),
+    "the memory of what is being written is counted": lambda registry: setattr(channel(registry).window, "open", 1),
+    "all of its memory is counted": lambda registry: setattr(channel(registry).window, "held", 1),
     "the window counts its memory": lambda registry: setattr(channel(registry).window, "cost", 0),
     "the cost counts the frames as they are held": _cheapen,
     "closing leaves its time": lambda registry: setattr(channel(registry).segments[1], "closed_at", None),

@@ -23,6 +23,7 @@ from tricklecast.app.core.limits import (
     Limit,
     Limits,
     MiB,
+    Payers,
 )
 
 
@@ -360,6 +361,17 @@ class AdmissionMachine(RuleBasedStateMachine):
             assert client is clients.others or client_of(self.admission, client.address) is client
             if client is not clients.others:
                 clients.release(client)
+
+
+def test_publishers_are_known_while_somebody_holds_them() -> None:
+    """One for each name; nothing is remembered of those that have nothing unfinished, and without a quota of none."""
+    payers = Payers(10)
+    first = payers.of("a")
+    assert first is not None
+    assert (payers.of("a") is first, payers.of("b") is first, first.quota, len(payers)) == (True, False, 10, 1)
+    del first
+    assert len(payers) == 0
+    assert Payers(None).of("a") is None
 
 
 def test_no_order_of_events_contradicts_the_model() -> None:

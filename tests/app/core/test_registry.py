@@ -43,6 +43,25 @@ def resolve_and_attach(registry: Registry, name: str, seq: int = -1) -> Watcher:
 # Creating.
 
 
+def test_a_request_may_be_for_one_life_of_a_channel_only() -> None:
+    """It goes through while that life goes on; otherwise it is told which one does, or that none does."""
+    registry, _ = make_registry(channel_drain_s=1.0, tombstone_s=5.0)
+
+    def told(epoch: int) -> tuple[Why, int, bool] | None:
+        found = registry.refuse_other_life("c", epoch)
+        return None if found is None else (found.why, found.epoch, found.recently_ended)
+
+    assert told(1) == (Why.NOT_FOUND, 0, False)
+    publish(registry, "c", 0)
+    assert (told(1), told(2)) == (None, (Why.EPOCH, 1, False))
+    registry.end("c", 0.0)
+    assert (told(1), told(2)) == ((Why.NOT_FOUND, 1, True), (Why.EPOCH, 1, False))
+    registry.expire(1.0)
+    assert (told(1), told(2)) == ((Why.NOT_FOUND, 1, True), (Why.EPOCH, 1, False))
+    publish(registry, "c", 0, now=2.0)
+    assert (told(1), told(2)) == ((Why.EPOCH, 2, False), None)
+
+
 def test_creating_is_idempotent() -> None:
     """A second creation finds the channel, and never changes a content type that it has."""
     registry, facts = make_registry()

@@ -26,13 +26,42 @@ class Kept:
     def __init__(self, *segments: Segment, budget: Budget | None = None, **limits: Any) -> None:
         self.budget = budget or Budget(10**6, Faults())
         self.evicted: list[int] = []
-        self.window = Window(Limits(**limits), self.budget, lambda segment: self.evicted.append(segment.seq))
+        self.opened: list[Segment] = []
+        self.window = Window(
+            Limits(**limits), self.budget, lambda segment: self.evicted.append(segment.seq), self._give_open
+        )
         for segment in segments:
             self.keep(segment)
 
     def keep(self, segment: Segment) -> None:
-        assert not segment.size or self.budget.take(segment.cost)
+        if segment.size:
+            assert self.budget.take(self.window, segment.cost)
+            self.window.open += segment.cost
         self.window.keep(segment)
+
+    def open(self, size: int) -> bool:
+        """Begin a segment that stays open; whether there is room for it."""
+        segment = Segment(1000 + len(self.opened))
+        frame = encode_frame([b"x" * size])
+        if not self.budget.take(self.window, segment.price(frame)):
+            return False
+        segment.store(frame, size)
+        self.window.open += segment.cost
+        self.opened.append(segment)
+        return True
+
+    def make_room(self) -> int:
+        """Evict the oldest segment, as if memory were short."""
+        assert self.window.give(Faults(), short=True, cut=False)
+        return self.evicted[-1]
+
+    def _give_open(self) -> bool:
+        if self.opened:
+            segment = self.opened.pop()
+            segment.close(Event.TRUNCATE, 0.0)
+            self.window.keep(segment)
+            return True
+        return False
 
     def evict(self, now: float) -> list[int]:
         """What leaves now."""
@@ -54,7 +83,7 @@ def test_segments_are_kept_in_the_order_of_their_seq() -> None:
     """Segments may close in another order than they are numbered; the oldest is the one with the lowest seq."""
     kept = Kept(closed(3), closed(1), closed(2))
     assert kept.window.earliest == 1
-    assert [kept.window.make_room().seq for _ in range(3)] == kept.evicted == [1, 2, 3]
+    assert [kept.make_room() for _ in range(3)] == kept.evicted == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("count", "evicted"), [(2, []), (3, []), (4, [0])])
@@ -100,7 +129,7 @@ def test_evictions_are_counted_by_their_reason() -> None:
     segments = [closed(seq, 4, now=seq) for seq in range(7)]
     kept = Kept(*segments, window_segments=6, window_bytes=20, window_age_s=5)
     assert kept.evict(7.0) == [0, 1, 2]
-    kept.window.make_room()
+    kept.make_room()
     assert kept.window.evicted == {Eviction.COUNT: 1, Eviction.BYTES: 1, Eviction.AGE: 1, Eviction.BUDGET: 1}
 
 
@@ -142,11 +171,11 @@ class Leaver:
 
 def lingering(budget: Budget, seq: int = 0) -> tuple[Segment, list[Leaver]]:
     """A closed segment that has left its window while two readers read it."""
-    segment = Segment(seq)
-    assert budget.take(segment.cost)
+    segment, window = Segment(seq), Window(Limits(), budget)
+    assert budget.take(window, segment.cost)
     segment.close(Event.FINISH, 1.0)
     readers = [Leaver(budget, segment), Leaver(budget, segment)]
-    budget.release(segment)
+    budget.release(window, segment)
     return segment, readers
 
 
@@ -154,22 +183,25 @@ def lingering(budget: Budget, seq: int = 0) -> tuple[Segment, list[Leaver]]:
 def test_the_budget_holds_its_limit_and_no_more(size: int, fits: bool) -> None:
     """One below and at the limit fit, one above does not, and what does not fit is not accounted for."""
     budget = Budget(10, Faults())
-    assert budget.take(size) is fits
+    window = Window(Limits(), budget)
+    assert budget.take(window, size) is fits
+    assert window.held == budget.used
     assert budget.used == (size if fits else 0)
 
 
 def test_what_is_held_already_cannot_be_refused() -> None:
     """It is counted even where no room can be made."""
     budget = Budget(10, Faults())
-    budget.charge(10)
-    budget.charge(1)
+    window = Window(Limits(), budget)
+    budget.charge(window, 10)
+    budget.charge(window, 1)
     assert budget.used == 11
 
 
 def test_a_segment_that_nobody_reads_is_free_at_once() -> None:
     """What leaves its window does not linger without a reader."""
     kept = Kept(closed(0))
-    kept.window.make_room()
+    kept.make_room()
     assert (kept.budget.used, kept.budget.lingering) == (0, {})
 
 
@@ -186,7 +218,7 @@ def test_a_segment_lingers_until_its_last_reader_has_left() -> None:
 def test_a_reader_of_a_kept_segment_frees_nothing() -> None:
     """The segment is still in its window."""
     budget, segment = Budget(10**6, Faults()), closed(0, 0)
-    budget.charge(segment.cost)
+    budget.charge(Window(Limits(), budget), segment.cost)
     Leaver(budget, segment).leave()
     assert (budget.used, budget.lingering) == (SEGMENT_COST, {})
 
@@ -197,7 +229,7 @@ def test_lingering_segments_go_first_and_no_more_than_needed() -> None:
     _, first = lingering(budget, 0)
     _, second = lingering(budget, 1)
     kept = Kept(closed(0, 0), budget=budget)
-    assert budget.take(1)
+    assert budget.take(Window(Limits(), budget), 1)
     assert [reader.told for reader in (*first, *second)] == [1, 1, 0, 0]
     assert len(kept.window) == 1
 
@@ -209,7 +241,7 @@ def test_a_reader_that_does_not_leave_frees_nothing() -> None:
     segment.cursors.clear()
     stubborn = Leaver(budget, segment, listens=False)
     kept = Kept(closed(0, 0), budget=budget)
-    assert budget.take(1)
+    assert budget.take(Window(Limits(), budget), 1)
     assert (stubborn.told, budget.used, list(budget.lingering)) == (1, SEGMENT_COST + 1, [segment])
     assert kept.evicted == [0]
 
@@ -220,7 +252,7 @@ def test_a_reader_that_raises_keeps_no_other_from_leaving() -> None:
     budget = Budget(SEGMENT_COST, faults)
     segment, readers = lingering(budget)
     readers[0].fails = True
-    assert not budget.take(1)
+    assert not budget.take(Window(Limits(), budget), 1)
     assert ([reader.told for reader in readers], list(segment.cursors)) == ([1, 1], [readers[0]])
     assert [fault.victim for fault in faults.noted] == [readers[0]]
 
@@ -233,20 +265,78 @@ def windows(budget: Budget, *sizes: list[int]) -> list[Kept]:
 @pytest.mark.parametrize(
     ("sizes", "evicted"),
     [
-        ([[1, 900], [500, 501], [2000]], [[], [0], []]),
-        ([[500, 500], [500, 500], [2000]], [[0], [], []]),
+        ([[1, 900], [500, 501], [900]], [[], [0], []]),
+        ([[500, 500], [500, 500], [900]], [[0], [], []]),
+        ([[1, 900], [500, 501], [2000]], [[], [], [0]]),
         ([[1, 1], [500, 500], [400, 1, 1]], [[], [], [0]]),
         ([[1], [500], [20]], [[], [0], []]),
         ([[500], [500], []], [[0], [], []]),
     ],
 )
 def test_the_oldest_of_the_largest_window_makes_room(sizes: list[list[int]], evicted: list[list[int]]) -> None:
-    """Windows with several segments come first; of equally large ones that of the older channel."""
+    """Even if that is its newest; of equally large ones that of the older channel."""
     budget = Budget(10**6, Faults())
     kept = windows(budget, *sizes)
     budget.limit = budget.used
-    assert budget.take(1)
+    assert budget.take(Window(Limits(), budget), 1)
     assert [one.evicted for one in kept] == evicted
+
+
+def full(*sizes: list[int], open: int = 0) -> tuple[Budget, list[Kept]]:
+    """Windows with segments of these sizes, which fill the budget; the first channel writes one of this size."""
+    budget = Budget(10**6, Faults())
+    kept = windows(budget, *sizes)
+    assert not open or kept[0].open(open)
+    budget.limit = budget.used
+    return budget, kept
+
+
+def test_who_asks_for_more_than_all_others_hold_gets_what_it_gives_itself() -> None:
+    """The others keep their windows, also where all that it holds is being written."""
+    budget, (greedy, small) = full([500, 500], [300, 300], open=5000)
+    assert greedy.open(100)
+    assert not greedy.open(5000)
+    assert (greedy.evicted, small.evicted, len(greedy.opened)) == ([0, 1], [], 2)
+    assert greedy.window.held == greedy.window.open == budget.used - small.window.held
+
+
+def test_what_is_written_to_the_largest_channel_is_cut_for_one_that_holds_less() -> None:
+    """Its window goes first; then its largest open segment is truncated, and evicted."""
+    budget, (greedy, small) = full([900], [300, 300], open=20_000)
+    assert small.open(500)
+    assert (greedy.evicted, len(greedy.opened), small.evicted) == ([0], 1, [])
+    assert small.open(1500)
+    assert (greedy.evicted, len(greedy.opened), small.evicted) == ([0, 1000], 0, [])
+    assert (greedy.window.held, greedy.window.open, budget.used) == (0, 0, small.window.held)
+
+
+def test_nothing_is_cut_for_one_that_would_hold_as_much() -> None:
+    """Two that hold the same would otherwise cut each other by turns."""
+    budget, (first, second) = full([], [], open=1000)
+    budget.limit += first.window.held - 1
+    assert not second.open(1000)
+    assert (len(first.opened), second.window.held) == (1, 0)
+
+
+def test_one_that_has_nothing_to_give_stops_no_other() -> None:
+    """As one that was dropped in the middle of a segment: the next one gives, if it holds as much."""
+    budget, (kept, small) = full([500, 500], [300])
+    nothing = Window(Limits(), budget)
+    budget.limit += 10_000
+    assert budget.take(nothing, 10_000)
+    assert small.open(1)
+    assert (kept.evicted, small.evicted, nothing.held) == ([0], [], 10_000)
+
+
+def test_a_part_that_is_replayed_takes_from_those_that_hold_as_much() -> None:
+    """Their windows, and nothing that is being written; where there is nothing it is refused."""
+    budget, (kept, small) = full([500, 500], [300], open=50)
+    assert budget.lend(1300)
+    assert (kept.evicted, small.evicted, len(kept.opened)) == ([0], [], 1)
+    assert budget.lend(1300)
+    assert (kept.evicted, small.evicted, len(kept.opened)) == ([0, 1], [], 1)
+    assert not budget.lend(1300)
+    assert budget.used == kept.window.held + small.window.held + 2 * 1300
 
 
 def test_a_full_server_frees_a_sixteenth_more() -> None:
@@ -254,7 +344,7 @@ def test_a_full_server_frees_a_sixteenth_more() -> None:
     budget = Budget(10**6, Faults())
     (kept,) = windows(budget, [100] * 64)
     budget.limit = budget.used
-    assert budget.take(1)
+    assert budget.take(Window(Limits(), budget), 1)
     assert len(kept.evicted) == 5
 
 
@@ -265,7 +355,7 @@ def test_a_window_that_has_shrunk_is_not_the_largest_any_more() -> None:
     (second,) = windows(budget, [1000, 1000, 10])
     first.window.evict(0.0)
     budget.limit = budget.used
-    assert budget.take(1)
+    assert budget.take(Window(Limits(), budget), 1)
     assert (first.evicted, second.evicted) == ([0, 1], [0])
 
 
@@ -276,7 +366,7 @@ def test_outdated_entries_do_not_pile_up(end: Callable[[Kept], None]) -> None:
     for _ in range(500):
         end(Kept(*(closed(seq, 10 ** (seq % 4)) for seq in range(8)), budget=budget, window_age_s=1.0))
     living = 0 if budget.used == 0 else 500
-    assert len(budget._several) + len(budget._single) <= 2 * (living + STALE_ENTRIES)
+    assert len(budget._heap) <= 2 * (living + STALE_ENTRIES)
 
 
 def test_a_window_that_has_grown_is_found_once() -> None:
@@ -284,9 +374,9 @@ def test_a_window_that_has_grown_is_found_once() -> None:
     budget = Budget(10**9, Faults())
     kept = windows(budget, [1, 10**4, 10**6], [10, 10**5])
     budget.limit = 0
-    assert not budget.take(1)
+    assert not budget.take(Window(Limits(), budget), 1)
     assert [one.evicted for one in kept] == [[0, 1, 2], [0, 1]]
-    assert (budget.used, budget._several, budget._single) == (0, [], [])
+    assert (budget.used, [window for _, _, window in budget._heap if window.bound]) == (0, [])
 
 
 def test_an_eviction_does_not_look_at_every_channel() -> None:
@@ -305,4 +395,4 @@ def test_an_eviction_does_not_look_at_every_channel() -> None:
     for number in range(1, 11):
         for one in kept:
             one.keep(closed(number, 100))
-    assert budget.looked < 10 * 1000 * 4
+    assert budget.looked < 10 * 1000 * 6

@@ -290,13 +290,13 @@ def test_memory_is_taken_back_from_who_reads_what_is_evicted() -> None:
     one = SEGMENT_COST + 11 * (CHUNK + FRAME_COST + 9)
     limits = {"window_segments": 1, "max_total_bytes": one * 5 // 2}
     with local_server(**PATIENT, **limits) as server, server.client() as target:
-        slow, other = target.channel(), target.channel()
+        slow, other, last = target.channel(), target.channel(), target.channel()
         slow.publish(0, pattern(10 * CHUNK))
         with slow_peer(server, get(slow)):
             slow.publish(1, b"x")
             assert len(server.plane.registry.budget.lingering) == 1
-            other.publish(0, pattern(10 * CHUNK))
-            upload = other.upload(1, pattern(10 * CHUNK))
+            other.publish(0, pattern(9 * CHUNK))
+            upload = last.upload(0, pattern(9 * CHUNK))
             record = server.record(channel=slow.name, op="read")
             assert (record.reason, record.detail) == ("evicted", Cut.MEMORY)
             upload.end()

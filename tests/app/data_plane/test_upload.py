@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.scheduling import CHANNEL, SlowReader
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.tools.conformance.connection import encode_chunk
+from tricklecast.app.tools.conformance.http1 import Cut
 from tricklecast.app.tools.conformance.target import Channel, Target
 
 # How chunks reach readers.
@@ -141,22 +142,59 @@ def test_a_first_byte_timeout_closes_a_silent_preconnect() -> None:
 
 @pytest.mark.parametrize("counted", [True, False])
 def test_a_full_memory_refuses_what_does_not_fit(counted: bool) -> None:
-    """503 with a wait once nothing can be evicted any more; what is held stays held."""
+    """503 with a wait, to the channel that holds most, once it has nothing to evict; what is held stays held."""
     with local_server(max_total_bytes=300_000, window_bytes=300_000) as server, server.client() as target:
         full, other = target.channel(), target.channel()
+        other.publish(0, bytes(5_000))
         upload, reader = full.started(0, bytes(280_000))
         if counted:
-            refused = other.post(0, bytes(50_000))
+            refused = full.post(1, bytes(50_000))
         else:
-            late = other.upload(0, bytes(30_000))
+            late = full.upload(1, bytes(30_000))
             refused = late.answer()
         assert refused.status == 503
         assert 1 <= int(refused.get("Retry-After") or 0) <= 5
-        assert other.next_seq() == 0
-        assert server.record(channel=other.name, op="publish").reason == "limit:total_bytes"
+        assert full.next_seq() == 1
+        assert server.record(channel=full.name, op="publish").reason == "limit:total_bytes"
+        other.has(0, bytes(5_000))
         upload.chunk(b"end").end()
         assert upload.answer().status == 200
         assert reader.rest() == b"end"
+
+
+@pytest.mark.parametrize("quota", ["max_channel_bytes", "max_publisher_bytes"])
+def test_a_publisher_that_finishes_nothing_takes_no_window_from_others(quota: str) -> None:
+    """429 that names the quota, and the windows of the others stay: they publish on."""
+    limits: dict[str, Any] = {"max_total_bytes": 1 << 20, quota: 500_000}
+    with local_server(**limits) as server, server.client() as target:
+        others = [target.channel().publish(0, bytes(8_000), bytes(8_000)) for _ in range(20)]
+        greedy = target.channel()
+        uploads = [greedy.upload(seq, bytes(60_000)) for seq in range(8)]
+        target.settle()
+        refused = greedy.post(8, bytes(60_000))
+        assert (refused.status, refused.body) == (429, f"Limit reached: {quota.removeprefix('max_')}".encode())
+        assert (refused.get("Lp-Trickle-Seq"), int(refused.get("Retry-After") or 0) > 0) == ("8", True)
+        record = server.record(channel=greedy.name, rseq=8)
+        assert record.reason == f"limit:{quota.removeprefix('max_')}"
+        for other in others:
+            other.publish(2, bytes(8_000))
+            assert [other.get(seq).status for seq in range(3)] == [200] * 3
+        for upload in uploads:
+            upload.end()
+            assert upload.answer().status == 200
+
+
+def test_a_channel_that_holds_less_gets_the_memory_of_the_one_that_holds_most() -> None:
+    """Where everything is being written, the largest segment of that channel is truncated: 503 to its publisher."""
+    with local_server(max_total_bytes=300_000) as server, server.client() as target:
+        full, other = target.channel(), target.channel()
+        upload, reader = full.started(0, bytes(280_000))
+        other.publish(0, bytes(50_000))
+        answer = upload.answer()
+        assert (answer.status, answer.body) == (503, b"Limit reached: total_bytes")
+        with pytest.raises(Cut):
+            reader.rest()
+        other.has(0, bytes(50_000))
 
 
 def test_an_unfit_content_type_is_refused(channel: Channel, server: LocalServer) -> None:

@@ -265,7 +265,7 @@ def test_every_refusal_is_told_with_its_limit() -> None:
             target.ask("POST", "/trickle/three", {"Trickle-Client": "late"})
             target.channel("one").upload(1, b"x" * 40_000)
             eventually(lambda: server.plane.registry.budget.used > 40_000)
-            assert target.channel("two").upload(0, b"y" * 40_000).answer().status == 503
+            assert target.channel("one").upload(2, b"y" * 40_000).answer().status == 503
             target.ask("POST", "/trickle/one/9", body=b"z" * 60_001)
             target.ask("PUT", PATH)
             assert Events(target).event()[1]["server"]["counters"]["refused"] == 4
@@ -274,7 +274,7 @@ def test_every_refusal_is_told_with_its_limit() -> None:
         told = {(one.why, one.channel, one.client) for one in feed.events.after(0) if one.kind == "refused"}
     assert told == {
         ("limit:channels", "three", "late"),
-        ("limit:total_bytes", "two", "127.0.0.1"),
+        ("limit:total_bytes", "one", "127.0.0.1"),
         ("too_large", "one", "127.0.0.1"),
         ("bad_request", "", "127.0.0.1"),
     }

@@ -274,6 +274,44 @@ class Occupied(Group, section="3. Publish"):
         c.ask("DELETE", {**_FIRST, wire.IF_IDLE: "1"}).expect(200)
 
 
+class Pinned(Group, section="3. Publish"):
+    def publisher_of_another_epoch_is_409(self, c: Channel) -> None:
+        """A POST with the epoch of a former life is 409 with the present one, at once, and changes nothing."""
+        c.publish(0).end()
+        c.publish(0, b"new").head_is(1)
+        refused = c.upload(1, headers={wire.EPOCH: "1"}).last().refused(409, latest=1)
+        equal(wire.EPOCH, refused.number(wire.EPOCH), 2)
+        c.post(0, b"old", {wire.EPOCH: "1", wire.RESET: "1"}).refused(409, latest=1)
+        c.head_is(1).has(0, b"new")
+
+    def publisher_of_the_present_epoch_is_served(self, c: Channel) -> None:
+        """A POST and a DELETE with the channel's epoch are served as those without."""
+        c.publish(0).post(1, b"x", {wire.EPOCH: "1"}).expect(200, seq=1)
+        c.close(1, {wire.EPOCH: "1"}).expect(200)
+        c.ask("DELETE", {wire.EPOCH: "1"}).expect(200)
+
+    def publisher_of_a_life_that_has_ended_begins_none(self, c: Channel) -> None:
+        """A POST of seq 0 with the epoch of an ended channel is 404 with Closed, of an unknown one 404; none begins."""
+        c.post(0, b"x", {wire.EPOCH: "1"}).unknown()
+        c.publish(0).end()
+        c.post(0, b"late", {wire.EPOCH: "1"}).unknown(latest=1, epoch=1).ended()
+        equal("the epoch of the next life", c.publish(0).get(0).number(wire.EPOCH), 2)
+
+    def delete_of_another_epoch_ends_nothing(self, c: Channel) -> None:
+        """DELETE of the channel, or of a segment, with the epoch of a former life is 409."""
+        c.publish(0).end()
+        upload, _ = c.publish(0).started(1, b"live")
+        c.ask("DELETE", {wire.EPOCH: "1"}).refused(409, latest=2)
+        c.close(1, {wire.EPOCH: "1"}).refused(409, latest=2)
+        upload.stored(seq=1, size=4)
+
+    def epoch_that_is_no_number_is_400(self, c: Channel) -> None:
+        """Anything but a number of at most 15 digits is 400, and creates no channel."""
+        for value in ("one", "-1", "1" * 16):
+            c.post(0, b"x", {wire.EPOCH: value}).expect(400)
+        c.unknown()
+
+
 def _overflow(c: Channel, upload: Upload) -> Upload:
     """Send one byte more than fits; the server may stop reading at any time."""
     for data in (b"l" * c.target.settings.max_segment_bytes, b"!"):
