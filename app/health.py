@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from tricklecast.trickle.errors import InvalidInput, TrickleError
+from tricklecast.trickle.terminal import ClientCert, ClientKey, client_tls
 from tricklecast.trickle.wire import DEFAULT_PORT
 
 TIMEOUT_S: Final = 2.0
@@ -56,8 +57,13 @@ def _is_ours(file: Path) -> bool:
         return _ADDRESS.fullmatch(opened.read(1024)) is not None
 
 
-def ask(address: str, timeout_s: float = TIMEOUT_S) -> None:
+def ask(address: str, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None = None) -> None:
     """Ask a server on this machine whether it is alive. Its certificate is not checked: it is for another host name.
+
+    Args:
+        address: its URL.
+        timeout_s: for each step.
+        tls: has a certificate for a server that wants one of its clients; ``None``: there is none.
 
     Raises:
         Unhealthy: it does not answer with 200 in time.
@@ -77,7 +83,7 @@ def ask(address: str, timeout_s: float = TIMEOUT_S) -> None:
         else:
             connection.connect()
         if scheme == "https":
-            context = ssl.create_default_context()
+            context = tls or ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
         connection.request("GET", "/healthz")
@@ -100,6 +106,8 @@ def health(
             help=f"The file that the server was started with; without it, {DEFAULT_ADDRESS} is asked.",
         ),
     ] = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
 ) -> None:
     """Check the local server's health, for example in a container.
 
@@ -119,5 +127,5 @@ def health(
         address = DEFAULT_ADDRESS if file is None else file.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise Unhealthy(f"no server has written its address: cannot read {file}: {error.strerror or error}") from None
-    ask(address)
+    ask(address, tls=client_tls(None, cert, key))
     typer.echo("ok")

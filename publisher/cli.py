@@ -14,14 +14,16 @@ import typer
 from tricklecast.trickle import wire
 from tricklecast.trickle.terminal import (
     CaFile,
+    ClientCert,
+    ClientKey,
     Token,
     TokenFile,
     bearer_for,
     checked,
+    client_tls,
     option,
     parse_bitrate,
     parse_duration,
-    tls_context,
 )
 
 if TYPE_CHECKING:
@@ -137,6 +139,8 @@ async def publish(
         Literal["aac", "opus"] | None, option(None, "Audio codec.", group=_ENCODING, default="aac")
     ] = None,
     ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
@@ -176,7 +180,7 @@ async def publish(
         takeover=takeover,
         start=checked("--start", parse_start, start),
         content_type=content_type,
-        verify=checked("--ca-file", tls_context, ca_file) or True,
+        verify=client_tls(ca_file, cert, key) or True,
         auth=bearer_for(token, token_file),
     )
     if totals.lost or totals.dropped:

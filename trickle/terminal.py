@@ -49,10 +49,14 @@ _CONNECTION: Final = "Connection"
 _TOKEN_HELP: Final = "Access token. Visible in process listings; prefer --token-file."
 _FILE_HELP: Final = f"File with the access token, read again for each request. Default: the variable {TOKEN_VARIABLE}."
 _CA_HELP: Final = "Trust these certificates (PEM) for https, instead of the system's."
+_CERT_HELP: Final = "Show this certificate (PEM) to a server that wants one of its clients (mTLS)."
+_KEY_HELP: Final = "Private key (PEM) of --cert, if it is not in the same file."
 
 Token: TypeAlias = Annotated[str | None, option("TOKEN", _TOKEN_HELP, group=_CONNECTION)]
 TokenFile: TypeAlias = Annotated[Path | None, option("FILE", _FILE_HELP, group=_CONNECTION)]
 CaFile: TypeAlias = Annotated[Path | None, option("FILE", _CA_HELP, "--ca-file", group=_CONNECTION)]
+ClientCert: TypeAlias = Annotated[Path | None, option("FILE", _CERT_HELP, "--cert", group=_CONNECTION)]
+ClientKey: TypeAlias = Annotated[Path | None, option("FILE", _KEY_HELP, "--key", group=_CONNECTION)]
 
 
 def checked(option: str, parse: Callable[[S], T], value: S, allowed: str = "") -> T:
@@ -194,6 +198,29 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # SSLError included
         raise InvalidInput(f"cannot read certificates from {ca_file}: {error.strerror or error}") from None
+
+
+def client_tls(ca_file: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Load the files of ``--ca-file``, ``--cert`` and ``--key``.
+
+    Returns:
+        The context for https; ``None`` if there is none of these options.
+
+    Raises:
+        typer.BadParameter: a file cannot be used, or there is a key without a certificate.
+    """
+    context = checked("--ca-file", tls_context, ca_file)
+    if cert is None:
+        if key is not None:
+            raise typer.BadParameter("give its certificate, too: --cert", param_hint="--key")
+        return context
+    context = context or ssl.create_default_context()
+    try:
+        context.load_cert_chain(cert, key)
+    except OSError as error:  # SSLError included
+        why = f"cannot use {cert}{f' with {key}' if key else ''}: {error.strerror or error}"
+        raise typer.BadParameter(why, param_hint="--cert") from None
+    return context
 
 
 # Amounts in arguments.

@@ -14,16 +14,18 @@ import typer
 from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.terminal import (
     CaFile,
+    ClientCert,
+    ClientKey,
     Token,
     TokenFile,
     bearer_for,
     checked,
+    client_tls,
     count,
     no_channel,
     option,
     parse_duration,
     size,
-    tls_context,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ async def check(
         ),
     ] = None,
     ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
@@ -97,7 +101,7 @@ async def check(
         if text is not None
     }
     limits = Limits(**given, given=frozenset(given))
-    tls, auth = checked("--ca-file", tls_context, ca_file), bearer_for(token, token_file)
+    tls, auth = client_tls(ca_file, cert, key), bearer_for(token, token_file)
     probe = Probe(Order(url, start, for_s, wait_s, decode, tls, auth))
     try:
         with _progress(probe, for_s):

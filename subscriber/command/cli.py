@@ -14,15 +14,17 @@ import typer
 from tricklecast.trickle.errors import ChannelNotFound, TrickleError
 from tricklecast.trickle.terminal import (
     CaFile,
+    ClientCert,
+    ClientKey,
     Token,
     TokenFile,
     bearer_for,
     checked,
+    client_tls,
     no_channel,
     option,
     parse_duration,
     parse_size,
-    tls_context,
 )
 
 if TYPE_CHECKING:
@@ -104,6 +106,8 @@ async def subscribe(
         ),
     ] = "never",
     ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
@@ -147,7 +151,7 @@ async def subscribe(
         reconnect=reconnect,
         raw=raw,
         keep=limit,
-        tls=checked("--ca-file", tls_context, ca_file),
+        tls=client_tls(ca_file, cert, key),
         auth=bearer_for(token, token_file),
     )
     on_stderr = target == "-"
@@ -169,6 +173,8 @@ async def channels(
     url: Annotated[str, typer.Argument(metavar="URL", help="Any URL on the server.")],
     as_json: Annotated[bool, option(None, "Print the server's answer, as JSON.", "--json")] = False,
     ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
@@ -184,7 +190,7 @@ async def channels(
     """
     from tricklecast.subscriber.command.listing import fetch_channels, print_channels
 
-    answer = await fetch_channels(url, checked("--ca-file", tls_context, ca_file), bearer_for(token, token_file))
+    answer = await fetch_channels(url, client_tls(ca_file, cert, key), bearer_for(token, token_file))
     print_channels(answer, as_json=as_json)
 
 

@@ -15,12 +15,14 @@ import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from typer.testing import CliRunner
 
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.metrics import samples
 from tests.support.waiting import eventually
+from tricklecast.app.cli import cli
 from tricklecast.app.listener import CannotServe, Tls, validity
 from tricklecast.app.reload import RELOADED
 from tricklecast.app.settings import Settings, load
@@ -344,3 +346,33 @@ def test_clients_need_a_certificate(tmp_path: Path, caplog: pytest.LogCaptureFix
             assert target.ask("GET", f"{target.base}/c/0").body == b"body"
         with server.client(client(former, certificate)) as target, pytest.raises((Failure, OSError)):
             target.ask("GET", f"{target.base}/c/0")
+
+
+def test_commands_show_a_certificate(tmp_path: Path) -> None:
+    """With `--cert` and `--key`, or with both in one file; what cannot be used is wrong usage."""
+    certificate, key = make_certificate(tmp_path)
+    authority = trustme.CA()
+    file, own, both = tmp_path / "clients.pem", tmp_path / "own.key", tmp_path / "own.pem"
+    file.write_bytes(authority.cert_pem.bytes())
+    issued = authority.issue_cert("camera.example")
+    own.write_bytes(issued.private_key_pem.bytes())
+    both.write_bytes(issued.private_key_and_cert_chain_pem.bytes())
+    health_file = tmp_path / "health"
+    with local_server(tls_cert=certificate, tls_key=key, tls_client_ca=file) as server:
+        health_file.write_text(f"https://127.0.0.1:{server.port}\n")
+        url = f"https://127.0.0.1:{server.port}"
+        trust = ["--ca-file", str(certificate)]
+        runs = [
+            CliRunner().invoke(cli, words)
+            for words in (
+                ["channels", url, *trust, "--cert", str(both), "--json"],
+                ["channels", url, *trust, "--cert", str(both), "--key", str(own)],
+                ["health", "--health-file", str(health_file), "--cert", str(both)],
+                ["health", "--health-file", str(health_file)],
+                ["channels", url, *trust, "--cert", str(file)],
+                ["channels", url, *trust, "--key", str(own)],
+            )
+        ]
+        assert [run.exit_code for run in runs] == [0, 0, 0, 1, 2, 2], [run.output for run in runs]
+        assert f"cannot use {file}" in runs[4].output
+        assert "give its certificate, too: --cert" in runs[5].output

@@ -15,6 +15,7 @@ import pytest
 from tests.app.access.service import Service, service
 from tests.app.access.signing import SECRET, bearer, private_key, public_jwk, token
 from tests.support.local import LocalServer, local_server
+from tests.support.resets import reset_when_closed
 from tests.support.waiting import eventually
 from tricklecast.app.data_plane import exchange
 from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
@@ -321,9 +322,10 @@ def test_pipelined_requests_wait_their_turn(held: Target, hook: Service) -> None
 
 
 def test_a_client_that_leaves_meanwhile(held: Target, asking: LocalServer, hook: Service) -> None:
-    """The server notices at once, and the request has no effect."""
+    """A connection that breaks is noticed at once, and the request has no effect."""
     connection = held.send("POST", f"{held.base}/held-leaving", {}, b"")
     eventually(lambda: hook.asked)
+    reset_when_closed(connection._sock)
     connection.close()
     assert asking.record(channel="held-leaving", op="create").reason == "client_gone"
     hook.may_answer.set()
