@@ -36,7 +36,7 @@ MAX_BLIND_S: Final = 10.0
 """The first keyframe of a source is waited for so long. After it, segments begin anywhere."""
 
 PAUSE_S: Final = 3.0
-"""Pictures that come so much later than the sound beside them have stopped. Shared screens pause for a while, too."""
+"""After so much sound without a picture, pictures have stopped. Shared screens pause for a while, too."""
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """A segment without a further keyframe ends at this size: half of what servers take by default."""
@@ -75,14 +75,16 @@ class Segmenter:
         self._muxer: Muxer | None = None
         self._lead = 0
         self._leads_video = False
+        self._streams: Mapping[int, Stream] = {}
         self._sounds: set[int] = set()
         self._begun_at: int | None = None  # the segment under way
-        self._has_lead = False  # it has a packet of the leading stream
-        self._lead_at: int | None = None  # the newest packet of that stream
+        self._leader = -1  # the stream that leads it
+        self._has_lead = False  # it has a packet of that stream
+        self._quiet_since: int | None = None  # the first sound behind the newest picture
         self._size = 0  # bytes of the segment under way
         self._max_bytes = MAX_BYTES
         self._is_forced = False  # the segment under way did not begin at a keyframe
-        self.forced = 0  # such segments so far, with pictures
+        self.forced = 0  # segments so far that ended for their size
         self._blind_since: int | None = None
         self._saw_keyframe = False
 
@@ -99,9 +101,21 @@ class Segmenter:
         self._lead = min(streams, key=lambda track: (streams[track].type != "video", streams[track].type != "audio"))
         self._leads_video = streams[self._lead].type == "video"
         self._sounds = {track for track, stream in streams.items() if stream.type == "audio"}
-        self._lead_at = None
-        self._muxer = self.container.muxer(streams, self._lead)
+        self._quiet_since = None
+        self._streams, self._leader = streams, -1
+        self._write(sound_only=False)
         self._blind_since, self._saw_keyframe = None, False
+
+    def _write(self, *, sound_only: bool) -> None:
+        """Begin a segment whose tables name what comes: where pictures have stopped, the sound alone.
+
+        Players wait for pictures that tables announce, and take their clock from them.
+        """
+        streams = {track: self._streams[track] for track in self._sounds} if sound_only else self._streams
+        leader = min(streams) if sound_only else self._lead
+        if leader != self._leader:
+            self._leader = leader
+            self._muxer = self.container.muxer(streams, leader)
 
     def add(self, track: int, packet: Packet[Stream]) -> Iterator[Step]:
         """Take a packet, which is changed.
@@ -122,15 +136,15 @@ class Segmenter:
         if self._is_blind(is_lead, begins, times.dts):
             return
         if self._is_over(track, times.dts, begins=begins):
+            self.forced += is_lead and not begins and self._size >= self._max_bytes
             yield from self.end()
             yield Cut()
             self._is_forced = not begins
-            self.forced += self._is_forced and is_lead
-        if is_lead:
-            self._lead_at = times.dts
-        if self._begun_at is None or (is_lead and not self._has_lead):
+            self._write(sound_only=self._leads_video and track in self._sounds)
+        leads = track == self._leader
+        if self._begun_at is None or (leads and not self._has_lead):
             self._begun_at = times.dts
-        if is_lead and not self._has_lead:
+        if leads and not self._has_lead:
             self._has_lead = True
             times = replace(times, captured_us=captured_us)
         if data := self._muxer.add(track, packet, times):
@@ -161,17 +175,19 @@ class Segmenter:
 
     def _is_over(self, track: int, dts: int, *, begins: bool) -> bool:
         """Whether the segment under way ends in front of this packet."""
+        if track == self._lead:
+            self._quiet_since = None
+        elif self._quiet_since is None and track in self._sounds:
+            self._quiet_since = dts
         if self._begun_at is None:
             return False
         length_s = (dts - self._begun_at) / CLOCK_HZ
         if begins and (self._has_lead or self._is_forced):
             least_s = self._min_segment_s - TOLERANCE_S if self._leads_video else self._segment_s
             return self._is_forced or length_s >= least_s
-        if track == self._lead:
-            return self._size >= self._max_bytes
-        # Sound goes on without pictures. Of subtitles, none says that time has passed.
-        silent_since = self._begun_at if self._lead_at is None else self._lead_at
-        has_stopped = track in self._sounds and dts - silent_since >= PAUSE_S * CLOCK_HZ
+        if track not in self._sounds or self._quiet_since is None:
+            return self._leader != self._lead or (track == self._lead and self._size >= self._max_bytes)
+        has_stopped = dts - self._quiet_since >= PAUSE_S * CLOCK_HZ
         return self._leads_video and has_stopped and length_s >= self._segment_s
 
     def _is_blind(self, is_lead: bool, begins: bool, dts: int) -> bool:
