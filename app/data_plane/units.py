@@ -42,6 +42,9 @@ DEFAULT_UNIT_S: Final = 0.04
 """The times of one segment may jump: a unit that is longer than this, or lasts no time, is taken to be as long as the
 unit before it, or as this."""
 
+MIN_STILL_S: Final = 1.0
+"""Sound that goes on for so long behind the last picture shows that there is no further one. Less is interleaving."""
+
 MAX_BOX: Final = 1 << 20
 """Longest box, beside the media themselves, that a scanner keeps; a longer one is not read."""
 
@@ -182,6 +185,10 @@ class TsScanner:
         self._rest = b""
         self._at = 0
         self._ticks = 0
+        # The first stream beside the leading one, when it began, and how long it goes on.
+        self._beside: int | None = None
+        self._beside_from = 0
+        self._beside_s = 0.0
         # Where the packets began that stand directly before the next one and belong to no stream.
         self._front: tuple[int, int] = (0, 0)
 
@@ -230,7 +237,15 @@ class TsScanner:
         return f"no player of HLS can play {name}: publish with --transcode" if name else ""
 
     def finish(self, size: int) -> int:
-        """All of them; the last packet of audio is often a short one, and lasts as long as it has bytes."""
+        """All of them; the last packet of audio is often a short one, and lasts as long as it has bytes.
+
+        Where pictures stop and the sound goes on, the last picture stands until the sound ends.
+        """
+        if self.units:
+            last_s = duration_of(self.units, len(self.units) - 1)
+            silent_s = self._beside_s - (self.units[-1].time - self.units[0].time + last_s)
+            if MIN_STILL_S < silent_s < MAX_UNIT_S:
+                self.units[-1].duration = last_s + silent_s
         before, last = self.units[-2:] if len(self.units) > 1 else (None, None)
         if before and last and before.duration and self._kind not in _VIDEO_TYPES:
             last.duration = before.duration * min(1.0, (size - last.at) / (last.at - before.at))
@@ -253,8 +268,13 @@ class TsScanner:
                 self._lead = next(video, min(streams, default=NULL_PID))
                 self._kind = streams.get(self._lead, 0)
                 self.is_whole_only = not _MPEG_AUDIO.isdisjoint(streams.values())
-        elif pid == self._lead and (ticks := _ticks(packet.payload)) is not None:
-            self._begin(begin, ticks, self._is_key(packet))
+        elif pid == self._lead:
+            if (ticks := _ticks(packet.payload)) is not None:
+                self._begin(begin, ticks, self._is_key(packet))
+        elif self._beside in (None, pid) and (ticks := _ticks(packet.payload)) is not None:
+            if self._beside is None:
+                self._beside, self._beside_from = pid, ticks
+            self._beside_s = (ticks - self._beside_from) % (1 << _TIME_BITS) / _CLOCK_HZ
 
     def _begin(self, at: int, ticks: int, is_key: bool) -> None:
         units = self.units

@@ -110,7 +110,9 @@ def with_cues(film: bytes, every: int = 100) -> bytes:
             body[12:12] = b"\x05\x04CUEI"
             body += bytes([0x86]) + (0xE000 | CUE_PID).to_bytes(2) + b"\xf0\0"
             body[1:3] = (0xB000 | len(body) + 1).to_bytes(2)
-            data = data[:3] + bytes([data[3] & 0x1F]) + (b"\0" + body + crc32(bytes(body)).to_bytes(4)).ljust(184, b"\xff")
+            data = (
+                data[:3] + bytes([data[3] & 0x1F]) + (b"\0" + body + crc32(bytes(body)).to_bytes(4)).ljust(184, b"\xff")
+            )
         parts.append(data)
         if number % every == every - 1:
             parts.append(b"\x47\x41\xf0" + bytes([0x10 | cues % 16]) + (b"\0" + CUE).ljust(184, b"\xff"))

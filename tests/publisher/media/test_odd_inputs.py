@@ -19,6 +19,7 @@ from av.error import FFmpegError
 from tests.publisher.media.test_reader import Run, serving
 from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv
 from tests.support.local import local_server
+from tricklecast.app.data_plane.units import TsScanner, duration_of
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import IndexFirst, open_media
 from tricklecast.publisher.media.muxers import ContainerName
@@ -279,6 +280,14 @@ def test_sound_cuts_segments_where_no_picture_comes(tmp_path: Path, container: C
     lengths = [seconds(data, "mpegts" if container == "mpegts" else "mp4") for data in segments]
     assert max(lengths) <= 4.2
     assert sum(length > 1.9 for length in lengths) >= 7
+    if container == "mpegts":  # HLS, too, says how long they are
+        told = []
+        for data in segments:
+            found = TsScanner()
+            found.feed(data)
+            found.finish(len(data))
+            told.append(sum(duration_of(found.units, place) for place in range(len(found.units))))
+        assert told == pytest.approx(lengths, abs=0.2)
     record(segments, tmp_path / "out.mp4")
     assert decodable(tmp_path / "out.mp4") == decodable(source)
     with av.open(io.BytesIO(segments[-2]), "r") as back:  # two groups of pictures, after the pause
