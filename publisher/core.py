@@ -104,7 +104,10 @@ def parse_start(value: str | int) -> Start:
             return int(value)
         case int() if 0 <= value <= wire.LAST_SEQ and not isinstance(value, bool):
             return value
-    raise InvalidInput(f"start is 'resume', 'reset' or a seq, not {value!r}")
+    hint = ""
+    if value in ("earliest", "latest", "next"):
+        hint = ", where a reader begins: 'resume' goes on behind the newest segment"
+    raise InvalidInput(f"start is 'resume', 'reset' or a seq, not {value!r}{hint}")
 
 
 class Closed(Enum):

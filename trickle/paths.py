@@ -8,13 +8,16 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from tricklecast.trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
-from tricklecast.trickle.wire import LAST_SEQ
+from tricklecast.trickle.wire import LAST_SEQ, redacted
 
 MAX_NAME_BYTES: Final = 255
 """Like a file name on every common file system, which an archive needs."""
 
 MAX_DIGITS: Final = len(str(LAST_SEQ))
 """Of a seq."""
+
+PLAYER_PAGES: Final = "/watch"
+"""``/watch/CHANNEL`` is a page for browsers, which people copy from the address bar."""
 
 _SEQ = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -109,6 +112,9 @@ class ChannelURL:
         base_path, _, last = path.rstrip("/").rpartition("/")
         if not last:
             raise InvalidURL(url, "it names no channel; expected http://host:port/trickle/CHANNEL")
+        if base_path == PLAYER_PAGES:
+            there = f"{redacted(root)}/trickle/{last}"
+            raise InvalidURL(url, f"it is the page that plays a channel, which itself is {there}")
         return cls(root, normalize_base_path(base_path), parse_channel(last), query)
 
     def __str__(self) -> str:

@@ -13,6 +13,7 @@ Everything here blocks and runs in a worker thread.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -263,8 +264,25 @@ def open_media(
     except InvalidInput:
         raise  # by what is read from
     except (av.error.FFmpegError, OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read {name}: {reason(error)}") from error
+        raise InvalidInput(f"cannot read {name}: {reason(error)}{_advice(source, error, options or {})}") from error
     return ContainerSource(container)
+
+
+def _advice(source: str | ByteReader, error: Exception, options: Mapping[str, str]) -> str:
+    """What to do about a network source that cannot be opened, if that is known."""
+    import av
+
+    scheme = source.partition("://")[0] if isinstance(source, str) else ""
+    if scheme == "srt" and isinstance(error, av.error.ProtocolNotFoundError):
+        return (
+            "; let `tricklecast ingest srt://HOST:PORT --to URL` receive it, or pipe it:"
+            f" ffmpeg -i {source.partition('?')[0]} -c copy -f mpegts - | tricklecast publish URL -"
+        )
+    refused = isinstance(error, av.error.InvalidDataError | av.error.HTTPOtherClientError)
+    refused |= getattr(error, "errno", None) == errno.EPROTONOSUPPORT
+    if scheme.startswith("rtsp") and options.get("rtsp_transport") == "tcp" and refused:
+        return "; it may send over UDP only: --input-option rtsp_transport=udp"
+    return ""
 
 
 class Kind(Enum):

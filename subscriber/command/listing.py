@@ -17,6 +17,7 @@ from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.arguments import channel_url, server_url
 from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for
+from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.terminal import Bearer, size
 from tricklecast.trickle.wire import redacted
 
@@ -151,12 +152,16 @@ def _json(response: httpx.Response) -> Any:
 
 
 def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:
-    """Print channels to standard output: JSON, a table on a terminal, tab-separated columns in a pipe."""
+    """Print channels to standard output: JSON, a table on a terminal, tab-separated columns in a pipe.
+
+    Only JSON has those of the server itself, such as ``_changes``.
+    """
     if as_json:
         json.dump(answer, sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
         return
-    rows = [list(COLUMNS), *([_cell(channel, name) for name in COLUMNS] for channel in answer["channels"])]
+    channels = [channel for channel in answer["channels"] if not is_reserved(str(channel.get("name", "")))]
+    rows = [list(COLUMNS), *([_cell(channel, name) for name in COLUMNS] for channel in channels)]
     if not sys.stdout.isatty():
         lines = ["\t".join(row) for row in rows]
     elif len(rows) == 1:

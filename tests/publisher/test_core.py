@@ -101,6 +101,13 @@ def test_anything_else_is_no_start(text: str | int) -> None:
         parse_start(text)
 
 
+@pytest.mark.parametrize("text", ["earliest", "latest", "next"])
+def test_where_a_reader_starts_is_told_apart(text: str) -> None:
+    """The message says which word a publisher wants."""
+    with pytest.raises(errors.InvalidInput, match="where a reader begins: 'resume' goes on"):
+        parse_start(text)
+
+
 @pytest.mark.parametrize(
     ("reply", "seq", "keeps_keys"),
     [

@@ -114,6 +114,10 @@ def test_a_generated_source_paces_itself() -> None:
     ("text", "said"),
     [
         ("nothing://h", "cannot read nothing://h: PyAV was built without this protocol"),
+        (
+            "srt://h:9",
+            "cannot read srt://h:9: PyAV was built without this protocol; let `tri",
+        ),
         ("lavfi:nothing", "cannot read lavfi:nothing: Filter not found"),
         ("tcp://127.0.0.1:1", "cannot read tcp://127.0.0.1:1: Connection refused"),
         ("testsrc:size=huge", "testsrc: size=huge cannot be read"),
@@ -124,6 +128,35 @@ def test_what_cannot_be_opened_is_said(text: str, said: str) -> None:
     with pytest.raises(InvalidInput) as failure:
         Input.parse(text).open(never)
     assert str(failure.value).startswith(said)
+
+
+SDP = b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=x\r\nt=0 0\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\n"
+
+
+def test_a_camera_that_sends_over_udp_only_is_told_of() -> None:
+    """It refuses TCP with 461; the message names the option."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection, connection.makefile("rwb") as stream:
+                while request := stream.readline():
+                    headers = dict(line.split(b": ", 1) for line in iter(stream.readline, b"\r\n"))
+                    status, body = b"200 OK", b""
+                    if request.startswith(b"DESCRIBE"):
+                        body = SDP
+                    elif request.startswith(b"SETUP"):
+                        status = b"461 Unsupported Transport"
+                    head = b"RTSP/1.0 %b\r\nCSeq: %b\r\n" % (status, headers[b"CSeq"].strip())
+                    head += b"Content-Type: application/sdp\r\nContent-Length: %d\r\n\r\n" % len(body)
+                    stream.write(head + body)
+                    stream.flush()
+
+        camera = threading.Thread(target=answer)
+        camera.start()
+        with pytest.raises(InvalidInput, match="UDP only: --input-option rtsp_transport=udp"):
+            Input.parse(f"rtsp://127.0.0.1:{server.getsockname()[1]}/s").open(never)
+        camera.join()
 
 
 def test_a_dead_source_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,5 +104,5 @@ def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch
     assert header.startswith("CHANNEL  STATE  NEXT  SEGMENTS")
     assert camera.startswith("camera   live     12        12  1.5 MB")
     assert other.startswith("x        -         -         -       -")
-    print_channels({"channels": []})
+    print_channels({"channels": [{"name": "_changes"}]})
     assert capsys.readouterr().out == "no channels\n"
