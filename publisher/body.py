@@ -2,6 +2,11 @@
 
 One writer at a time. As long as the connection takes what is written, a chunk goes from the writer's own task straight
 to the socket. Only where the socket has no room, the writer waits until the request's task has found some.
+
+All segments of a publisher share one :class:`Buffer`. It holds whatever the server has not confirmed: so a segment is
+sent again after a lost connection, and segments that come during an outage wait for its end. Where it is full, a
+segment that the connection takes lets go of its own bytes and goes on (it cannot be sent again then); otherwise the
+writer waits, or the publisher gives older segments up for it.
 """
 
 from __future__ import annotations
@@ -23,22 +28,52 @@ BURST: Final = 16
 """After so many chunks other tasks get their turn: a millisecond, for chunks of 64 KiB."""
 
 
+class Buffer:
+    """The memory of all bodies of one publisher.
+
+    Args:
+        limit: how many bytes are kept, :data:`CHUNK_OVERHEAD` for each chunk included. Each body may hold one chunk
+            more, so that a full buffer never stops a connection that takes what it is given.
+        used: how many of them are taken.
+    """
+
+    def __init__(self, limit: int = 0, used: int = 0) -> None:
+        self.limit = limit
+        self.used = used
+        # Gives up other bodies for this one until so many bytes fit; whether they do. None: nothing is given up.
+        self.reclaim: Callable[[Body, int], bool] | None = None
+        self.waiting: set[Body] = set()  # bodies whose writers wait for room
+
+    def fits(self, size: int) -> bool:
+        """Whether there is room for so many bytes."""
+        return self.used + size <= self.limit
+
+    def make_room(self, body: Body, size: int) -> bool:
+        """Whether there is room for a body's bytes, if need be after others were given up."""
+        return self.fits(size) or (self.reclaim is not None and self.reclaim(body, size))
+
+    def give_back(self, size: int) -> None:
+        """So many bytes are let go: writers that wait for room look again."""
+        self.used -= size
+        for body in list(self.waiting):
+            body.notify()
+
+
 class Body:
     """The chunks of one segment: from a writer to one request after the other.
 
-    Each request sends them from the start. They are kept for the next request up to ``retain_bytes``. Beyond that,
-    once the request under way has sent them all, they are let go, and the body cannot be sent again. So never more
-    than ``retain_bytes`` and one chunk are held.
+    Each request sends them from the start. They are kept for the next request as long as the buffer has room. Beyond
+    that, once the request under way has sent them all, they are let go, and the body cannot be sent again.
 
     Args:
-        retain_bytes: how many bytes are kept, :data:`CHUNK_OVERHEAD` for each chunk included.
+        buffer: counts what is held.
     """
 
-    def __init__(self, retain_bytes: int = 0) -> None:
+    def __init__(self, buffer: Buffer) -> None:
         self.handed = 0  # bytes that the writer has handed over
         self.over = False  # the writer has ended the body
         self.held = True  # all that was handed over is still here
-        self._retain_bytes = retain_bytes
+        self._buffer = buffer
         self._chunks: deque[bytes] = deque()
         self._let_go = 0
         self._held_bytes = 0
@@ -84,7 +119,11 @@ class Body:
         """
         writer = self._writers
         while self._is_open_to(writer) and not self._has_room(len(chunk) + CHUNK_OVERHEAD):
-            await self._changed.wait()
+            self._buffer.waiting.add(self)
+            try:
+                await self._changed.wait()
+            finally:
+                self._buffer.waiting.discard(self)
         if not self._is_open_to(writer):
             return False
         at, live = self.count, self._is_live
@@ -102,7 +141,7 @@ class Body:
         except BaseException:
             if self._is_open_to(writer) and (self._sending is None or self._sending.taken <= at):
                 self._chunks.pop()
-                self._held_bytes -= len(chunk) + CHUNK_OVERHEAD
+                self._give_back(len(chunk) + CHUNK_OVERHEAD)
                 self.handed -= len(chunk)
                 self.over = False
             raise
@@ -117,7 +156,7 @@ class Body:
         if not self._stopped and not self._has_room(size) and self._sending is not None:
             self._retaining = False
             self._let_go_of(self._sending.written)
-        if self._stopped or self._held_bytes + size > max(self._retain_bytes, size):
+        if self._stopped or (self._held_bytes and not self._buffer.make_room(self, size)):
             return False
         self._add(chunk)
         return True
@@ -130,7 +169,8 @@ class Body:
         if not self.held or (self._sending is not None and (self._sending.taken or self._sending.ended)):
             return False
         self._chunks.clear()
-        self.handed = self._held_bytes = 0
+        self._give_back(self._held_bytes)
+        self.handed = 0
         self.over = False
         self._writers += 1
         self.notify()
@@ -147,6 +187,11 @@ class Body:
         while live and self._is_open_to(writer) and not self._resting and not (self._sending and self._sending.ended):
             await self._changed.wait()
         return self._is_open_to(writer)
+
+    def forget(self) -> None:
+        """Give the room of this body back now: it was given up, and its chunks follow when its request has ended."""
+        self._buffer.give_back(self._held_bytes)
+        self._buffer = Buffer(self._held_bytes, self._held_bytes)
 
     def stop(self) -> None:
         """Nobody takes chunks any more; wakes the writer."""
@@ -174,6 +219,7 @@ class Body:
     def _add(self, chunk: bytes) -> None:
         self._chunks.append(chunk)
         self._held_bytes += len(chunk) + CHUNK_OVERHEAD
+        self._buffer.used += len(chunk) + CHUNK_OVERHEAD
         self.handed += len(chunk)
         self._push()
 
@@ -183,10 +229,17 @@ class Body:
         self._changed.notify()
 
     def _let_go_of(self, count: int) -> None:
+        size = 0
         while self._let_go < count:
-            self._held_bytes -= len(self._chunks.popleft()) + CHUNK_OVERHEAD
+            size += len(self._chunks.popleft()) + CHUNK_OVERHEAD
             self._let_go += 1
             self.held = False
+        if size:
+            self._give_back(size)
+
+    def _give_back(self, size: int) -> None:
+        self._held_bytes -= size
+        self._buffer.give_back(size)
 
     def _is_open_to(self, writer: int) -> bool:
         """Whether what this writer hands over still belongs here; writers are counted."""
@@ -202,13 +255,13 @@ class Body:
         return self._sending is None or self._sending.written <= at
 
     def _has_room(self, size: int) -> bool:
-        if self._retaining and self._held_bytes + size <= self._retain_bytes:
+        if self._retaining and self._buffer.fits(size):
             return True
-        if self._sending is None or self._sending.written < self.count:
-            return False
-        self._retaining = False
-        self._let_go_of(self.count)
-        return True
+        if self._sending is not None and self._sending.written == self.count:
+            self._retaining = False
+            self._let_go_of(self.count)
+            return True
+        return self._retaining and self._buffer.make_room(self, size)
 
 
 class Sending(LiveBody):

@@ -67,10 +67,10 @@ a whole body at once; a live stream that was held up for longer has lost its aud
 TIMEOUT: Final = httpx.Timeout(connect=CONNECT_S, write=SILENCE_S, read=SILENCE_S, pool=None)
 
 CLOSE_S: Final = 5.0
-"""Closing takes at most this long."""
+"""Ending the channel takes at most this long, once the segments are confirmed."""
 
 CONFIRM_S: Final = 2.0
-"""Part of it: how long the publisher waits for the answers to segments that were ended, before it ends the channel."""
+"""How long a publisher that closes waits for the next confirmation of a segment, before it ends the channel."""
 
 LEAVE_S: Final = 1.0
 """How long the server is given to hear that this publisher leaves the channel to another one."""
@@ -78,10 +78,11 @@ LEAVE_S: Final = 1.0
 LINGER_S: Final = 0.5
 """How long it waits for the preconnect's answer after the channel was ended."""
 
-RETAIN_BYTES: Final = 8 << 20
-"""More than two seconds of 25 Mbit/s: what is sent again after a lost connection should not take long."""
+BUFFER_BYTES: Final = 64 << 20
+"""Twenty seconds of 25 Mbit/s: longer than a server takes to restart."""
 
-MAX_IN_FLIGHT: Final = 3
+BUFFER_S: Final = 30.0
+"""Longer than a server takes to restart; a live stream that is further behind has lost its audience."""
 
 MAX_PRECONNECT: Final = 2
 """The server takes a POST for its head and for the one after it; it refuses any beyond (470)."""
@@ -128,11 +129,14 @@ class Publisher:
             raises :exc:`~tricklecast.trickle.errors.ChannelBusy`, if the server can tell.
         preconnect: how many requests are opened ahead: 0, 1 or 2. More than two the server would not take: it accepts
             a segment only up to one beyond its head. The second one is opened when the server has confirmed a segment.
-        max_in_flight: how many segments may have been entered without being published or lost.
-        when_full: what happens when there is one more. ``"drop"``: the oldest is given up, its writer is told
-            (:exc:`~tricklecast.trickle.errors.SegmentDropped`) and so are its readers; ``"wait"``: entering waits.
-        retain_bytes: so many bytes of each segment are kept until it is confirmed, so that it can be sent again. One
-            that grows beyond that is lost if its connection breaks.
+        buffer_bytes: memory for segments that the server has not confirmed: they wait there for a server that is away,
+            and are sent again after a lost connection. A segment that finds no room there goes on, but is lost if its
+            connection breaks.
+        buffer_s: how long a segment may wait.
+        when_full: what happens when the buffer is full, or 1,000 segments wait. ``"wait"``: entering a segment waits
+            for room, at most ``buffer_s`` (:exc:`~tricklecast.trickle.errors.PublisherFull`). ``"drop"``, for live
+            media: the oldest segments are given up, and those that ended more than ``buffer_s`` ago; their writers are
+            told (:exc:`~tricklecast.trickle.errors.SegmentDropped`), and so are their readers.
         idle_rotation_s: when nothing was written for so many seconds, the preconnect is ended as an empty segment and
             the next one opened, so that proxies and subscribers see life (25 is usual); ``None``: never.
         headers: sent with every request. ``Trickle-Client`` is the name that the server's logs and other publishers
@@ -161,9 +165,9 @@ class Publisher:
         start: int | Literal["resume", "reset"] = "resume",
         takeover: bool = False,
         preconnect: int = 1,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        when_full: Literal["drop", "wait"] = "drop",
-        retain_bytes: int = RETAIN_BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
+        buffer_s: float = BUFFER_S,
+        when_full: Literal["wait", "drop"] = "wait",
         idle_rotation_s: float | None = None,
         headers: Mapping[str, str] | None = None,
         auth: Auth | None = None,
@@ -173,10 +177,10 @@ class Publisher:
         rng: Random | None = None,
     ) -> None:
         check_number("preconnect", preconnect, at_least=0, at_most=MAX_PRECONNECT, whole=True)
-        check_number("max_in_flight", max_in_flight, at_least=1, whole=True)
-        check_number("retain_bytes", retain_bytes, at_least=0, whole=True)
+        check_number("buffer_bytes", buffer_bytes, at_least=0, whole=True)
+        check_number("buffer_s", buffer_s, above=0)
         if when_full not in ("drop", "wait"):
-            raise InvalidInput(f"when_full is 'drop' or 'wait', not {when_full!r}")
+            raise InvalidInput(f"when_full is 'wait' or 'drop', not {when_full!r}")
         if idle_rotation_s is not None:
             check_number("idle_rotation_s", idle_rotation_s, above=0)
         check_header_value("Content-Type", content_type)
@@ -184,6 +188,7 @@ class Publisher:
         self.url = channel_url(url)
         self._plan = Plan(parse_start(start), rng=rng or Random(), name=uuid4().hex)
         self._idle_rotation_s = idle_rotation_s
+        self._buffer_s = buffer_s
         self._http = TrickleClient(
             transport=transport or TrickleTransport(verify),
             headers={
@@ -202,8 +207,8 @@ class Publisher:
             self._report,
             drops=when_full == "drop",
             preconnect=preconnect,
-            max_in_flight=max_in_flight,
-            retain_bytes=retain_bytes,
+            buffer_bytes=buffer_bytes,
+            buffer_s=buffer_s,
         )
         self._background: BackgroundTask | None = None
         self._started = anyio.Event()
@@ -315,8 +320,9 @@ class Publisher:
     async def close(self) -> tuple[int, ...]:
         """End the channel, then close the preconnect. Further calls do nothing.
 
-        Segments that are being written are cut off; those that were ended have :data:`CONFIRM_S` seconds left to be
-        confirmed. The channel is left alone if it has ended, belongs to another publisher, or was never reached.
+        Segments that are being written are cut off; those that were ended may still be confirmed, as long as the server
+        confirms one every :data:`CONFIRM_S` seconds, and for ``buffer_s`` at most. The channel is left alone if it has
+        ended, belongs to another publisher, or was never reached.
 
         Returns:
             The seqs of the segments that the server has not confirmed.
@@ -329,7 +335,8 @@ class Publisher:
     async def detach(self) -> tuple[int, ...]:
         """Stop publishing without ending the channel, so that another publisher can go on with it, at once.
 
-        Segments are treated as by :meth:`close`, and readers of one that is cut off are told.
+        Segments are treated as by :meth:`close`, but have :data:`CONFIRM_S` seconds in all. Readers of one that is cut
+        off are told.
 
         Returns:
             The seqs of the segments that the server has not confirmed.
@@ -343,9 +350,10 @@ class Publisher:
         unconfirmed: tuple[int, ...] = ()
         ended = False
         try:
+            limit_s = max(self._buffer_s, CONFIRM_S) if end else CONFIRM_S
+            unconfirmed = await self._segments.finish(limit_s, CONFIRM_S, tell=not (end and self._owns_channel))
+            self._segments.stop()
             with anyio.move_on_after(CLOSE_S) as limit:
-                unconfirmed = await self._segments.finish(CONFIRM_S, tell=not (end and self._owns_channel))
-                self._segments.stop()
                 if end and self._owns_channel:
                     await self._ask(self._requests.delete, self._plan.on_delete)
                     ended = True

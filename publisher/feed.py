@@ -2,9 +2,8 @@
 
 A source makes steps (:mod:`tricklecast.publisher.steps`) in a thread of its own (:func:`stepping`). :class:`Feed`
 writes them into segments. Segments overlap: the next one begins while the server has yet to confirm the one before it.
-Live media cannot wait, so a segment whose connection stalls holds up no other: its chunks wait in memory, up to the
-publisher's ``retain_bytes``, and the oldest segment is dropped when too many are in flight. Any other source waits
-instead.
+Live media cannot wait, so a segment whose connection stalls holds up no other: it waits in the publisher's buffer, and
+the oldest segments are dropped when that is full. Any other source waits instead.
 """
 
 from __future__ import annotations
@@ -25,18 +24,11 @@ from tricklecast.publisher.steps import Chunk, IsStopped, Step
 from tricklecast.trickle.client.tasks import Changes
 from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped, SegmentTooLarge, TrickleError
 
-MAX_IN_FLIGHT: Final = 3
-"""Segments that were begun, and that the server has not confirmed yet."""
-
 STEPS_AHEAD: Final = 64
 """How many steps a source may be ahead: a second of media, or 4 MiB of plain bytes."""
 
 JOIN_BYTES: Final = 32 * 1024
 """Chunks that the source has made meanwhile are written as one, up to the size that servers pass on unsplit."""
-
-BURST_S: Final = 0.5
-"""How long live media waits before a full publisher drops its oldest segment, in seconds. Some sources (HLS) come in
-bursts of several segments; receivers buffer more than this."""
 
 CONFIRM_S: Final = 10.0
 """How long the server may take to confirm the last segments of live media, in seconds."""
@@ -240,9 +232,6 @@ class Feed:
 
     async def _begin(self, tasks: TaskGroup) -> Segment:
         """Enter the next segment."""
-        with anyio.move_on_after(BURST_S if self._drops else None):
-            while len(self._in_flight) >= MAX_IN_FLIGHT:
-                await self._settled.wait()
         segment = await self._publisher.segment(wait=False).__aenter__()
         self._in_flight[segment] = 0
         self._settling += 1

@@ -14,7 +14,7 @@ import anyio
 
 from tricklecast.publisher.client import Publisher
 from tricklecast.publisher.events import Disconnected, Failed, PublisherEvent, Reconnected
-from tricklecast.publisher.feed import MAX_IN_FLIGHT, Feed, Totals, stepping
+from tricklecast.publisher.feed import Feed, Totals, stepping
 from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Source
 from tricklecast.trickle.errors import ChannelBusy, Superseded, TrickleError
@@ -72,7 +72,6 @@ async def run(
             url,
             content_type=content_type or source.content_type,
             when_full="drop" if source.drops else "wait",
-            max_in_flight=MAX_IN_FLIGHT,
             on_event=on_event,
             headers={CLIENT: _client_name()},
             **options,

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias, assert_never
 import anyio
 import httpx
 
-from tricklecast.publisher.body import Body, Sending
+from tricklecast.publisher.body import Body, Buffer, Sending
 from tricklecast.publisher.core import Advance, Plan, Progress, Receipt, Resync, RetryAfter, Stop, Ticket
 from tricklecast.publisher.events import (
     Failed,
@@ -35,11 +35,19 @@ from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,
     LocalProtocolError,
+    PublisherFull,
     SegmentDropped,
     TrickleError,
     as_bytes,
 )
 from tricklecast.trickle.paths import ChannelURL
+
+MAX_IN_FLIGHT: Final = 1000
+"""Segments that may wait for the server, however small they are: each takes some kilobytes besides its bytes."""
+
+MAX_REQUESTS: Final = 4
+"""Requests that are under way, or wait for their turn, at the same time. The server takes a segment only up to one
+beyond its head, so further ones have to wait in any case; a task for each would cost more than its segment."""
 
 GIVE_UP_S: Final = 5.0
 """How long the server is given to hear that a segment was given up. It finds out by itself after about as long."""
@@ -58,7 +66,8 @@ class PublisherStatistics:
         empty: published without a byte, by the writer or by idle rotation.
         in_flight: entered, and not yet published or lost.
         retries: requests made again, those for the position included.
-        dropped: given up here because too many were in flight.
+        buffered_bytes: bytes that the server has not confirmed, and that are held to be sent, or sent again.
+        dropped: given up here for newer ones, because the buffer was full.
         lost: failed, or left unconfirmed by the end, although bytes of them had been handed over.
         last_error: the newest error of a segment, or why nothing more can be published.
     """
@@ -67,6 +76,7 @@ class PublisherStatistics:
     bytes: int = 0
     empty: int = 0
     in_flight: int = 0
+    buffered_bytes: int = 0
     retries: int = 0
     dropped: int = 0
     lost: int = 0
@@ -138,7 +148,7 @@ class Segment:
         self._wait = wait
         self._is_entered = self._left = self._writing = False
         # What follows is for Segments, too.
-        self._entered_at = 0.0
+        self._entered_at = self._ended_at = 0.0
         self._first_byte_s: float | None = None
         self._upload: Upload | None = None  # its request, once there is something to send
         self._done = Changes()
@@ -157,7 +167,7 @@ class Segment:
         """What became of it.
 
         Raises:
-            TrickleError: it failed (``ClosedHere``: it was cut off here; ``SegmentDropped``: too many were in flight).
+            TrickleError: it failed (``ClosedHere``: it was cut off here; ``SegmentDropped``: it was given up here).
             LocalProtocolError: it is not over yet.
         """
         self._check_entered()
@@ -206,7 +216,7 @@ class Segment:
             SegmentTooLarge: the server keeps only the first part of it.
             Refused: the server said no.
             ConnectionLost: the connection broke, and the segment could not be sent again.
-            SegmentDropped: it was given up, since too many were in flight.
+            SegmentDropped: it was given up, since the buffer was full.
             LocalProtocolError: the segment is not open, or another task is writing it.
             TypeError: the chunk is not bytes.
         """
@@ -220,7 +230,7 @@ class Segment:
 
         Raises:
             TypeError: the chunk is not bytes.
-            SegmentDropped: more than the publisher's ``retain_bytes`` would wait; the segment is given up.
+            SegmentDropped: the buffer has no room for it; the segment is given up.
             TrickleError: as :meth:`write`.
         """
         self._check_open()
@@ -235,6 +245,7 @@ class Segment:
         self._check_entered()
         self._check_writer()
         self._left = True
+        self._ended_at = self._segments.now()
         if self._result is None:
             self._segments.bind(self).body.end()
 
@@ -309,8 +320,8 @@ class Segments:
         plan: decides.
         requests: makes them.
         report: takes events.
-        drops: with ``max_in_flight`` segments, the oldest one is given up for a new one, which otherwise waits.
-        preconnect, max_in_flight, retain_bytes: as :class:`~tricklecast.publisher.client.Publisher` explains.
+        drops: where the buffer is full, the oldest segments are given up for a new one, which otherwise waits.
+        preconnect, buffer_bytes, buffer_s: as :class:`~tricklecast.publisher.client.Publisher` explains.
     """
 
     def __init__(
@@ -321,8 +332,8 @@ class Segments:
         *,
         drops: bool,
         preconnect: int,
-        max_in_flight: int,
-        retain_bytes: int,
+        buffer_bytes: int,
+        buffer_s: float,
     ) -> None:
         self.failure: Exception | None = None
         self.now = anyio.current_time
@@ -330,14 +341,19 @@ class Segments:
         self._requests = requests
         self._drops = drops
         self._preconnect = preconnect
-        self._max_in_flight = max_in_flight
-        self._retain_bytes = retain_bytes
+        self._buffer = Buffer(buffer_bytes)
+        if drops:
+            self._buffer.reclaim = self._reclaim
+        self._buffer_s = buffer_s
         self._report = report
         self._start: StartTask | None = None
         self._accepting = True
         self._stopped = False
+        self.most = MAX_IN_FLIGHT
         self._pending: list[Segment] = []
-        self._ahead: list[Upload] = []
+        self._ahead: list[Upload] = []  # preconnects, by seq
+        self._queued: deque[Upload] = deque()  # requests of segments that wait for others' tasks to end, by seq
+        self._carried = 0  # requests that have a task
         self._unseen: deque[Segment] = deque(maxlen=MAX_UNSEEN)
         self._pause_until = 0.0
         self._idle_since = 0.0
@@ -350,7 +366,9 @@ class Segments:
     def statistics(self) -> PublisherStatistics:
         """What was done so far."""
         error = self.error or self._last_error
-        return PublisherStatistics(**self._counts, in_flight=len(self._pending), last_error=error)
+        return PublisherStatistics(
+            **self._counts, in_flight=len(self._pending), buffered_bytes=self._buffer.used, last_error=error
+        )
 
     @property
     def error(self) -> Exception | None:
@@ -360,20 +378,42 @@ class Segments:
     @property
     def unseen(self) -> tuple[int, ...]:
         """The seqs of lost segments of which their writers do not know it."""
-        return tuple(segment.seq for segment in self._unseen if not segment._seen)
+        return tuple(sorted(segment.seq for segment in self._unseen if not segment._seen))
 
     # For segments.
 
     async def enter(self, segment: Segment) -> None:
-        """Begin a segment. If too many are in flight, drop the oldest or wait."""
+        """Begin a segment. If the buffer is full, drop the oldest ones or wait.
+
+        Raises:
+            PublisherFull: there was no room within ``buffer_s``.
+        """
         self._check_open()
-        while len(self._pending) >= self._max_in_flight:
-            if self._drops:
+        if self._drops:
+            since = self.now() - self._buffer_s
+            while self._pending and (self._is_full or 0 < self._pending[0]._ended_at < since):
                 self.drop(self._pending[0])
-            else:
-                await self._changed.wait()
-                self._check_open()
+        elif self._is_full:
+            with anyio.move_on_after(self._buffer_s):
+                while self._is_full:
+                    await self._changed.wait()
+                    self._check_open()
+            if self._is_full:
+                raise PublisherFull(len(self._pending), self._buffer_s) from self._plan.trouble
         self._pending.append(segment)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._pending) >= self.most or 0 < self._buffer.limit <= self._buffer.used
+
+    def _reclaim(self, body: Body, size: int) -> bool:
+        """Drop the oldest segments until so many bytes of another one fit; whether they do."""
+        for segment in list(self._pending):
+            if self._buffer.fits(size):
+                break
+            if segment._upload is not None and segment._upload.body is not body:
+                self.drop(segment)
+        return self._buffer.fits(size)
 
     def _check_open(self) -> None:
         """Raise if there must not be another segment."""
@@ -407,10 +447,14 @@ class Segments:
             tell: tell the server, too, so that readers do not wait for the rest.
         """
         upload = segment._upload
+        if upload in self._queued:
+            self._queued.remove(upload)
+            self._carry_soon(upload)
         if segment._result is None and upload is not None and not self._regain(upload):
             self._plan.numbering.settle(upload.ticket.seq, closed=False)
             if upload.touched and tell:
                 self._tell_dropped(upload.ticket.seq)
+            upload.body.forget()
             upload.scope.cancel()
         self._settle(segment, result)
         self.open_ahead()
@@ -447,11 +491,12 @@ class Segments:
                 while segment._result is None:
                     await segment._done.wait()
 
-    async def finish(self, limit_s: float, *, tell: bool) -> tuple[int, ...]:
-        """Take no more segments: those being written are cut off, those that were ended get ``limit_s`` seconds.
+    async def finish(self, limit_s: float, patience_s: float, *, tell: bool) -> tuple[int, ...]:
+        """Take no more segments: those being written are cut off, those that were ended may still be confirmed.
 
         Args:
-            limit_s: how long to wait for answers.
+            limit_s: how long to wait for answers in all.
+            patience_s: how long to wait for the next one.
             tell: tell the server which segments are cut off.
 
         Returns:
@@ -463,10 +508,14 @@ class Segments:
             if segment._upload is None or not segment._upload.body.over:
                 self.give_up(segment, ClosedHere("the publisher was closed"), tell=tell)
         with anyio.move_on_after(limit_s):
-            while self._pending or self._deleting:
-                await self._changed.wait()
+            left = len(self._pending) + 1
+            while (self._pending or self._deleting) and len(self._pending) < left:
+                left = len(self._pending)
+                with anyio.move_on_after(patience_s):
+                    while (self._pending or self._deleting) and len(self._pending) == left:
+                        await self._changed.wait()
         for segment in list(self._pending):
-            why = f"no answer within {limit_s:.0f} s after the publisher was closed"
+            why = f"no answer within {patience_s:.0f} s after the publisher was closed"
             self.give_up(segment, ConnectionLost(seq=segment.seq, detail=why), tell=False)
         return tuple(segment.seq for segment in before if not isinstance(segment._result, Receipt))
 
@@ -530,9 +579,18 @@ class Segments:
 
     def _open(self) -> Upload:
         assert self._start is not None, "the publisher is open"
-        upload = Upload(self._plan.take(), Body(self._retain_bytes))
-        self._start(self._carry, upload)
+        upload = Upload(self._plan.take(), Body(self._buffer))
+        if self._carried < MAX_REQUESTS:
+            self._carry_soon(upload)
+        else:
+            upload.body.rest()
+            self._queued.append(upload)
         return upload
+
+    def _carry_soon(self, upload: Upload) -> None:
+        assert self._start is not None, "the publisher is open"
+        self._carried += 1
+        self._start(self._carry, upload)
 
     async def _carry(self, upload: Upload) -> None:
         """Make the requests for one seq until its segment was published or lost."""
@@ -548,6 +606,9 @@ class Segments:
                 self._ahead.remove(upload)
             if upload.segment is not None and upload.segment._result is None:
                 self._settle(upload.segment, self.error or ClosedHere("the segment was cut off"))
+            self._carried -= 1
+            if self._queued and self._carried < MAX_REQUESTS:
+                self._carry_soon(self._queued.popleft())
             self._notify()
 
     async def _admit(self, upload: Upload) -> bool:
@@ -664,6 +725,8 @@ class Segments:
             case SegmentDropped():
                 self._counts["dropped"] += 1
                 self._last_error = result
+                if segment._upload is not None:
+                    self._unseen.append(segment)
             case ClosedHere():  # by its own writer
                 pass
             case Exception():

@@ -9,7 +9,7 @@
     │   └── InvalidURL
     ├── LocalProtocolError                      the caller broke an object's rules; nothing has changed
     │   └── ClosedHere                          the object was closed by its own user
-    │       └── SegmentDropped                  a segment was given up: too many were in flight
+    │       └── SegmentDropped                  a segment was given up for newer ones
     ├── ChannelEnded                            a normal end: the channel is over
     └── BrokenByPeer                            the other side, or the way there, failed
         ├── ChannelNotFound                     404
@@ -20,6 +20,7 @@
         ├── Refused                             401, 403, 429, 503 and any other status that says no
         ├── RemoteProtocolError                 the answer makes no sense
         ├── ConnectionLost                      no answer at all
+        ├── PublisherFull                       a publisher's segments wait for the server for too long
         └── SegmentsUnconfirmed                 a publisher was closed before segments were confirmed
 
 *Closed by me*, *ended normally* and *broken by the peer* are three families, so that ``except`` can tell them apart.
@@ -149,7 +150,7 @@ class ClosedHere(LocalProtocolError):
 
 
 class SegmentDropped(ClosedHere):
-    """A publisher gave a segment up because too many were in flight; what the server has of it is a part.
+    """A publisher gave a segment up, since its buffer was full; what the server has of it is a part.
 
     Attributes:
         seq: its number; ``None`` if nothing of it had been written yet.
@@ -161,7 +162,7 @@ class SegmentDropped(ClosedHere):
 
     def __str__(self) -> str:
         about = "a segment" if self.seq is None else f"segment {self.seq}"
-        return f"{about} was dropped: too many were in flight"
+        return f"{about} was dropped: the buffer is full of segments that the server has not confirmed"
 
 
 class ChannelEnded(TrickleError):
@@ -312,8 +313,34 @@ class ChannelBusy(BrokenByPeer):
         )
 
 
+class PublisherFull(BrokenByPeer):
+    """A publisher that waits (``when_full="wait"``) found no room for another segment in time; nothing was sent of it.
+
+    The server does not confirm what it gets, or more is published than it takes. Its last failure is the cause of this
+    error, if there was one.
+
+    Attributes:
+        waiting: number of segments that the server has not confirmed.
+        waited_s: how long the publisher waited.
+    """
+
+    def __init__(self, waiting: int, waited_s: float) -> None:
+        super().__init__()
+        self.args = (waiting, waited_s)
+        self.waiting = waiting
+        self.waited_s = waited_s
+
+    def __str__(self) -> str:
+        return (
+            f"no room for another segment within {self.waited_s:g} s: {self.waiting} wait to be confirmed by the "
+            "server; publish less, or give the publisher a larger buffer_bytes or buffer_s"
+        )
+
+
 class SegmentsUnconfirmed(BrokenByPeer):
-    """The publisher was closed before the server had confirmed these segments, and the program did not ask for them.
+    """The server has not confirmed these segments: they were lost, dropped, or on their way when the publisher closed.
+
+    The program did not ask for their result.
 
     Attributes:
         seqs: their numbers.

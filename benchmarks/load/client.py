@@ -26,7 +26,7 @@ async def feed(job: Job) -> int:
     from tricklecast import Publisher
 
     chunk = bytes(job["chunk_bytes"])
-    async with Publisher(job["url"], retain_bytes=0) as publisher:
+    async with Publisher(job["url"], buffer_bytes=0) as publisher:
         if job["pause_s"]:
             print("live", flush=True)
         for _ in range(job["segments"]):

@@ -43,9 +43,9 @@ LIMIT_S: Final = 180.0
 
 OPTIONS: Final[tuple[dict[str, Any], ...]] = (
     {},
-    {"preconnect": 0, "max_in_flight": 2},
-    {"preconnect": 2, "when_full": "wait"},
-    {"retain_bytes": 20_000},
+    {"preconnect": 0},
+    {"preconnect": 2, "when_full": "drop"},
+    {"buffer_bytes": 20_000},
 )
 
 

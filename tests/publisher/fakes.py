@@ -123,6 +123,8 @@ def cut(*, after: int = 0) -> Answer:
     return answer
 
 
-def publisher(server: FakeServer, **options: object) -> Publisher:
-    """A publisher whose retries do not take long."""
-    return Publisher(f"{server.base}/c", rng=NoWait(), **options)  # type: ignore[arg-type]
+def publisher(server: FakeServer, *, most: int | None = None, **options: object) -> Publisher:
+    """A publisher whose retries do not take long, and in whose buffer so many segments have room."""
+    made = Publisher(f"{server.base}/c", rng=NoWait(), **options)  # type: ignore[arg-type]
+    made._segments.most = most or made._segments.most
+    return made

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.support.peers import run
-from tricklecast.publisher.body import BURST, CHUNK_OVERHEAD, Body, Sending
+from tricklecast.publisher.body import BURST, CHUNK_OVERHEAD, Body, Buffer, Sending
 
 ROOM = 10 + 2 * CHUNK_OVERHEAD
 """What two chunks of five bytes take."""
@@ -46,7 +46,7 @@ def test_put_returns_when_more_is_asked_for() -> None:
     """The next question of the transport says that the chunk was written."""
 
     async def main() -> None:
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
         sending = body.send()
 
         async def take() -> None:
@@ -63,7 +63,7 @@ def test_a_body_ends_behind_its_last_chunk() -> None:
 
     async def main() -> None:
         begun: list[str] = []
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
         sending = body.send(lambda: begun.append("chunk"))
 
         async def take() -> None:
@@ -75,7 +75,7 @@ def test_a_body_ends_behind_its_last_chunk() -> None:
             body.end()
             assert await body.flush()
         assert sending.ended
-        empty = Body()
+        empty = Body(Buffer())
         empty.end()
         assert [chunk async for chunk in empty.send(lambda: begun.append("end"))] == []
         assert begun == ["chunk", "end"]
@@ -87,7 +87,7 @@ def test_the_next_request_gets_everything_again() -> None:
     """From the start, while the writer goes on: it does not wait for a request that has to catch up."""
 
     async def main() -> None:
-        body = Body(1000)
+        body = Body(Buffer(1000))
         body.rest()
         assert await body.put(b"one")
         first = body.send()
@@ -108,7 +108,7 @@ def test_a_request_that_breaks_sets_its_writer_free() -> None:
     """The chunk is kept, so there is nothing to wait for."""
 
     async def main() -> None:
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
         body.send()
 
         async def lose() -> None:
@@ -124,7 +124,7 @@ def test_a_writer_waits_for_room() -> None:
     """Without a request that takes it, no more is held than was allowed; small chunks count for what they cost."""
 
     async def main() -> None:
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
         body.rest()
         await body.put(b"12345")
         await body.put(b"67890")
@@ -145,7 +145,7 @@ def test_a_body_that_grew_too_large_is_passed_on_chunk_by_chunk() -> None:
     """From then on it cannot be sent again, and only the chunk under way is in memory."""
 
     async def main() -> None:
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
         sending = body.send()
 
         taken: list[bytes] = []
@@ -171,7 +171,7 @@ def test_what_was_taken_last_is_held_until_it_was_written() -> None:
     """A chunk larger than everything that may be kept can still be sent again, if it never left."""
 
     async def main() -> None:
-        body = Body(0)
+        body = Body(Buffer(0))
         sending = body.send()
 
         async def refuse() -> None:
@@ -190,7 +190,7 @@ def test_a_cancelled_put_takes_back_only_what_was_not_taken() -> None:
     """A chunk is sent whole or not at all, and never after its writer was told that it was not."""
 
     async def main() -> None:
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
         sending = body.send()
         with anyio.move_on_after(0):
             await body.put(b"back")
@@ -218,7 +218,7 @@ def test_everything_can_be_taken_back_before_it_is_sent() -> None:
     """Only as long as no request has any of it."""
 
     async def main() -> None:
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
         body.rest()
         await body.put(b"one")
         body.end()
@@ -239,7 +239,7 @@ def test_who_was_taken_back_adds_nothing_to_the_next_writers_body() -> None:
 
     async def main() -> None:
         for resting in (True, False):
-            body = Body(0)
+            body = Body(Buffer(0))
             body.rest() if resting else body.send()
             results: list[bool] = []
 
@@ -264,7 +264,7 @@ def test_who_is_cancelled_after_that_takes_nothing_from_the_next_writers_body() 
     """Its chunk is gone already; what lies there now is another's."""
 
     async def main() -> None:
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
         body.send()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(body.put, b"first")
@@ -282,7 +282,7 @@ def test_the_first_request_is_waited_for() -> None:
     """A chunk that is there before any request was made is not handed over until one has written it."""
 
     async def main() -> None:
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
 
         async def begin() -> None:
             assert await read(body.send(), 1) == [b"early"]
@@ -297,7 +297,7 @@ def test_stopping_wakes_the_writer() -> None:
 
     async def main() -> None:
         for retain_bytes in (0, ROOM):
-            body = Body(retain_bytes)
+            body = Body(Buffer(retain_bytes))
             if retain_bytes:
                 body.send()
             results: list[bool] = []
@@ -322,7 +322,7 @@ def test_flushing_waits_for_a_request_that_has_caught_up(ended: bool) -> None:
     """Its end is handed over like a chunk; if the request breaks first, the end is kept."""
 
     async def main() -> None:
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
         sending = body.send()
         body.end()
 
@@ -367,7 +367,7 @@ def test_a_live_body_is_written_in_the_task_of_its_writer() -> None:
     """No other task has to run in between; what was kept is written again first, and so is the end told."""
 
     async def main() -> None:
-        body = Body(1000)
+        body = Body(Buffer(1000))
         body.rest()
         await body.put(b"kept")
         begun: list[int] = []
@@ -391,7 +391,7 @@ def test_a_chunk_that_came_before_the_connection_leaves_with_it() -> None:
     """Its writer waits for that."""
 
     async def main() -> None:
-        body = Body(1000)
+        body = Body(Buffer(1000))
         sending, socket = body.send(), Socket()
 
         async def connect() -> None:
@@ -408,7 +408,7 @@ def test_without_room_the_writer_waits(goes_on: bool) -> None:
     """Until the socket has taken the chunk, or the request is over."""
 
     async def main() -> None:
-        body = Body(1000)
+        body = Body(Buffer(1000))
         sending, socket = body.send(), Socket(room=1)
         sending.start(socket)
         assert await body.put(b"one")
@@ -432,7 +432,7 @@ def test_the_last_chunk_brings_the_end() -> None:
 
     async def main() -> None:
         for room in (1, 0):
-            body = Body(1000)
+            body = Body(Buffer(1000))
             sending, socket = body.send(), Socket(room)
             sending.start(socket)
             if room:
@@ -449,7 +449,7 @@ def test_what_was_kept_waits_for_room_as_well() -> None:
     """A request that has to catch up writes no faster than the socket takes it."""
 
     async def main() -> None:
-        body = Body(1000)
+        body = Body(Buffer(1000))
         body.rest()
         await body.put(b"one")
         await body.put(b"two")
@@ -469,10 +469,11 @@ def test_many_small_chunks_are_let_go_and_sent_again_in_linear_time() -> None:
 
     async def main() -> None:
         count = 73_000
-        body = Body(count * (1 + CHUNK_OVERHEAD))
+        body = Body(Buffer(count * (1 + CHUNK_OVERHEAD)))
         body.rest()
         body._chunks.extend([b"x"] * count)
-        body._held_bytes, body.handed = count * (1 + CHUNK_OVERHEAD), count
+        body._held_bytes = body._buffer.used = count * (1 + CHUNK_OVERHEAD)
+        body.handed = count
         sending, socket = body.send(), Socket(room=10**9)
         sending.start(socket)
         while sending.written < count:
@@ -480,7 +481,7 @@ def test_many_small_chunks_are_let_go_and_sent_again_in_linear_time() -> None:
             sending.resume()
         assert socket.pauses == (count - 1) // BURST
         assert await body.put(b"one more")
-        assert (body.held, body._held_bytes) == (False, 0)
+        assert (body.held, body._held_bytes, body._buffer.used) == (False, 0, 0)
         assert len(socket.written) == count + 1
 
     run(main())
@@ -490,7 +491,7 @@ def test_a_writer_that_never_waits_lets_other_tasks_run() -> None:
     """After each burst, so that the answer of the server is seen."""
 
     async def main() -> None:
-        body = Body(0)
+        body = Body(Buffer(0))
         body.send().start(Socket(room=10**9))
         turns = 0
 
@@ -514,7 +515,7 @@ def test_a_chunk_that_does_not_wait_is_kept_as_long_as_there_is_room() -> None:
     """What was written is let go for it; what has yet to be written is not, and then the chunk is refused."""
 
     async def main() -> None:
-        body = Body(ROOM)
+        body = Body(Buffer(ROOM))
         assert body.put_nowait(b"12345")
         assert body.put_nowait(b"67890")
         assert not body.put_nowait(b"!")
@@ -531,7 +532,32 @@ def test_a_chunk_that_does_not_wait_is_kept_as_long_as_there_is_room() -> None:
         assert not body.held
         body.stop()
         assert not body.put_nowait(b"?")
-        assert Body(0).put_nowait(b"one is always taken")
+        assert Body(Buffer(0)).put_nowait(b"one is always taken")
+
+    run(main())
+
+
+def test_bodies_share_a_buffer() -> None:
+    """One that finds no room waits until another one lets go; what was given up makes room at once."""
+
+    async def main() -> None:
+        buffer = Buffer(ROOM)
+        old, new, other = Body(buffer), Body(buffer), Body(buffer)
+        for body in (old, new, other):
+            body.rest()
+        assert await old.put(b"12345")
+        assert await old.put(b"67890")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(new.put, b"abcde")
+            tasks.start_soon(other.put, b"fghij")
+            await anyio.wait_all_tasks_blocked()
+            assert (new.handed, other.handed, len(buffer.waiting)) == (0, 0, 2)
+            old.forget()
+        assert (new.handed, other.handed, buffer.used, buffer.waiting) == (5, 5, ROOM, set())
+        old.stop()
+        assert buffer.used == ROOM
+        new.stop()
+        assert buffer.used == ROOM // 2
 
     run(main())
 
@@ -540,7 +566,7 @@ def test_a_body_that_was_let_go_is_not_begun_again() -> None:
     """An authentication that makes the request again gets an error, not a part of the body."""
 
     async def main() -> None:
-        body = Body(0)
+        body = Body(Buffer(0))
         sending, socket = body.send(), Socket()
         sending.start(socket)
         for _ in range(2):

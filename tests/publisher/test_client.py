@@ -292,7 +292,7 @@ def test_live_media_is_written_without_waiting() -> None:
         trickle.instead = {"POST 1": [stall]}
         async with (
             fake_server(trickle) as server,
-            publisher(server, start=0, when_full="drop", retain_bytes=1 << 20) as pub,
+            publisher(server, start=0, when_full="drop", buffer_bytes=1 << 20) as pub,
         ):
             segment = await pub.segment(wait=False).__aenter__()
             for chunk in (b"a", b"", b"b"):
@@ -643,7 +643,7 @@ def test_a_segment_has_one_writer_at_a_time() -> None:
             refused.set()
 
         trickle.instead = {"POST 0": [busy]}
-        async with fake_server(trickle) as server, publisher(server, start=0, retain_bytes=0) as pub:
+        async with fake_server(trickle) as server, publisher(server, start=0, buffer_bytes=0) as pub:
             async with pub.segment() as segment:
                 await refused.wait()
                 async with anyio.create_task_group() as tasks:
@@ -775,7 +775,7 @@ def test_a_cancelled_write_takes_its_chunk_back() -> None:
         trickle.instead = {"POST 0": [busy]}
         async with (
             fake_server(trickle) as server,
-            publisher(server, start=0, retain_bytes=0) as pub,
+            publisher(server, start=0, buffer_bytes=0) as pub,
             pub.segment() as segment,
         ):
             await refused.wait()
@@ -900,11 +900,11 @@ def test_an_endless_refusal_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPat
         ("preconnect", 1.0),
         ("start", "x"),
         ("start", True),
-        ("max_in_flight", 0),
-        ("max_in_flight", math.inf),
+        ("buffer_s", 0),
+        ("buffer_s", math.inf),
         ("when_full", "explode"),
-        ("retain_bytes", -1),
-        ("retain_bytes", math.nan),
+        ("buffer_bytes", -1),
+        ("buffer_bytes", math.nan),
         ("idle_rotation_s", 0.0),
         ("idle_rotation_s", math.nan),
         ("idle_rotation_s", math.inf),

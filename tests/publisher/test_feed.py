@@ -24,7 +24,8 @@ async def feed(
     drops: bool = False,
     over: anyio.Event | None = None,
     retries: int = 0,
-    retain_bytes: int = 8 << 20,
+    buffer_bytes: int = 8 << 20,
+    most: int | None = None,
 ) -> tuple[Totals, list[str]]:
     """Publish steps to a fake server, which has failed so many requests before; the totals and the warnings."""
     warnings: list[str] = []
@@ -35,7 +36,7 @@ async def feed(
     when_full = "drop" if drops else "wait"
     async with (
         fake_server(trickle) as server,
-        publisher(server, start=0, when_full=when_full, retain_bytes=retain_bytes) as pub,
+        publisher(server, start=0, when_full=when_full, buffer_bytes=buffer_bytes, most=most) as pub,
     ):
         await until(lambda: pub.statistics().retries == retries)
         await trickle.seen("POST 0")
@@ -119,7 +120,6 @@ async def silent(peer: Peer, head: Head) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is waited for long."""
-    monkeypatch.setattr("tricklecast.publisher.feed.BURST_S", 0.1)
     monkeypatch.setattr("tricklecast.publisher.feed.CONFIRM_S", 0.3)
 
 
@@ -149,7 +149,7 @@ def test_too_many_stalled_segments_are_dropped() -> None:
     async def main() -> None:
         trickle = Trickle()
         trickle.instead = {f"POST {seq}": [silent] for seq in range(5)}
-        totals, warnings = await feed(trickle, segments(6, 100), drops=True)
+        totals, warnings = await feed(trickle, segments(6, 100), drops=True, most=3)
         assert (totals.segments, totals.dropped, totals.lost) == (1, 3, 2)
         assert warnings[:3] == [f"segment {seq} is dropped: the network is too slow" for seq in range(3)]
         assert {warning.split(":")[0] for warning in warnings[3:]} == {"segment 3 is lost", "segment 4 is lost"}
@@ -165,7 +165,7 @@ def test_a_dropped_segment_is_not_blamed_on_the_network_if_the_server_said_no() 
     async def main() -> None:
         trickle = Trickle()
         trickle.instead = {"POST 0": [reply(503, {"Retry-After": 200}, b"Limit reached: publishers\n")]}
-        totals, warnings = await feed(trickle, segments(6, 100), drops=True, retries=1)
+        totals, warnings = await feed(trickle, segments(6, 100), drops=True, most=3, retries=1)
         assert (totals.segments, totals.dropped) == (0, 3)
         reason = "refused by the server: Limit reached: publishers (HTTP 503, segment 0)"
         assert warnings[:3] == [f"segment {seq} is dropped: {reason}" for seq in range(3)]
@@ -185,7 +185,7 @@ def test_what_waits_for_a_connection_is_bounded() -> None:
         trickle.instead = {"POST 0": [stall]}
         much: list[Step] = [Chunk(bytes(JOIN_BYTES))] * 1000
         steps = [*much, Cut(), Chunk(b"next")]
-        totals, warnings = await feed(trickle, steps, drops=True, over=over, retain_bytes=1_000_000)
+        totals, warnings = await feed(trickle, steps, drops=True, over=over, buffer_bytes=1_000_000)
         assert (totals.segments, totals.dropped, totals.lost) == (1, 1, 0)
         assert warnings == ["segment 0 is dropped: the network is too slow"]
         assert trickle.stored["1"] == [b"next"]

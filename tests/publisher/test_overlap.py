@@ -72,7 +72,7 @@ def test_the_oldest_is_dropped_when_too_many_are_in_flight() -> None:
 
     async def main() -> None:
         trickle = Slow(0, 1)
-        async with fake_server(trickle) as server, publisher(server, max_in_flight=2) as pub:
+        async with fake_server(trickle) as server, publisher(server, most=2, when_full="drop") as pub:
             async with pub.segment(wait=False) as first:
                 await first.write(b"one")
             async with pub.segment(wait=False) as second:
@@ -100,7 +100,7 @@ def test_a_writer_in_the_middle_of_a_dropped_segment_is_told() -> None:
 
     async def main() -> None:
         trickle = Trickle()
-        async with fake_server(trickle) as server, publisher(server, max_in_flight=1) as pub:
+        async with fake_server(trickle) as server, publisher(server, most=1, when_full="drop") as pub:
             async with pub.segment(wait=False) as idle, pub.segment(wait=False) as other:
                 with pytest.raises(errors.SegmentDropped) as caught:
                     await idle.write(b"x")
@@ -122,7 +122,7 @@ def test_a_dropped_writer_adds_nothing_to_the_segment_that_gets_its_request() ->
     async def main() -> None:
         trickle = Trickle()
         trickle.instead = {"POST 0": [reply(503, {"Retry-After": 1})]}
-        async with fake_server(trickle) as server, publisher(server, max_in_flight=1, retain_bytes=0) as pub:
+        async with fake_server(trickle) as server, publisher(server, most=1, when_full="drop", buffer_bytes=0) as pub:
             await until(lambda: pub.statistics().retries == 1)
 
             async def lose() -> None:
@@ -141,11 +141,11 @@ def test_a_dropped_writer_adds_nothing_to_the_segment_that_gets_its_request() ->
 
 
 def test_files_wait_instead() -> None:
-    """With ``when_full="wait"`` nothing is dropped: entering a segment waits until another one's fate is known."""
+    """By default nothing is dropped: entering a segment waits until another one's fate is known."""
 
     async def main() -> None:
         trickle = Slow(0)
-        async with fake_server(trickle) as server, publisher(server, max_in_flight=1, when_full="wait") as pub:
+        async with fake_server(trickle) as server, publisher(server, most=1) as pub:
             async with pub.segment(wait=False) as first:
                 await first.write(b"one")
             entered = anyio.Event()
@@ -173,7 +173,7 @@ def test_whoever_waits_for_room_hears_of_the_end() -> None:
     async def main() -> None:
         trickle = Slow(0)
         trickle.instead["POST 1"] = [reply(403)]
-        async with fake_server(trickle) as server, publisher(server, max_in_flight=1, when_full="wait") as pub:
+        async with fake_server(trickle) as server, publisher(server, most=1) as pub:
             async with pub.segment(wait=False) as first:
                 await first.write(b"one")
             with pytest.raises(errors.Refused):
@@ -265,12 +265,12 @@ def test_a_refusal_after_the_first_chunk_loses_nothing() -> None:
 
 
 def test_what_cannot_be_sent_again_is_lost_visibly() -> None:
-    """A segment that has outgrown ``retain_bytes`` is given up when its connection breaks; the next one is not."""
+    """A segment that has outgrown ``buffer_bytes`` is given up when its connection breaks; the next one is not."""
 
     async def main() -> None:
         trickle = Trickle(head=0, epoch=1)
         trickle.instead = {"POST 0": [cut(after=3)]}
-        async with fake_server(trickle) as server, publisher(server, retain_bytes=1000) as pub:
+        async with fake_server(trickle) as server, publisher(server, buffer_bytes=1000) as pub:
 
             async def write_too_much() -> None:
                 async with pub.segment() as segment:

@@ -30,9 +30,11 @@ def server() -> Iterator[LocalServer]:
         yield running
 
 
-def publisher(url: str, **options: Any) -> Publisher:
-    """A publisher whose retries do not take long."""
-    return Publisher(url, rng=NoWait(), **options)
+def publisher(url: str, *, most: int | None = None, **options: Any) -> Publisher:
+    """A publisher whose retries do not take long, and in whose buffer so many segments have room."""
+    made = Publisher(url, rng=NoWait(), **options)
+    made._segments.most = most or made._segments.most
+    return made
 
 
 async def get(server: LocalServer, channel: str, seq: int | str) -> httpx.Response:
@@ -98,7 +100,7 @@ def test_a_dropped_segment_is_seen_by_its_reader_at_once(server: LocalServer) ->
     async def main() -> None:
         url = f"http://127.0.0.1:{server.port}/trickle/drop"
         with server.client() as target:
-            async with publisher(url, max_in_flight=1) as pub:
+            async with publisher(url, most=1, when_full="drop") as pub:
                 slow = await pub.segment(wait=False).__aenter__()
                 await slow.write(b"part")
                 reader = await anyio.to_thread.run_sync(target.channel("drop").arrived, 0, b"part")
@@ -134,10 +136,16 @@ def test_a_cut_off_segment_does_not_keep_its_readers_waiting(server: LocalServer
 
 
 def test_live_media_goes_on_after_an_outage_in_which_much_was_dropped(server: LocalServer) -> None:
-    """The server never heard of those numbers; it is told that they are over, and so are its readers."""
+    """The server never heard of those numbers; it is told that they are over, and so are its readers. The block's end
+    names the segments whose writers do not know yet."""
 
     async def main() -> None:
-        async with proxy(server.port) as between, publisher(between.url("leap"), max_in_flight=2) as pub:
+        with pytest.raises(errors.SegmentsUnconfirmed) as caught:
+            await publish()
+        assert len(caught.value.seqs) >= 18
+
+    async def publish() -> None:
+        async with proxy(server.port) as between, publisher(between.url("leap"), most=2, when_full="drop") as pub:
             await pub.publish(b"before")
             between.down = True
             between.cut_all()

@@ -83,7 +83,7 @@ def test_a_live_encoder_hears_of_a_server_that_hangs(depth: int) -> None:
         trickle = Hung(epoch=1)
 
         async def publish() -> None:
-            async with publisher(server, preconnect=depth) as pub:
+            async with publisher(server, preconnect=depth, when_full="drop", most=3) as pub:
                 await pub.publish(b"fine")
                 trickle.hangs = True
                 before = len(trickle.log)
@@ -112,7 +112,7 @@ def test_a_file_is_not_waited_for_without_end() -> None:
         trickle = Hung(epoch=1)
 
         async def publish() -> None:
-            async with publisher(server, when_full="wait") as pub:
+            async with publisher(server) as pub:
                 await pub.publish(b"fine")
                 trickle.hangs = True
                 try:

@@ -89,7 +89,7 @@ def test_what_is_dropped_meanwhile_says_why() -> None:
     async def main() -> None:
         trickle = Trickle()
         trickle.instead = {"POST 0": [reply(503, {"Retry-After": 1}, b"Limit reached: publishers\n")]}
-        async with fake_server(trickle) as server, publisher(server, max_in_flight=1) as pub:
+        async with fake_server(trickle) as server, publisher(server, most=1, when_full="drop") as pub:
             await until(lambda: pub.statistics().retries == 1)
             assert isinstance(pub.trouble, errors.Refused)
             async with pub.segment(wait=False) as dropped:

@@ -258,8 +258,14 @@ def test_retry_after_in_seconds(value: str, expected: float | None) -> None:
 def test_a_dropped_segment_names_itself_if_it_had_a_number() -> None:
     """It is closed by its own publisher, and says which one it was."""
     assert isinstance(SegmentDropped(), ClosedHere)
-    assert (SegmentDropped(7).seq, str(SegmentDropped(7))) == (7, "segment 7 was dropped: too many were in flight")
-    assert str(SegmentDropped()) == "a segment was dropped: too many were in flight"
+    assert (SegmentDropped(7).seq, str(SegmentDropped(7))) == (
+        7,
+        "segment 7 was dropped: the buffer is full of segments that the server has not confirmed",
+    )
+    assert (
+        str(SegmentDropped())
+        == "a segment was dropped: the buffer is full of segments that the server has not confirmed"
+    )
 
 
 # Positions.
