@@ -7,6 +7,10 @@ import anyio
 from tricklecast import BrokenByPeer, Publisher, Subscriber
 
 
+class Truncated(Exception):
+    """A segment came truncated."""
+
+
 async def main(source: str, target: str) -> None:
     async with Subscriber(source, start="current", on_broken="raise", wait_for_channel_s=60) as subscriber:
         segment = await anext(subscriber)
@@ -17,7 +21,9 @@ async def main(source: str, target: str) -> None:
                     async with publisher.segment() as copy:
                         async for chunk in segment:
                             await copy.write(chunk)
-                except BrokenByPeer as error:
+                        if segment.truncated is not None:
+                            raise Truncated(f"the source cut it short ({segment.truncated})")
+                except (BrokenByPeer, Truncated) as error:
                     if publisher.error is not None:
                         raise
                     print(f"segment {segment.seq} is lost: {error}", file=sys.stderr)

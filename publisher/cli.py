@@ -24,6 +24,7 @@ from tricklecast.trickle.terminal import (
     option,
     parse_bitrate,
     parse_duration,
+    parse_size,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 
 STDIN: Final = "-"
 DEFAULT_BY: Final = "size:1MiB"
+DEFAULT_BUFFER: Final = "64MiB,30s"
+
+ENDLESS_S: Final = 86_400.0
+HUGE_BYTES: Final = 1 << 30
+"""The limit of a buffer that only a size, or only a time, was given for."""
 
 _SEGMENTS: Final = "Segments"
 _INPUT: Final = "Input"
@@ -138,6 +144,15 @@ async def publish(
     audio_codec: Annotated[
         Literal["aac", "opus"] | None, option(None, "Audio codec.", group=_ENCODING, default="aac")
     ] = None,
+    buffer: Annotated[
+        str,
+        option(
+            "SIZE|TIME",
+            "Memory for live media while the server is away: 256MB, 60s, or 256MB,60s. Beyond that the oldest segments "
+            "are dropped.",
+            group=_SEGMENTS,
+        ),
+    ] = DEFAULT_BUFFER,
     ca_file: CaFile = None,
     cert: ClientCert = None,
     key: ClientKey = None,
@@ -179,12 +194,29 @@ async def publish(
         leave_open=leave_open,
         takeover=takeover,
         start=checked("--start", parse_start, start),
+        **checked("--buffer", parse_buffer, buffer),
         content_type=content_type,
         verify=client_tls(ca_file, cert, key) or True,
         auth=bearer_for(token, token_file),
     )
     if totals.lost or totals.dropped:
         raise typer.Exit(1)
+
+
+def parse_buffer(text: str) -> dict[str, Any]:
+    """Read the size of a buffer, how long a segment may wait in it, or both: ``64MiB,30s``.
+
+    Raises:
+        ValueError: the text is neither.
+    """
+    limits: dict[str, Any] = {}
+    for part in text.split(","):
+        is_time = part.strip()[-1:] in "smhd"
+        name, parse = ("buffer_s", parse_duration) if is_time else ("buffer_bytes", parse_size)
+        if name in limits:
+            raise ValueError(f"one size and one time, not {text!r} (64MiB,30s)")
+        limits[name] = parse(part.strip())  # type: ignore[operator]
+    return {"buffer_s": ENDLESS_S, "buffer_bytes": HUGE_BYTES, **limits}
 
 
 def _raw(values: Mapping[str, Any]) -> Source:

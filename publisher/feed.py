@@ -185,12 +185,17 @@ class Feed:
         self._settling = 0  # tasks that wait for the end of a segment
         self._settled = Changes()
         self._failure: Exception | None = None
+        self._is_cut = False  # a cancellation truncates the segment that the source is making
+
+    def cut_off(self) -> None:
+        """The program has failed, and the task of :meth:`run` will be cancelled: the last segment is truncated then."""
+        self._is_cut = True
 
     async def run(self) -> Totals:
         """Publish until the source ends.
 
-        If its task is cancelled (Ctrl-C), the segment that the source is making is ended where it is, and the server
-        has :data:`INTERRUPTED_S` seconds to confirm it.
+        If its task is cancelled (Ctrl-C), the segment that the source is making is ended where it is, unless
+        :meth:`cut_off` was called, and the server has :data:`INTERRUPTED_S` seconds to confirm it.
 
         Raises:
             TrickleError: the publisher cannot go on, or the source failed; then its last segment is truncated.
@@ -209,9 +214,11 @@ class Feed:
             except anyio.EndOfStream:
                 if segment is not None:
                     segment.end_nowait()
-            except anyio.get_cancelled_exc_class():
+            except anyio.get_cancelled_exc_class() as cancelled:
                 with suppress(TrickleError):  # _settle() reports it
-                    if segment is not None:
+                    if segment is not None and self._is_cut:
+                        await segment.__aexit__(type(cancelled), cancelled, None)
+                    elif segment is not None:
                         segment.end_nowait()
                 with anyio.move_on_after(INTERRUPTED_S, shield=True):
                     while self._settling:

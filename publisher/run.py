@@ -21,6 +21,8 @@ from tricklecast.trickle.errors import ChannelBusy, Superseded, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen, count, rate, size, transferred
 from tricklecast.trickle.wire import CLIENT, redacted
 
+ENDLESS_S: Final = 86_400.0
+
 CLOSE_S: Final = 5.0
 """How long the end of a run may take, in seconds, also after Ctrl-C."""
 
@@ -68,13 +70,15 @@ async def run(
 
     def made() -> Publisher:
         """A publisher of what the source is, which is known once it is open."""
+        # A source that can wait finds room, or the end of the publisher, before this.
+        waits = {} if source.drops else {"buffer_s": ENDLESS_S}
         return Publisher(
             url,
             content_type=content_type or source.content_type,
             when_full="drop" if source.drops else "wait",
             on_event=on_event,
             headers={CLIENT: _client_name()},
-            **options,
+            **(options | waits),
         )
 
     feed: Feed | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tricklecast.media import (
     MediaPublisher,
     MediaStatistics,
     RelayStatistics,
+    _called,
     frames,
     process_frames,
     relay,
@@ -222,3 +224,33 @@ def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
     ):
         with pytest.raises(Exception, match=r'pip install "tricklecast\[media\]"'):
             make()
+
+
+class Doubler:
+    """Objects with an asynchronous `__call__`, or an asynchronous method."""
+
+    async def __call__(self, picture: int) -> int:
+        return 2 * picture
+
+    async def method(self, picture: int) -> int:
+        return 2 * picture
+
+
+async def doubled(factor: int, picture: int) -> int:
+    return factor * picture
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        Doubler(),
+        Doubler().method,
+        functools.partial(doubled, 2),
+        lambda picture: doubled(2, picture),
+        lambda picture: 2 * picture,
+        functools.partial(int.__mul__, 2),
+    ],
+)
+async def test_a_function_may_be_anything_that_can_be_called(function: Any) -> None:
+    """What it makes is awaited if it can be."""
+    assert await _called(function, 21) == 42

@@ -47,6 +47,25 @@ def test_segments_are_published_and_read(url: str) -> None:
         assert [segment.seq for segment in subscriber] == [0, 1]
 
 
+def test_threads_that_share_a_publisher_lose_nothing(url: str) -> None:
+    """Eight threads publish twenty documents each; each call returns when its own is confirmed."""
+    with Publisher(url) as publisher:
+
+        def work(thread: int) -> None:
+            for number in range(20):
+                publisher.publish_json([thread, number])
+
+        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WITHIN_S)
+        assert publisher.statistics().segments == 160
+    with Subscriber(url, start=0) as subscriber:
+        found = sorted(tuple(message.value) for message in subscriber.messages())
+    assert found == [(thread, number) for thread in range(8) for number in range(20)]
+
+
 def test_messages(url: str) -> None:
     """JSON, as whole segments or as lines."""
     with Publisher(url) as publisher:

@@ -97,13 +97,14 @@ async def relay(
 
     A relay that is cancelled ends its target, too: pictures that wait are published, the last segment is whole, and
     viewers see a normal end. Ctrl-C cancels it: ``asyncio.run`` raises ``KeyboardInterrupt`` afterwards. After an
-    exception, the target's channel stays open for a successor.
+    exception, the last segment is truncated, and the target's channel stays open for a successor.
 
     Args:
         source: the channel that is read.
         target: the channel that is published.
-        function: gets a numpy array (HxWx3, uint8) and returns one; ``None`` drops the picture. It runs in a worker
-            thread, or, if it is a coroutine function, in the event loop.
+        function: gets a numpy array (HxWx3, uint8) and returns one; ``None`` drops the picture. It is anything that can
+            be called. It runs in a worker thread, or, if it or its ``__call__`` is ``async``, in the event loop; what
+            can be awaited of its result is awaited there.
         audio: whether the source may have sound.
         format: the pixel format of the arrays, ``"rgb24"``; ``None``: the function gets and returns ``av.VideoFrame``.
         start: the first segment of the source, as for :class:`~tricklecast.subscriber.Subscriber`.
@@ -217,6 +218,8 @@ def process_frames(source: str, target: str, **options: Any) -> Callable[[Functi
 
 
 async def _called(function: Function, picture: Any) -> Any:
-    if inspect.iscoroutinefunction(function):
+    """Call the function in the event loop if calling it makes a coroutine, else in a worker thread."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         return await function(picture)
-    return await to_thread.run_sync(function, picture)
+    result = await to_thread.run_sync(function, picture)
+    return await result if inspect.isawaitable(result) else result

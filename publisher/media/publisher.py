@@ -109,7 +109,7 @@ class MediaPublisher:
     A frame keeps the time that it has (``pts`` and ``time_base``); without one, its time is now. Pictures are encoded
     as H.264, sound as AAC or Opus; :meth:`write_packet` publishes packets that are encoded already. A picture of
     another size begins a new segment; odd sides lose or gain a pixel, since H.264 has even ones only. At the end of the
-    block the channel ends; after an exception it stays for a successor.
+    block the channel ends; after an exception the last segment is truncated, and the channel stays for a successor.
 
     Args:
         url: the channel.
@@ -121,7 +121,9 @@ class MediaPublisher:
         container: ``"mpegts"`` or ``"fmp4"``.
         audio_codec: ``"aac"`` or ``"opus"``.
         preset: x264's, from ``ultrafast`` to ``veryslow``.
-        when_full: ``"drop"``: for live media, as above; ``"wait"``: :meth:`write` waits, and nothing is dropped.
+        when_full: what happens when the encoder or the network is too slow. ``"drop"``, for live media: the oldest
+            picture that waits for the encoder is dropped, and so are the oldest segments in a full buffer;
+            ``"wait"``: :meth:`write` waits, and nothing is dropped.
         on_event: is called with :class:`FramesDropped`, and with the events of the publisher.
         publisher: further arguments of :class:`~tricklecast.publisher.Publisher`, as in ``auth=`` or ``takeover=``.
 
@@ -203,6 +205,8 @@ class MediaPublisher:
             failure = cancelled
             raise
         finally:
+            if error is not None and self._feed is not None:
+                self._feed.cut_off()
             with anyio.CancelScope(shield=True):
                 await self._task.stop()
             await self._publisher.__aexit__(type(failure) if failure else None, failure, trace)

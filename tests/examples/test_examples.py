@@ -16,9 +16,12 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
@@ -27,6 +30,7 @@ from tests.analytics.support.writer import LogWriter
 from tests.support.spark_cluster import HOME, spark_cluster
 from tests.support.spark_cluster import environment as spark_environment
 from tests.support.waiting import eventually
+from tricklecast import Publisher, Subscriber
 from tricklecast.testing import TestServer, server
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +133,31 @@ def test_relay(trickle: TestServer) -> None:
     assert output(reader) == ["0 over there"]
 
 
+def test_relay_of_a_truncated_segment(trickle: TestServer) -> None:
+    """It leaves truncated, too, and the relay goes on with the next one."""
+    near, far = trickle.url("near-cut"), trickle.url("far-cut")
+    relay = start("relay.py", near, far)
+
+    async def publish() -> None:
+        async with Publisher(near, content_type="text/plain") as publisher:
+            with suppress(ZeroDivisionError):
+                async with publisher.segment() as segment:
+                    await segment.write(b"part")
+                    async with Subscriber(far, start="current", wait_for_channel_s=60) as waiting:
+                        await anext(aiter(await anext(waiting)))
+                    raise ZeroDivisionError
+            await publisher.publish(b"whole")
+
+    async def read() -> list[tuple[bytes, bool]]:
+        async with Subscriber(far, start="earliest") as subscriber:
+            return [(await segment.read(), segment.truncated is not None) async for segment in subscriber]
+
+    anyio.run(publish)
+    _, told = relay.communicate(timeout=TIMEOUT_S)
+    assert (relay.returncode, told) == (0, "segment 0 is lost: the source cut it short (truncated)\n")
+    assert anyio.run(read) == [(b"part", True), (b"whole", False)]
+
+
 def test_frames(trickle: TestServer) -> None:
     """Pictures that are published come back with their size."""
     lines = output(start("frames.py", trickle.url("frames"), 1))
@@ -184,6 +213,11 @@ def test_fastapi_app(trickle: TestServer) -> None:
         try:
             said = [httpx.post(f"{at}/messages", json={"n": n}).json() for n in range(2)]
             eventually(lambda: httpx.get(f"{at}/messages").json() == [{"n": 0}, {"n": 1}])
+            with ThreadPoolExecutor(20) as threads:
+                posted = [threads.submit(httpx.post, f"{at}/messages", json={"n": n}) for n in range(2, 100)]
+            assert [post.result().status_code for post in posted] == [200] * 98
+            heard = eventually(lambda: len(found := httpx.get(f"{at}/messages").json()) == 100 and found)
+            assert sorted(message["n"] for message in heard) == list(range(100))
         finally:
             app.terminate()
             app.stderr.read()

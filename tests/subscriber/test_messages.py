@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.subscriber.test_client import Slept, channel, ended
 from tricklecast.subscriber import BadMessage, Message, Messages, Position, Subscriber, json_lines, json_messages
+from tricklecast.subscriber.messages import _value
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
 
 Open = Callable[..., AbstractAsyncContextManager[Messages]]
@@ -324,3 +326,23 @@ def test_any_bytes_give_messages_or_one_kind_of_error(parts: list[bytes]) -> Non
     for open_messages in (json_messages, json_lines):
         items = received(open_messages, channel(s0=whole, s1=b'\n{"last":1}\n'), limit=4000)
         assert [item.value for item in items if isinstance(item, Message)][-1] == {"last": 1}
+
+
+DIGITS = b"1234567890123456789"
+
+
+@pytest.mark.parametrize(
+    "value", [2**64 + 1, -(2**63) - 1, 10**40, {"id": [2**64]}, DIGITS.decode(), 1.5, 2**53 + 1, 1234567890123456789.5]
+)
+def test_numbers_are_exact(value: Any) -> None:
+    """An integer of any length comes back as it was."""
+    found = _value(json.dumps(value).encode())
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", [b"[" + DIGITS + b", NaN]", DIGITS * 300, b"[" * 5000 + DIGITS, b"\xff" + DIGITS])
+def test_what_only_pythons_parser_takes_is_no_message(text: bytes) -> None:
+    """Constants that JSON does not have, endless numbers, endless nesting and other encodings are refused."""
+    with pytest.raises((ValueError, RecursionError)):
+        _value(text)

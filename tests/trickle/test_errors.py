@@ -23,6 +23,7 @@ from tricklecast.trickle.errors import (
     InvalidURL,
     LocalProtocolError,
     Position,
+    PublisherFull,
     Refused,
     RemoteProtocolError,
     SegmentDropped,
@@ -253,6 +254,16 @@ def test_header_int_never_fails(value: str) -> None:
 def test_retry_after_in_seconds(value: str, expected: float | None) -> None:
     """Seconds are read, never below zero; a date would need a clock and counts as missing."""
     assert retry_after_s({wire.RETRY_AFTER: value}) == expected
+
+
+def test_a_full_publisher_says_how_much_waits() -> None:
+    """And what to do about it."""
+    error = PublisherFull(3, 30.0)
+    assert (error.waiting, error.waited_s) == (3, 30.0)
+    assert str(error) == (
+        "no room for another segment within 30 s: 3 wait to be confirmed by the server; "
+        "publish less, or give the publisher a larger buffer_bytes or buffer_s"
+    )
 
 
 def test_a_dropped_segment_names_itself_if_it_had_a_number() -> None:

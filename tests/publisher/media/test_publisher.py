@@ -18,6 +18,7 @@ from av.video.frame import VideoFrame
 
 from tests.publisher.media.clips import decode, make_clip
 from tests.support.server import RunningServer
+from tests.support.waiting import until
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.publisher import (
@@ -226,18 +227,25 @@ async def test_pictures_are_dropped_where_the_encoder_is_too_slow(
 
 
 async def test_an_exception_leaves_the_channel_open(server: RunningServer) -> None:
-    """A successor can go on; only a clean end ends it."""
+    """A successor can go on; only a clean end ends it. The segment that was being made is truncated."""
     url = urls(server)("crash")
     with anyio.fail_after(LIMIT_S):
         publisher = MediaPublisher(url)
 
         async def crash() -> None:
             async with publisher:
-                await publisher.write(picture(0))
+                for number in range(10):
+                    await publisher.write(picture(number))
+                await until(lambda: publisher.statistics().bytes > 0)
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
             await crash()
+        async with Subscriber(url, start="earliest") as subscriber:
+            last = await anext(subscriber)
+            async for _ in last:
+                pass
+        assert last.truncated is not None
         async with MediaPublisher(url, when_full="wait", start="reset") as successor:
             await successor.write(picture(0))
         assert await read_all(url)
