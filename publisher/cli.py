@@ -215,7 +215,7 @@ def parse_buffer(text: str) -> dict[str, Any]:
         name, parse = ("buffer_s", parse_duration) if is_time else ("buffer_bytes", parse_size)
         if name in limits:
             raise ValueError(f"one size and one time, not {text!r} (64MiB,30s)")
-        limits[name] = parse(part.strip())  # type: ignore[operator]
+        limits[name] = parse(part.strip())
     return {"buffer_s": ENDLESS_S, "buffer_bytes": HUGE_BYTES, **limits}
 
 

@@ -447,7 +447,7 @@ class Segments:
             tell: tell the server, too, so that readers do not wait for the rest.
         """
         upload = segment._upload
-        if upload in self._queued:
+        if upload is not None and upload in self._queued:
             self._queued.remove(upload)
             self._carry_soon(upload)
         if segment._result is None and upload is not None and not self._regain(upload):

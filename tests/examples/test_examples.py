@@ -216,7 +216,8 @@ def test_fastapi_app(trickle: TestServer) -> None:
             with ThreadPoolExecutor(20) as threads:
                 posted = [threads.submit(httpx.post, f"{at}/messages", json={"n": n}) for n in range(2, 100)]
             assert [post.result().status_code for post in posted] == [200] * 98
-            heard = eventually(lambda: len(found := httpx.get(f"{at}/messages").json()) == 100 and found)
+            eventually(lambda: len(httpx.get(f"{at}/messages").json()) == 100)
+            heard = httpx.get(f"{at}/messages").json()
             assert sorted(message["n"] for message in heard) == list(range(100))
         finally:
             app.terminate()
