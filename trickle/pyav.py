@@ -41,7 +41,11 @@ def packet_errors() -> tuple[type[Exception], ...]:
 
     return (
         *(error.InvalidDataError, error.ArgumentError, error.ExternalError),
-        *(error.PatchWelcomeError, error.UnknownError),
+        *(
+            error.PatchWelcomeError,
+            error.UnknownError,
+            error.PermissionError,
+        ),  # the last: AAC of channels it never named
     )
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 from tricklecast.publisher.media.inputs import MediaSource
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import find_box
-from tricklecast.trickle.pyav import copied, is_attached, need_pyav, new_decoder, packet_errors
+from tricklecast.trickle.pyav import copied, is_attached, need_pyav, new_decoder
 
 if TYPE_CHECKING:
     from av import CodecContext, Packet
@@ -611,9 +611,11 @@ class Transcoder:
                     yield track, encoded
 
     def _decoded(self, track: int, packet: Packet[Stream]) -> list[Any]:
+        from av.error import FFmpegError
+
         try:
             return cast("Any", self._decoders[track]).decode(packet)  # type: ignore[no-any-return]
-        except packet_errors():
+        except FFmpegError:  # a decoder reads nothing else: the packet is damaged
             if track not in self._damaged:
                 self._damaged.add(track)
                 self._warn(f"stream {track} is damaged: the frames that cannot be decoded are left out")

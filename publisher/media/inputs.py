@@ -18,6 +18,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -27,7 +28,7 @@ from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.media.timeline import MAX_HELD
-from tricklecast.trickle.pyav import codec_name, need_pyav, reason
+from tricklecast.trickle.pyav import codec_name, need_pyav, packet_errors, reason
 from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
@@ -199,7 +200,6 @@ class ContainerSource:
         Pictures that are shown in another order than they come in wait for the pictures that tell their place. At the
         end, the first ones come once more to tell the last ones theirs, and are left out.
         """
-        from av import Packet
         from av.bitstream import BitStreamFilterContext
 
         stream = self._container.streams[0]
@@ -213,24 +213,38 @@ class ContainerSource:
             if order is None:
                 yield packet
             elif packet.size:
+                data, dts, is_key = bytes(packet), packet.dts, packet.is_keyframe
                 if len(first) <= MAX_HELD:
-                    first.append(bytes(packet))
+                    first.append(data)
                 step, waiting = packet.duration or 1, waiting + 1
-                for timed in order.filter(packet):
+                try:
+                    ready = order.filter(packet)
+                except packet_errors():  # it is damaged: it is shown when it is decoded
+                    ready = [_packet(stream, data, dts or 0, step)]
+                    ready[0].pts, ready[0].is_keyframe = dts, is_key
+                for timed in ready:
                     waiting -= 1
                     yield timed
         while order is not None and waiting and first:
-            again: Packet[Stream] = Packet(first.pop(0))
-            again.stream, again.dts, again.duration = stream, next_dts, step
-            again.time_base = cast("Fraction", stream.time_base)
+            with suppress(*packet_errors()):
+                for timed in order.filter(_packet(stream, first.pop(0), next_dts, step))[:waiting]:
+                    waiting -= 1
+                    yield timed
             next_dts += step
-            for timed in order.filter(again)[:waiting]:
-                waiting -= 1
-                yield timed
 
     def close(self) -> None:
         """Close the container."""
         self._container.close()
+
+
+def _packet(stream: Stream, data: bytes, dts: int, duration: int) -> Packet[Stream]:
+    """A packet of a stream."""
+    from av import Packet
+
+    packet: Packet[Stream] = Packet(data)
+    packet.stream, packet.dts, packet.duration = stream, dts, duration
+    packet.time_base = cast("Fraction", stream.time_base)
+    return packet
 
 
 def open_media(

@@ -23,7 +23,7 @@ from tricklecast.trickle.media import containers
 from tricklecast.trickle.media.clock import prft_box, temi_packet
 from tricklecast.trickle.media.containers import PACKET_BYTES, PAT_PID, SYNC, TsPacket, box, crc32, full_box, ts_packets
 from tricklecast.trickle.media.timeline import CLOCK_HZ, ticks
-from tricklecast.trickle.pyav import codec_name, copied
+from tricklecast.trickle.pyav import codec_name, copied, packet_errors
 
 if TYPE_CHECKING:
     from av import Packet
@@ -436,7 +436,13 @@ class _Mp4Muxer:
         """The init segment; made anew when the description of a track has changed."""
         described = [track.extradata if track.is_described else None for track in self._tracks.values()]
         if described != self._init_of:
-            self._init, self._init_of = _init_segment([t for t in self._tracks.values() if t.is_described]), described
+            try:
+                self._init = _init_segment([track for track in self._tracks.values() if track.is_described])
+            except packet_errors():
+                if not self._init:
+                    raise
+                # A damaged description: the one before serves the pictures that are not damaged.
+            self._init_of = described
         return self._init
 
 

@@ -221,7 +221,6 @@ class File:
         options = dict(_MATROSKA if muxer == "matroska" else _MP4)
         if muxer != "matroska" and av.library_versions["libavformat"] >= _HYBRID_SINCE:
             options["movflags"] = _HYBRID
-        # The file itself is made with the first packet.
         self._muxer: OutputContainer = av.open(str(path), mode="w", format=muxer, container_options=options)
         for slot, track in tracks.items():
             # A muxer knows codecs by their decoders' names, too, where these differ.
@@ -237,6 +236,12 @@ class File:
         if not self._streams:
             codecs = ", ".join(self.left_out.values())
             raise NothingToWrite(f"a {path.suffix} file holds none of this channel's streams: {codecs or 'none'}")
+        try:
+            self._muxer.start_encoding()  # makes the file
+        except packet_errors() as error:
+            path.unlink(missing_ok=True)
+            codecs = ", ".join(track.codec for track in tracks.values())
+            raise NothingToWrite(f"a {path.suffix} file does not hold {codecs} ({reason(error)})") from error
 
     def fits(self, slot: Slot, track: Track, *, damaged: bool) -> bool:
         """Whether a later segment's stream can go on in this file. A damaged one may seem to have another shape."""

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from pathlib import Path
 
 import av
 import pytest
+from av.stream import Disposition
 
+from tests.publisher.media.clips import make_clip
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.pyav import copied, need_pyav, new_decoder, reason
+from tricklecast.trickle.pyav import (
+    changed_codec,
+    codec_name,
+    copied,
+    is_attached,
+    need_pyav,
+    new_decoder,
+    packet_errors,
+    reason,
+)
 
 
 def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,3 +59,41 @@ def test_copies_and_decoders_outlive_the_container() -> None:
     assert parameters
     assert (decoder.name, decoder.is_decoder, decoder.extradata) == ("aac", True, parameters)
     assert copies[0].metadata == copies[1].metadata == {"language": "deu"}
+
+
+def test_streams_have_the_names_of_their_codecs() -> None:
+    """Not of a decoder; of data, as far as libavformat knows it."""
+    with av.open(os.devnull, "w", format="mpegts") as container:
+        assert codec_name(container.add_stream("libx264", rate=25)) == "h264"
+        assert codec_name(container.add_data_stream("klv")) == "klv"
+    with av.open(os.devnull, "w", format="matroska") as container:
+        assert codec_name(container.add_attachment("a", "text/plain", b"a")) == "unknown codec"
+
+
+def test_a_cover_is_attached() -> None:
+    """A film is not."""
+    with av.open(os.devnull, "w", format="null") as container:
+        stream = container.add_stream("png", rate=1)
+        assert not is_attached(stream)
+        stream.disposition = Disposition.attached_pic
+        assert is_attached(stream)
+
+
+def test_a_codec_that_changes_is_noticed(tmp_path: Path) -> None:
+    """When the first packet of the new one is there."""
+    clips = [
+        make_clip(tmp_path / f"{codec}.ts", seconds=2, video=codec, audio=None) for codec in ("libx264", "libx265")
+    ]
+    with av.open(io.BytesIO(b"".join(clip.read_bytes() for clip in clips)), "r", "mpegts") as container:
+        stream = container.streams.video[0]
+        found = [changed_codec(stream) for packet in container.demux(stream) if packet.is_keyframe]
+    assert found == ["", "", "hevc", "hevc"]
+    with av.open(str(make_clip(tmp_path / "old.ts", seconds=1, video="mpeg1video", audio=None))) as container:
+        assert changed_codec(container.streams.video[0]) == ""
+
+
+def test_a_refused_packet_is_no_broken_disk() -> None:
+    """Damage is told from errors that end all."""
+    assert issubclass(av.error.InvalidDataError, packet_errors())
+    assert not issubclass(av.error.FFmpegError, packet_errors())
+    assert not issubclass(av.error.BrokenPipeError, packet_errors())

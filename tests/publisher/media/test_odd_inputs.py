@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import av
@@ -24,7 +26,7 @@ from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import IndexFirst, open_media
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.reader import MediaOptions, SourceBroke
-from tricklecast.subscriber.media.joiner import Joiner
+from tricklecast.subscriber.media.joiner import Joiner, NotMedia
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import Continuity, Step, crc32, ts_packets
 from tricklecast.trickle.media.demux import demuxed
@@ -392,3 +394,43 @@ def test_metadata_passes_through(tmp_path: Path, clip: Path) -> None:
     (tmp_path / "out.ts").write_bytes(b"".join(done.segments))
     assert data_of(tmp_path / "out.ts") == data_of(source) != []
     assert publish(source, "fmp4").report.said == ["left out: stream 2 (data, klv)"]
+
+
+SOURCES = {
+    "film.ts": f"{H264} {AAC}",
+    "film.mp4": f"{H264} {AAC}",
+    "film.mkv": f"{H264} {AAC}",
+    "film.flv": f"{H264} {AAC}",
+    "film.h264": f"{H264} -an",
+    "film.mpg": "-c:v mpeg2video -bf 2 -c:a mp2",
+    "film.webm": "-c:v libvpx-vp9 -cpu-used 8 -c:a libopus",
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_bytes_end_a_publisher_or_a_recorder_with_a_trace(tmp_path: Path, name: str) -> None:
+    """Damaged before it is published, and again on its way: what is left comes through, or one line says why not."""
+    film = made(tmp_path / name, f"{picture(2, '64x64')} {tone(2)} {SOURCES[name]}").read_bytes()
+    for seed in range(8):
+        dice = Random(seed)
+        source = tmp_path / f"damaged-{name}"
+        source.write_bytes(struck(film, dice, (1, 5, 50, 500)))
+        container: ContainerName | None = dice.choice(["mpegts", "fmp4", None])
+        encoding = Encoding(preset="ultrafast") if seed % 4 == 3 else None
+        done = Run(str(source), MediaOptions(container=container, realtime=False, encoding=encoding))
+        with suppress(InvalidInput):
+            done.run()
+        segments = [struck(data, dice, (0, 1, 20, 200)) for data in done.segments]
+        recording = tmp_path / dice.choice(["out.mp4", "out.mkv", "out.mov"])
+        if segments:
+            with suppress(NotMedia):
+                record(segments, recording)
+                decodable(recording)  # it is a whole file
+
+
+def struck(data: bytes, dice: Random, counts: tuple[int, ...]) -> bytes:
+    """With so many wrong bytes, as the dice fall."""
+    changed = bytearray(data)
+    for _ in range(dice.choice(counts)):
+        changed[dice.randrange(64, len(changed))] = dice.randrange(256)
+    return bytes(changed)
