@@ -17,7 +17,16 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("trickle", "app", "publisher", "subscriber", "analytics", "tricklecast")
 
-BOUNDED: dict[str, str] = {}
+BOUNDED: dict[str, str] = {
+    "app/data_plane/packaging.py: Packager.has": "asks once, about the part after a segment's last one",
+    "publisher/ingest/rtmp.py: _AmfReader._members, _AmfReader._value": "MAX_DEPTH",
+    "publisher/ingest/rtmp.py: encode_amf": "encodes the server's own answers",
+    "publisher/media/publisher.py: _first_error": "as deep as the program's task groups are nested",
+    "subscriber/command/run.py: _rounded": "as deep as the statistics of a run, two",
+    "subscriber/core.py: Start._parse": "a position is parsed once",
+    "analytics/lines/files.py: _expand": "a folder that a pattern matched is expanded once",
+    "analytics/lines/reading.py: _structure.of": "as deep as the names of fields in the operator's own map",
+}
 """The functions of each circle, and what bounds its depth."""
 
 
