@@ -157,15 +157,30 @@ def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")
         raise CannotServe(f"cannot listen on {host}:{port}: {reason}{hint} choose another with {option}") from None
 
 
-def warn_of_strangers(settings: Settings, listener: socket.socket) -> None:
-    """Log a warning if other machines can reach the server, and nothing says who may do what."""
-    if is_loopback(listener) or settings.has_tokens or settings.webhook_url or settings.tls_client_ca:
-        return
-    _LOGGER.warning(
-        "whoever reaches %s:%d may publish to, read and end every channel: there is no access control "
-        "(--jwt-secret-file, --webhook-url; docs/how-to/control-access.md)",
-        *listener.getsockname()[:2],
-    )
+def warn_of_strangers(settings: Settings, main: socket.socket, control: socket.socket | None) -> None:
+    """Log a warning for each socket that other machines can reach while nothing says who may do what there.
+
+    Args:
+        settings: say what controls access.
+        main: serves the channels. control: the control plane, if that has a socket of its own.
+    """
+    certified = settings.has_tokens or settings.tls_client_ca is not None
+    if not (certified or settings.webhook_url) and _has_strangers(main):
+        _LOGGER.warning(
+            "whoever reaches %s:%d may publish to, read and end every channel: there is no access control "
+            "(--jwt-secret-file, --webhook-url; docs/how-to/control-access.md)",
+            *main.getsockname()[:2],
+        )
+    if control is not None and not (certified or settings.control_token_file) and _has_strangers(control):
+        _LOGGER.warning(
+            "whoever reaches %s:%d may list, create and end every channel: the control plane has no access control "
+            "(--control-token-file; docs/how-to/control-access.md)",
+            *control.getsockname()[:2],
+        )
+
+
+def _has_strangers(listener: socket.socket) -> bool:
+    return listener.family != socket.AF_UNIX and not is_loopback(listener)
 
 
 def is_loopback(listener: socket.socket) -> bool:

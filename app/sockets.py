@@ -51,11 +51,11 @@ def opened(settings: Settings) -> Iterator[Sockets]:
             main = stack.enter_context(listen(settings.host, settings.port))
         if main.family != socket.AF_UNIX:
             tune(main, peer_timeout_s=settings.peer_timeout_s)
-            warn_of_strangers(settings, main)
         control = None
         if settings.control_port is not None:
             where = settings.control_host or settings.host, settings.control_port
             control = stack.enter_context(listen(*where, settings=("control_host", "control_port")))
+        warn_of_strangers(settings, main, control)
         yield Sockets(main, control)
 
 

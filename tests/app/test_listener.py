@@ -14,9 +14,9 @@ from tricklecast.app.listener import (
     CannotServe,
     attainable_limits,
     listen,
-    warn_of_strangers,
 )
 from tricklecast.app.settings import Settings
+from tricklecast.app.sockets import opened
 
 REACHED_S = 30.0
 
@@ -43,22 +43,32 @@ def test_a_link_local_address_needs_an_interface() -> None:
         listen("fe80::1", 0)
 
 
+CONTROL = "the control plane has"
+CHANNELS = "there is"
+
+
 @pytest.mark.parametrize(
     ("values", "warned"),
     [
-        ({"host": "0.0.0.0"}, True),
-        ({"host": "127.0.0.2"}, False),
-        ({"host": "0.0.0.0", "jwt_secret_file": "f"}, False),
-        ({"host": "0.0.0.0", "webhook_url": "http://127.0.0.1/", "control_token_file": "f"}, False),
-        ({"host": "0.0.0.0", "control_token_file": "f"}, True),
+        ({"host": "0.0.0.0"}, [CHANNELS]),
+        ({"host": "127.0.0.2"}, []),
+        ({"host": "0.0.0.0", "jwt_secret_file": "f"}, []),
+        ({"host": "0.0.0.0", "tls_cert": "f", "tls_key": "f", "tls_client_ca": "f"}, []),
+        ({"host": "0.0.0.0", "webhook_url": "http://127.0.0.1/", "control_token_file": "f"}, []),
+        ({"host": "0.0.0.0", "control_token_file": "f"}, [CHANNELS]),
+        ({"control_host": "0.0.0.0", "control_port": 0}, [CONTROL]),
+        ({"control_host": "0.0.0.0", "control_port": 0, "control_token_file": "f"}, []),
+        ({"host": "0.0.0.0", "control_host": "127.0.0.1", "control_port": 0}, [CHANNELS]),
+        ({"host": "0.0.0.0", "control_port": 0}, [CHANNELS, CONTROL]),
     ],
 )
-def test_an_open_server(values: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that other machines reach, and on which everybody may do everything with channels, says so."""
-    settings = Settings.model_validate(values)
-    with listen(settings.host, 0) as listener:
-        warn_of_strangers(settings, listener)
-    assert [message.partition(":")[0] for message in caplog.messages] == ["whoever reaches 0.0.0.0"] * warned
+def test_an_open_server(values: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """A server that other machines reach, and on which everybody may do everything, says so."""
+    with opened(Settings.model_validate({"port": 0, **values})):
+        pass
+    assert [f": {words} no access control" in text for words, text in zip(warned, caplog.messages, strict=True)] == [
+        True for _ in warned
+    ]
 
 
 INFINITY = resource.RLIM_INFINITY

@@ -78,11 +78,11 @@ class Crowd:
 
 
 def post(channel: str, seq: int, headers: bytes) -> bytes:
-    return f"POST /trickle/{channel}/{seq} HTTP/1.1\r\nHost: h\r\n".encode() + headers + b"\r\n"
+    return f"POST /trickle/{channel}/{seq} HTTP/1.1\r\nHost: localhost\r\n".encode() + headers + b"\r\n"
 
 
 def get(channel: str, seq: int, headers: bytes = b"") -> bytes:
-    return f"GET /trickle/{channel}/{seq} HTTP/1.1\r\nHost: h\r\n".encode() + headers + b"\r\n"
+    return f"GET /trickle/{channel}/{seq} HTTP/1.1\r\nHost: localhost\r\n".encode() + headers + b"\r\n"
 
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
@@ -115,7 +115,7 @@ def fill(server: RunningServer, crowd: Crowd) -> None:
     for number in range(PUBLISHING):
         crowd.connect(post("part", number % 2, CHUNKED) + b"8000\r\n" + b"p" * 32_000)
     for _ in range(BEGINNING):
-        crowd.connect(b"GET /trickle/x/0 HTTP/1.1\r\nHost: h\r\nA: " + b"h" * 60_000)
+        crowd.connect(b"GET /trickle/x/0 HTTP/1.1\r\nHost: localhost\r\nA: " + b"h" * 60_000)
     for _ in range(PIPELINING):
         crowd.connect(get("tiny", 1000) + get("tiny", 0, b"A: " + b"q" * 900 + b"\r\n") * 200)
     for number in range(OVERTAKING):
