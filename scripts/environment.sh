@@ -138,3 +138,30 @@ prepare_ffmpeg() {
         || { command -v brew >/dev/null 2>&1 && brew install -q ffmpeg >&2; } \
         || say "No ffmpeg could be installed here: SRT is not tested."
 }
+
+# For the tests of the configurations in docs/how-to/behind-a-proxy.md only.
+prepare_proxies() {
+    local name
+    for name in nginx haproxy caddy; do
+        command -v "$name" >/dev/null 2>&1 || [ -x "/usr/sbin/$name" ] && continue
+        say "The proxies of docs/how-to/behind-a-proxy.md are tested; installing $name through the system's package manager"
+        install_without_service "$name" \
+            || { command -v dnf >/dev/null 2>&1 && as_root dnf install -y -q "$name" >&2; } \
+            || { command -v apk >/dev/null 2>&1 && as_root apk add -q "$name" >&2; } \
+            || { command -v brew >/dev/null 2>&1 && brew install -q "$name" >&2; } \
+            || say "No $name could be installed here: it is not tested."
+    done
+}
+
+# Debian's packages of servers start them, unless this file forbids it (/usr/share/doc/init-system-helpers).
+install_without_service() {
+    local policy=/usr/sbin/policy-rc.d forbidden=
+    if [ ! -e "$policy" ]; then
+        forbidden=yes
+        as_root sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy" 2>/dev/null || return 1
+    fi
+    apt_install "$1"
+    local status=$?
+    [ -z "$forbidden" ] || as_root rm -f "$policy"
+    return "$status"
+}

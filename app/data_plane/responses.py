@@ -481,7 +481,8 @@ def path_reply(route: Route) -> Reply | None:
         return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=route.error.encode(), close=True)
     if route.op is None:
         headers = (("allow", route.allow),)
-        body = route.error.encode() or b"Method not allowed"
+        hint = ": publish with POST" if "POST" in route.allow else ""  # curl -T and GStreamer's sink send PUT
+        body = route.error.encode() or f"Method not allowed{hint}".encode()
         return Reply(Status.METHOD_NOT_ALLOWED, Reason.BAD_REQUEST, headers, body, close=True)
     return None
 

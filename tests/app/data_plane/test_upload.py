@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.app.data_plane.support import connections, pattern
+from tests.app.data_plane.support import connections, later, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.data_plane import handler, scheduling
@@ -128,6 +128,19 @@ def test_a_malformed_chunk_first_leaves_nothing(channel: Channel, server: LocalS
 
 
 # How a publisher is answered.
+
+
+@pytest.mark.parametrize("headers", [{}, {"Expect": "100-continue"}], ids=["plain", "expects"])
+def test_an_idle_preconnect_is_sent_only_what_it_has_asked_for(headers: dict[str, str]) -> None:
+    """No interim answer but the one that it expects, however long it is idle: proxies take it for the final one."""
+    with local_server() as server, server.client() as target:
+        preconnect = target.channel().upload(0, headers=headers)
+        if headers:
+            assert preconnect.connection.interim().status == 100
+        for _ in range(4):
+            later(server, 60)
+        preconnect.connection.silent()
+        assert preconnect.chunk(b"x").end().answer().status == 200
 
 
 def test_a_first_byte_timeout_closes_a_silent_preconnect() -> None:

@@ -1,0 +1,258 @@
+"""The configurations of docs/how-to/behind-a-proxy.md, in the proxies for which they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast import Publisher, Subscriber
+
+PAGE: Final = Path(__file__).parents[2] / "docs/how-to/behind-a-proxy.md"
+SHORT_S: Final = 0.5
+LONG_S: Final = (11.0, 70.0, 200.0)
+AT_ONCE_S: Final = 5.0
+"""A busy machine may take a while; what this is to find took 10 s and more."""
+
+BINARIES: Final = {
+    name: shutil.which(name, path="/usr/sbin:/usr/local/sbin") or shutil.which(name)
+    for name in ("nginx", "haproxy", "caddy")
+}
+
+
+def configuration(name: str, port: int, server: int) -> str:
+    """What the page says about a proxy, with these ports."""
+    pattern = rf"^## {name}$.*?^```\w*\n(.*?)^```"
+    found = re.search(pattern, PAGE.read_text(), re.MULTILINE | re.DOTALL | re.IGNORECASE)
+    assert found is not None, f"the page configures {name}"
+    text = found[1]
+    assert "127.0.0.1:2939" in text
+    return text.replace("127.0.0.1:2939", f"127.0.0.1:{server}").replace(PORTS[name][0], PORTS[name][1] % port)
+
+
+PORTS: Final = {
+    "nginx": ("listen 80;", "listen 127.0.0.1:%d;"),
+    "haproxy": ("bind :80", "bind 127.0.0.1:%d"),
+    "caddy": ("example.com {", "http://127.0.0.1:%d {"),
+}
+
+
+def command(name: str, folder: Path, text: str) -> list[str]:
+    """The command that runs a proxy in the foreground with this configuration and files in this folder."""
+    binary, file = BINARIES[name], folder / "config"
+    assert binary is not None
+    match name:
+        case "nginx":
+            kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+            folders = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+            file.write_text(
+                f"daemon off; pid {folder}/pid; error_log stderr;\nevents {{}}\n"
+                f"http {{ access_log off; {folders}\n{text}}}\n"
+            )
+            return [binary, "-e", "stderr", "-p", str(folder), "-c", str(file)]
+        case "haproxy":
+            file.write_text(text)
+            return [binary, "-db", "-f", str(file)]
+        case _:
+            file.write_text("{\n    admin off\n    auto_https off\n}\n" + text)
+            return [binary, "run", "--config", str(file), "--adapter", "caddyfile"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """A server with default settings."""
+    with local_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=list(PORTS))
+def proxy(
+    request: pytest.FixtureRequest, server: LocalServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
+    """The port of a proxy in front of the server."""
+    name = request.param
+    if BINARIES[name] is None:
+        pytest.skip(f"{name} is not installed")
+    folder = tmp_path_factory.mktemp(name)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen(
+            command(name, folder, configuration(name, port, server.port)),
+            stdout=said, stderr=said, env={"HOME": str(folder), "PATH": "/usr/bin:/bin"},
+        )  # fmt: skip
+    try:
+        eventually(lambda: process.poll() is not None or reaches(port), what=f"{name} is there")
+        assert process.poll() is None, (folder / "said").read_text()
+        yield port
+    finally:
+        process.terminate()
+        process.wait(WITHIN_S)
+
+
+def reaches(port: int) -> bool:
+    """Whether the server answers through the proxy."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+class Raw:
+    """A client that knows HTTP/1.1 by the letter: what comes is read as the answer to the oldest request."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def ask(self, method: str, path: str, *fields: str) -> None:
+        """Send a head."""
+        lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *fields, "", ""]
+        self.writer.write("\r\n".join(lines).encode())
+
+    async def answer(self, within_s: float = AT_ONCE_S) -> tuple[int, bytes]:
+        """The status of the next answer, which has to be a final one, and its body."""
+        async with asyncio.timeout(within_s):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+            status = int(head.split(" ", 2)[1])
+            if length := re.search(r"^content-length: (\d+)", head, re.MULTILINE):
+                return status, await self.reader.readexactly(int(length[1]))
+            if "transfer-encoding: chunked" not in head:
+                return status, b""
+            body = b""
+            while size := int((await self.reader.readline()).split(b";")[0], 16):
+                body += (await self.reader.readexactly(size + 2))[:-2]
+            while (await self.reader.readline()).strip():
+                pass  # trailer fields
+            return status, body
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Raw]:
+    """A connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Raw(reader, writer)
+    finally:
+        writer.close()
+
+
+async def raw(port: int, channel: str, silent_s: float) -> None:
+    """One connection publishes and one reads; each is used again after the silence, and at once."""
+    async with connected(port) as publisher, connected(port) as reader:
+        publisher.ask("POST", f"/trickle/{channel}")
+        assert (await publisher.answer())[0] == 200
+        for seq in range(2):
+            publisher.ask("POST", f"/trickle/{channel}/{seq}", "Transfer-Encoding: chunked")
+            reader.ask("GET", f"/trickle/{channel}/{seq}")
+            await asyncio.sleep(silent_s if seq == 0 else 0)
+            publisher.writer.write(b"4\r\ndata\r\n0\r\n\r\n")
+            assert await reader.answer() == (200, b"data")
+            assert (await publisher.answer())[0] == 200
+            publisher.ask("GET", "/healthz")
+            assert (await publisher.answer())[0] == 200
+
+
+async def ours(port: int, channel: str, silent_s: float) -> None:
+    """`Publisher` and `Subscriber`: one segment, silence, and another one."""
+    url = f"http://127.0.0.1:{port}/trickle/{channel}"
+    async with Publisher(url) as publisher, Subscriber(url, start="earliest") as subscriber:
+        segments = aiter(subscriber)
+        for silence_s in (0, silent_s):
+            await asyncio.sleep(silence_s)
+            async with asyncio.timeout(AT_ONCE_S):
+                async with publisher.segment() as segment:
+                    await segment.write(b"data")
+                assert await (await anext(segments)).read() == b"data"
+        statistics = publisher.statistics()
+        assert (statistics.dropped, statistics.lost, statistics.retries) == (0, 0, 0)
+
+
+async def httpx_client(port: int, channel: str, silent_s: float) -> None:
+    """A client of another project, which streams its body."""
+    base = f"http://127.0.0.1:{port}/trickle/{channel}"
+
+    async def body() -> AsyncIterator[bytes]:
+        await asyncio.sleep(silent_s)
+        yield b"data"
+
+    async with httpx.AsyncClient(timeout=silent_s + AT_ONCE_S) as client:
+        (await client.post(base)).raise_for_status()
+        for seq in range(2):
+            read = asyncio.create_task(client.get(f"{base}/{seq}"))
+            assert (await client.post(f"{base}/{seq}", content=body())).status_code == 200
+            async with asyncio.timeout(AT_ONCE_S):
+                assert (await read).content == b"data"
+            silent_s = 0
+
+
+async def silences(port: int, seconds: tuple[float, ...]) -> None:
+    """All clients with all silences at the same time."""
+    async with asyncio.TaskGroup() as group:
+        for client in (raw, ours, httpx_client):
+            for silent_s in seconds:
+                group.create_task(client(port, f"{client.__name__}-{port}-{silent_s:g}", silent_s))
+
+
+def test_a_silent_publisher_and_a_waiting_reader(proxy: int) -> None:
+    """After a silence the segment arrives at once, and the next request on the connection is answered as its own."""
+    asyncio.run(silences(proxy, (SHORT_S,)))
+
+
+@pytest.mark.long
+def test_long_silences(proxy: int) -> None:
+    """11 s (an unasked interim answer came after 10), 70 s (beyond a minute, the usual limit), and 200 s."""
+    asyncio.run(silences(proxy, LONG_S))
+
+
+def test_an_early_answer_ends_the_post(proxy: int, server: LocalServer, request: pytest.FixtureRequest) -> None:
+    """A publisher whose segment is closed learns of it while its body goes on; Caddy tells it at the body's end."""
+
+    async def main() -> float:
+        channel = f"early-{proxy}"
+        async with connected(proxy) as first, connected(proxy) as late:
+            first.ask("POST", f"/trickle/{channel}/0", "Content-Length: 4")
+            first.writer.write(b"data")
+            assert (await first.answer())[0] == 200
+            late.ask("POST", f"/trickle/{channel}/0", "Transfer-Encoding: chunked")
+            begun = time.monotonic()
+            told = asyncio.create_task(late.answer(WITHIN_S))
+            for _ in range(80):
+                if told.done():
+                    break
+                late.writer.write(b"1\r\nx\r\n")
+                await asyncio.sleep(0.05)
+            else:
+                late.writer.write(b"0\r\n\r\n")
+            assert (await told)[0] == 409
+            return time.monotonic() - begun
+
+    took_s = asyncio.run(main())
+    if "caddy" not in request.node.name:
+        assert took_s < 3.9, "the answer comes before the end of the body"
+
+
+def test_a_refused_post_costs_nobody_else(proxy: int) -> None:
+    """The server closes its connection after such an answer; the next request comes over another one."""
+
+    async def main() -> None:
+        for path, status in (("/trickle/_reserved/0", 403), ("/nowhere", 404), ("/trickle/c/x", 400)):
+            async with connected(proxy) as client, connected(proxy) as other:
+                client.ask("POST", path, "Content-Length: 4")
+                client.writer.write(b"data")
+                assert (await client.answer())[0] == status
+                other.ask("GET", "/healthz")
+                assert (await other.answer())[0] == 200
+
+    asyncio.run(main())
