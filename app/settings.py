@@ -187,7 +187,7 @@ class Settings(AccessSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Names by which clients may call the server (Host), such as live.example or *.example.org; * for "
-        "all. By default localhost on a server that only this machine reaches, and all on others.",
+        "all. By default local names on a server that only this machine reaches, and all on others.",
     )
     publisher_grace_s: float = Field(
         _LIMITS.publisher_grace_s,

@@ -3,9 +3,10 @@
 A page of ``evil.example`` can let its name point to 127.0.0.1 a minute after it was loaded. To the browser the server
 on the user's machine then is of the page's own origin, so that CORS does not stop the page from reading and writing.
 But the browser still sends the name, in ``Host``. A server that only this machine reaches has no such name: it answers
-to addresses (a browser that calls an address has resolved no name), to ``localhost`` and to the name that it was told
-to listen on. What names other machines have for a server, it cannot know: then every name counts, unless the operator
-lists them. The same holds behind a proxy, which passes on the name that its clients use.
+to addresses (a browser that calls an address has resolved no name), to ``localhost``, to the name that it was told to
+listen on, and to names without a dot, which nobody can own on the internet: they are this machine's or its network's
+(``/etc/hosts``, containers). What names other machines have for a server, it cannot know: then every name counts,
+unless the operator lists them. The same holds behind a proxy, which passes on the name that its clients use.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Hosts:
 
     def __init__(self, allowed: Iterable[str], own: Iterable[str], *, is_local: bool) -> None:
         names = {name.encode() for name in allowed}
+        self._dotless = not names
         self._any = ANY.encode() in names or not (names or is_local)
         self._names = {b"localhost", *(name.lower().encode() for name in own)}
         self._names |= {name for name in names if not name.startswith(b"*.")}
@@ -54,5 +56,7 @@ class Hosts:
         if host.startswith(b"["):  # an IPv6 address
             return True
         name = host.partition(b":")[0].rstrip(b".").lower()
+        if self._dotless and b"." not in name:
+            return True
         # A name that ends in a number is an IPv4 address (WHATWG URL, section 3.6).
         return name.rpartition(b".")[2].isdigit() or name in self._names or name.endswith(self._ends)

@@ -14,8 +14,8 @@ from tricklecast.app.data_plane.hosts import MAX_KNOWN, Hosts
 from tricklecast.app.settings import InvalidSettings, load
 
 ADDRESSES = [b"127.0.0.1:2939", b"127.0.0.1", b"10.1.2.3", b"[::1]:2939", b"[fe80::1%eth0]", b"127.1", b"2130706433"]
-LOCAL = [b"localhost", b"localhost:2939", b"LOCALHOST.", b"a.localhost:80", b"mine.test:7"]
-FOREIGN = [b"evil.example", b"evil.example:2939", b"127.0.0.1.evil.example", b"localhost.evil.example", b"xlocalhost"]
+LOCAL = [b"localhost", b"localhost:2939", b"LOCALHOST.", b"a.localhost:80", b"mine.test:7", b"nas:80", b"x"]
+FOREIGN = [b"evil.example", b"evil.example:2939", b"127.0.0.1.evil.example", b"localhost.evil.example", b"x.xlocalhost"]
 
 
 @pytest.mark.parametrize("host", [*ADDRESSES, *LOCAL, None, b""])
@@ -44,7 +44,7 @@ def test_a_server_that_others_reach_answers_by_every_name() -> None:
 @pytest.mark.parametrize(
     ("host", "allowed"),
     [(b"live.example:443", True), (b"LIVE.example", True), (b"a.b.example.org", True), (b"example.org", False),
-     (b"evil.example", False), (b"localhost", True), (b"192.0.2.1", True), (b"xexample.org", False)],
+     (b"evil.example", False), (b"localhost", True), (b"192.0.2.1", True), (b"xexample.org", False), (b"nas", False)],
 )  # fmt: skip
 def test_listed_names(host: bytes, allowed: bool, is_local: bool) -> None:
     """They count wherever the server listens; an address and localhost always do."""
