@@ -192,6 +192,7 @@ class PlaneMetrics(Collector):
         yield _counters("segments_closed", "Segments that have closed.", "state", closed)
         evicted = {str(why): n for why, n in registry.evictions().items()}
         yield _counters("segments_evicted", "Segments that have left their windows.", "reason", evicted)
+        yield _gauge("audience", "Clients that read: subscribers, streams and players of HLS.", totals.audience)
         yield _gauge("readers", "Exchanges reading a segment, waiting ones included.", registry.readers)
         yield _gauge("readers_waiting", "Readers of a segment that has no byte yet.", totals.waiting)
 

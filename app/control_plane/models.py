@@ -44,7 +44,7 @@ class ChannelModel(BaseModel):
     content_type: str
     next_seq: int = Field(description="The head: one past the newest started segment.")
     window: WindowModel
-    readers: int = Field(description="Readers of the channel, waiting ones included.")
+    readers: int = Field(description="Clients that read the channel: subscribers, streams and players of HLS.")
     bytes_in: int = Field(description="Body bytes published in this epoch.")
     bytes_out: int = Field(description="Body bytes delivered by reads that have ended.")
     publisher: PublisherModel

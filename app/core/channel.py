@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import chain, count
 from operator import attrgetter
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -211,6 +211,8 @@ class Channel:
         self._first = LAST_SEQ + 1
         self.kept: Kept | None = None
         self.reading = Capacity(limits.readers_per_channel)
+        # Players that fetch playlists and media, less the cursors that serve them: set from outside.
+        self.players_beside = 0
         self.publishers = Publishers(limits.publisher_grace_s)
         self._limits, self._budget, self._journal, self._faults = limits, budget, journal, faults
         self._quota = UNLIMITED if limits.channel_bytes is None else limits.channel_bytes
@@ -240,6 +242,20 @@ class Channel:
     def unclosed(self) -> list[Segment]:
         """The waiting and the open segments."""
         return [*self._waiting.values(), *self._open.values()]
+
+    @property
+    def audience(self) -> int:
+        """Readers as people count them: a client that waits for the next segment while it reads one is one reader.
+
+        Which cursors belong together is not known: those in one segment are taken for those in the next one.
+        """
+        cursors = self.reading.used
+        if cursors:
+            for segment in chain(self._waiting.values(), self._open.values()):
+                before = self.segments.get(segment.seq - 1)
+                if segment.cursors and before is not None:
+                    cursors -= min(len(segment.cursors), len(before.cursors))
+        return max(0, cursors + self.players_beside)
 
     def resolve(self, seq: int) -> Serve | Wait | Ahead | Gone | Ended:
         """Find what a GET of N, -1 (the head), -2 (the newest started one) or -N means now; it may create the head."""
@@ -518,7 +534,7 @@ class Channel:
             open_seqs=tuple(s.seq for s in unclosed if s.state is OPEN),
             writing_seqs=tuple(s.seq for s in unclosed if s.writer is not None and s.state is OPEN),
             preconnected_seqs=tuple(s.seq for s in unclosed if s.writer is not None and s.state is WAITING),
-            readers=self.reading.used,
+            readers=self.audience,
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
         )

@@ -180,6 +180,7 @@ class Totals:
         writing, preconnected: segments whose publisher is connected, after and before its first byte.
         orphaned: open segments whose publisher has gone, and may come back.
         waiting: readers of segments that have no byte yet.
+        audience: clients that read, as people count them.
     """
 
     live: int
@@ -189,3 +190,4 @@ class Totals:
     preconnected: int
     orphaned: int
     waiting: int
+    audience: int

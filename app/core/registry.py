@@ -388,8 +388,9 @@ class Registry:
 
     def totals(self) -> Totals:
         """Sums over all channels, for metrics: cheaper than a picture of each."""
-        draining = segments = writing = preconnected = orphaned = waiting = 0
+        draining = segments = writing = preconnected = orphaned = waiting = audience = 0
         for channel in self.channels.values():
+            audience += channel.audience
             draining += channel.ended
             segments += len(channel.window)
             for segment in channel.unclosed:
@@ -401,7 +402,7 @@ class Registry:
                 else:
                     orphaned += 1
         live = len(self.channels) - draining
-        return Totals(live, draining, segments, writing, preconnected, orphaned, waiting)
+        return Totals(live, draining, segments, writing, preconnected, orphaned, waiting, audience)
 
     def evictions(self) -> dict[Eviction, int]:
         """Segments that have left their windows since the server started, by the reason."""

@@ -363,6 +363,8 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
         if not found.has(msn, part):
             late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"Nothing new yet", retry_after_s=1)
             return _await(connection, request, route, found, BLOCKING_TARGETS * found.target_s) or late
+    if request.method != b"HEAD":
+        found.served(msn, part)
     text = playlist(found, f"?token={quote(token, safe='')}" if token else "")
     reply = Reply(Status.OK, Reason.COMPLETE, body=text.encode(), content_type=PLAYLIST_TYPE)
     delayed = _delay(connection, request, route, Answer.SAME, found.version)

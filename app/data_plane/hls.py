@@ -44,6 +44,7 @@ class MediaReader(Reader):
         self.record.epoch = self.channel.epoch
         self.record.rseq = self.segment.seq
         self.plane.registry.attach(self, self.channel, self.segment)
+        self.channel.players_beside -= 1
         if self._end - self._begin > DIRECT_BYTES:
             self.plane.turns.add_reader(self)
         else:
@@ -73,6 +74,11 @@ class MediaReader(Reader):
             self.finish(Reason.COMPLETE, close=not self.keep_alive)
         elif not connection.write_paused:
             self.plane.turns.add_reader(self)
+
+    def withdraw(self) -> None:
+        """Detach from the segment."""
+        self.channel.players_beside += not self.done
+        super().withdraw()
 
     def conclude(self, reason: str, *, close: bool) -> None:
         """The peer has taken all."""

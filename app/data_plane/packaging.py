@@ -91,6 +91,14 @@ RUN_BYTES: Final = 16 << 10
 """So many bytes are looked at in one turn of the event loop: a tenth of a millisecond, or 7 if they are nothing but the
 smallest boxes."""
 
+ROUNDS: Final = 4
+"""States of the playlist for which requests are counted: the players that wait are as many as asked for one of them."""
+
+MAX_POLLS: Final = 10_000
+PLAYER_TARGETS: Final = 3
+"""Players that do not wait are counted by their requests of a target duration, so many at most; after this many
+target durations without any request there is no player."""
+
 WAKE_BATCH: Final = 64
 """So many waiting requests are answered in one turn of the event loop."""
 
@@ -260,6 +268,10 @@ class Packager:
         self.waiting: dict[Waiter, None] = {}
         self.inits: OrderedDict[str, bytes] = OrderedDict()
         self.asked_at = clock()
+        # How many requests there were for each of the newest states that players waited for, and when others asked.
+        self._rounds: OrderedDict[tuple[int, int | None], int] = OrderedDict()
+        self._polls: deque[float] = deque(maxlen=MAX_POLLS)
+        self._players = 0
         self._registry, self._wall_us, self._clock, self._defer = registry, wall_us, clock, defer
         self._next_msn = msn
         self._init = b""
@@ -306,6 +318,29 @@ class Packager:
             return last.seq, last.first + len(last.parts)
         return (0 if self._segment is None else self._segment.seq), 0
 
+    def served(self, msn: int | None, part: int | None) -> None:
+        """A player gets the playlist: it has waited for this part, or has just asked."""
+        if msn is None:
+            self._polls.append(self._clock())
+        else:
+            self._rounds[msn, part] = self._rounds.get((msn, part), 0) + 1
+            if len(self._rounds) > ROUNDS:
+                self._rounds.popitem(last=False)
+        self.count_players()
+
+    def count_players(self) -> None:
+        """Tell the channel how many players there are.
+
+        Each asks once for each state that it waits for, or once in about a target duration.
+        """
+        now, players = self._clock(), 0
+        if not self.ended and now - self.asked_at <= PLAYER_TARGETS * max(1, self.target_s):
+            while self._polls and now - self._polls[0] > max(1, self.target_s):
+                self._polls.popleft()
+            players = max(self._rounds.values(), default=0) + len(self._polls)
+        self.channel.players_beside += players - self._players
+        self._players = players
+
     def has(self, msn: int, part: int | None) -> bool:
         """Whether the playlist has this segment, or this part of it; past its last part means the next segment.
 
@@ -343,6 +378,7 @@ class Packager:
     def close(self) -> None:
         """Forget the channel; requests that wait are called for the last time."""
         self.ended = True
+        self.count_players()
         self._detach()
         self._changed()
 
@@ -394,6 +430,7 @@ class Packager:
         self._segment = found.segment
         self.version += 1  # another part follows
         self._registry.attach(self, self.channel, found.segment)
+        self.channel.players_beside -= 1
         self._attached = True
         if not found.segment.closed:
             self._settle()
@@ -403,6 +440,7 @@ class Packager:
         if self._attached and self._segment is not None:
             self._attached = False
             self._registry.detach(self, self.channel, self._segment)
+            self.channel.players_beside += 1
 
     def _run(self) -> None:
         """Look at what is new, and go on to the next segment when this one is over."""
@@ -710,6 +748,7 @@ class Packagers:
         """Forget those that nobody asks any more, and those whose channel is gone."""
         for found in list(self._packagers.values()):
             idle = now - found.asked_at > IDLE_S and not found.waiting
+            found.count_players()
             if idle or self._registry.channels.get(found.channel.name) is not found.channel:
                 self._forget(found)
 

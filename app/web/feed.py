@@ -145,7 +145,7 @@ class Row:
             channel.bytes_in == self.bytes_in
             and channel.bytes_out == self.bytes_out
             and channel.next_seq == self.seen
-            and channel.reading.used == told[READERS]
+            and channel.audience == told[READERS]
             and len(channel.window) == told[KEPT]
             and not channel.unclosed
             and channel.ended == (told[STATE] == DRAINING)
@@ -164,7 +164,7 @@ class Row:
         bytes_in, bytes_out = channel.bytes_in, channel.bytes_out
         received, sent = int((bytes_in - self.bytes_in) / elapsed_s), int((bytes_out - self.bytes_out) / elapsed_s)
         self.bytes_in, self.bytes_out = bytes_in, bytes_out
-        told = [self.number, LIVE, head, channel.reading.used, lag, received, sent, len(window), window.bytes, 0]
+        told = [self.number, LIVE, head, channel.audience, lag, received, sent, len(window), window.bytes, 0]
         first = self.seen if head - self.seen <= MOST else head - MOST
         self.seen = head
         for seq in self.unclosed:
@@ -389,7 +389,7 @@ class Feed:
         return {
             "channels": rows,
             "total": len(channels),
-            "readers": plane.registry.readers,
+            "readers": sum(channel.audience for channel in channels),
             "connections": len(plane.connections),
         }
 
@@ -554,8 +554,9 @@ class Feed:
         """The figures of the server."""
         plane = self.plane
         registry = plane.registry
-        received = sent = 0
+        received = sent = readers = 0
         for row in self._rows.values():
+            readers += row.told[READERS]
             received += row.told[RECEIVED]
             sent += row.told[SENT]
         counts = list(plane.loop_lag.counts)
@@ -576,7 +577,7 @@ class Feed:
             "memory": self._process.memory(),
             "loop_lag_ms": bounds[min(slowest, len(bounds) - 1)] / 1000,
             "connections": len(plane.connections),
-            "readers": registry.readers,
+            "readers": readers,
             "dashboards": self.followers.used,
             "bytes_in": received,
             "bytes_out": sent,

@@ -286,11 +286,12 @@ def _advice(source: str | ByteReader, error: Exception, options: Mapping[str, st
     """What to do about a network source that cannot be opened, if that is known."""
     import av
 
-    scheme = source.partition("://")[0] if isinstance(source, str) else ""
+    url = source if isinstance(source, str) else ""
+    scheme = url.partition("://")[0]
     if scheme == "srt" and isinstance(error, av.error.ProtocolNotFoundError):
         return (
             "; let `tricklecast ingest srt://HOST:PORT --to URL` receive it, or pipe it:"
-            f" ffmpeg -i {source.partition('?')[0]} -c copy -f mpegts - | tricklecast publish URL -"
+            f" ffmpeg -i {url.partition('?')[0]} -c copy -f mpegts - | tricklecast publish URL -"
         )
     refused = isinstance(error, av.error.InvalidDataError | av.error.HTTPOtherClientError)
     refused |= getattr(error, "errno", None) == errno.EPROTONOSUPPORT

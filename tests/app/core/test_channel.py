@@ -192,6 +192,23 @@ def test_releasing_twice_does_no_harm() -> None:
     assert bench.channel.segments[0] is watcher.segment
 
 
+def test_the_audience_is_counted_as_people_do() -> None:
+    """A client that reads a segment and waits for the next one counts once; players of HLS come on top."""
+    bench = Bench()
+    assert bench.channel.audience == 0
+    writer = bench.reserve(0)
+    bench.channel.append(writer, [b"x"], 0.0)
+    reading, waiting = bench.channel.resolve(0), bench.channel.resolve(1)
+    assert isinstance(reading, Serve)
+    assert isinstance(waiting, Wait)
+    for found, number in ((reading, 3), (waiting, 4)):
+        for _ in range(number):
+            bench.channel.attach(Watcher(found.segment), found.segment)
+    assert (bench.channel.reading.used, bench.channel.audience) == (7, 4)
+    bench.channel.players_beside = 2
+    assert bench.channel.audience == bench.channel.statistics().readers == 6
+
+
 def test_a_preconnect_keeps_its_segment_when_readers_leave() -> None:
     """The segment of a writer is not a reader's to forget."""
     bench = Bench()

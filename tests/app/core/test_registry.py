@@ -791,7 +791,7 @@ def test_nothing_new_begins_while_shutting_down() -> None:
 def test_totals_tell_everything_apart() -> None:
     """Live and draining channels; segments kept, written, preconnected, orphaned; readers that wait."""
     registry, _ = make_registry()
-    assert registry.totals() == Totals(0, 0, 0, 0, 0, 0, 0)
+    assert registry.totals() == Totals(0, 0, 0, 0, 0, 0, 0, 0)
     publish(registry, "busy", 0, b"abc")
     orphan = grant(registry, "busy", 1)
     writing = grant(registry, "busy", 2)
@@ -804,7 +804,9 @@ def test_totals_tell_everything_apart() -> None:
     publish(registry, "ended", 0)
     publish(registry, "ended", 1)
     registry.end("ended", 1.0)
-    assert registry.totals() == Totals(live=1, draining=1, segments=3, writing=1, preconnected=1, orphaned=1, waiting=2)
+    assert registry.totals() == Totals(
+        live=1, draining=1, segments=3, writing=1, preconnected=1, orphaned=1, waiting=2, audience=2
+    )
 
 
 def test_faults_are_handed_over_by_every_change() -> None:

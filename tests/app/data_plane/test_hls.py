@@ -702,6 +702,30 @@ def test_many_players_wait_for_the_same_part(channel: Channel, server: LocalServ
     upload.stored()
 
 
+def test_players_are_counted_as_people_do(channel: Channel, server: LocalServer) -> None:
+    """Those that wait for the same part, and those that just ask; the server's own cursor is none, nor is a fetch."""
+    live = Live(channel)
+    for seq in range(2):
+        live.publish(seq)
+    found = server.plane.registry.channels[channel.name]
+    packager = server.inside(lambda: server.plane.packagers.of(found))
+    now = [packager._clock()]
+    server.inside(lambda: setattr(packager, "_clock", lambda: now[0]))
+    live.playlist()
+    live.media(live.playlist().whole[0].uri)
+    assert server.inside(lambda: (found.audience, found.reading.used)) == (2, 1)
+    now[0] += 2.5
+    waiting = [channel.read("index.m3u8" + live.next_query()) for _ in range(4)]
+    eventually(lambda: len(packager.waiting) == 4)
+    live.publish(2)
+    for connection in waiting:
+        connection.response().expect(200)
+    assert server.inside(lambda: found.audience) == 4
+    now[0] += 100
+    server.inside(packager.count_players)
+    assert server.inside(lambda: found.audience) == 0
+
+
 def test_a_player_that_waits_is_sent_away_when_the_server_shuts_down() -> None:
     """503, like every client that waits."""
     with local_server() as server, server.client() as target:
