@@ -81,8 +81,8 @@ class Subscriber:
     silence: the segments missed before a segment are its ``gap``, those before the end :attr:`missed_at_end`.
 
     It makes at most *segments + reconnects + waited / 16 s + 2 · (1 + seeks)* requests, and pays for reconnects out of
-    a budget. A server that takes requests and answers none is waited for as one that is away, and raises
-    ``ConnectionLost`` in the end.
+    a budget. Behind a proxy that drops trailers, each segment costs one more. A server that takes requests and answers
+    none is waited for as one that is away, and raises ``ConnectionLost`` in the end.
 
     Args:
         url: the channel's URL.

@@ -122,20 +122,24 @@ class Lagging:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTruncated:
-    """A segment is not whole; ``reason`` is the server's word: ``"truncated"``, ``"skipped"`` or ``"terminated"``."""
+    """A segment is not whole; ``reason`` is the server's word: ``"truncated"``, ``"skipped"`` or ``"terminated"``.
+
+    ``"unknown"``: a proxy has dropped what the server said at the end, and the server does not have it any more.
+    """
 
     seq: int
     reason: str
 
     def __str__(self) -> str:
         reason = _TRUNCATIONS.get(self.reason, self.reason)
-        return f"segment {self.seq} {reason if self.reason == 'skipped' else f'is truncated: {reason}'}"
+        return f"segment {self.seq} {reason if self.reason in ('skipped', 'unknown') else f'is truncated: {reason}'}"
 
 
 _TRUNCATIONS: Final = {
     "truncated": "its publisher did not finish it",
     "terminated": "the channel ended in the middle of it",
     "skipped": "was never published: its publisher skipped it",
+    "unknown": "may not be whole: a proxy dropped its trailers, and the server does not have it any more",
 }
 """The servers' words, in plain English."""
 

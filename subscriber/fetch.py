@@ -253,6 +253,25 @@ class Fetcher:
             self._waits = 0
         return None if isinstance(found, Lost) and found.waited_s and ask.seq is not None else found
 
+    async def ending(self, begun: Advance) -> Answer | None:
+        """Ask how a segment ended whose body is over; ``None`` if nobody knows."""
+        self.monitor.counts["requests"] += 1
+        self.monitor.counts["refreshes"] += 1
+        found = await exchange(
+            self.http,
+            "HEAD",
+            self.url.segment(begun.seq),
+            self.headers,
+            limits=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            seq=begun.seq,
+            auth=self.auth,
+        )
+        if isinstance(found, Lost) or found.answer.status != wire.Status.OK:
+            return None
+        answer = found.answer
+        is_other = answer.natural(wire.SEQ) != begun.seq or answer.natural(wire.EPOCH) != begun.epoch
+        return None if is_other else answer
+
     async def _run(self, pending: Preconnect, delay_s: float | None) -> None:
         while delay_s is not None:
             if delay_s > 0:

@@ -13,6 +13,7 @@ from tricklecast.subscriber.core import Advance
 from tricklecast.subscriber.events import Monitor, SegmentBroken, SegmentResumed, SegmentTruncated
 from tricklecast.subscriber.fetch import Fetcher, Received, Source
 from tricklecast.trickle import wire
+from tricklecast.trickle.client.transport import ResponseBody
 from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge
 
 READ_LIMIT: Final = 64 * 1024 * 1024
@@ -56,7 +57,8 @@ class Segment:
         lag: newer segments that had begun when the server got the GET for this one; 0 at the live edge.
         truncated: why the segment is not whole, as the server said at its start or, at the latest, at its end.
             ``"skipped"``: it has no byte because its publisher passed it over; a segment that was published without a
-            byte has ``None``.
+            byte has ``None``. ``"unknown"``: a proxy has dropped what the server said at the end, and the server does
+            not have the segment any more.
         broken: the connection was cut before the segment's end, and the rest cannot be had.
         requested_at: when the GET was made that was answered with this segment, in seconds on a monotonic clock.
         answered_at: when the head of that answer came, on the same clock.
@@ -234,9 +236,34 @@ class Segment:
                 # A transport that the user passed: its response is of no use after a cancellation. Ask for the rest.
                 self._no_fault, self._cut = True, self._lost("the read was cancelled")
             raise
-        if not data:
+        if not data and not await self._was_cut():
             await self._end(Reading.WHOLE)
         return data
+
+    async def _was_cut(self) -> bool:
+        """Whether the body ended before the segment did.
+
+        A server says in trailers how long a segment is, and whether it is whole. Some proxies drop these, or end a body
+        that broke off as if it were whole. Where they are missing, the server is asked.
+        """
+        answer, body = self._source.answer, self._source.body
+        if self.truncated or wire.SIZE in body.trailers or not isinstance(body, ResponseBody):
+            return False  # another transport may know no trailers
+        if answer.life is None or answer.natural(wire.SIZE) is None:
+            return False  # a server of another make sends none
+        with anyio.CancelScope() as self._scope:
+            found = await self._fetcher.ending(self._begun)
+        self._scope = None
+        if self._is_left():
+            return False
+        size = None if found is None else found.natural(wire.SIZE)
+        if found is None or size is None:
+            self.truncated = "unknown"
+        elif size > self._received.size:
+            self._cut = self._lost(f"it ended after {self._received.size} of {size} bytes")
+        else:
+            self.truncated = found.headers.get(wire.TRUNCATED)
+        return self._cut is not None
 
     async def _resume(self, error: ConnectionLost) -> bytes:
         """Go on behind what was read, or mark the segment as broken."""

@@ -17,12 +17,11 @@ from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.data_plane.exchange import Exchange, Line
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (
-    LAST_CHUNK,
     REASON_OF_STATE,
     content_type_of,
     empty_reply,
+    segment_end,
     segment_head,
-    truncated_end,
     truncation_of,
 )
 from tricklecast.app.data_plane.scheduling import WRITE_BYTES, WRITE_FRAMES
@@ -150,7 +149,7 @@ class Reader(Exchange):
         finished = caught_up and segment.closed and segment.is_loaded
         if finished and not self.http10:
             why = "" if segment.complete else truncation_of(segment)
-            buffers.append(truncated_end(why) if why else LAST_CHUNK)
+            buffers.append(segment_end(segment.size, why))
         if buffers:
             connection.send_many(buffers)
         if finished:

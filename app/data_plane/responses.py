@@ -37,7 +37,7 @@ REASON_OF_STATE: Final = {
 }
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-LAST_CHUNK: Final = b"0\r\n\r\n"
+_SEGMENT_END: Final = b"0\r\nLp-Trickle-Size: %d\r\n"
 TEXT: Final = "text/plain; charset=utf-8"
 MEDIA_AGE_S: Final = 3600
 """How long media of HLS may be cached, in seconds; their URLs name nothing else ever."""
@@ -202,9 +202,14 @@ def segment_head(
     return b"".join(lines)
 
 
-def truncated_end(why: str) -> bytes:
-    """The last chunk of a segment that was cut short while it was being read, with the reason in a trailer."""
-    return b"0\r\n" + header_lines([(wire.TRUNCATED, why)]) + b"\r\n"
+def segment_end(size: int, why: str) -> bytes:
+    """The last chunk of a segment.
+
+    Its trailers say how long the segment is, and why it is not whole, if it is not. A reader that misses them knows
+    that a proxy has dropped them.
+    """
+    end = _SEGMENT_END % size
+    return end + header_lines([(wire.TRUNCATED, why)]) + b"\r\n" if why else end + b"\r\n"
 
 
 def media_caching(*, private: bool) -> str:

@@ -33,6 +33,7 @@ class Exchange:
     connection: int
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    method: str = "GET"
 
     @property
     def tail(self) -> str:
@@ -183,6 +184,6 @@ async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
         return None
     first, *lines = head.decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ")
-    assert method == "GET"
+    assert method in ("GET", "HEAD")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
-    return Exchange(target, headers, connection, reader, writer)
+    return Exchange(target, headers, connection, reader, writer, method)

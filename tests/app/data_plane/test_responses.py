@@ -26,10 +26,10 @@ from tricklecast.app.data_plane.responses import (
     next_reply,
     path_reply,
     refusal_reply,
+    segment_end,
     segment_head,
     shutdown_reply,
     stored_reply,
-    truncated_end,
     truncation_of,
     writer_reply,
 )
@@ -360,9 +360,10 @@ def test_http_1_0_gets_no_chunks() -> None:
     assert b"chunked" not in head(http10=True)
 
 
-def test_a_truncated_end_says_so_in_a_trailer() -> None:
+def test_the_end_of_a_segment_says_in_trailers_how_it_ended() -> None:
     """The last chunk of a segment that was cut short carries the reason."""
-    assert truncated_end("terminated") == b"0\r\nLp-Trickle-Truncated: terminated\r\n\r\n"
+    assert segment_end(7, "") == b"0\r\nLp-Trickle-Size: 7\r\n\r\n"
+    assert segment_end(7, "cut") == b"0\r\nLp-Trickle-Size: 7\r\nLp-Trickle-Truncated: cut\r\n\r\n"
 
 
 def test_replies_that_are_sent_again_and_again_are_the_same_bytes() -> None:
