@@ -128,15 +128,15 @@ prepare_compiler() {
         || say "No C compiler could be installed here: servers are not killed at the seams of their storage. Name one with CC=/path/to/it"
 }
 
-# For the test of SRT only, which PyAV's wheels do not have.
+# For the tests of SRT, which PyAV's wheels do not have, and of rare media inputs, which it makes.
 prepare_ffmpeg() {
     command -v ffmpeg >/dev/null 2>&1 && return
-    say "SRT is tested with ffmpeg; installing it through the system's package manager"
+    say "SRT and rare media inputs are tested with ffmpeg; installing it through the system's package manager"
     apt_install ffmpeg \
         || { command -v dnf >/dev/null 2>&1 && as_root dnf install -y -q ffmpeg-free >&2; } \
         || { command -v apk >/dev/null 2>&1 && as_root apk add -q ffmpeg >&2; } \
         || { command -v brew >/dev/null 2>&1 && brew install -q ffmpeg >&2; } \
-        || say "No ffmpeg could be installed here: SRT is not tested."
+        || say "No ffmpeg could be installed here: SRT and rare media inputs are not tested."
 }
 
 # For the tests of the configurations in docs/how-to/behind-a-proxy.md only.
