@@ -399,6 +399,9 @@ class Server(uvicorn.Server):
         for listener in sockets or []:
             listener.close()
         await end(plane, self.server_state)
+        # Else the objects of a program that goes on would never be freed, not even when it ends: nanobind, with which
+        # DuckDB is built, then reports them as leaked.
+        gc.unfreeze()
 
     async def _hurry(self) -> bool:
         await self.on_tick(0)  # keeps the date header right

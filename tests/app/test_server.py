@@ -295,3 +295,10 @@ def test_a_program_that_does_not_end_is_cancelled(monkeypatch: pytest.MonkeyPatc
     settings = Settings.model_validate({"port": 0, "shutdown_drain_s": 0.05, "shutdown_deadline_s": 1})
     serve(settings, lambda base: None, program)
     assert ends == ["closed", "cancelled"]
+
+
+def test_a_server_beside_duckdb_leaves_nothing_behind() -> None:
+    """The program's objects are freed when it ends; its last words would be thirty lines about leaked ones."""
+    code = "import duckdb\nfrom tests.support.local import local_server\nwith local_server(): pass"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WITHIN_S, check=True)
+    assert done.stderr == ""
