@@ -40,7 +40,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "storage": ("core", "storage"),
     "data_plane": ("core", "storage", "data_plane", "settings"),
     # The control plane changes channels through the object that also relays and logs, refuses in the data plane's
-    # words, and asks a connection whether an answer was taken.
+    # words, asks a connection whether an answer was taken, and stores what has come of a body before it is cut short.
     "control_plane": (
         "core",
         "storage",
@@ -53,6 +53,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data_plane.context",
         "data_plane.cors",
         "data_plane.responses",
+        "data_plane.upload",
     ),
     # Pages and what they show: they read everything, and change nothing.
     "web": ("core", "data_plane", "control_plane", "settings", "usage", "web"),

@@ -58,6 +58,10 @@ PUBLISHER: Final = "Lp-Trickle-Publisher"
 PUBLISHING_FOR: Final = "Lp-Trickle-Publishing-For"
 """For how many seconds it has. Only the refusal that ``Lp-Trickle-If-Idle`` asks for has this header."""
 RETRY_AFTER: Final = "Retry-After"
+ETAG: Final = "ETag"
+ACCEPT_RANGES: Final = "Accept-Ranges"
+CONTENT_RANGE: Final = "Content-Range"
+"""These three are those of finished segments, which never change."""
 WWW_AUTHENTICATE: Final = "WWW-Authenticate"
 
 # Request headers; a publisher sends LIFE and EPOCH, too.
@@ -91,6 +95,9 @@ EXPOSED_HEADERS: Final = (
     PUBLISHER,
     PUBLISHING_FOR,
     RETRY_AFTER,
+    ETAG,
+    ACCEPT_RANGES,
+    CONTENT_RANGE,
 )
 """What a browser script may read (CORS)."""
 
@@ -105,6 +112,9 @@ ALLOWED_REQUEST_HEADERS: Final = (
     IDEMPOTENCY_KEY,
     ATTEMPT,
     CLIENT,
+    "Range",
+    "If-Range",
+    "If-None-Match",
 )
 """What a browser script may send (CORS)."""
 
@@ -147,6 +157,8 @@ class Status(IntEnum):
 
     OK = 200
     NO_CONTENT = 204
+    PARTIAL_CONTENT = 206
+    NOT_MODIFIED = 304
     BAD_REQUEST = 400
     UNAUTHORIZED = 401
     FORBIDDEN = 403
@@ -157,6 +169,7 @@ class Status(IntEnum):
     TOO_LARGE = 413
     URI_TOO_LONG = 414
     UNSUPPORTED = 415
+    RANGE_NOT_SATISFIABLE = 416
     TOO_MANY_REQUESTS = 429
     MISDIRECTED = 421
     HEADERS_TOO_LARGE = 431
@@ -171,6 +184,8 @@ class Status(IntEnum):
 PHRASES: Final[dict[int, str]] = {
     Status.OK: "OK",
     Status.NO_CONTENT: "No Content",
+    Status.PARTIAL_CONTENT: "Partial Content",
+    Status.NOT_MODIFIED: "Not Modified",
     Status.BAD_REQUEST: "Bad Request",
     Status.UNAUTHORIZED: "Unauthorized",
     Status.FORBIDDEN: "Forbidden",
@@ -182,6 +197,7 @@ PHRASES: Final[dict[int, str]] = {
     Status.URI_TOO_LONG: "URI Too Long",
     Status.MISDIRECTED: "Misdirected Request",
     Status.UNSUPPORTED: "Unsupported Media Type",
+    Status.RANGE_NOT_SATISFIABLE: "Range Not Satisfiable",
     Status.TOO_MANY_REQUESTS: "Too Many Requests",
     Status.HEADERS_TOO_LARGE: "Request Header Fields Too Large",
     Status.SEQ_MISSING: "Segment Not Found",

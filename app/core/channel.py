@@ -156,6 +156,9 @@ class Kept(Protocol):
     def following(self, seq: int) -> int | None:
         """The lowest seq at or above this one that is kept."""
 
+    def crc(self, seq: int) -> int | None:
+        """The CRC-32 of a closed segment's bytes; ``None`` if it is not wholly kept."""
+
 
 class Channel:
     """A named, ordered stream of segments, in one of its lives.

@@ -279,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._queue = None
             self._more = b""
-            self._deliver_rest()
+            self.deliver_rest()
             plane.slow_peers.flowing(self)
             exchange, self.exchange = self.exchange, None
             if exchange is not None:
@@ -626,7 +626,7 @@ class Connection(asyncio.BufferedProtocol):
         except httptools.HttpParserCallbackError as error:
             raise (error.__context__ or error) from None
         except httptools.HttpParserError:
-            self._deliver_rest()
+            self.deliver_rest()
             self.reject(Status.BAD_REQUEST, "Malformed request")
             return
         if self._head_packets != _NO_HEAD:
@@ -971,7 +971,7 @@ class Connection(asyncio.BufferedProtocol):
             timeouts.owing[self] = self.plane.clock() + timeouts.owed_s
 
     def _reject_excess(self) -> None:
-        self._deliver_rest()
+        self.deliver_rest()
         if self._head_packets == _NO_HEAD:
             self.reject(Status.BAD_REQUEST, "Too many bytes around the chunks")
         else:
@@ -992,8 +992,8 @@ class Connection(asyncio.BufferedProtocol):
         self._partial = None
         self._partial_size = 0
 
-    def _deliver_rest(self) -> None:
-        """No more of the body will come: what has arrived counts, half a chunk included."""
+    def deliver_rest(self) -> None:
+        """What has arrived of the body counts, half a chunk included: no more will come, or it will not be stored."""
         if (request := self._request) is not None:
             self._flush_partial()
             if request.chunks:

@@ -56,6 +56,9 @@ class Line(Peer, Protocol):
     def abort(self, reason: str = Reason.SHUTDOWN) -> None:
         """Break the connection."""
 
+    def deliver_rest(self) -> None:
+        """Give the exchange what has arrived of a chunk that is not there yet."""
+
     def release_client(self) -> None:
         """The exchange no longer counts among those of its client."""
 

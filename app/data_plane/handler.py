@@ -36,12 +36,14 @@ from tricklecast.app.data_plane.client_address import (
 )
 from tricklecast.app.data_plane.context import Connected, ParkedFor
 from tricklecast.app.data_plane.exchange import Exchange, Kept, Line, Parked
-from tricklecast.app.data_plane.hls import MediaReader
+from tricklecast.app.data_plane.hls import CONTENT_TYPES, MediaReader
 from tricklecast.app.data_plane.packaging import Packager
 from tricklecast.app.data_plane.playlist import CONTENT_TYPE as PLAYLIST_TYPE
 from tricklecast.app.data_plane.playlist import playlist
+from tricklecast.app.data_plane.ranges import part_of
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
+    CONTENT_ENCODING,
     CONTENT_TYPE,
     EPOCH,
     EXPECT_CONTENT,
@@ -49,6 +51,7 @@ from tricklecast.app.data_plane.request import (
     IF_IDLE,
     LEAVE,
     LIFE,
+    RANGE,
     RESET,
     TRUNCATED,
     Request,
@@ -77,11 +80,12 @@ from tricklecast.app.data_plane.responses import (
     refusal_reply,
     shutdown_reply,
     stored_reply,
+    tag_of,
     too_large,
 )
 from tricklecast.app.data_plane.routing import Route, hint_for
 from tricklecast.app.data_plane.stream import Stream
-from tricklecast.app.data_plane.upload import Upload
+from tricklecast.app.data_plane.upload import Upload, take_in
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import MP4, Status, parse_life
@@ -308,6 +312,8 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
         if segment.closed and not segment.size:
             _place(request, plane.registry, route)
             return empty_reply(channel, segment)
+        if segment.closed and (part := part_of(connection, request, channel, segment)) is not None:
+            return part
         if request.method == b"HEAD":
             return _head(connection, request, route, resolution)
         if plane.turns.flows:
@@ -384,7 +390,7 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
             return Reply(Status.OK, Reason.COMPLETE, body=init, content_type=MP4, caching=caching)
         there = None if media.seq is None else found.find(media.seq, media.cut, media.part)
         if there is not None:
-            return MediaReader(connection, request, found.channel, *there, media.extension)
+            return MediaReader(connection, request, found.channel, *there, CONTENT_TYPES[media.extension])
         hinted = (media.seq, media.part) == found.following and not found.ended and request.method != b"HEAD"
         if hinted and (parked := _await(connection, request, route, found, BLOCKING_TARGETS * found.target_s)):
             return parked
@@ -471,7 +477,10 @@ def _repeats(connection: Caller, request: Request, route: Route, channel: Channe
         connection.last_read = life, segment.seq
         if last is None or last[0] != life or last[1] >= segment.seq:
             answer = Answer.SAME if segment.size else Answer.EMPTY
-            return _delay(connection, request, route, answer, segment.seq)
+            # Another range of the segment is something new.
+            asked = request.headers.get(RANGE)
+            about = segment.seq if asked is None else hash((segment.seq, asked))
+            return _delay(connection, request, route, answer, about)
     if connection.watched and request.method != b"HEAD":
         _progress(connection, request, route)
     return None
@@ -483,7 +492,9 @@ def _head(connection: Caller, request: Request, route: Route, found: Serve | Wai
     channel.release(segment)
     if not segment.closed and (parked := _delay(connection, request, route, Answer.KNOWN, segment.seq)):
         return parked
-    return _placed(request, connection.plane.registry, route, head_reply(channel, segment, head))
+    registry = connection.plane.registry
+    tag = tag_of(channel, segment, registry.instance)
+    return _placed(request, registry, route, head_reply(channel, segment, head, tag))
 
 
 # Publishing.
@@ -542,6 +553,10 @@ def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply |
     for name, what in ((CONTENT_TYPE, "Content-Type"), (IDEMPOTENCY_KEY, "Idempotency-Key")):
         if name in headers and not _is_plain(headers[name]):
             return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=f"Invalid {what}".encode(), close=True)
+    if (coding := request.text(CONTENT_ENCODING).lower()) not in ("", "identity"):
+        # Readers would be told nothing of it, and could not read the bytes.
+        body = f"Content-Encoding {coding[:32]!r} is not kept: send the body without one".encode()
+        return Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=body, close=True)
     size = content_length(headers)
     if size is not None and size > registry.limits.segment_bytes:
         assert route.seq is not None, "a publish names a seq"
@@ -599,10 +614,12 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
             else:
                 done = registry.create(route.channel, request.text(EXPECT_CONTENT), now)
         case Op.DELETE:
+            take_in(registry.live(route.channel))
             beside = identity(request.headers, request.ip) if request.text(IF_IDLE) else None
             done = registry.end(route.channel, now, if_idle_beside=beside)
         case Op.CLOSE_SEGMENT:
             assert route.seq is not None, "closing names a seq"
+            take_in(registry.live(route.channel), route.seq)
             truncate = bool(request.text(TRUNCATED))
             leaver = identity(request.headers, request.ip) if request.text(LEAVE) else None
             done = registry.close_segment(route.channel, route.seq, now, truncate=truncate, leaver=leaver)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Final
+from typing import ClassVar, Final
 
 from tricklecast.app.core.channel import Channel, Serve
 from tricklecast.app.core.segment import Segment, decode_frame
@@ -19,7 +19,7 @@ CONTENT_TYPES: Final = {"ts": MPEG_TS, "m4s": MP4, "m4a": MP4_AUDIO, "mp4": MP4}
 
 
 class MediaReader(Reader):
-    """The exchange of a client that is sent some bytes of a segment, all of which are there.
+    """The exchange of a client that is sent some bytes of a segment that are there, or that storage has.
 
     It writes by turns, as every reader does, and its memory is that of the segment. It lags behind nothing.
 
@@ -32,26 +32,40 @@ class MediaReader(Reader):
 
     paces = False
 
+    counted_elsewhere: ClassVar[bool] = True
+    """Whether it is a request of a player, which is counted as a reader as long as it asks."""
+
     def __init__(
-        self, connection: Line, request: Request, channel: Channel, segment: Segment, begin: int, end: int, kind: str
+        self,
+        connection: Line,
+        request: Request,
+        channel: Channel,
+        segment: Segment,
+        begin: int,
+        end: int,
+        content_type: str,
     ) -> None:
         super().__init__(connection, request, Serve(channel, segment, channel.next_seq))
         self._begin, self._end = begin, end
-        self._content_type = CONTENT_TYPES[kind]
+        self._content_type = content_type
 
     def begin(self) -> None:
         """Attach to the segment, and send."""
         self.record.epoch = self.channel.epoch
         self.record.rseq = self.segment.seq
         self.plane.registry.attach(self, self.channel, self.segment)
-        self.channel.players_beside -= 1
-        if self._end - self._begin > DIRECT_BYTES:
+        self.channel.players_beside -= self.counted_elsewhere
+        if self.segment.source is not None:
+            self.segment.source.more()
+        elif self._end - self._begin > DIRECT_BYTES:
             self.plane.turns.add_reader(self)
         else:
             self.take_turn()
 
     def wake(self) -> None:
-        """There is more of the segment, which is none of this reader's."""
+        """Storage has loaded more; what is written to the segment is none of this reader's."""
+        if self.segment.source is not None and not self.queued:
+            self.take_turn()
 
     def lag(self) -> int:
         """Nothing."""
@@ -66,6 +80,10 @@ class MediaReader(Reader):
         connection = self.connection
         if self.done or connection.write_paused:
             return
+        segment = self.segment
+        if segment.offsets[-1] <= self._begin + self.sent and segment.source is not None:
+            segment.source.more()  # what comes before its bytes is loaded, too
+            return
         buffers = [] if self.started else [self._start()]
         if not self.head_only:
             self._take(buffers)
@@ -77,7 +95,7 @@ class MediaReader(Reader):
 
     def withdraw(self) -> None:
         """Detach from the segment."""
-        self.channel.players_beside += not self.done
+        self.channel.players_beside += self.counted_elsewhere and not self.done
         super().withdraw()
 
     def conclude(self, reason: str, *, close: bool) -> None:
@@ -89,7 +107,7 @@ class MediaReader(Reader):
     def _take(self, buffers: list[bytes]) -> bool:
         """Add the bytes of one turn."""
         segment, at = self.segment, self._begin + self.sent
-        end = min(self._end, at + WRITE_BYTES)
+        end = min(self._end, at + WRITE_BYTES, segment.offsets[-1])
         place = bisect_right(segment.offsets, at) - 1
         begin = segment.offsets[place]
         parts = []
@@ -103,8 +121,11 @@ class MediaReader(Reader):
 
     def _start(self) -> bytes:
         self.started = True
-        self.record.status = Status.OK
         self.record.wait_us = self.elapsed_us()
+        return self._head()
+
+    def _head(self) -> bytes:
+        self.record.status = Status.OK
         return media_head(
             self.plane.common,
             self._content_type,

@@ -22,6 +22,7 @@ from tricklecast.app.data_plane.responses import (
     empty_reply,
     segment_end,
     segment_head,
+    tag_of,
     truncation_of,
 )
 from tricklecast.app.data_plane.scheduling import WRITE_BYTES, WRITE_FRAMES
@@ -235,4 +236,5 @@ class Reader(Exchange):
             keep_alive=self.keep_alive,
             cors=self.cors,
             http10=self.http10,
+            tag=tag_of(self.channel, segment, self.plane.registry.instance) if segment.closed else "",
         )

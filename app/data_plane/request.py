@@ -14,6 +14,10 @@ from tricklecast.trickle.records import AccessRecord, Op
 from tricklecast.trickle.wire import Status
 
 CONTENT_TYPE: Final = b"content-type"
+CONTENT_ENCODING: Final = b"content-encoding"
+RANGE: Final = b"range"
+IF_RANGE: Final = b"if-range"
+IF_NONE_MATCH: Final = b"if-none-match"
 EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
 TRUNCATED: Final = wire.TRUNCATED.lower().encode()
 RESET: Final = wire.RESET.lower().encode()
@@ -29,10 +33,13 @@ _CREDENTIALS_BYTES: Final = 9 << 10
 """Longer than a token may be (8 KiB)."""
 
 _NEEDED: Final = (
-    USER_AGENT, b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
+    USER_AGENT, b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, CONTENT_ENCODING, EXPECT_CONTENT,
     TRUNCATED, RESET, EPOCH, IF_IDLE, LEAVE, IDEMPOTENCY_KEY, LIFE, _ATTEMPT, CLIENT,
 )  # fmt: skip
-"""Header fields that a parked POST or DELETE may still be asked for; of any other parked request none."""
+"""Header fields that a parked POST or DELETE may still be asked for."""
+
+_NEEDED_TO_READ: Final = (RANGE, IF_RANGE, IF_NONE_MATCH, LIFE)
+"""Those of any other parked request."""
 
 HOST_TEXT: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
 """The characters of a URL's host and port, either of which may be empty (RFC 3986, sections 3.2.2 and 3.2.3)."""
@@ -169,7 +176,7 @@ class Request:
             credentials: whether a token will be asked for again, in a header or in the query.
         """
         headers = self.headers
-        needed = _NEEDED if self.method in (b"POST", b"DELETE") else ()
+        needed = _NEEDED if self.method in (b"POST", b"DELETE") else _NEEDED_TO_READ
         self.headers = {name: headers[name][: MAX_TEXT + 1] for name in needed if name in headers}
         if not credentials:
             self.target = b""

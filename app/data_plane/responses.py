@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple, assert_never
+from zlib import crc32
 
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import SERVER_WIDE, Limit
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
-from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
+from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment, decode_frame
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
@@ -42,8 +43,12 @@ TEXT: Final = "text/plain; charset=utf-8"
 MEDIA_AGE_S: Final = 3600
 """How long media of HLS may be cached, in seconds; their URLs name nothing else ever."""
 
+SUMMED_BYTES: Final = 1 << 20
+"""A segment up to this size is summed for its tag while storage has not done that yet: less than a millisecond. A
+larger one has no tag until then, a moment after its end."""
+
 _OK, _COMPLETE = Status.OK, Reason.COMPLETE
-_NO_CONTENT: Final = Status.NO_CONTENT
+_BODILESS: Final = (Status.NO_CONTENT, Status.NOT_MODIFIED)
 _STATUS_LINES: Final = {
     status: f"HTTP/1.1 {int(status)} {phrase}\r\n".encode("ascii") for status, phrase in PHRASES.items()
 }
@@ -55,6 +60,7 @@ _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _INERT: Final = b"x-content-type-options: nosniff\r\ncontent-security-policy: sandbox\r\n"
 _MEDIA: Final = re.compile(r"(?:audio|video)/[\w.+-]+")
 """Content types that no browser takes for a page. With a comma, the type behind it would count."""
+_VALIDATORS: Final = f"{wire.ETAG}: %b\r\n{wire.ACCEPT_RANGES}: bytes\r\n".encode("ascii")
 _ENDED: Final = f"{wire.CLOSED}: {wire.TERMINATED}\r\n".encode("ascii")
 _RETRY_AFTER: Final = f"{wire.RETRY_AFTER}: %d\r\n".encode("ascii")
 _AT_HEAD, _BEHIND, _STREAM = (
@@ -113,7 +119,7 @@ class Reply(NamedTuple):
             lines.append(_ENDED)
         if retry_after_s is not None:
             lines.append(_RETRY_AFTER % retry_after_s)
-        if status != _NO_CONTENT:
+        if status not in _BODILESS:
             if body or not head_only:
                 lines.append(b"content-length: %d\r\n" % len(body))
             if content_type:
@@ -176,6 +182,7 @@ def segment_head(
     keep_alive: bool,
     cors: bytes,
     http10: bool,
+    tag: str = "",
 ) -> bytes:
     """The head of a 200 that carries a segment, or a stream from that segment on.
 
@@ -185,12 +192,15 @@ def segment_head(
         truncated: why the segment is not whole, if that is known already.
         life: the channel's numbering.
         http10: the client knows no chunks; the end of the connection is the end of the body.
+        tag: the entity tag of a finished segment.
     """
     if size is None:
         place = _STREAM % (seq, seq if latest is None else latest, epoch)
     else:
         place = _AT_HEAD % (seq, size, epoch) if latest is None else _BEHIND % (seq, latest, size, epoch)
     lines = [_OK_LINE, common, _NO_STORE, _content_type(content_type), place, _life(life)]
+    if tag:
+        lines.append(_VALIDATORS % tag.encode("ascii"))
     if truncated:
         lines.append(header_lines([(wire.TRUNCATED, truncated)]))
     if not http10:
@@ -210,6 +220,68 @@ def segment_end(size: int, why: str) -> bytes:
     """
     end = _SEGMENT_END % size
     return end + header_lines([(wire.TRUNCATED, why)]) + b"\r\n" if why else end + b"\r\n"
+
+
+def tag_of(channel: Channel, segment: Segment, instance: str) -> str:
+    """The entity tag of a segment; ``""`` while it has none.
+
+    In memory it names the start of the server, the epoch and the seq: these bytes and no others, ever. With a data
+    directory segments outlive the server, and a crash may lose one that is published again with other bytes: there it
+    has the size and the CRC-32 of the bytes, and is the same after a restart.
+
+    Args:
+        instance: of the server.
+    """
+    if not segment.closed or not segment.size:
+        return ""
+    if channel.kept is None:
+        return f'"{instance}.{channel.epoch}.{segment.seq}"' if instance else ""
+    crc = channel.kept.crc(segment.seq)
+    if crc is None:
+        if segment.size > SUMMED_BYTES or segment.source is not None:
+            return ""
+        crc = 0
+        for frame in segment.frames:
+            for chunk in decode_frame(frame):
+                crc = crc32(chunk, crc)
+    return f'"{channel.epoch}.{segment.seq}.{segment.size:x}.{crc:08x}"'
+
+
+def validators(tag: str) -> Headers:
+    """The header fields of a finished segment that say so."""
+    ranges = (wire.ACCEPT_RANGES, "bytes")
+    return ((wire.ETAG, tag), ranges) if tag else (ranges,)
+
+
+def head_fields(channel: Channel, segment: Segment) -> Headers:
+    """What the answer to a request for a part of a finished segment says of it."""
+    fields: Headers = ((wire.SEQ, segment.seq), (wire.SIZE, segment.size), (wire.EPOCH, channel.epoch))
+    if why := truncation_of(segment):
+        fields = (*fields, (wire.TRUNCATED, why))
+    return (*fields, (wire.LIFE, str(channel.life))) if channel.life.name else fields
+
+
+def range_head(
+    common: bytes,
+    content_type: str,
+    fields: Headers,
+    about: Headers,
+    place: tuple[int, int, int],
+    *,
+    keep_alive: bool,
+    cors: bytes,
+) -> bytes:
+    """The head of a 206 that carries some bytes of a finished segment.
+
+    Args:
+        fields, about: of the segment. place: the first byte, one past the last one, and the size of the segment.
+    """
+    begin, end, size = place
+    content = ((wire.CONTENT_RANGE, f"bytes {begin}-{end - 1}/{size}"), ("content-length", end - begin))
+    lines = header_lines((*fields, *about, *content))
+    close = b"" if keep_alive else _CLOSE
+    first = _STATUS_LINES[Status.PARTIAL_CONTENT]
+    return b"".join([first, common, _NO_STORE, _content_type(content_type), lines, close, cors, b"\r\n"])
 
 
 def media_caching(*, private: bool) -> str:
@@ -292,7 +364,7 @@ def empty_reply(channel: Channel, segment: Segment) -> Reply:
     return named(reply, channel.life)
 
 
-def head_reply(channel: Channel, segment: Segment, head: int) -> Reply:
+def head_reply(channel: Channel, segment: Segment, head: int, tag: str = "") -> Reply:
     """The response to a HEAD: what is known now."""
     headers: list[tuple[str, str | int]] = [(wire.SEQ, segment.seq)]
     if head != segment.seq:
@@ -300,6 +372,8 @@ def head_reply(channel: Channel, segment: Segment, head: int) -> Reply:
     headers += [(wire.SIZE, segment.size), (wire.EPOCH, channel.epoch)]
     if why := truncation_of(segment):
         headers.append((wire.TRUNCATED, why))
+    if segment.closed:
+        headers += validators(tag)
     reason = REASON_OF_STATE.get(segment.state, Reason.COMPLETE)
     return named(Reply(Status.OK, reason, tuple(headers), content_type=content_type_of(channel)), channel.life)
 

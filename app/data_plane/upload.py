@@ -12,6 +12,17 @@ from tricklecast.app.data_plane.responses import FAULT, Reply, named, writer_rep
 from tricklecast.trickle.wire import Status
 
 
+def take_in(channel: Channel | None, seq: int | None = None) -> None:
+    """Store what has come of the chunks that publishers are in the middle of, before their segments are closed.
+
+    Args:
+        seq: of one segment; of all of the channel if ``None``.
+    """
+    for segment in () if channel is None else channel.unclosed:
+        if seq in (None, segment.seq) and segment.writer is not None and isinstance(segment.writer.owner, Upload):
+            segment.writer.owner.connection.deliver_rest()
+
+
 class Upload(Exchange):
     """The exchange of a publisher that may write a segment.
 

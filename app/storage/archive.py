@@ -155,6 +155,11 @@ class Stored:
         entry = self.entries.get(seq)
         return None if entry is None else replayed(seq, entry, self, self.archive.registry)
 
+    def crc(self, seq: int) -> int | None:
+        """The CRC-32 of a closed segment."""
+        entry = self.entries.get(seq)
+        return None if entry is None else entry.crc
+
     def following(self, seq: int) -> int | None:
         """The lowest seq at or above this one that is kept."""
         place = bisect_left(self.seqs, seq)

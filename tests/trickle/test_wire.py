@@ -78,6 +78,9 @@ def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
         wire.PUBLISHER,
         wire.PUBLISHING_FOR,
         wire.RETRY_AFTER,
+        wire.ETAG,
+        wire.ACCEPT_RANGES,
+        wire.CONTENT_RANGE,
     }
     assert set(wire.EXPOSED_HEADERS) == defined
 
@@ -85,7 +88,7 @@ def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
 def test_browsers_may_send_every_request_header_of_the_protocol() -> None:
     """The request headers that the protocol lists for browsers are allowed."""
     needed = {"Expect-Content", "Content-Type", "Lp-Trickle-Reset", wire.IF_IDLE, wire.LEAVE, "Authorization"}
-    needed |= {"Idempotency-Key"}
+    needed |= {"Idempotency-Key", wire.EPOCH, "Range", "If-Range", "If-None-Match"}
     assert needed <= set(wire.ALLOWED_REQUEST_HEADERS)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.app.core.support import Bench, Told, Watcher
 from tricklecast.app.core.channel import Channel
-from tricklecast.app.core.limits import Capacity
+from tricklecast.app.core.limits import Capacity, Payer
 from tricklecast.app.core.publishers import Identity, Presence
 from tricklecast.app.core.results import Outcome, Verdict
 from tricklecast.app.core.segment import (
@@ -439,6 +439,31 @@ class Tap:
 
     def evict(self) -> None:
         self.segment.tap = None
+
+
+def test_what_it_takes_is_paid_for_by_its_publisher() -> None:
+    """By the newest one, as much as it takes at that time; one without a byte costs nothing yet."""
+    segment, first, second = Segment(0), Payer(10**6), Payer(10**6)
+    segment.charge(first)
+    assert (segment.payer, first.open) == (first, 0)
+    segment.store(encode_frame([b"x"]), 1)
+    first.open += segment.cost
+    segment.charge(first)
+    segment.charge(second)
+    assert (segment.payer, first.open, second.open) == (second, 0, segment.cost)
+    segment.charge(None)
+    assert (segment.payer, second.open) == (None, 0)
+
+
+def test_a_segment_that_is_read_again_is_closed_before_it_is_loaded() -> None:
+    """It has its size, state and times from the beginning; its bytes come part by part."""
+    segment = Segment(3)
+    segment.restore(State.TRUNCATED, 5, 1.0, 2.0)
+    assert (segment.closed, segment.state, segment.size, segment.is_loaded) == (True, State.TRUNCATED, 5, False)
+    assert (segment.opened_at, segment.closed_at) == (1.0, 2.0)
+    segment.load(encode_frame([b"abc"]), 3)
+    segment.load(encode_frame([b"de"]), 2)
+    assert (segment.offsets.tolist(), segment.size, segment.is_loaded) == ([0, 3, 5], 5, True)
 
 
 def test_storage_is_told_as_readers_are_and_is_none() -> None:

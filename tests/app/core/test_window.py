@@ -331,6 +331,10 @@ def test_one_that_has_nothing_to_give_stops_no_other() -> None:
 def test_a_part_that_is_replayed_takes_from_those_that_hold_as_much() -> None:
     """Their windows, and nothing that is being written; where there is nothing it is refused."""
     budget, (kept, small) = full([500, 500], [300], open=50)
+    budget.limit += 10
+    assert budget.lend(10)
+    budget.used -= 10
+    budget.limit -= 10
     assert budget.lend(1300)
     assert (kept.evicted, small.evicted, len(kept.opened)) == ([0], [], 1)
     assert budget.lend(1300)

@@ -129,11 +129,11 @@ def test_a_head_request_tells_what_is_known(channel: Channel) -> None:
     assert head_reply(channel, segment(3), 3) == Reply(
         200, "complete", (("Lp-Trickle-Seq", 3), ("Lp-Trickle-Size", 0), EPOCH), content_type="video/mp2t"
     )
-    cut = head_reply(channel, segment(1, b"x", Event.TRUNCATE), 3)
+    cut = head_reply(channel, segment(1, b"x", Event.TRUNCATE), 3, '"tag"')
     assert cut.reason == "truncated"
     assert cut.headers == (
         ("Lp-Trickle-Seq", 1), ("Lp-Trickle-Latest", 3), ("Lp-Trickle-Size", 1), EPOCH,
-        ("Lp-Trickle-Truncated", "truncated"),
+        ("Lp-Trickle-Truncated", "truncated"), ("ETag", '"tag"'), ("Accept-Ranges", "bytes"),
     )  # fmt: skip
 
 

@@ -10,6 +10,41 @@ from tricklecast.trickle import wire
 _TWELVE = [b"%d" % seq for seq in range(12)]
 
 
+class Finished(Group, section="4. Read"):
+    def range_is_206(self, c: Channel) -> None:
+        """A range of a finished segment is 206 with these bytes and `Content-Range`."""
+        c.publish(0, b"0123456789")
+        for asked, place, body in (("2-5", "2-5", b"2345"), ("8-", "8-9", b"89"), ("-3", "7-9", b"789")):
+            answer = c.get(0, {"Range": f"bytes={asked}"}).expect(206, seq=0, size=10)
+            equal("Content-Range", answer.get("Content-Range"), f"bytes {place}/10")
+            equal("the body", answer.body, body)
+
+    def range_that_is_not_there_is_416(self, c: Channel) -> None:
+        """A range that the segment does not have is 416 with its size; several ranges may be ignored."""
+        answer = c.publish(0, b"0123456789").get(0, {"Range": "bytes=10-"}).expect(416)
+        equal("Content-Range", answer.get("Content-Range"), "bytes */10")
+        c.get(0, {"Range": "bytes=0-0,5-5"}).segment(0, b"0123456789")
+
+    def known_segment_is_304(self, c: Channel) -> None:
+        """A GET or HEAD with the tag of a finished segment in `If-None-Match` is 304; with another one, 200."""
+        c.publish(0, b"a", b"b")
+        tags = [c.get(seq).expect(200).get("ETag") or "" for seq in (0, 1)]
+        check(all(tags) and tags[0] != tags[1], "two different tags", tags)
+        for method in ("GET", "HEAD"):
+            c.target.ask(method, c.at(0), {"If-None-Match": tags[0]}).expect(304)
+        c.get(0, {"If-None-Match": tags[1]}).segment(0, b"a")
+        c.get(0, {"Range": "bytes=0-0", "If-Range": tags[1]}).expect(200)
+
+    def open_segment_has_no_ranges(self, c: Channel) -> None:
+        """An open segment is sent whole, without a tag, whatever range is asked for."""
+        upload, _ = c.started(0, b"begun")
+        reader = c.read(0, {"Range": "bytes=1-2"})
+        head = reader.head().expect(200)
+        equal("ETag and Accept-Ranges", (head.get("ETag"), head.get("Accept-Ranges")), (None, None))
+        reader.gets(b"begun")
+        upload.stored()
+
+
 class Missing(Group, section="4. Read, rules 1-3"):
     def channel_is_404(self, c: Channel) -> None:
         """A GET of a channel that does not exist is 404 `Stream not found`, whatever the seq, and creates none."""
