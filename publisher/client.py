@@ -268,7 +268,7 @@ class Publisher:
                 return
             await self.close()
         if was_open and (seqs := self._segments.unseen):
-            raise SegmentsUnconfirmed(seqs)
+            raise SegmentsUnconfirmed(seqs, self._segments.forgotten)
 
     def segment(self, *, wait: bool = True) -> Segment:
         """The next segment, as an async context manager.

@@ -233,6 +233,7 @@ class Feed:
         if self._failure is not None:
             raise self._failure
         for segment in self._in_flight:
+            segment._seen = True  # the next lines tell it
             self.totals.lost += 1
             self._warn(f"segment {segment.seq} is lost: no answer within {CONFIRM_S:g} s")
         return self.totals

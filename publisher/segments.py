@@ -153,7 +153,8 @@ class Segment:
         self._upload: Upload | None = None  # its request, once there is something to send
         self._done = Changes()
         self._result: Receipt | Exception | None = None
-        self._seen = False  # its writer knows the result, or has asked for it
+        self._seen = False  # its writer knows the result
+        self._asking = 0  # tasks that wait for the result
 
     @property
     def seq(self) -> int:
@@ -266,9 +267,12 @@ class Segment:
             TrickleError: it failed, as in :meth:`write`.
         """
         self._check_entered()
-        self._seen = True
-        while self._result is None:
-            await self._done.wait()
+        self._asking += 1
+        try:
+            while self._result is None:
+                await self._done.wait()
+        finally:
+            self._asking -= 1
         return self.receipt
 
     def _check_entered(self) -> None:
@@ -354,7 +358,9 @@ class Segments:
         self._ahead: list[Upload] = []  # preconnects, by seq
         self._queued: deque[Upload] = deque()  # requests of segments that wait for others' tasks to end, by seq
         self._carried = 0  # requests that have a task
-        self._unseen: deque[Segment] = deque(maxlen=MAX_UNSEEN)
+        self._entering: deque[Changes] = deque()  # of tasks that wait for room; the first one enters next
+        self._unseen: deque[Segment] = deque()  # failed; at most MAX_UNSEEN
+        self.forgotten = 0  # older ones of them whose writers did not know it
         self._pause_until = 0.0
         self._idle_since = 0.0
         self._locating = False
@@ -377,8 +383,8 @@ class Segments:
 
     @property
     def unseen(self) -> tuple[int, ...]:
-        """The seqs of lost segments of which their writers do not know it."""
-        return tuple(sorted(segment.seq for segment in self._unseen if not segment._seen))
+        """The seqs of segments that were lost, dropped or cut off, and of which their writers do not know it."""
+        return tuple(sorted(segment.seq for segment in self._unseen if not (segment._seen or segment._asking)))
 
     # For segments.
 
@@ -393,14 +399,34 @@ class Segments:
             since = self.now() - self._buffer_s
             while self._pending and (self._is_full or 0 < self._pending[0]._ended_at < since):
                 self.drop(self._pending[0])
-        elif self._is_full:
-            with anyio.move_on_after(self._buffer_s):
-                while self._is_full:
-                    await self._changed.wait()
-                    self._check_open()
-            if self._is_full:
-                raise PublisherFull(len(self._pending), self._buffer_s) from self._plan.trouble
+        elif self._is_full or self._entering:
+            await self._wait_for_room()
         self._pending.append(segment)
+        self._let_in()
+
+    async def _wait_for_room(self) -> None:
+        """Wait until the buffer has room. Tasks get it in the order in which they asked; only the first one is woken:
+        were all of them, each answer would cost as much as there are tasks."""
+        place = Changes()
+        self._entering.append(place)
+        try:
+            with anyio.move_on_after(self._buffer_s) as limit:
+                while self._is_full or self._entering[0] is not place:
+                    await place.wait()
+                    self._check_open()
+            if limit.cancelled_caught:
+                raise PublisherFull(len(self._pending), self._buffer_s) from self._plan.trouble
+        finally:
+            self._entering.remove(place)
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """Wake the task that enters next, if there is room; at the end, all of them."""
+        if not self._accepting or self.error is not None:
+            for place in self._entering:
+                place.notify()
+        elif self._entering and not self._is_full:
+            self._entering[0].notify()
 
     @property
     def _is_full(self) -> bool:
@@ -503,6 +529,7 @@ class Segments:
             The seqs of segments with bytes that the server has not confirmed.
         """
         self._accepting = False
+        self._notify()  # tasks that wait for room hear of the end
         before = [segment for segment in self._pending if segment._handed]
         for segment in list(self._pending):
             if segment._upload is None or not segment._upload.body.over:
@@ -727,13 +754,17 @@ class Segments:
                 self._last_error = result
                 if segment._upload is not None:
                     self._unseen.append(segment)
-            case ClosedHere():  # by its own writer
-                pass
+            case ClosedHere():
+                if segment._handed and not segment._left:  # by the end of the publisher, not by its own writer
+                    self._unseen.append(segment)
             case Exception():
                 self._last_error = result
                 if segment._handed:
                     self._counts["lost"] += 1
                     self._unseen.append(segment)
+        if len(self._unseen) > MAX_UNSEEN:
+            oldest = self._unseen.popleft()
+            self.forgotten += not (oldest._seen or oldest._asking)
         self._report(SegmentLost(None if segment._upload is None else segment._upload.ticket.seq, result))
 
     # Requests that carry no segment.
@@ -794,4 +825,5 @@ class Segments:
 
     def _notify(self) -> None:
         """Something has changed: wake each task that waits for it."""
+        self._let_in()
         self._changed.notify()

@@ -343,17 +343,20 @@ class SegmentsUnconfirmed(BrokenByPeer):
     The program did not ask for their result.
 
     Attributes:
-        seqs: their numbers.
+        seqs: their numbers; of more than 1,000, the newest.
+        more: how many there are besides.
     """
 
-    def __init__(self, seqs: tuple[int, ...]) -> None:
+    def __init__(self, seqs: tuple[int, ...], more: int = 0) -> None:
         super().__init__()
-        self.args = (seqs,)
+        self.args = (seqs, more)
         self.seqs = seqs
+        self.more = more
 
     def __str__(self) -> str:
         shown = ", ".join(map(str, self.seqs[:10])) + (", …" if len(self.seqs) > 10 else "")
-        return f"not confirmed by the server: {'segment' if len(self.seqs) == 1 else 'segments'} {shown}"
+        older = f", and {self.more} older ones" if self.more else ""
+        return f"not confirmed by the server: {'segment' if len(self.seqs) == 1 else 'segments'} {shown}{older}"
 
 
 class SegmentTooLarge(BrokenByPeer):

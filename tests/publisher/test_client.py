@@ -675,7 +675,7 @@ def test_a_lost_segment_that_nobody_asked_for_is_told_at_the_end(when: str, monk
             await peer.body()
             await peer.closed()
 
-        for asks in (False, True):
+        for asks in (False, True) if when == "before" else (False,):
             trickle = Trickle()
             fault = reply(413, after=1) if when == "before" else silent
             trickle.instead = {"POST 0": [fault]}
@@ -685,7 +685,7 @@ def test_a_lost_segment_that_nobody_asked_for_is_told_at_the_end(when: str, monk
                     async with pub.segment(wait=False) as segment:
                         await segment.write(b"x")
                     if asks:
-                        with anyio.move_on_after(0.1), pytest.raises(errors.SegmentTooLarge):
+                        with pytest.raises(errors.SegmentTooLarge):
                             await segment.settled()
                     elif when == "before":
                         await until(lambda: pub.statistics().lost == 1)

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from tests.publisher.fakes import Answer, Trickle, cut, publisher, reply
-from tests.support.peers import Head, Peer, fake_server, run
+from tests.support.peers import FakeServer, Head, Peer, fake_server, run
 from tests.support.waiting import until
-from tricklecast.publisher import Closed, Receipt, client
+from tricklecast.publisher import Closed, Publisher, Receipt, client, segments
 from tricklecast.trickle import errors, wire
 
 
@@ -329,5 +329,90 @@ def test_what_was_not_confirmed_is_reported(detach: bool, monkeypatch: pytest.Mo
             assert pub.statistics().lost == 1
             assert ("DELETE" in trickle.log) != detach
             assert ("DELETE 2" in trickle.log) == detach
+
+    run(main())
+
+
+def test_tasks_get_room_in_the_order_in_which_they_asked() -> None:
+    """However many wait: only the next one is woken by an answer, so that thousands do not hold each other up."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        seqs: dict[int, int] = {}
+        async with fake_server(trickle) as server, publisher(server, start=0) as pub:
+            pub._segments.most = 2
+
+            async def publish(number: int) -> None:
+                seqs[number] = (await pub.publish(b"%d" % number)).seq
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(300):
+                    tasks.start_soon(publish, number)
+                await until(lambda: len(pub._segments._entering) == 298)
+        assert seqs == {number: number for number in range(300)}
+
+    run(main())
+
+
+def test_a_segment_that_was_open_at_the_end_is_told() -> None:
+    """Nobody ended it: its readers have a part, and leaving the block says so."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        async with fake_server(trickle) as server:
+            with pytest.raises(errors.SegmentsUnconfirmed) as caught:
+                async with publisher(server, start=0) as pub:
+                    await (await pub.segment().__aenter__()).write(b"half")
+            assert caught.value.seqs == (0,)
+
+    run(main())
+
+
+def test_a_question_that_was_cancelled_is_no_knowledge() -> None:
+    """A program that stopped waiting for a segment's fate is told at the end, as one that never asked."""
+
+    async def main() -> None:
+        trickle = Slow(0)
+
+        async def publish(server: FakeServer) -> None:
+            async with publisher(server, start=0, when_full="drop") as pub:
+                pub._segments.most = 1
+                async with pub.segment(wait=False) as segment:
+                    await segment.write(b"old")
+                with anyio.move_on_after(0):
+                    await segment.settled()
+                await pub.publish(b"new")
+
+        async with fake_server(trickle) as server:
+            with pytest.raises(errors.SegmentsUnconfirmed) as caught:
+                await publish(server)
+            assert caught.value.seqs == (0,)
+
+    run(main())
+
+
+def test_a_thousand_lost_segments_are_listed_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list is bounded, and says how much it leaves out."""
+    monkeypatch.setattr(segments, "MAX_UNSEEN", 3)
+
+    async def main() -> None:
+        trickle = Slow(0)
+
+        async def publish(server: FakeServer) -> int:
+            pub = publisher(server, start=0, when_full="drop")
+            with pytest.raises(errors.SegmentsUnconfirmed) as caught:
+                await lose(pub)
+            assert len(caught.value.seqs) == 3
+            return pub.statistics().dropped - caught.value.more
+
+        async def lose(pub: Publisher) -> None:
+            async with pub:
+                pub._segments.most = 1
+                for _ in range(10):
+                    async with pub.segment(wait=False) as segment:
+                        segment.write_nowait(b"x")
+
+        async with fake_server(trickle) as server:
+            assert await publish(server) == 3
 
     run(main())
