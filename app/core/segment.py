@@ -319,11 +319,15 @@ class Segment:
 
     def charge(self, payer: Payer | None) -> None:
         """From now on it counts as the memory of this publisher, in place of the one that has paid so far."""
-        if payer is not self.payer:
-            for one, sign in ((self.payer, -1), (payer, 1)):
-                if one is not None and self.size:
-                    one.open += sign * self.cost
-            self.payer = payer
+        former = self.payer
+        if payer is former:
+            return
+        if self.size:
+            if former is not None:
+                former.open -= self.cost
+            if payer is not None:
+                payer.open += self.cost
+        self.payer = payer
 
     def price(self, frame: bytes) -> int:
         """Bytes of memory that storing this frame takes; the first frame is charged for the segment itself, too."""

@@ -453,6 +453,8 @@ def test_what_it_takes_is_paid_for_by_its_publisher() -> None:
     assert (segment.payer, first.open, second.open) == (second, 0, segment.cost)
     segment.charge(None)
     assert (segment.payer, second.open) == (None, 0)
+    segment.charge(first)
+    assert first.open == segment.cost
 
 
 def test_a_segment_that_is_read_again_is_closed_before_it_is_loaded() -> None:
