@@ -231,6 +231,11 @@ class Settings(AccessSettings):
     metrics_channels: int = Field(
         _OPTIONS.metrics_channels, ge=0, le=100, description="Busiest channels that /metrics names; 0 for none."
     )
+    half_closed_s: float = Field(
+        _OPTIONS.half_closed_s,
+        ge=0,
+        description="How long a client that has closed its sending side may wait for the first byte of an answer.",
+    )
     head_timeout_s: float = Field(
         _OPTIONS.head_timeout_s,
         gt=0,
@@ -442,6 +447,7 @@ class Settings(AccessSettings):
             # A POST that lies unread on a connection that waits must not be overtaken meanwhile.
             publisher_wait_s=min(self.publisher_wait_s, 0.75 * self.overtaking_grace_s or self.publisher_wait_s),
             metrics_channels=self.metrics_channels,
+            half_closed_s=self.half_closed_s,
             head_timeout_s=self.head_timeout_s,
             keep_alive_s=self.keep_alive_s,
             storm_guard=self.storm_guard == "on",

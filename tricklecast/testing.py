@@ -70,7 +70,7 @@ class TestServer:
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.base = ""
         self._folder = folder
-        self._settings = {**QUICK_END, **settings}
+        self._settings = {**QUICK_END, "half_closed_s": 0.1, **settings}  # a client that has left is soon forgotten
         self._starts = 0
         self._process: subprocess.Popen[str] | None = None
         self._start(0)

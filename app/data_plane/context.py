@@ -31,7 +31,7 @@ from tricklecast.app.data_plane.packaging import Packagers
 from tricklecast.app.data_plane.request import Record
 from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Router
-from tricklecast.app.data_plane.scheduling import HALF_CLOSED, SlowPeers, Timed, Timeouts, Turns, gone
+from tricklecast.app.data_plane.scheduling import HALF_CLOSED, HALF_CLOSED_S, SlowPeers, Timed, Timeouts, Turns, gone
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord, Reason
 
@@ -54,6 +54,7 @@ class Options:
         keep_alive_s: how long a connection may be idle between requests.
         linger_s: how long a connection that was answered early is still read from before it is closed. Closing it with
             unread data would make the kernel reset it, and the client might lose the response.
+        half_closed_s: how long a client that has closed its sending side may wait for the first byte of an answer.
         head_timeout_s: how long a request's head may take from its first byte, and then a body that nobody reads.
         url_bytes, header_bytes: limits of one request's head.
         metrics_channels: how many channels the metrics name.
@@ -70,6 +71,7 @@ class Options:
     publisher_wait_s: float = 0.15
     keep_alive_s: float = 75.0
     linger_s: float = 1.0
+    half_closed_s: float = HALF_CLOSED_S
     head_timeout_s: float = 10.0
     url_bytes: int = 8 << 10
     header_bytes: int = 64 << 10
@@ -227,7 +229,9 @@ class DataPlane:
         self.cors = Cors(options.cors_read_origins, options.cors_write_origins)
         self.hosts, self.control_hosts = _hosts(options)
         self.turns = Turns(self.fault)
-        self.timeouts = Timeouts(rest_s=options.keep_alive_s, owed_s=options.head_timeout_s)
+        self.timeouts = Timeouts(
+            rest_s=options.keep_alive_s, owed_s=options.head_timeout_s, half_closed_s=options.half_closed_s
+        )
         self.slow_peers = SlowPeers(
             lambda: self.clock(), lag_bytes=options.reader_lag_bytes, lag_s=options.reader_lag_s
         )
