@@ -37,7 +37,8 @@ TOOLS = "app/tools"
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("core",),
-    "storage": ("core", "storage"),
+    # It waits for a disk that may never answer.
+    "storage": ("core", "storage", "daemon_thread"),
     "data_plane": ("core", "storage", "data_plane", "settings"),
     # The control plane changes channels through the object that also relays and logs, refuses in the data plane's
     # words, asks a connection whether an answer was taken, and stores what has come of a body before it is cut short.

@@ -15,7 +15,6 @@ import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -26,6 +25,7 @@ from tricklecast.app.core.channel import Channel, KeptSegment
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, SegmentClosed, SegmentOpened
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import WAITING, Segment, State
+from tricklecast.app.daemon_thread import DaemonThread
 from tricklecast.app.storage.database import (
     MAX_ENDED,
     MAX_FACTS,
@@ -58,6 +58,9 @@ BEHIND_S: Final = 0.05
 
 RETRY_S: Final = 5.0
 """How often the directory is tried again after an error."""
+
+END_S: Final = 10.0
+"""How long the last batch may take at the end of a server. It is small, since the disk keeps up all the time."""
 
 STALE: Final = 1000
 """Removed segments that the order of all segments may hold, beside as many as there are."""
@@ -292,7 +295,7 @@ class Archive:
         self._soon = False
         self._busy: asyncio.Future[None] | None = None
         self.replaying = asyncio.Semaphore(REPLAYING)
-        self._thread = ThreadPoolExecutor(1, "storage")
+        self._thread = DaemonThread("storage")
         self._closing = False
         # Since the directory failed: segments that were partly written then, and how many have begun since.
         self._cut: list[Tap] = []
@@ -366,15 +369,21 @@ class Archive:
         return await done
 
     async def close(self) -> None:
-        """Write what is left, and let go of the directory."""
+        """Write what is left, and let go of the directory; what the disk has not taken after :data:`END_S` is lost.
+
+        A call that has not returned by then still uses the database, which is left open: the process is about to end.
+        """
+        giving_up = asyncio.get_running_loop().call_later(END_S, self._thread.abandon)
         await self.flush()
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
         while self._busy is not None:
             await asyncio.wait([self._busy])
-        self._thread.shutdown()
-        self.database.close()
+        giving_up.cancel()
+        if not self._thread.is_abandoned:
+            self._thread.shutdown()
+            self.database.close()
 
     def tick(self) -> None:
         """Remove what has become too old, also while nothing is published. The sweeper calls this now and then."""

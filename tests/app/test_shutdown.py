@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from uvicorn.server import ServerState
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app import shutdown
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.tools.conformance.http1 import Cut, Response
 from tricklecast.app.tools.conformance.target import Address, Target
 
@@ -168,3 +174,28 @@ def test_clients_are_told_when_the_successor_is_there(way: Way) -> None:
         assert 35 <= int(channel.get(1).get("Retry-After") or 0) <= 69
         upload.end()
         assert upload.answer().status == 200
+
+
+def test_a_task_of_the_control_plane_that_does_not_end_is_cancelled_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that goes on is cancelled; if it ignores that, too, the shutdown goes on without it."""
+    monkeypatch.setattr(shutdown, "CLEAN_UP_S", 0.01)
+    monkeypatch.setattr(shutdown, "TICK_S", 0.001)
+    cancelled = asyncio.Event()
+
+    async def request() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.Event().wait()
+
+    async def ended() -> None:
+        state, task = ServerState(), asyncio.ensure_future(request())
+        state.tasks.add(task)
+        await shutdown.end(DataPlane(Registry(Limits(), autocreate=True), Options()), state)
+        assert cancelled.is_set()
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(ended())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import random
 import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import aiofiles
 import pytest
 
 from tests.app.storage.crash import History, Life, Promise, check, served
-from tests.app.storage.test_archive import body, durable, full, settled
+from tests.app.storage.test_archive import body, durable, full, held, settled
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
 from tricklecast.app.metrics import StorageMetrics
@@ -244,6 +245,21 @@ def test_facts_that_wait_for_the_disk_are_limited(folder: Path, monkeypatch: pyt
         facts = server.inside(archive.database.facts)
         assert [fact.number for fact in facts] == list(range(facts[0].number, facts[0].number + len(facts)))
         assert facts[-1].number == archive.registry.journal.index
+
+
+def test_a_disk_that_hangs_at_the_end_is_given_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that stops waits for its disk for a limited time, and says that not all could be written."""
+    monkeypatch.setattr(module, "END_S", 0.1)
+    with ExitStack() as hangs:
+        with durable(folder) as (_, target, archive):
+            wants = hangs.enter_context(held(archive, monkeypatch))
+            target.channel("film").upload(0, b"x").end()
+            assert wants.wait(30)
+        assert "cannot be written (the storage thread did not return in time)" in caplog.text
+    eventually(lambda: all(thread.name != "storage" for thread in threading.enumerate()), what="the disk has answered")
+    archive.database.close()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
