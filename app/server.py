@@ -82,6 +82,9 @@ LEAST_SLEEP_S: Final = 0.01
 PROGRAM_S: Final = 5.0
 """How long a program in the process may go on when its subscriptions have ended; then it is cancelled."""
 
+CANCELLED_S: Final = 1.0
+"""And how long it may take to end its segments then."""
+
 HANG_UP_S: Final = 2.0
 """How long after SIGHUP a terminal may still be open, although its shell is ending."""
 
@@ -231,13 +234,14 @@ async def _serve(
         failed: list[Exception] = []
         running = None if program is None else group.create_task(_run(program, bus, server, failed))
         await server.serve(sockets=[sockets.main])
-        if archive is not None:
-            await archive.close()
         await bus.close()
         if running is not None:
             await asyncio.wait([running], timeout=0 if server.force_exit else PROGRAM_S)
             if running.cancel():
                 _LOGGER.warning("the program in the server's process was cancelled, because it did not end")
+                await asyncio.wait([running], timeout=CANCELLED_S)
+        if archive is not None:
+            await archive.close()  # after all that may still publish
         for task in beside:
             task.cancel()
         if log is not None:
@@ -321,7 +325,7 @@ async def sweep(
         if now >= tick_at:
             plane.tick(now)
             if archive is not None:
-                archive.tick()
+                plane.guarded("in the sweeper (storage)", archive.tick)
             if log is not None:
                 log.look()
             if watchdog is not None:

@@ -276,10 +276,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         plane = self.plane
+        self._queue = None
+        self._more = b""
+        # Guarded alone: the exchange must hear that its client is gone, whatever its body meets.
+        plane.guarded("while a connection was closed", self.deliver_rest)
         try:
-            self._queue = None
-            self._more = b""
-            self.deliver_rest()
             plane.slow_peers.flowing(self)
             exchange, self.exchange = self.exchange, None
             if exchange is not None:

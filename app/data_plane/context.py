@@ -387,10 +387,14 @@ class DataPlane:
             ("date", self._set_date),
         )
         for what, part in parts:
-            try:
-                part()
-            except Exception as error:
-                self.fault(f"in the sweeper ({what})", error)
+            self.guarded(f"in the sweeper ({what})", part)
+
+    def guarded(self, what: str, call: Callable[[], object]) -> None:
+        """Call a function; what it raises is a fault of the server, and ends nothing else."""
+        try:
+            call()
+        except Exception as error:
+            self.fault(what, error)
 
     def end_all(self) -> None:
         """Close the connections on which nothing is running, and break the others: the time to finish is over."""

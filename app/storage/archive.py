@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from tricklecast.app.core.channel import Channel, KeptSegment
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, SegmentClosed, SegmentOpened
@@ -29,6 +29,7 @@ from tricklecast.app.daemon_thread import DaemonThread
 from tricklecast.app.storage.database import (
     MAX_ENDED,
     MAX_FACTS,
+    NO_ROOM,
     OPENED,
     Batch,
     ChannelRow,
@@ -42,6 +43,9 @@ from tricklecast.app.storage.replay import Entry, replayed
 from tricklecast.trickle.paths import is_reserved
 
 logger = logging.getLogger("tricklecast.storage")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 FILE_BYTES: Final = 16 << 20
 """A file takes no further segment from this size on. Retention removes whole files."""
@@ -134,16 +138,17 @@ class Stored:
     """What the archive has of one life of a channel.
 
     Attributes:
-        row: of the channel. channel: as long as it lives.
+        row: of the channel; known: whether the directory has it. channel: as long as it lives.
         entries: closed segments in the directory, by seq; seqs: in their order. bytes: of them.
         taps: segments that are not wholly written yet. room: files that may take another segment, and their sizes.
     """
 
-    __slots__ = ("archive", "bytes", "channel", "entries", "room", "row", "seqs", "taps")
+    __slots__ = ("archive", "bytes", "channel", "entries", "known", "room", "row", "seqs", "taps")
 
     def __init__(self, archive: Archive, row: ChannelRow, channel: Channel | None = None) -> None:
         self.archive = archive
         self.row = row
+        self.known = False
         self.channel = channel
         self.entries: dict[int, Entry] = {}
         self.seqs: list[int] = []
@@ -181,6 +186,11 @@ class Stored:
     def turn(self) -> asyncio.Semaphore:
         """Few replays read at a time."""
         return self.archive.replaying
+
+    @property
+    def thread(self) -> DaemonThread:
+        """All replays read in it."""
+        return self.archive.reads
 
     def time_of(self, at_us: int) -> float:
         """The registry's time, seconds, at a time in microseconds since 1970."""
@@ -225,8 +235,9 @@ class Figures:
     """Counters of an archive since the server started.
 
     Attributes:
-        commits: batches that were written; commit_s: how long that took in all. failures: batches that were not.
-        written: bytes. lost: segments that the archive never got; removed: those that retention has removed.
+        commits: batches that were written; commit_s: how long that took in all.
+        failures: batches that were not, and attempts to go on after that. written: bytes.
+        lost: segments that the archive will never get; removed: those that retention has removed.
         damaged: segments whose bytes turned out to be wrong. replayed: bytes that were read again.
     """
 
@@ -293,13 +304,17 @@ class Archive:
         self._waiting: list[Callable[[bool], None]] = []
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
         self._soon = False
-        self._busy: asyncio.Future[None] | None = None
+        self._busy: asyncio.Future[None] | asyncio.Future[int] | None = None
         self.replaying = asyncio.Semaphore(REPLAYING)
-        self._thread = DaemonThread("storage")
+        # Python waits for neither at its exit: a disk that does not answer must not keep the server.
+        self._thread, self.reads = DaemonThread("storage"), DaemonThread("storage reads")
         self._closing = False
-        # Since the directory failed: segments that were partly written then, and how many have begun since.
-        self._cut: list[Tap] = []
-        self._missed = 0
+        # Since the directory failed: segments that were partly written then, with their seq and file; how many segments
+        # it lacks, those included; how many were lost before; bytes for which the last attempt found no room, halved.
+        self._cut: list[tuple[Stored, int, int]] = []
+        self._owed = self._lost_before = 0
+        self._fits: int | None = None
+        self._retrying: asyncio.TimerHandle | None = None
         registry.storage = self
         registry.journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
 
@@ -356,8 +371,8 @@ class Archive:
 
     def when_kept(self, told: Callable[[bool], None]) -> None:
         """Tell when everything up to now is written as ``ack`` says: ``True``; ``False`` if it could not be."""
-        if self.failed is not None:
-            told(self.on_full is OnDiskFull.MEMORY)
+        if self.failed is not None or self._closing:
+            told(self.on_full is OnDiskFull.MEMORY and not self._closing)
             return
         self._waiting.append(told)
         self.kick()
@@ -369,21 +384,37 @@ class Archive:
         return await done
 
     async def close(self) -> None:
-        """Write what is left, and let go of the directory; what the disk has not taken after :data:`END_S` is lost.
+        """Write what is left, for :data:`END_S` at most, and let go of the directory; what it lacks then is told.
 
         A call that has not returned by then still uses the database, which is left open: the process is about to end.
         """
-        giving_up = asyncio.get_running_loop().call_later(END_S, self._thread.abandon)
-        await self.flush()
+        if self._closing:
+            return
+        try:
+            async with asyncio.timeout(END_S):
+                self._retry()  # after a failure the directory may be well again
+                await self._idle()
+                await self.flush()
+                await self._idle()
+                self._closing = True
+                await asyncio.get_running_loop().run_in_executor(self._thread, self.database.close)
+        except TimeoutError:
+            logger.error("the data directory %s does not answer: the server ends without it", self.database.folder)
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._retrying):
+            if timer is not None:
+                timer.cancel()
+        self._thread.abandon()
+        self.reads.abandon()
+        await self._idle()  # a batch that was given up has failed
+        if self.failed is not None and self._owed:
+            self._lose_owed(self._owed)
+            why = f"{self._owed} segments are missing in it ({self.failed})"
+            logger.error("the data directory %s is left as it is: %s", self.database.folder, why)
+
+    async def _idle(self) -> None:
         while self._busy is not None:
             await asyncio.wait([self._busy])
-        giving_up.cancel()
-        if not self._thread.is_abandoned:
-            self._thread.shutdown()
-            self.database.close()
 
     def tick(self) -> None:
         """Remove what has become too old, also while nothing is published. The sweeper calls this now and then."""
@@ -415,7 +446,8 @@ class Archive:
 
     def lose(self, tap: Tap) -> None:
         """Give up a segment that is not wholly written."""
-        self.figures.lost += 1
+        if self.failed is None:  # else it is owed, and counted when it is clear which ones are lost
+            self.figures.lost += 1
         logger.warning("segment %d of %r is not stored: its memory was needed", tap.segment.seq, tap.channel.row.name)
         self._leave(tap)
         # What is there of it would be a part without an end.
@@ -433,10 +465,10 @@ class Archive:
     def _note(self, fact: Fact) -> None:
         """Take a fact, in the middle of a change."""
         self.noted_us = now_us = self.wall_us()
-        if self.failed is not None:
-            self._missed += type(fact) is SegmentOpened
-            return
         stored = None if is_reserved(fact.channel) else self.live.get(fact.channel)
+        if self.failed is not None:
+            self._owed += type(fact) is SegmentOpened and stored is not None
+            return
         row: FactRow
         match fact:
             case ChannelCreated():
@@ -512,7 +544,9 @@ class Archive:
             self.files[key] = self.files.get(key, 0) + 1
 
     def start(self, batch: Batch, before: int) -> None:
-        """Write the first batch of a start. If the disk is full the server starts all the same.
+        """Write the first batch of a start, and find out whether channels can be written to.
+
+        If not, the server starts all the same, and serves what is there.
 
         Args:
             before: the index of the last fact from before the start.
@@ -522,8 +556,14 @@ class Archive:
         except (OSError, sqlite3.Error) as error:
             self._fail(error, batch, [])
             self.index = before
-        else:
-            self.index = self.registry.journal.index
+            return
+        self.index = self.registry.journal.index
+        for stored in self._all():
+            stored.known = True
+        try:
+            self.database.probe(self._written_to())
+        except OSError as error:
+            self._fail(error, Batch(), [])
 
     # Writing.
 
@@ -534,6 +574,17 @@ class Archive:
             return
         batch, self._batch = self._batch, Batch()
         waiting, self._waiting = self._waiting, []
+        written = self._take_dirty(batch)
+        touched = self._tell_channels(batch)
+        began = asyncio.get_running_loop().time()
+        self._busy = self._in_thread(self.database.commit, batch)
+        self._busy.add_done_callback(lambda done: self._written(done, batch, written, touched, waiting, began))
+
+    def _in_thread(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
+        return asyncio.wrap_future(self._thread.submit(call, *args, **kwargs))
+
+    def _take_dirty(self, batch: Batch) -> list[tuple[Tap, SegmentRow, Part]]:
+        """Add what is new of segments."""
         written = []
         for tap in self.dirty:
             segment, channel_id = tap.segment, tap.channel.row.id
@@ -544,26 +595,23 @@ class Archive:
             batch.segments.append((row, part))
             written.append((tap, row, part))
         self.dirty.clear()
-        self._tell_channels(batch)
-        touched, self._touched = self._touched, {}
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        self._busy = loop.run_in_executor(self._thread, self.database.commit, batch)
-        self._busy.add_done_callback(lambda done: self._written(done, batch, written, touched, waiting, began))
+        return written
 
-    def _tell_channels(self, batch: Batch) -> None:
+    def _tell_channels(self, batch: Batch) -> dict[Stored, None]:
         """Add the rows of channels that have changed: no segment is written before its channel."""
-        for stored in self._touched:
+        touched, self._touched = self._touched, {}
+        for stored in touched:
             if (channel := stored.channel) is not None:
                 stored.row = stored.row._replace(next_seq=channel.next_seq, content_type=channel.content_type)
-            batch.channels.append(stored.row)
+            batch.channels[stored.row.id] = stored.row
+        return touched
 
     def _written(
         self,
         done: asyncio.Future[None],
         batch: Batch,
         written: list[tuple[Tap, SegmentRow, Part]],
-        touched: Iterable[Stored],
+        touched: dict[Stored, None],
         waiting: list[Callable[[bool], None]],
         began: float,
     ) -> None:
@@ -577,7 +625,17 @@ class Archive:
         self.figures.commit_s += asyncio.get_running_loop().time() - began
         if batch.facts or batch.floor:
             self.index = batch.facts[-1].number if batch.facts else batch.floor
-            self.on_kept(self.index)
+            self._tell([self.on_kept], self.index)
+        self._keep_written(written, touched)
+        self._tell(waiting, True)
+        if self.dirty or self._waiting or self._touched or self._batch != Batch():
+            self.kick()
+        self.expire(touched)
+
+    def _keep_written(self, written: list[tuple[Tap, SegmentRow, Part]], touched: Iterable[Stored]) -> None:
+        """A batch is written."""
+        for stored in touched:
+            stored.known = True
         for tap, row, part in written:
             self.figures.written += part.size
             tap.done += len(part.frames)
@@ -585,11 +643,15 @@ class Archive:
             tap.crc = part.crc
             if row.closed_us is not None:
                 self._finish(tap, row.closed_us)
-        self.expire(touched)
+
+    def _tell(self, waiting: Iterable[Callable[[_T], None]], what: _T) -> None:
+        """Tell those that wait; an exception of one keeps nothing from the others, nor from storage."""
         for told in waiting:
-            told(True)
-        if self.dirty or self._waiting or self._touched or self._batch != Batch():
-            self.kick()
+            try:
+                told(what)
+            except Exception as error:
+                self.registry.faults.note(told, error)
+        self.registry.faults.deliver()
 
     def _finish(self, tap: Tap, closed_us: int) -> None:
         """All of a closed segment is in the directory."""
@@ -603,6 +665,11 @@ class Archive:
             stored.room.append((tap.file, tap.start + tap.size))
 
     # When the directory cannot be written.
+    #
+    # Until bytes of segments have been written again, storage has failed: a database that takes rows says nothing about
+    # the folder of a channel. Every attempt has two batches. The first one holds what is due in any case, such as
+    # removals, which may make room; and files are made and removed where segments go. The second one holds what the
+    # windows still have, the newest segments first, and leaves half of the room to what will be published.
 
     def _fail(self, error: Exception, batch: Batch, waiting: list[Callable[[bool], None]]) -> None:
         """Go on without the directory, or refuse publishers, until it can be written again."""
@@ -612,70 +679,151 @@ class Archive:
         then = "channels go on in memory" if alone else "publishers are refused"
         logger.error("the data directory %s cannot be written (%s): %s", self.database.folder, self.failed, then)
         for stored in self._all():
+            stored.room.clear()  # one of these files may be the reason
             for tap in list(stored.taps.values()):
                 self._leave(tap)
-                self._cut.append(tap)
+                self._cut.append((stored, tap.segment.seq, tap.file))
+        self._owed, self._lost_before = len(self._cut), self.figures.lost
         # What was removed from the index, and who has ended, is still to be said.
         self._batch = unwritten(batch, self._batch)
         told = [*waiting, *self._waiting]
         self._waiting = []
-        for one in told:
-            one(alone)
-        asyncio.get_running_loop().call_later(RETRY_S, self._retry)
+        self._tell(told, alone)
+        self._try_again()
+
+    def _try_again(self) -> None:
+        if not self._closing:
+            self._retrying = asyncio.get_running_loop().call_later(RETRY_S, self._retry)
+
+    def _still(self, error: BaseException, batch: Batch) -> None:
+        """An attempt to go on has failed, too."""
+        self.figures.failures += 1
+        failed, self.failed = self.failed, str(error) or type(error).__name__
+        if self.failed != failed:
+            logger.error("the data directory %s still cannot be written (%s)", self.database.folder, self.failed)
+        self._batch = unwritten(batch, self._batch)
+        self._lose_owed(self._owed - len(self._missing()))
+        self._try_again()
+
+    def _lose_owed(self, segments: int) -> None:
+        """So many of the segments that the directory lacks are in no window any more."""
+        self.figures.lost = max(self.figures.lost, self._lost_before + segments)
+
+    def _written_to(self) -> list[int]:
+        """The channels to which something may be published."""
+        return [stored.row.id for stored in self.live.values() if stored.channel is not None]
+
+    def _missing(self) -> list[tuple[Stored, Segment]]:
+        """Segments with bytes that are in memory and not in the directory, the newest first."""
+        found = [
+            (stored, segment)
+            for stored in self.live.values()
+            if stored.channel is not None
+            for seq, segment in stored.channel.segments.items()
+            if segment.size and seq not in stored.entries and seq not in stored.taps
+        ]
+        return sorted(found, key=lambda one: one[1].opened_at, reverse=True)
 
     def _retry(self) -> None:
-        """Remove what is due, which may make room, and find out whether the directory can be written."""
-        if self._closing:
+        """Remove what is due, which may make room, and find out whether files can be written."""
+        if self.failed is None or self._busy is not None:
             return
+        if self._retrying is not None:
+            self._retrying.cancel()
         self.expire()
         batch, self._batch = self._batch, Batch()
-        self._tell_channels(batch)
-        self._busy = asyncio.get_running_loop().run_in_executor(self._thread, self.database.recover, batch)
-        self._busy.add_done_callback(partial(self._tried, batch))
+        touched = self._tell_channels(batch)
+        trial = self._in_thread(self.database.recover, batch, self._written_to())
+        self._busy = trial
+        trial.add_done_callback(partial(self._tried, batch, touched))
 
-    def _tried(self, batch: Batch, done: asyncio.Future[None]) -> None:
+    def _tried(self, batch: Batch, touched: dict[Stored, None], done: asyncio.Future[int]) -> None:
         self._busy = None
         if (error := done.exception()) is not None:
-            self.failed = str(error) or type(error).__name__
-            self._batch = unwritten(batch, self._batch)
-            asyncio.get_running_loop().call_later(RETRY_S, self._retry)
+            self._still(error, batch)
             return
-        self.failed = None
+        for stored in touched:
+            stored.known = True
+        room = done.result() // 2
+        self._catch_up(room if self._fits is None else min(room, self._fits))
+
+    def _catch_up(self, room: int) -> None:
+        """Write what the windows still have, as far as there is room; the newest segment in any case."""
+        missing = self._missing()
+        now_us = self.wall_us()
+        for stored, segment in missing:
+            room -= segment.size
+            if room < 0 and self.dirty:
+                break
+            self._tap(stored, segment, now_us)
+            stored.taps[segment.seq].closed_us = now_us if segment.closed else None
+            self._touched[stored] = None
+        if not missing:
+            self._go_on([], missing)
+            return
+        batch = Batch()
+        written, touched = self._take_dirty(batch), self._tell_channels(batch)
+        self._busy = self._in_thread(self.database.commit, batch)
+        self._busy.add_done_callback(partial(self._caught_up, batch, written, touched, missing))
+
+    def _caught_up(
+        self,
+        batch: Batch,
+        written: list[tuple[Tap, SegmentRow, Part]],
+        touched: dict[Stored, None],
+        missing: list[tuple[Stored, Segment]],
+        done: asyncio.Future[None],
+    ) -> None:
+        self._busy = None
+        if (error := done.exception()) is None:
+            self._keep_written(written, touched)
+            self._go_on([tap for tap, _, _ in written], missing)
+            return
+        if getattr(error, "errno", None) in NO_ROOM:  # there is a quota of which the file system does not tell
+            self._fits = sum(tap.segment.size for tap, _, _ in written) // 2
+        for tap, _, _ in written:
+            if tap.channel.taps.get(tap.segment.seq) is tap:
+                self._leave(tap)
+                self.release(tap.channel, tap.file)
+        self._still(error, batch)
+
+    def _go_on(self, saved: list[Tap], missing: list[tuple[Stored, Segment]]) -> None:
+        """The directory can be written again, and has what was missing, or as much of it as there was room for."""
+        self.failed = self._fits = None
         now_us = self.wall_us()
         # Facts are missing: whoever follows them begins with a snapshot.
         self._batch.floor = self.registry.journal.index
-        saved = 0
+        known = {segment for _, segment in missing}
+        began = 0
         for stored in list(self.live.values()):
             channel = stored.channel
             if channel is not None and (channel.ended or self.registry.channels.get(channel.name) is not channel):
                 self._end(stored, channel.next_seq, "", now_us)
-            if channel is not None:
-                saved += self._catch_up(stored, channel, now_us)
+            for seq, segment in channel.segments.items() if channel is not None else ():
+                if seq in stored.entries or seq in stored.taps or segment in known or segment.state is WAITING:
+                    continue
+                if segment.size:  # it began while those before it were written
+                    self._tap(stored, segment, now_us)
+                    began += 1
+                else:
+                    self._nothing_in(stored, seq, segment.state, now_us)
             self._touched[stored] = None
-        for tap in self._cut:
-            if tap.segment.seq not in tap.channel.taps:
-                self._batch.removed.append((tap.channel.row.id, tap.segment.seq))
-            self.release(tap.channel, tap.file)
-        lost = max(0, self._missed + len(self._cut) - saved)
-        self.figures.lost += lost
-        self._cut, self._missed = [], 0
+        for stored in self._all():
+            for tap in stored.taps.values():
+                if tap.segment.closed and tap.closed_us is None:
+                    tap.closed_us = now_us
+                    self.dirty[tap] = None
+        for stored, seq, file in self._cut:
+            if seq not in stored.taps and seq not in stored.entries:
+                self._batch.removed.append((stored.row.id, seq))
+            self.release(stored, file)
+        has = sum(tap.segment.seq in tap.channel.entries or tap in tap.channel.taps.values() for tap in saved)
+        lost = max(0, self._owed - has - began)
+        self._lose_owed(lost)
+        self._cut, self._owed = [], 0
         folder = self.database.folder
         logger.warning("the data directory %s can be written again; %d segments are missing in it", folder, lost)
         self.kick()
-
-    def _catch_up(self, stored: Stored, channel: Channel, now_us: int) -> int:
-        """Keep what the channel still has in memory and the directory lacks; return how many segments with bytes."""
-        saved = 0
-        for seq, segment in channel.segments.items():
-            if seq in stored.entries or segment.state is WAITING:
-                continue
-            if segment.size:
-                self._tap(stored, segment, now_us)
-                stored.taps[seq].closed_us = now_us if segment.closed else None
-                saved += 1
-            else:
-                self._nothing_in(stored, seq, segment.state, now_us)
-        return saved
 
     # Retention.
 
@@ -726,7 +874,11 @@ class Archive:
     def _forget(self, stored: Stored) -> None:
         """The oldest of too many channels that have ended, without a segment: its name begins at epoch 1 again."""
         row = stored.row
-        self._batch.forgotten.append(row.id)
+        if stored.known:
+            self._batch.forgotten.append(row.id)
+        else:  # while nothing can be written these are many
+            self._batch.channels.pop(row.id, None)
+        self._touched.pop(stored, None)
         del self.ended[row.id]
         if self.live.get(row.name) is stored:
             del self.live[row.name]

@@ -92,7 +92,11 @@ class Directory:
             return "its channel is unknown"
         from tricklecast.app.storage.restore import checksum
 
-        if not row.size or (crc := checksum(self.path(row), row.start, row.size)) == row.crc:
+        try:
+            crc = checksum(self.path(row), row.start, row.size) if row.size else row.crc
+        except PermissionError:
+            return "its file cannot be read: permission denied"
+        if crc == row.crc:
             return None
         query = "SELECT size, crc FROM segment WHERE channel = ? AND seq = ?"
         if self._sql.execute(query, [row.channel, row.seq]).fetchone() != (row.size, row.crc):

@@ -11,6 +11,7 @@ in a value.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -39,6 +40,14 @@ MAX_ENDED: Final = 10_000
 
 OPENED: Final = "opened"
 """The kind of the fact that a segment got its first byte."""
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+LOCK_S: Final = 5.0
+"""How long another process may lock the database before a batch fails."""
+
+TRIAL_BYTES: Final = 1 << 20
+"""After a failure so many bytes must find room before storage goes on."""
 
 OPEN_FILES: Final = 256
 _IOV: Final = 1024
@@ -159,14 +168,15 @@ class Batch:
     """Changes that are written together, or not at all.
 
     Attributes:
-        parts: bytes. segments: rows of segments and the part that each depends on, whose size and checksum are added.
+        channels: by id. parts: bytes.
+        segments: rows of segments and the part that each depends on, whose size and checksum are added.
         removed: segments that retention has removed, by channel and seq. files: those that hold nothing any more.
         forgotten: ids of ended channels that are not remembered any more. floor: facts up to this one are incomplete.
         life: a server starts on this directory.
     """
 
     facts: list[FactRow] = field(default_factory=list)
-    channels: list[ChannelRow] = field(default_factory=list)
+    channels: dict[int, ChannelRow] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     segments: list[tuple[SegmentRow, Part | None]] = field(default_factory=list)
     removed: list[tuple[int, int]] = field(default_factory=list)
@@ -180,7 +190,7 @@ def unwritten(*batches: Batch) -> Batch:
     """What is still to be said of batches that could not be written: all but facts and bytes."""
     rest = Batch()
     for batch in batches:
-        rest.channels += batch.channels
+        rest.channels |= batch.channels
         rest.segments += [(row, part) for row, part in batch.segments if part is None]
         rest.removed += batch.removed
         rest.files += batch.files
@@ -228,9 +238,14 @@ class Database:
             (folder / "segments").mkdir(parents=True, exist_ok=True)
             for one in new if fsync else []:
                 _sync_folder(one.parent)
+            try:
+                _probe(folder / "segments")
+            except OSError as error:
+                if error.errno not in NO_ROOM:  # the server starts on a full disk, and serves what is there
+                    raise
             self._lock = locked(folder)
         except OSError as error:
-            raise _unusable(folder, error) from error
+            raise unusable(folder, error) from error
         self._repaired: list[str] = []
         try:
             self._check_files()
@@ -243,7 +258,7 @@ class Database:
                 self._sql = self._connected()
         except (OSError, sqlite3.Error) as error:
             os.close(self._lock)
-            raise _unusable(folder, error) from error
+            raise unusable(folder, error) from error
         except StorageError:
             os.close(self._lock)
             raise
@@ -264,17 +279,26 @@ class Database:
         """Write a batch.
 
         Raises:
-            OSError, sqlite3.Error: it is not written; the same segments may be written again.
+            OSError, sqlite3.Error: it is not written, and takes no room; the same segments may be written again.
         """
-        synced = {self._write(part) for part in batch.parts if part.frames}
-        if self._fsync:
-            for descriptor in synced:
-                os.fdatasync(descriptor)
-            for channel in self._folders:
-                _sync_folder(self.folder / "segments" / f"{channel:06d}")
-            if self._folders:
-                _sync_folder(self.folder / "segments")
-            self._folders.clear()
+        self._check_place()
+        try:
+            synced = {self._write(part): part for part in batch.parts if part.frames}
+            if self._fsync:
+                for descriptor in synced:
+                    os.fdatasync(descriptor)
+                for channel in self._folders:
+                    _sync_folder(self.folder / "segments" / f"{channel:06d}")
+                if self._folders:
+                    _sync_folder(self.folder / "segments")
+                self._folders.clear()
+            for descriptor, part in synced.items():
+                path = self.path(part.channel, part.file)
+                if os.stat(path).st_ino != os.fstat(descriptor).st_ino:  # what has no name cannot be read again
+                    raise OSError(errno.ESTALE, "replaced while the server runs", str(path))
+        except BaseException:
+            self._give_back(batch.parts)
+            raise
         while len(self._files) > OPEN_FILES:  # not before: all files of this batch must be open until they are synced
             os.close(self._files.popitem(last=False)[1])
         self._record(batch)
@@ -282,15 +306,35 @@ class Database:
         for channel, file in batch.files:
             self._remove(channel, file)
 
-    def recover(self, batch: Batch) -> None:
+    def probe(self, channels: Iterable[int]) -> None:
+        """Find out whether files can be made in the folders of these channels.
+
+        Raises:
+            OSError: in one of them they cannot.
+        """
+        for channel in channels:
+            with suppress(FileNotFoundError):  # it will be made
+                _probe(self.path(channel, 0).parent)
+
+    def room(self) -> int:
+        """How many bytes may be written, as far as the file system knows."""
+        found = os.statvfs(self.folder / "segments")
+        return found.f_bavail * found.f_frsize
+
+    def recover(self, batch: Batch, channels: Iterable[int]) -> int:
         """Find out whether the directory can be written again, after an error; write what is due in any case.
 
         Args:
             batch: without bytes and facts.
+            channels: that are published to; files must be writable in their folders.
+
+        Returns:
+            How many bytes may be written.
 
         Raises:
             OSError, sqlite3.Error: it cannot be written.
         """
+        self._check_place()
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()
@@ -301,15 +345,11 @@ class Database:
             raise sqlite3.DatabaseError(f"journal.sqlite is damaged; restart the server to repair it: {found}")
         self._corrupt = False
         self.commit(batch)
-        trial = self.folder / "segments" / "trial"
-        try:
-            with open(trial, "wb") as file:
-                file.write(bytes(1 << 20))
-                file.flush()
-                os.fsync(file.fileno())
-        finally:
-            trial.unlink(missing_ok=True)
+        (self.folder / "segments").mkdir(exist_ok=True)
+        _probe(self.folder / "segments", TRIAL_BYTES, synced=True)
+        self.probe(channels)
         self._sql.execute("UPDATE life SET boot = boot WHERE rowid = (SELECT max(rowid) FROM life)")
+        return self.room()
 
     def contents(self) -> Contents:
         """Everything but the facts. If anything of it is damaged, what can be read is written to a new database.
@@ -322,7 +362,7 @@ class Database:
             if found.damaged:
                 self._rebuild(found)
         except (OSError, sqlite3.Error) as error:
-            raise _unusable(self.folder, error) from error
+            raise unusable(self.folder, error) from error
         found.damaged[:0] = self._repaired
         # Each server leaves its life: without any the database is new, or was lost.
         found.complete = not found.damaged and bool(found.lives)
@@ -382,7 +422,7 @@ class Database:
 
     def _connected(self) -> sqlite3.Connection:
         path = self.folder / _DATABASE
-        sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
+        sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=LOCK_S)
         try:
             prepare(sql)
             version = schema_of(sql, path)
@@ -393,6 +433,7 @@ class Database:
             sql.execute(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
             if not version:
                 sql.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+            self._inode = path.stat().st_ino
         except BaseException:
             sql.close()
             raise
@@ -427,7 +468,7 @@ class Database:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except FileNotFoundError:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if self._fsync:
             self._folders.add(channel)
@@ -446,7 +487,7 @@ class Database:
                 _insert(sql, "life", [batch.life], checked=False)
                 sql.execute("DELETE FROM life WHERE rowid <= (SELECT max(rowid) FROM life) - 1000")
             _insert(sql, "fact", batch.facts, checked=False)
-            _insert(sql, "channel", batch.channels)
+            _insert(sql, "channel", list(batch.channels.values()))
             _insert(sql, "segment", segments)
             if batch.floor:
                 sql.execute("DELETE FROM fact WHERE number <= ?", [batch.floor])
@@ -464,6 +505,26 @@ class Database:
             with suppress(sqlite3.Error):
                 sql.execute("ROLLBACK")
             raise
+
+    def _check_place(self) -> None:
+        """Raise if the database was removed or replaced: SQLite would go on writing to a file that has no name."""
+        path = self.folder / _DATABASE
+        try:
+            there = path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            there = False
+        if not there:
+            raise OSError(errno.ESTALE, "removed while the server runs; restart the server", str(path))
+
+    def _give_back(self, parts: Iterable[Part]) -> None:
+        """Cut off the bytes of a batch that failed: on a full disk they would take the room that is freed.
+
+        A part is the end of its file. Bytes stay if only the transaction failed: it may be there after a crash.
+        """
+        for part in parts:
+            if (descriptor := self._files.get((part.channel, part.file))) is not None:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, part.at)
 
     def _remove(self, channel: int, file: int) -> None:
         descriptor = self._files.pop((channel, file), None)
@@ -640,6 +701,24 @@ def _behind(views: list[memoryview], written: int) -> list[memoryview]:
     return [views[0][written:], *views[1:]]
 
 
+def _probe(folder: Path, size: int = 1, *, synced: bool = False) -> None:
+    """Make a file of this size in a folder, synced if so told, and remove it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    trial = folder / "trial"
+    try:
+        with open(trial, "wb") as file:
+            file.write(bytes(size))
+            file.flush()
+            if synced:
+                os.fsync(file.fileno())
+    finally:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            trial.unlink()
+
+
 def _sync_folder(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -651,7 +730,8 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _unusable(folder: Path, error: Exception) -> StorageError:
+def unusable(folder: Path, error: Exception) -> StorageError:
+    """The data directory cannot be used, for this reason."""
     return StorageError(f"cannot use the data directory {str(folder)!r}: {error}")
 
 

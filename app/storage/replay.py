@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
@@ -52,10 +53,13 @@ class Keeper(Protocol):
 
     Attributes:
         turn: which all replays share: few of them read at a time, so that what is live comes between their parts.
+        thread: in which files are read.
     """
 
     @property
     def turn(self) -> asyncio.Semaphore: ...
+    @property
+    def thread(self) -> Executor: ...
 
     def time_of(self, at_us: int) -> float:
         """The registry's time, seconds, at a time in microseconds since 1970."""
@@ -132,7 +136,8 @@ class Replay:
         """Load part after part; returns whether the reader is still there."""
         entry, segment, registry = self._entry, self._segment, self._registry
         crc, left = 0, entry.size
-        async with aiofiles.open(self._keeper.path_of(entry), "rb", buffering=0) as file:
+        path, thread = self._keeper.path_of(entry), self._keeper.thread
+        async with aiofiles.open(path, "rb", buffering=0, executor=thread) as file:
             await file.seek(entry.start)
             while left:
                 if not await self._is_read():

@@ -14,7 +14,7 @@ from zlib import crc32
 from tricklecast.app.core.registry import Restored
 from tricklecast.app.core.segment import State
 from tricklecast.app.storage.archive import FILE_BYTES, Archive, Stored
-from tricklecast.app.storage.database import Batch, FactRow, Life, boot_id, unused_name
+from tricklecast.app.storage.database import Batch, FactRow, Life, boot_id, unusable, unused_name
 
 logger = logging.getLogger("tricklecast.storage")
 
@@ -53,7 +53,17 @@ def restore(archive: Archive, instance: str, now: float) -> Report:
     Args:
         archive: of a registry without channels. instance: the name of this start of the server.
         now: the registry's time, seconds.
+
+    Raises:
+        StorageError: a folder or a file cannot be read: to take its segments for missing would remove them.
     """
+    try:
+        return _restore(archive, instance, now)
+    except PermissionError as error:
+        raise unusable(archive.database.folder, error) from error
+
+
+def _restore(archive: Archive, instance: str, now: float) -> Report:
     database, registry = archive.database, archive.registry
     contents = database.contents()
     report = Report(damaged=contents.damaged)
@@ -104,7 +114,7 @@ def restore(archive: Archive, instance: str, now: float) -> Report:
             continue
         if stored.row.ended_us is None:  # its end was not written, and the next one has begun
             stored.row = stored.row._replace(ended_us=now_us)
-            batch.channels.append(stored.row)
+            batch.channels[stored.row.id] = stored.row
         archive.ended[stored.row.id] = stored
     for (channel, file), end in ends.items():
         if file and end < FILE_BYTES and (channel, file) in archive.files and channels[channel].row.ended_us is None:
@@ -131,7 +141,11 @@ def restore(archive: Archive, instance: str, now: float) -> Report:
 
 
 def checksum(path: Path, start: int, size: int) -> int | None:
-    """The CRC-32 of some bytes of a file; ``None`` if they are not all there."""
+    """The CRC-32 of some bytes of a file; ``None`` if they are not all there.
+
+    Raises:
+        PermissionError: they may be there, and this process may not read them.
+    """
     crc = 0
     try:
         with open(path, "rb", buffering=0) as file:
@@ -142,6 +156,8 @@ def checksum(path: Path, start: int, size: int) -> int | None:
                     return None
                 crc = crc32(data, crc)
                 size -= len(data)
+    except PermissionError:
+        raise
     except OSError:
         return None
     return crc
@@ -150,7 +166,7 @@ def checksum(path: Path, start: int, size: int) -> int | None:
 def files_of(folder: Path) -> Iterator[tuple[int, int, int]]:
     """The files of segments in a data directory: channel, file, size in bytes."""
     for channel in (folder / "segments").iterdir():
-        if channel.name.isdecimal():
+        if channel.name.isdecimal() and channel.is_dir():
             for entry in os.scandir(channel):
                 name = entry.name.removesuffix(".seg")
                 if name.isdecimal():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 
@@ -195,10 +195,10 @@ class Disk(Database):
             raise sqlite3.OperationalError("disk I/O error")
         super().commit(batch)
 
-    def recover(self, batch: Batch) -> None:
+    def recover(self, batch: Batch, channels: Iterable[int]) -> int:
         if self.broken:
             raise OSError("still broken")
-        super().recover(batch)
+        return super().recover(batch, channels)
 
 
 class Life:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -22,9 +23,11 @@ from tricklecast.app.access_log import AccessLog, AccessLogError
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.latency import Histogram
+from tricklecast.app.local import LocalPublisher
 from tricklecast.app.reload import Terminal
 from tricklecast.app.server import LOOK_S, serve, sweep
 from tricklecast.app.settings import Settings
+from tricklecast.app.storage.database import Database
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -271,6 +274,36 @@ def test_a_program_beside_the_server(body: str, code: int, said: str) -> None:
     _, error = process.communicate(timeout=WITHIN_S)
     assert process.returncode == code
     assert error.splitlines()[-1:] == ([said] if said else [])
+
+
+@pytest.mark.parametrize("ack", ["memory", "journal", "fsync"])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_what_a_program_publishes_at_the_end_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ack: str, cancelled: bool
+) -> None:
+    """A segment that it finishes when its subscriptions have ended, or when it is cancelled, is whole in storage."""
+    monkeypatch.setattr(server_module, "PROGRAM_S", 0.05 if cancelled else WITHIN_S)
+
+    async def program(bus: Bus) -> None:
+        facts = bus.subscribe("kind = 'removed'")
+        async with LocalPublisher(bus, "film").segment() as segment:
+            await segment.write(b"begun, ")
+            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                with pytest.raises(ServerClosed):
+                    await anext(facts)
+                if cancelled:
+                    await asyncio.Event().wait()
+            finally:
+                await segment.write(b"and ended")
+                if cancelled:
+                    await segment.__aexit__(None, None, None)
+
+    settings = {"port": 0, "shutdown_drain_s": 0.05, "shutdown_deadline_s": 1, "data_dir": tmp_path, "ack": ack}
+    serve(Settings.model_validate(settings), lambda base: None, program)
+    with closing(Database(tmp_path)) as database:
+        rows = database.contents().segments
+    assert [(row.state, row.size) for row in rows if row.seq == 0] == [("complete", 16)]
 
 
 def test_a_program_that_does_not_end_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -567,6 +567,19 @@ def free_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "perf_counter", Price())
 
 
+def test_a_lost_connection_frees_its_segment_whatever_its_body_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault while the last bytes are handed on is counted; the publisher's place is free all the same."""
+
+    async def main() -> None:
+        with connected() as (connection, _):
+            upload = connection.exchange
+            assert isinstance(upload, Upload)
+            monkeypatch.setattr(Connection, "deliver_rest", lambda _: 1 // 0)
+        assert (upload.writer, connection.plane.faults) == (None, 1)
+
+    asyncio.run(main())
+
+
 @contextmanager
 def connected() -> Iterator[tuple[Connection, Wire]]:
     """A connection that publishes to ``c/0``, and its transport."""

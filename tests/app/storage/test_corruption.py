@@ -243,7 +243,11 @@ def test_a_batch_has_all_its_files_open_until_they_are_synced(tmp_path: Path) ->
         parts = [Part(channel, channel, 0, [b"1\r\nx\r\n"], 0) for channel in range(1, number + 1)]
         rows = [ChannelRow(part.channel, f"c{part.channel}", 1, "", 1, 0) for part in parts]
         segments = [(SegmentRow(part.channel, 0, "complete", 0, 0, part.file, 0, 0, 1), part) for part in parts]
-        database.commit(Batch(channels=rows, parts=parts, segments=list(segments), life=Life("a", 0, 0, "")))
+        database.commit(
+            Batch(
+                channels={row.id: row for row in rows}, parts=parts, segments=list(segments), life=Life("a", 0, 0, "")
+            )
+        )
         assert len(database._files) == OPEN_FILES
         assert {row.size for row in database.contents().segments} == {1}
 

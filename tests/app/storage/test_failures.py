@@ -177,7 +177,7 @@ def test_what_is_too_old_goes_while_the_disk_is_full(folder: Path, monkeypatch: 
         settled(server, archive)
         commit, now_us = archive.database.commit, archive.wall_us()
 
-        def no_more_bytes(batch: Batch) -> None:
+        def no_more_bytes(batch: Batch, channels: list[int]) -> None:
             commit(batch)
             full(batch)
 
@@ -262,8 +262,20 @@ def test_a_disk_that_hangs_at_the_end_is_given_up(
     archive.database.close()
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("operation", ["write-seg", "write-wal", "sync-seg", "sync-wal", "any"])
+@pytest.mark.parametrize(
+    ("operation", "number"),
+    [
+        *(
+            (operation, number)
+            for operation in ("write-seg", "write-wal", "sync-seg", "sync-wal", "any")
+            for number in (errno.ENOSPC, errno.EIO)
+        ),
+        # A tool that root ran has made the folder its own; a file system that was mounted again, read-only; a quota.
+        *(("create-seg", number) for number in (errno.EACCES, errno.EROFS, errno.ENOENT)),
+        ("write-seg", errno.EDQUOT),
+        ("write-seg", errno.EROFS),
+    ],
+)
 def test_calls_that_fail(tmp_path: Path, operation: str, number: int) -> None:
     """Each call of a server's own process may fail: publishers go on in memory, and everything is there afterwards."""
     folder, control = tmp_path / "data", tmp_path / "fail"
@@ -275,6 +287,7 @@ def test_calls_that_fail(tmp_path: Path, operation: str, number: int) -> None:
     ):
         assert published.several(3) == {"fsync"}
         control.write_text(f"{operation} {number}")
+        eventually(lambda: published.several(1) == {"memory"}, what="storage has failed")
         assert published.several(3) == {"memory"}
         control.unlink()
         eventually(lambda: published.several(1) == {"fsync"}, what="storage has caught up")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from zlib import crc32
 
@@ -21,6 +22,7 @@ class Shelf:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.turn = asyncio.Semaphore(1)
+        self.thread = ThreadPoolExecutor(1)
         self.held = 0
 
     def time_of(self, at_us: int) -> float:
