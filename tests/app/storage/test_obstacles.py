@@ -17,11 +17,9 @@ import pytest
 
 from tests.app.storage.test_archive import ACKS, body, durable, settled
 from tests.app.storage.test_failures import metrics
-from tests.support.local import LocalServer
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage import database
-from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Database, StorageError
 
 
@@ -321,13 +319,11 @@ def test_a_quota_of_which_the_file_system_does_not_tell(folder: Path, monkeypatc
         assert channel.post(11, body(11)).get("Lp-Trickle-Durability") == "journal"
 
 
-def close(server: LocalServer, archive: Archive, within_s: float) -> None:
-    """Close storage while its server runs."""
-    asyncio.run_coroutine_threadsafe(archive.close(within_s), server.loop).result(WITHIN_S)
-
-
-def test_a_disk_that_does_not_answer_does_not_keep_the_server(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_does_not_answer_does_not_keep_the_server(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """What it has not written by the deadline is told; publishers that still wait are answered."""
+    monkeypatch.setattr(module, "END_S", 0.1)
     with durable(folder) as (server, target, archive):
         target.channel("film").create()
         settled(server, archive)
@@ -337,7 +333,7 @@ def test_a_disk_that_does_not_answer_does_not_keep_the_server(folder: Path, capl
         upload = target.channel("film").upload(0, body(0))
         upload.end()
         eventually(lambda: archive._busy, what="it writes")
-        close(server, archive, 0.1)
+        asyncio.run_coroutine_threadsafe(archive.close(), server.loop).result(WITHIN_S)
         assert upload.answer().get("Lp-Trickle-Durability") == "memory"
         assert target.channel("film").post(1, body(1)).get("Lp-Trickle-Durability") == "memory"
         # Let the thread go: it belongs to the tests' process.
