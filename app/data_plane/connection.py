@@ -162,6 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         "_chunked",
         "_excess",
         "_half_closed",
+        "_half_closed_sent",
         "_head_bytes",
         "_head_packets",
         "_head_room",
@@ -222,6 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         self.deaf = False
         self.half_closed = False
         self._half_closed: tuple[float, Exchange | None] = (0.0, None)  # since when, and who had been sent nothing then
+        self._half_closed_sent = -1  # bytes that its reader had been sent when it was looked at last
         self.mid_message = False
         self._left = False  # its place has been given back
         self.watched = plane.guard is not None
@@ -589,9 +591,15 @@ class Connection(asyncio.BufferedProtocol):
     def let_go(self) -> None:
         """The peer has closed its half long ago, or its place is needed: tell it to come back, if nothing was sent yet.
 
-        It may be gone. If it has been sent something, the kernel finds that out.
+        It may be gone. Where it has been sent something, the next write shows that; a reader of a segment to which
+        nothing has come since it was looked at last is cut off.
         """
         exchange = self.exchange
+        if isinstance(exchange, Reader) and not exchange.answerable:
+            if exchange.sent == self._half_closed_sent:
+                self.peer_gone()
+            self._half_closed_sent = exchange.sent
+            return
         if exchange is None or not exchange.answerable:
             return
         reply = half_closed_reply(self.plane.jitter)

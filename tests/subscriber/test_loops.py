@@ -62,8 +62,9 @@ class Live:
 
     async def readers(self, count: int) -> None:
         """Wait until so many GETs are at the server."""
-        api = f"{self.server.base.removesuffix('/trickle')}/api/v1/channels/{self.name}"
-        while (await self.http.get(api)).json()["readers"] != count:  # noqa: ASYNC110 - it happens in another process
+        metrics = f"{self.server.base.removesuffix('/trickle')}/metrics"
+        wanted = f"\ntricklecast_readers {count}.0\n"
+        while wanted not in (await self.http.get(metrics)).text:  # noqa: ASYNC110 - it happens in another process
             await asyncio.sleep(0.005)
 
 

@@ -54,6 +54,18 @@ def test_a_reader_that_closes_its_half_in_the_middle_gets_the_rest(server: Local
     reader.closed()
 
 
+def test_a_reader_in_the_middle_of_a_segment_that_stands_still_is_cut_off() -> None:
+    """It may be gone: after two of the server's looks without a byte its connection breaks; other readers stay."""
+    with local_server(half_closed_s=0.05) as server, server.client() as target:
+        channel = target.channel("c")
+        upload, reader = channel.started(0, b"first,")
+        other = channel.arrived(0, b"first,")
+        reader.half_close()
+        reader.closed()
+        upload.chunk(b"second").end()
+        assert other.rest() == b"second"
+
+
 def test_everything_that_is_pipelined_is_answered(server: LocalServer, channel: Channel, target: Target) -> None:
     """Requests of both planes behind a read that waits; half a request behind them was never made."""
     channel.create()
