@@ -447,10 +447,12 @@ class StorageMetrics(Collector):
         yield _gauge("storage_backlog_bytes", "Bytes that were published and are not written yet.", backlog)
         yield _counter("storage_commits", "Batches that were written.", figures.commits)
         yield _counter("storage_commit_seconds", "How long writing them took, altogether.", figures.commit_s)
-        yield _counter("storage_failures", "Batches that could not be written.", figures.failures)
+        yield _counter(
+            "storage_failures", "Batches that could not be written, further attempts included.", figures.failures
+        )
         yield _counter("storage_written_bytes", "Bytes of segments that were written.", figures.written)
         yield _counter("storage_replayed_bytes", "Bytes of segments that were read for readers.", figures.replayed)
-        yield _counter("storage_lost", "Segments that the data directory never got.", figures.lost)
+        yield _counter("storage_lost", "Segments that the data directory will never get.", figures.lost)
         yield _counter("storage_removed", "Segments that were removed from it.", figures.removed)
         yield _counter("storage_damaged", "Findings of damage: at the start, and when a reader asked.", figures.damaged)
 
