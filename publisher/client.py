@@ -135,8 +135,9 @@ class Publisher:
         buffer_s: how long a segment may wait.
         when_full: what happens when the buffer is full, or 1,000 segments wait. ``"wait"``: entering a segment waits
             for room, at most ``buffer_s`` (:exc:`~tricklecast.trickle.errors.PublisherFull`). ``"drop"``, for live
-            media: the oldest segments are given up, and those that ended more than ``buffer_s`` ago; their writers are
-            told (:exc:`~tricklecast.trickle.errors.SegmentDropped`), and so are their readers.
+            media: the oldest segments are given up, and those that ended more than ``buffer_s`` ago; the ones that a
+            connection carries come last. Their writers are told
+            (:exc:`~tricklecast.trickle.errors.SegmentDropped`), and so are their readers.
         idle_rotation_s: when nothing was written for so many seconds, the preconnect is ended as an empty segment and
             the next one opened, so that proxies and subscribers see life (25 is usual); ``None``: never.
         headers: sent with every request. ``Trickle-Client`` is the name that the server's logs and other publishers

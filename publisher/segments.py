@@ -397,8 +397,7 @@ class Segments:
         self._check_open()
         if self._drops:
             since = self.now() - self._buffer_s
-            while self._pending and (self._is_full or 0 < self._pending[0]._ended_at < since):
-                self.drop(self._pending[0])
+            self._drop_while(lambda oldest: self._is_full or 0 < oldest._ended_at < since)
         elif self._is_full or self._entering:
             await self._wait_for_room()
         self._pending.append(segment)
@@ -434,12 +433,22 @@ class Segments:
 
     def _reclaim(self, body: Body, size: int) -> bool:
         """Drop the oldest segments until so many bytes of another one fit; whether they do."""
-        for segment in list(self._pending):
-            if self._buffer.fits(size):
-                break
-            if segment._upload is not None and segment._upload.body is not body:
-                self.drop(segment)
+        self._drop_while(lambda oldest: not self._buffer.fits(size), spare=body)
         return self._buffer.fits(size)
+
+    def _drop_while(self, condition: Callable[[Segment], bool], spare: Body | None = None) -> None:
+        """Drop the oldest segments as long as this holds for the oldest one.
+
+        Those that a connection carries come last: on a slow network each would be cut when most of it had been sent,
+        and half of what the network can take would be wasted. A connection that is silent for long is given up, and
+        then its segment is the oldest one again.
+        """
+        found = [one for one in self._pending if one._upload is None or one._upload.body is not spare]
+        found.sort(key=lambda one: one._upload is not None and one._upload.touched and not one._upload.resting)
+        for oldest in found:  # in their order, those that are carried behind all others
+            if not condition(oldest):
+                break
+            self.drop(oldest)
 
     def _check_open(self) -> None:
         """Raise if there must not be another segment."""
