@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count, pairwise
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.media import containers
 from tricklecast.trickle.media.clock import prft_box, temi_packet
 from tricklecast.trickle.media.containers import PACKET_BYTES, PAT_PID, SYNC, TsPacket, box, crc32, full_box, ts_packets
 from tricklecast.trickle.media.timeline import CLOCK_HZ, ticks
-from tricklecast.trickle.pyav import codec_name, copied, packet_errors
+from tricklecast.trickle.pyav import codec_name, copied, new_decoder, packet_errors
 
 if TYPE_CHECKING:
-    from av import Packet
+    from av import CodecContext, Packet
     from av.bitstream import BitStreamFilterContext
     from av.container import OutputContainer
     from av.stream import Stream
@@ -271,6 +272,7 @@ class _TsWriter:
         self._copies = {track: copied(stream, self._muxer) for track, stream in streams.items()}
         for track, copy in self._copies.items():
             copy.id = pids[track]
+            _name_shape(copy)
 
     def write(self, track: int, packet: Packet[Stream]) -> bytes:
         """The bytes of a packet, which is changed."""
@@ -282,6 +284,44 @@ class _TsWriter:
         """The rest."""
         self._muxer.close()
         return self._sink.take()
+
+
+def _name_shape(copy: Stream) -> None:
+    """Give a stream that is announced, but has not begun, a shape. libavformat refuses to write tables without one,
+    though MPEG-TS does not say it: decoders find it in the stream."""
+    context: Any = copy.codec_context
+    if not _has_shape(context):
+        if copy.type == "audio":
+            context.sample_rate = 48_000
+        else:
+            context.width = context.height = 16
+
+
+def _has_shape(context: Any) -> bool:
+    """Whether a stream's or decoder's shape is known: sound or a picture of it was seen."""
+    match context and context.type:
+        case "audio":
+            return bool(context.sample_rate and context.channels)
+        case "video":
+            return bool(context.width and context.height)
+    return True
+
+
+def _take_shape(copy: Stream, decoder: Any) -> None:
+    """Describe a stream as its decoder does."""
+    context: Any = copy.codec_context
+    if copy.type == "audio":
+        context.sample_rate, context.layout = decoder.sample_rate, decoder.layout
+    else:
+        context.width, context.height = decoder.width, decoder.height
+
+
+def _look(decoder: CodecContext, data: bytes) -> None:
+    """Let a decoder find out the shape."""
+    import av
+
+    with suppress(*packet_errors()):
+        decoder.decode(av.Packet(data))
 
 
 def _without_clock(packet: TsPacket) -> TsPacket:
@@ -457,6 +497,8 @@ def _init_segment(tracks: list[_Track]) -> bytes:
             copy.codec_context.extradata = track.extradata or None
             if tag := _TAGS.get(codec_name(track.stream)):
                 copy.codec_context.codec_tag = tag
+            if track.decoder is not None:
+                _take_shape(copy, track.decoder)
         muxer.start_encoding()
         for track, copy in zip(tracks, copies, strict=True):
             if track.first is not None:
@@ -499,6 +541,8 @@ class _Track:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        # Of a stream that has not begun, only its packets tell the shape.
+        self.decoder = None if _has_shape(stream.codec_context) else new_decoder(stream)
         self.extradata = stream.codec_context.extradata or b""
         self.first: bytes | None = None
         self.number = self.scale = 0
@@ -512,12 +556,16 @@ class _Track:
     @property
     def is_described(self) -> bool:
         """Whether an init segment can set up a decoder."""
+        if self.decoder is not None and not _has_shape(self.decoder):
+            return False
         if self._codec in _NEED_PACKET:
             return self.first is not None
         return bool(self.extradata) or self._codec not in _NEED_EXTRADATA
 
     def add(self, packet: Packet[Stream], times: Times) -> None:
         self._duration = ticks(packet.duration or 0, packet.time_base)
+        if self.decoder is not None and not _has_shape(self.decoder):
+            _look(self.decoder, bytes(packet))
         for part in [packet] if self._filter is None else self._filter.filter(packet):
             if part.has_sidedata("new_extradata"):
                 self.extradata = bytes(part.get_sidedata("new_extradata"))
@@ -527,9 +575,16 @@ class _Track:
             self._held.append((data, times, part.is_keyframe))
 
     def take(self) -> tuple[int, list[Sample]] | None:
-        """The waiting packets, as samples; nothing, if there is none or the init segment does not name the track."""
+        """The waiting packets, as samples; nothing, if there is none or the init segment does not name the track.
+
+        Those of a track that begins in the middle of a segment wait for the next one, whose init segment names it.
+        """
+        if not self.number:
+            if not self.is_described:
+                self._held.clear()  # damaged
+            return None
         held, self._held = self._held, []
-        if not self.number or not held:
+        if not held:
             return None
         starts = [times.dts for _, times, _ in held]
         if self._duration <= 0:

@@ -373,7 +373,7 @@ class _Pipeline:
         for kind, encoder in self._encoders.items():
             self._held += [(kind, packet) for packet in encoder.restart()]
         steps = self._released() if self._streams else []
-        steps += self.segmenter.end()
+        steps += self.segmenter.finish()
         for encoder in self._encoders.values():
             encoder.close()
         return steps
@@ -394,7 +394,7 @@ class _Pipeline:
         if encoder is None:
             return []
         self._held += [(item.kind, packet) for packet in encoder.restart()]
-        steps = [*self._released(), *self.segmenter.end()]
+        steps = [*self._released(), *self.segmenter.finish()]
         encoder.close()
         return steps
 
@@ -420,7 +420,7 @@ class _Pipeline:
     def _released(self) -> list[Step]:
         steps: list[Step] = []
         if not self._is_started:
-            steps += [*self.segmenter.end(), Cut()]
+            steps += [*self.segmenter.finish(), Cut()]
             self.segmenter.start({_TRACKS[kind]: stream for kind, stream in self._streams.items()})
             self._is_started = True
         for kind, packet in self._held:

@@ -340,7 +340,7 @@ class Remuxer:
                 raise InvalidInput(f"{name} cannot be written: {reason(error)}") from error
             arriving = ((track, packet) for track, packet in self._arriving(source, live) if track in streams)
             added = (self._added(track, packet, name) for track, packet in fill_first_dts(arriving))
-            for steps in (chain.from_iterable(added), self._segmenter.end()):
+            for steps in (chain.from_iterable(added), self._segmenter.finish()):
                 try:
                     yield from steps
                 except (FFmpegError, OSError) as error:

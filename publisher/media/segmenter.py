@@ -112,10 +112,13 @@ class Segmenter:
         Players wait for pictures that tables announce, and take their clock from them.
         """
         streams = {track: self._streams[track] for track in self._sounds} if sound_only else self._streams
-        leader = min(streams) if sound_only else self._lead
+        leader = self._leader_of(sound_only)
         if leader != self._leader:
             self._leader = leader
             self._muxer = self.container.muxer(streams, leader)
+
+    def _leader_of(self, sound_only: bool) -> int:
+        return min(self._sounds) if sound_only else self._lead
 
     def add(self, track: int, packet: Packet[Stream]) -> Iterator[Step]:
         """Take a packet, which is changed.
@@ -137,18 +140,21 @@ class Segmenter:
             return
         if self._is_over(track, times.dts, begins=begins):
             self.forced += is_lead and not begins and self._size >= self._max_bytes
-            yield from self.end()
+            sound_only = self._leads_video and track in self._sounds
+            yield from self.finish() if self._leader_of(sound_only) != self._leader else self.end()
             yield Cut()
             self._is_forced = not begins
-            self._write(sound_only=self._leads_video and track in self._sounds)
+            self._write(sound_only=sound_only)
         leads = track == self._leader
         if self._begun_at is None or (leads and not self._has_lead):
             self._begun_at = times.dts
         if leads and not self._has_lead:
             self._has_lead = True
             times = replace(times, captured_us=captured_us)
-        if data := self._muxer.add(track, packet, times):
-            self._size += len(data)
+        size = packet.size
+        data = self._muxer.add(track, packet, times)
+        self._size += len(data) or size  # what the muxer holds counts, too
+        if data:
             yield Chunk(data)
 
     def shorten(self, size: int) -> None:
@@ -157,6 +163,12 @@ class Segmenter:
         It may be called in any thread.
         """
         self._max_bytes = max(MIN_BYTES, min(self._max_bytes, size) // 2)
+
+    def finish(self) -> Iterator[Step]:
+        """The rest of all streams; what began too late for the segment under way becomes one of its own."""
+        yield from self.end()
+        if self._muxer is not None and (data := self._muxer.end()):
+            yield from (Cut(), Chunk(data))
 
     def end(self) -> Iterator[Step]:
         """The rest of the segment under way."""

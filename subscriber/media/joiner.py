@@ -105,6 +105,11 @@ def _is_mpegts(stream: Stream) -> bool:
     return stream.container.format.name == "mpegts"
 
 
+def _family(codec: str) -> str:
+    """Codecs of one decoder, which libavformat takes one for the other where a segment of MPEG-TS is short."""
+    return {"mp1": "mp3", "mp2": "mp3", "mpeg1video": "mpeg2video"}.get(codec, codec)
+
+
 def _tracks(container: InputContainer) -> dict[Slot, Track]:
     tracks: dict[Slot, Track] = {}
     numbers: Counter[str] = Counter()
@@ -250,7 +255,7 @@ class File:
         mine = self._tracks.get(slot)
         if mine is None:
             return track.shape is None
-        return mine.codec == track.codec and (damaged or track.shape in (None, mine.shape))
+        return _family(mine.codec) == _family(track.codec) and (damaged or track.shape in (None, mine.shape))
 
     def holds(self, slot: Slot) -> bool:
         """Whether it has such a stream."""

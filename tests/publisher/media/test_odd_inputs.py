@@ -22,6 +22,7 @@ from tests.publisher.media.test_reader import Run, serving
 from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv
 from tests.support.local import local_server
 from tricklecast.app.data_plane.units import TsScanner, duration_of
+from tricklecast.publisher.media import segmenter
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import IndexFirst, open_media
 from tricklecast.publisher.media.muxers import ContainerName
@@ -331,6 +332,13 @@ def test_a_bare_stream_is_shown_in_the_right_order(tmp_path: Path, encoder: str,
     assert times == [Fraction(number, 25) for number in range(75)]
 
 
+def test_codecs_that_look_alike_stay_in_one_file(tmp_path: Path) -> None:
+    """MPEG-1 and its sound: libavformat takes the sound of some segments for layer 2, of others for layer 3."""
+    source = made(tmp_path / "film.mpg", f"{picture(6)} {tone(6)} -c:v mpeg1video -g 15 -bf 2 -c:a mp2")
+    assert record(publish(source).segments, tmp_path / "out.mkv") == []
+    assert decodable(tmp_path / "out.mkv") == decodable(source)
+
+
 def test_a_codec_that_changes_ends_the_source_with_an_error(tmp_path: Path) -> None:
     """What came before it is published whole; a network source is opened again, and goes on in the new codec."""
     first = made(tmp_path / "first.ts", f"{picture(2, '64x64')} {H264}").read_bytes()
@@ -348,6 +356,50 @@ def test_a_codec_that_changes_ends_the_source_with_an_error(tmp_path: Path) -> N
     record(live.segments, tmp_path / "out.mp4")
     assert decodable(tmp_path / "out.mp4")["video"] == before
     assert decodable(tmp_path / "out-2.mp4")["video"] == 50
+
+
+LATE = f"-f lavfi -i testsrc2=size=64x64:rate=25:duration=4 -itsoffset {{}} -f lavfi -i sine=r=48000:d=1.5 {H264} {AAC}"
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+def test_sound_that_is_announced_long_before_it_begins_is_there(tmp_path: Path, container: ContainerName) -> None:
+    """Its tables say little: only its packets tell its shape. MP4 names it in the next segment, which has all of it."""
+    silent = made(tmp_path / "silent.ts", f"{picture(3)} {H264}").read_bytes()
+    source = tmp_path / "late.ts"
+    source.write_bytes(silent + made(tmp_path / "late.ts", LATE.format(1.5)).read_bytes())
+    segments = publish(source, container).segments
+    record(segments, tmp_path / "out.mkv")
+    recorded = sum((decodable(path) for path in tmp_path.glob("out*.mkv")), Counter[str]())
+    assert recorded == decodable(source) == {"video": 175, "audio": recorded["audio"]}
+    assert recorded["audio"] >= 70
+
+
+@pytest.mark.parametrize("begins_s", [1.5, 3.5])
+def test_mp4_has_all_of_sound_that_begins_in_the_middle_of_a_segment(tmp_path: Path, begins_s: float) -> None:
+    """Also of the last segment: then it is one of its own."""
+    source = made(tmp_path / "late.ts", LATE.format(begins_s))
+    segments = publish(source, "fmp4").segments
+    frames = [packet for data in segments for packet in sounds_of(data)]
+    with av.open(str(source)) as container:
+        assert frames == [len(bytes(packet)) - 7 for packet in container.demux(audio=0) if packet.size]
+
+
+def sounds_of(segment: bytes) -> list[int]:
+    """The sizes of a segment's packets of sound."""
+    with av.open(io.BytesIO(segment), "r", "mp4") as container:
+        return [packet.size for packet in container.demux() if packet.size and packet.stream.type == "audio"]
+
+
+def test_sound_that_waits_for_the_next_segment_counts_towards_the_size_of_this_one(tmp_path: Path) -> None:
+    """So a stream without keyframes makes nothing wait for ever."""
+    endless = "-x264-params keyint=infinite:scenecut=0 -b:v 20k"
+    film = f"{picture(12, '64x64')} -itsoffset 3 {tone(9)} {H264} {endless} -c:a aac -b:a 256k"
+    run = Run(str(made(tmp_path / "late.ts", film)), MediaOptions(container="fmp4", realtime=False))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segmenter, "MAX_BYTES", 40_000)
+        segments = run.run().segments
+    assert len(segments) >= 3
+    assert max(map(len, segments)) < 100_000
 
 
 def data_of(film: Path) -> list[tuple[int, bytes]]:
