@@ -17,6 +17,7 @@ from tests.support.peers import run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast import testing
 from tricklecast.publisher import Publisher
+from tricklecast.subscriber import Subscriber
 from tricklecast.trickle import errors, wire
 
 CHUNKS = [b"one", b"2" * 5000, b"three" * 20_000, b"4", b"five"]
@@ -165,6 +166,35 @@ def test_live_media_goes_on_after_an_outage_in_which_much_was_dropped(server: Lo
             assert (await waiting).content == b""
 
     run(main())
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_live_stream_loses_nothing_while_its_server_restarts(end: str) -> None:
+    """Segments that come while a real server is down wait in the buffer, and follow in order under their own numbers."""
+
+    async def main(server: testing.TestServer) -> None:
+        async with publisher(server.url("live"), when_full="drop") as pub:
+            made = []
+            for number in range(30):
+                if number == 5:
+                    await made[-1].settled()
+                    await anyio.to_thread.run_sync(getattr(server, end))
+                if number == 20:
+                    await anyio.to_thread.run_sync(server.restart)
+                made.append(await pub.segment(wait=False).__aenter__())
+                made[-1].write_nowait(b"%d" % number)
+                made[-1].end_nowait()
+            assert [(await segment.settled()).seq for segment in made] == list(range(30))
+            assert (pub.statistics().dropped, pub.statistics().lost) == (0, 0)
+            async with Subscriber(server.url("live"), start="earliest") as subscriber:
+                first = await anext(subscriber)
+                assert first.seq <= 5
+                for seq in range(first.seq, 30):
+                    segment = first if seq == first.seq else await anext(subscriber)
+                    assert (segment.seq, await segment.read()) == (seq, b"%d" % seq)
+
+    with testing.server() as server:
+        run(main(server))
 
 
 def test_another_publisher_is_not_interleaved_with(server: LocalServer) -> None:
