@@ -170,7 +170,7 @@ def test_live_media_goes_on_after_an_outage_in_which_much_was_dropped(server: Lo
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_live_stream_loses_nothing_while_its_server_restarts(end: str) -> None:
-    """Segments that come while a real server is down wait in the buffer, and follow in order under their own numbers."""
+    """Segments that come while a real server is down wait in the buffer, and follow under their own numbers."""
 
     async def main(server: testing.TestServer) -> None:
         async with publisher(server.url("live"), when_full="drop") as pub:
