@@ -124,9 +124,8 @@ class AccessLog:
         self._size = 0  # of the file, in bytes; 0 if it is no regular one
         self._rotations = 0
         self._unreported = 0  # records that were dropped since the last event that told how many
-        self._waits_since: float | None = (
-            None  # when the records that wait began to wait, or the last ones were written
-        )
+        # When the records that wait began to wait, or when the last ones were written; None if none wait.
+        self._waits_since: float | None = None
         self._trouble = ""  # why nothing can be written, as the operator was told; empty while all is well
         self._remind_at = 0.0
         self.dropped = 0

@@ -167,14 +167,14 @@ def warn_of_strangers(settings: Settings, main: socket.socket, control: socket.s
     certified = settings.has_tokens or settings.tls_client_ca is not None
     if not (certified or settings.webhook_url) and _has_strangers(main):
         _LOGGER.warning(
-            "whoever reaches %s:%d may publish to, read and end every channel: there is no access control "
+            "every client that reaches %s:%d may publish to, read and end every channel: there is no access control "
             "(--jwt-secret-file, --webhook-url; docs/how-to/control-access.md)",
             *main.getsockname()[:2],
         )
     if control is not None and not (certified or settings.control_token_file) and _has_strangers(control):
         _LOGGER.warning(
-            "whoever reaches %s:%d may list, create and end every channel: the control plane has no access control "
-            "(--control-token-file; docs/how-to/control-access.md)",
+            "every client that reaches %s:%d may list, create and end every channel: the control plane has no access "
+            "control (--control-token-file; docs/how-to/control-access.md)",
             *control.getsockname()[:2],
         )
 

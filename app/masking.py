@@ -8,25 +8,25 @@ without a name (``client``), which is a hash of its address and user agent that 
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import ip_address, ip_network
-from re import compile
 from typing import Any, Final
 
 from tricklecast.app.data_plane.client_address import LOCAL
 from tricklecast.trickle.records import Reason
 
 PREFIX_BITS: Final = {4: 24, 6: 48}
-"""What ``prefix`` keeps of an address of IPv4 and IPv6: usually the network of one company or one provider's area."""
+"""Bits of an address of IPv4 and of IPv6 that ``prefix`` keeps: mostly the network of one company or area."""
 
 MASK_BYTES: Final = 8
 """Length of a hash: two of a million clients share one with a probability of 3 in 100 million."""
 
-_MADE: Final = compile(r"[0-9a-f]{16}")
+_MADE: Final = re.compile(r"[0-9a-f]{16}")
 """The form of a key that the server makes for a client without a name."""
 
 Mask = Callable[[dict[str, Any]], None]

@@ -406,7 +406,7 @@ class AccessMetrics(Collector):
 
 
 class ReloadMetrics(Collector):
-    """What became of reloads, and how long the certificate lasts.
+    """The results of reloads, and how long the certificate lasts.
 
     Args:
         reload: the server's; ``None`` if it has none.

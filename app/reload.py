@@ -8,8 +8,8 @@ are read in any case, since their contents may have changed under the same name.
 Each part stands alone: where the new one is invalid, the old one stays, and all others are replaced. So a certificate
 that was copied half does not keep a stolen token valid. The log, the metrics and a warning say that something failed.
 
-What a new certificate means for running connections: nothing. What a removed key or a revoked token means: the requests
-that run under it are ended within a quarter of a second, as those under a token that expires.
+Running connections keep the certificate that they began with. Requests that run under a removed key or a revoked token
+are ended within a quarter of a second, as those under a token that expires.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass
 class Outcomes:
-    """What became of the reloads so far.
+    """The results of the reloads so far.
 
     Attributes:
         succeeded, failed: how many.

@@ -106,7 +106,7 @@ def serve(
 
     SIGHUP reopens the access log and reads certificates, keys, secrets and settings again
     (:mod:`tricklecast.app.reload`); only when the server's terminal was closed, it is a SIGTERM. SIGUSR1 and SIGUSR2 do
-    nothing.
+    nothing. A shutdown that does not come to its end ends the process with exit code 1 (:class:`LastResort`).
 
     Args:
         settings: the server's.
@@ -115,8 +115,6 @@ def serve(
             with ``ServerClosed``, and it may go on for :data:`PROGRAM_S`. The server does not stop when it returns.
         show: gets lines that tell which publishers and readers have come and left, at most once a second.
         reread: puts the settings together again at SIGHUP; without it only files are read again.
-
-    A shutdown that does not come to its end ends the process with exit code 1 (:class:`LastResort`).
 
     Raises:
         Exception: what the program has raised. The server has stopped, as after SIGTERM.

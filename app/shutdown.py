@@ -27,9 +27,8 @@ TICK_S: Final = 0.1
 CLEAN_UP_S: Final = 1.0
 """Time for connections to close, and then for tasks of the control plane to end."""
 
-
 LAST_S: Final = 30.0
-"""More than all steps of a shutdown after its deadline may take together."""
+"""More than all steps of a shutdown after its deadline may take together: about 25 s (docs/reference/signals.md)."""
 
 
 class LastResort:
@@ -41,14 +40,14 @@ class LastResort:
     """
 
     def __init__(self) -> None:
-        self._begun = threading.Event()
-        self._over = threading.Event()
-        self._after_s = 0.0
+        self._begun = threading.Event()  # the shutdown has begun, or the server has ended without one
+        self._over = threading.Event()  # it is over: nothing is to be done any more
+        self._after_s = 0.0  # from its beginning
         # Begun now: a process that is out of memory could begin no thread at its end.
         threading.Thread(target=self._run, name="last resort", daemon=True).start()
 
     def begin(self, after_s: float) -> None:
-        """End the process so many seconds from now, unless cancelled."""
+        """End the process in ``after_s`` seconds, unless cancelled."""
         self._after_s = after_s
         self._begun.set()
 

@@ -3,7 +3,7 @@
 One writer at a time. As long as the connection takes what is written, a chunk goes from the writer's own task straight
 to the socket. Only where the socket has no room, the writer waits until the request's task has found some.
 
-All segments of a publisher share one :class:`Buffer`. It holds whatever the server has not confirmed: so a segment is
+All segments of a publisher share one :class:`Buffer`. It holds all that the server has not confirmed: so a segment is
 sent again after a lost connection, and segments that come during an outage wait for its end. Where it is full, a
 segment that the connection takes lets go of its own bytes and goes on (it cannot be sent again then); otherwise the
 writer waits, or the publisher gives older segments up for it.
@@ -40,12 +40,12 @@ class Buffer:
     def __init__(self, limit: int = 0, used: int = 0) -> None:
         self.limit = limit
         self.used = used
-        # Gives up other bodies for this one until so many bytes fit; whether they do. None: nothing is given up.
+        # Gives up other bodies until this many bytes of this one fit; returns whether they do. None: gives up none.
         self.reclaim: Callable[[Body, int], bool] | None = None
         self.waiting: set[Body] = set()  # bodies whose writers wait for room
 
     def fits(self, size: int) -> bool:
-        """Whether there is room for so many bytes."""
+        """Whether there is room for ``size`` bytes."""
         return self.used + size <= self.limit
 
     def make_room(self, body: Body, size: int) -> bool:
@@ -53,7 +53,7 @@ class Buffer:
         return self.fits(size) or (self.reclaim is not None and self.reclaim(body, size))
 
     def give_back(self, size: int) -> None:
-        """So many bytes are let go: writers that wait for room look again."""
+        """Bytes are let go: writers that wait for room look again."""
         self.used -= size
         for body in list(self.waiting):
             body.notify()

@@ -35,9 +35,8 @@ STDIN: Final = "-"
 DEFAULT_BY: Final = "size:1MiB"
 DEFAULT_BUFFER: Final = "64MiB,30s"
 
-ENDLESS_S: Final = 86_400.0
 HUGE_BYTES: Final = 1 << 30
-"""The limit of a buffer that only a size, or only a time, was given for."""
+"""The size of a buffer that only a time was given for."""
 
 _SEGMENTS: Final = "Segments"
 _INPUT: Final = "Input"
@@ -209,9 +208,12 @@ def parse_buffer(text: str) -> dict[str, Any]:
     Raises:
         ValueError: the text is neither.
     """
+    from tricklecast.publisher.run import ENDLESS_S
+
     limits: dict[str, Any] = {}
     for part in text.split(","):
-        is_time = part.strip()[-1:] in "smhd"
+        last = part.strip()[-1:]
+        is_time = last.isalpha() and last not in "bB"  # sizes end in B, or have no unit
         name, parse = ("buffer_s", parse_duration) if is_time else ("buffer_bytes", parse_size)
         if name in limits:
             raise ValueError(f"one size and one time, not {text!r} (64MiB,30s)")

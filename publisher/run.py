@@ -22,6 +22,7 @@ from tricklecast.trickle.terminal import RateMeter, Screen, count, rate, size, t
 from tricklecast.trickle.wire import CLIENT, redacted
 
 ENDLESS_S: Final = 86_400.0
+"""How long segments may wait in a buffer whose time is not limited: a day."""
 
 CLOSE_S: Final = 5.0
 """How long the end of a run may take, in seconds, also after Ctrl-C."""

@@ -353,7 +353,7 @@ class Segments:
         self._start: StartTask | None = None
         self._accepting = True
         self._stopped = False
-        self.most = MAX_IN_FLIGHT
+        self.most = MAX_IN_FLIGHT  # segments that may wait
         self._pending: list[Segment] = []
         self._ahead: list[Upload] = []  # preconnects, by seq
         self._queued: deque[Upload] = deque()  # requests of segments that wait for others' tasks to end, by seq
@@ -404,8 +404,11 @@ class Segments:
         self._let_in()
 
     async def _wait_for_room(self) -> None:
-        """Wait until the buffer has room. Tasks get it in the order in which they asked; only the first one is woken:
-        were all of them, each answer would cost as much as there are tasks."""
+        """Wait until the buffer has room.
+
+        Tasks get it in the order in which they asked. Only the first one is woken: to wake all of them would cost a
+        thousand turns for each answer if a thousand tasks wait.
+        """
         place = Changes()
         self._entering.append(place)
         try:
@@ -432,7 +435,7 @@ class Segments:
         return len(self._pending) >= self.most or 0 < self._buffer.limit <= self._buffer.used
 
     def _reclaim(self, body: Body, size: int) -> bool:
-        """Drop the oldest segments until so many bytes of another one fit; whether they do."""
+        """Drop the oldest segments until ``size`` bytes of another one fit; whether they do."""
         self._drop_while(lambda oldest: not self._buffer.fits(size), spare=body)
         return self._buffer.fits(size)
 

@@ -589,11 +589,10 @@ class Cursor:
             and self._follows
             and is_of_another_life(answer, self._epoch, self._life, asked)
         ):
-            fails, reads_it = (
-                self._on_lag is OnLag.FAIL,
-                answer.status == wire.Status.OK and self._begins_at_first(answer),
-            )
-            return self._another_life(asked, answer, rng) if fails or reads_it else End(latest)
+            reads_it = answer.status == wire.Status.OK and self._begins_at_first(answer)
+            if reads_it or self._on_lag is OnLag.FAIL:
+                return self._another_life(asked, answer, rng)
+            return End(latest)
         head = max(latest or 0, self._head)
         if not self._channel_seen and self._wait_s > 0:
             outcome = self._missing(answer, now, rng)

@@ -30,7 +30,7 @@ from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost,
 from tricklecast.trickle.wire import MESSAGE_LIMIT
 
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
-"""An integer of more than 64 bits has at least so many digits."""
+"""An integer of more than 64 bits has at least 19 digits."""
 
 OnError: TypeAlias = Literal["raise", "skip"]
 

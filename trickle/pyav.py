@@ -40,12 +40,12 @@ def packet_errors() -> tuple[type[Exception], ...]:
     from av import error
 
     return (
-        *(error.InvalidDataError, error.ArgumentError, error.ExternalError),
-        *(
-            error.PatchWelcomeError,
-            error.UnknownError,
-            error.PermissionError,
-        ),  # the last: AAC of channels it never named
+        error.InvalidDataError,
+        error.ArgumentError,
+        error.ExternalError,
+        error.PatchWelcomeError,
+        error.UnknownError,
+        error.PermissionError,  # AAC whose channels were never named
     )
 
 

@@ -61,7 +61,7 @@ RETRY_AFTER: Final = "Retry-After"
 ETAG: Final = "ETag"
 ACCEPT_RANGES: Final = "Accept-Ranges"
 CONTENT_RANGE: Final = "Content-Range"
-"""These three are those of finished segments, which never change."""
+"""Only answers about finished segments, which never change, have these three."""
 WWW_AUTHENTICATE: Final = "WWW-Authenticate"
 
 # Request headers; a publisher sends LIFE and EPOCH, too.
@@ -170,8 +170,8 @@ class Status(IntEnum):
     URI_TOO_LONG = 414
     UNSUPPORTED = 415
     RANGE_NOT_SATISFIABLE = 416
-    TOO_MANY_REQUESTS = 429
     MISDIRECTED = 421
+    TOO_MANY_REQUESTS = 429
     HEADERS_TOO_LARGE = 431
     SEQ_MISSING = 470
     """The channel exists, the segment does not: ``Lp-Trickle-Latest`` says where the head is."""
@@ -195,9 +195,9 @@ PHRASES: Final[dict[int, str]] = {
     Status.CONFLICT: "Conflict",
     Status.TOO_LARGE: "Content Too Large",
     Status.URI_TOO_LONG: "URI Too Long",
-    Status.MISDIRECTED: "Misdirected Request",
     Status.UNSUPPORTED: "Unsupported Media Type",
     Status.RANGE_NOT_SATISFIABLE: "Range Not Satisfiable",
+    Status.MISDIRECTED: "Misdirected Request",
     Status.TOO_MANY_REQUESTS: "Too Many Requests",
     Status.HEADERS_TOO_LARGE: "Request Header Fields Too Large",
     Status.SEQ_MISSING: "Segment Not Found",

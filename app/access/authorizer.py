@@ -78,7 +78,6 @@ class Access:
             raise problems[0]
         self.tokens = _token_verifier(settings, self._files) if settings.has_tokens else None
         self.webhook = _webhook(settings, settings.webhook_url, self._files) if settings.webhook_url else None
-        self.control_token = self._files.control_token
         self._metrics_open = settings.metrics_open
         self.authorizer: RequestAuthorizer | None = None
         if self.tokens is not None or self.webhook is not None:
@@ -101,7 +100,6 @@ class Access:
         """
         files = self._files
         problems = files.read(settings)
-        self.control_token = files.control_token
         if self.tokens is not None:
             self.tokens.use(files.all_keys, files.revocations)
             if self.tokens.remote is not None:
@@ -109,6 +107,11 @@ class Access:
         if self.webhook is not None:
             self.webhook.use(files.webhook_secret)
         return problems
+
+    @property
+    def control_token(self) -> SecretBytes | None:
+        """The token whose holders may do everything in the control plane; ``None`` if there is none."""
+        return self._files.control_token
 
     @property
     def protects(self) -> bool:
@@ -262,7 +265,7 @@ class RequestAuthorizer:
 
 
 class _Files:
-    """What the files of the settings hold: keys, secrets, revocations.
+    """The contents of the files that settings name: keys, secrets, revocations.
 
     Attributes:
         keys: of each setting that names a file with keys.

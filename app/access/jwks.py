@@ -141,7 +141,7 @@ def algorithm_of(public: object, source: object) -> str:
 
 
 def fingerprint(key: PyJWK) -> bytes:
-    """What tells a key from all others: its name, its algorithm and its numbers; a secret cannot be found from it."""
+    """A hash of a key's name, algorithm and numbers: two keys never share one, and no secret can be found from it."""
     numbers: Any = key.Algorithm.to_jwk(key.key, as_dict=True)
     named = [key.key_id, key.algorithm_name, numbers]
     return sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).digest()

@@ -23,7 +23,7 @@ MAX_BYTES: Final = 4 << 20
 
 
 class Revocations(NamedTuple):
-    """What is revoked.
+    """The tokens and clients that are revoked.
 
     Attributes:
         token_ids: ``jti`` of tokens. subjects: ``sub`` of clients.

@@ -134,7 +134,7 @@ class KeptSegment(NamedTuple):
 
 
 def described(segment: Segment, to_us: Callable[[float], int]) -> KeptSegment:
-    """The same of a segment in memory that has begun or closed.
+    """Describe a segment in memory, which has begun or closed.
 
     Args:
         to_us: turns the registry's time into microseconds since 1970.
@@ -214,7 +214,7 @@ class Channel:
         self._first = LAST_SEQ + 1
         self.kept: Kept | None = None
         self.reading = Capacity(limits.readers_per_channel)
-        # Players that fetch playlists and media, less the cursors that serve them: set from outside.
+        # Players that fetch playlists and media, less the cursors that serve them. HLS keeps this number.
         self.players_beside = 0
         self.publishers = Publishers(limits.publisher_grace_s)
         self._limits, self._budget, self._journal, self._faults = limits, budget, journal, faults

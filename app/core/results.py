@@ -139,7 +139,7 @@ class Verdict(Enum):
     OVER_CHANNEL_QUOTA = auto()
     """The channel's unfinished segments take all memory that they may; the bytes stored so far were truncated."""
     OVER_PUBLISHER_QUOTA = auto()
-    """So do those of the publisher."""
+    """The publisher's unfinished segments take all memory that they may; the bytes stored so far were truncated."""
     NOT_THE_SAME = auto()
     """A retry's body ended before the bytes that are stored of it, so it is not the same body."""
     ABORTED = auto()

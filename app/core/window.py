@@ -174,12 +174,12 @@ class Budget:
 
     A segment that left its window while a reader or storage reads it lingers: its memory is free when nobody does.
 
-    When memory is short, **the channel that holds most gives first**, again and again: the readers of a lingering
-    segment of its are cut off; then the oldest segment of its window goes; at last its largest segment that is being
-    written is cut, and goes. Nobody gives to a channel that holds more, so that one that asks for more than all others
-    is refused. Hence a channel that holds less than an equal share of the budget (less a sixteenth) keeps what it has,
-    whatever the others do. For example, of 21 channels one holds half of the memory in open segments: it is refused, or
-    cut when another one needs memory, and the windows of the 20 stay.
+    When memory is short, **the channel that holds most gives first**, again and again: the readers of one of its
+    lingering segments are cut off; then the oldest segment of its window goes; at last its largest segment that is
+    being written is cut, and goes. No channel gives to one that holds more, so a channel that asks for more than any
+    other holds is refused. Hence a channel that holds less than an equal share of the budget (less a sixteenth) keeps
+    its segments, however much the others ask for. For example, of 21 channels one holds half of the memory in open
+    segments: it is refused, or cut when another one needs memory, and the windows of the 20 stay.
 
     A sixteenth of the budget is freed beyond what is needed, the newest segments and those being written aside, so that
     a full server does not evict on every chunk.
@@ -271,10 +271,12 @@ class Budget:
             self.give_back(window, segment.cost)
 
     def _reclaim(self, taker: Window | None, size: int = 0) -> None:
-        """Free what exceeds the limit, and a sixteenth of it, as far as channels have it that hold as much as this one.
+        """Free memory until a sixteenth of the limit is free again, by taking it from the channels that hold most.
+
+        It ends earlier where the channel that holds most holds less than the one that the memory is for.
 
         Args:
-            taker: for this channel; ``None``: for this many bytes outside of them.
+            taker: the channel that the memory is for; ``None``: ``size`` bytes that belong to no channel.
         """
         goal = self.limit - (self.limit >> 4)
         empty = []

@@ -36,7 +36,7 @@ addresses, and parsing one costs a microsecond."""
 
 LOCAL: Final = "unix"
 """The address of a peer on a Unix socket: a program on this machine that may open the socket, mostly a proxy. It is
-trusted, since otherwise all its clients were one."""
+trusted, since otherwise all its clients would count as one."""
 
 
 def peer_of(address: object) -> str | None:

@@ -158,10 +158,10 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_at_half_close",
         "_begun",
         "_chunked",
         "_excess",
-        "_half_closed",
         "_half_closed_sent",
         "_head_bytes",
         "_head_packets",
@@ -222,7 +222,8 @@ class Connection(asyncio.BufferedProtocol):
         self.handshake: asyncio.Task[Any] | None = None
         self.deaf = False
         self.half_closed = False
-        self._half_closed: tuple[float, Exchange | None] = (0.0, None)  # since when, and who had been sent nothing then
+        # When the peer closed its half, and the exchange whose client had been sent nothing by then, if there was one.
+        self._at_half_close: tuple[float, Exchange | None] = (0.0, None)
         self._half_closed_sent = -1  # bytes that its reader had been sent when it was looked at last
         self.mid_message = False
         self._left = False  # its place has been given back
@@ -300,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
             plane.expiring.pop(self, None)
             # These know this connection: without this, each cycle would stay until a full garbage collection.
             self._request = self._parser = None
-            self._half_closed = (0.0, None)
+            self._at_half_close = (0.0, None)
             self.leave()
 
     def leave(self) -> None:
@@ -573,11 +574,12 @@ class Connection(asyncio.BufferedProtocol):
             return False  # it is the body of the exchange in progress
         self.half_closed = True
         exchange = self.exchange
-        self._half_closed = self.plane.clock(), exchange if exchange is not None and exchange.answerable else None
+        now = self.plane.clock()
+        self._at_half_close = now, exchange if exchange is not None and exchange.answerable else None
         self.mid_message = False
         if not queue:
             self._be_last()
-        self.plane.timeouts.closed_half(self, self.plane.clock())
+        self.plane.timeouts.closed_half(self, now)
         return True
 
     def _be_last(self) -> None:
@@ -613,7 +615,7 @@ class Connection(asyncio.BufferedProtocol):
         """A client that closed its half turns out to be gone: it left then, and was sent nothing that came later."""
         if not self.half_closed:
             return
-        since, waiting = self._half_closed
+        since, waiting = self._at_half_close
         exchange.arrived += self.plane.clock() - since
         if exchange is waiting and isinstance(exchange, Reader):
             exchange.sent = 0

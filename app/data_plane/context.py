@@ -340,7 +340,7 @@ class DataPlane:
         """
         failed = getattr(party, "failed", None)
         if failed is None:
-            self.unheard += 1  # whoever made the change must not be told that all of it was done
+            self.unheard += 1  # the client that made the change must not be told that all of it was done
             failed = partial(self.fault, "while a change was announced")
         asyncio.get_running_loop().call_soon(failed, error)
 

@@ -5,8 +5,8 @@ on the user's machine then is of the page's own origin, so that CORS does not st
 But the browser still sends the name, in ``Host``. A server that only this machine reaches has no such name: it answers
 to addresses (a browser that calls an address has resolved no name), to ``localhost``, to the name that it was told to
 listen on, and to names without a dot, which nobody can own on the internet: they are this machine's or its network's
-(``/etc/hosts``, containers). What names other machines have for a server, it cannot know: then every name counts,
-unless the operator lists them. The same holds behind a proxy, which passes on the name that its clients use.
+(``/etc/hosts``, containers). A server that other machines reach cannot know their names for it: there every name
+counts, unless the operator lists them. The same holds behind a proxy, which passes on the name that its clients use.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final
 from tricklecast.app.data_plane.cors import ANY
 
 MAX_KNOWN: Final = 256
-"""Values of ``Host`` that were found right and are not looked at again; each is as long as a head may be, at most."""
+"""Number of values of ``Host`` that were found right and are not looked at again."""
 
 MAX_KNOWN_BYTES: Final = 255
-"""Longer ones are looked at each time: a name of a host is no longer."""
+"""The longest of these values; a longer one is looked at each time. No name of a host is longer."""
 
 
 class Hosts:

@@ -69,7 +69,7 @@ JUMP_S: Final = 0.5
 """Media that begin this much earlier or later than they should do not follow those before."""
 
 MAX_PARTS: Final = 256
-"""A segment of so many parts is named without them, when it has ended."""
+"""A media segment of more parts than this is named without them, when it has ended."""
 
 ROUNDING_S: Final = 0.49
 """A media segment may be longer than the target by this: its duration is rounded before it is compared (4.4.3.1)."""
@@ -95,9 +95,10 @@ ROUNDS: Final = 4
 """States of the playlist for which requests are counted: the players that wait are as many as asked for one of them."""
 
 MAX_POLLS: Final = 10_000
+"""Players that do not wait are counted by their requests of one target duration; the newest ones, up to this number."""
+
 PLAYER_TARGETS: Final = 3
-"""Players that do not wait are counted by their requests of a target duration, so many at most; after this many
-target durations without any request there is no player."""
+"""After this many target durations without any request there is no player."""
 
 WAKE_BATCH: Final = 64
 """So many waiting requests are answered in one turn of the event loop."""
@@ -290,11 +291,11 @@ class Packager:
         self._expected: float | None = None
         self._breaks = False
         # When the next segment begins if the media go on, and how far off that may be, in microseconds.
-        # Of the segment that is followed: seconds in media segments that have ended, and in the parts of the open one.
         self._due = 0, 0
+        # Of the segment that is followed: seconds in media segments that have ended, and in the parts of the open one.
         self._passed_s = self._open_s = 0.0
         self._unit_s = 0.0
-        self._is_whole_only = False
+        self._is_whole_only = False  # players cannot play parts of these media
         self._told: deque[Waiter] = deque()
         self._go_to(self._first_segment(), 0)
 

@@ -86,8 +86,7 @@ class RangeReader(MediaReader):
         return range_head(
             self.plane.common,
             self._content_type,
-            head_fields(self.channel, self.segment),
-            validators(self._tag),
+            (*head_fields(self.channel, self.segment), *validators(self._tag)),
             (self._begin, self._end, self.segment.size),
             keep_alive=self.keep_alive,
             cors=self.cors,

@@ -254,7 +254,7 @@ def validators(tag: str) -> Headers:
 
 
 def head_fields(channel: Channel, segment: Segment) -> Headers:
-    """What the answer to a request for a part of a finished segment says of it."""
+    """The header fields that describe a segment: its place, its size, and why it is not whole."""
     fields: Headers = ((wire.SEQ, segment.seq), (wire.SIZE, segment.size), (wire.EPOCH, channel.epoch))
     if why := truncation_of(segment):
         fields = (*fields, (wire.TRUNCATED, why))
@@ -265,7 +265,6 @@ def range_head(
     common: bytes,
     content_type: str,
     fields: Headers,
-    about: Headers,
     place: tuple[int, int, int],
     *,
     keep_alive: bool,
@@ -274,11 +273,11 @@ def range_head(
     """The head of a 206 that carries some bytes of a finished segment.
 
     Args:
-        fields, about: of the segment. place: the first byte, one past the last one, and the size of the segment.
+        fields: of the segment. place: the first byte, one past the last one, and the size of the segment.
     """
     begin, end, size = place
     content = ((wire.CONTENT_RANGE, f"bytes {begin}-{end - 1}/{size}"), ("content-length", end - begin))
-    lines = header_lines((*fields, *about, *content))
+    lines = header_lines((*fields, *content))
     close = b"" if keep_alive else _CLOSE
     first = _STATUS_LINES[Status.PARTIAL_CONTENT]
     return b"".join([first, common, _NO_STORE, _content_type(content_type), lines, close, cors, b"\r\n"])
@@ -366,16 +365,13 @@ def empty_reply(channel: Channel, segment: Segment) -> Reply:
 
 def head_reply(channel: Channel, segment: Segment, head: int, tag: str = "") -> Reply:
     """The response to a HEAD: what is known now."""
-    headers: list[tuple[str, str | int]] = [(wire.SEQ, segment.seq)]
+    fields = head_fields(channel, segment)
     if head != segment.seq:
-        headers.append((wire.LATEST, head))
-    headers += [(wire.SIZE, segment.size), (wire.EPOCH, channel.epoch)]
-    if why := truncation_of(segment):
-        headers.append((wire.TRUNCATED, why))
+        fields = (*fields, (wire.LATEST, head))
     if segment.closed:
-        headers += validators(tag)
+        fields = (*fields, *validators(tag))
     reason = REASON_OF_STATE.get(segment.state, Reason.COMPLETE)
-    return named(Reply(Status.OK, reason, tuple(headers), content_type=content_type_of(channel)), channel.life)
+    return Reply(Status.OK, reason, fields, content_type=content_type_of(channel))
 
 
 def next_reply(channel: Channel) -> Reply:
@@ -510,6 +506,10 @@ def _limit_reply(limit: Limit, close: bool, retry_after_s: int) -> Reply:
     return Reply(status, Reason.limit(limit), body=body, close=close, retry_after_s=retry_after_s)
 
 
+MEMORY: Final = "memory"
+"""The limit of a request that was refused because the process could not get memory."""
+
+
 def memory_reply(jitter: Jitter) -> Reply:
     """The response to a request for which the process could not get memory."""
     return Reply(
@@ -565,9 +565,6 @@ def path_reply(route: Route) -> Reply | None:
         return Reply(Status.METHOD_NOT_ALLOWED, Reason.BAD_REQUEST, headers, body, close=True)
     return None
 
-
-MEMORY: Final = "memory"
-"""The limit of a request that was refused because the process could not get memory."""
 
 FAULT: Final = Reply(Status.SERVER_ERROR, Reason.ERROR, body=b"Internal Server Error", close=True)
 """The response to a request that met a fault of the server, where nothing of a response was sent yet."""

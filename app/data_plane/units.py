@@ -52,7 +52,7 @@ MAX_WALKED: Final = 150_000
 """Boxes of a segment that are looked at, those of :data:`MAX_UNITS` fragments: half a second of work in all."""
 
 INIT_COST: Final = 4096
-"""An init segment counts as so many boxes."""
+"""Number of boxes that an init segment counts as."""
 
 MAX_SKIPPED: Final = 1 << 20
 """Bytes of a segment between packets of MPEG-TS. What was damaged so badly is none."""
@@ -126,7 +126,6 @@ class Scanner(Protocol):
 
     init: what a decoder needs first, in front of the media; nothing in MPEG-TS.
     gave_up: nothing more of the segment is looked at. is_whole_only: players cannot play parts of its media.
-    has_video: there are pictures among the media. obstacle: see below.
     """
 
     units: list[Unit]
@@ -138,7 +137,7 @@ class Scanner(Protocol):
 
     @property
     def has_video(self) -> bool:
-        """See above."""
+        """Whether the stream that leads is video."""
 
     @property
     def obstacle(self) -> str:

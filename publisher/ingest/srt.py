@@ -26,7 +26,7 @@ RESTART_S: Final = 1.0
 """Pause before the program is started again, in seconds."""
 
 SILENCE_S: Final = 10.0
-"""After so many seconds without a byte the program is started again, because it takes one connection only: a client
+"""Without a byte for this long the program is started again, because it takes one connection only: a client
 that connects and sends nothing would keep the encoder out. A caller repeats its handshake for 3 s, and so survives
 this."""
 

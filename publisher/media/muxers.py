@@ -342,7 +342,7 @@ def _section_packets(pid: int, section: bytes) -> bytes:
 
 
 def _moved_cue(section: bytes, shift: int) -> bytes:
-    """A cue on a time line that is moved by so many ticks (SCTE 35, pts_adjustment: 33 bits)."""
+    """A cue on a time line that is moved by ``shift`` ticks (SCTE 35, pts_adjustment: 33 bits)."""
     if not shift or len(section) < 15 or crc32(section) != 0:
         return section
     field = int.from_bytes(section[4:9])
@@ -367,7 +367,7 @@ def _announcing(cues: set[int], packet: TsPacket) -> TsPacket:
         at += 5 + (int.from_bytes(streams[at + 3 : at + 5]) & 0xFFF)
     rest = section[3:10] + (0xF000 | len(info)).to_bytes(2) + info + bytes(streams)
     body = b"\x02" + (0xB000 | len(rest) + 4).to_bytes(2) + rest
-    if len(body) + 5 > PACKET_BYTES - 4:  # so many streams that the table needs more packets: as libavformat wrote it
+    if len(body) + 5 > PACKET_BYTES - 4:  # a table that needs more packets stays as it is
         return packet
     return TsPacket(_section_packets(packet.pid, body + crc32(body).to_bytes(4)))
 

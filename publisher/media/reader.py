@@ -41,7 +41,7 @@ MIN_OPEN_S: Final = 1.0
 """Each attempt to open it again may take so many seconds, also the last one."""
 
 MAX_REFUSED: Final = 64
-"""After so many packets in a row that the container does not take, a stream is not damaged, but of the wrong kind."""
+"""If the container refuses more packets in a row than this, a stream is not damaged, but of the wrong kind."""
 
 _BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
 
@@ -375,8 +375,13 @@ class Remuxer:
             self._warn(f"{name} is damaged: {how}; what is left is published")
 
     def _check_codecs(self) -> None:
-        """Raise OSError where a stream goes on in another codec, for which this muxer cannot write. A source that is
-        opened again is looked at anew."""
+        """Refuse a stream that goes on in another codec, which this muxer cannot write.
+
+        A source that is opened again is looked at anew.
+
+        Raises:
+            OSError: the codec has changed.
+        """
         for stream in self._streams.values():
             if codec := changed_codec(stream):
                 before = codec_name(stream)

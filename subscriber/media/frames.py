@@ -426,7 +426,7 @@ class _ChunkReader:
         self._segment = segment
         self._guard: SampleGuard | None = None
         self._rest = b""
-        self._at = 0  # so many bytes of the rest were read
+        self._at = 0  # number of bytes of the rest that were read
 
     async def begin(self) -> None:
         """Wait for the first bytes, by which a container is known, or the end; no thread waits with it."""

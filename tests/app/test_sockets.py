@@ -53,7 +53,7 @@ def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     posted = request(path, "POST /trickle/c/0 HTTP/1.1\r\nX-Forwarded-For: 192.0.2.7", b"hello")
     assert posted.startswith(b"HTTP/1.1 200")
-    assert request(path, "GET /trickle/c/0 HTTP/1.1").endswith(b"\r\n5\r\nhello\r\n0\r\n\r\n")
+    assert request(path, "GET /trickle/c/0 HTTP/1.1").endswith(b"\r\n5\r\nhello\r\n0\r\nLp-Trickle-Size: 5\r\n\r\n")
     assert request(path, "GET /api/v1/channels HTTP/1.1").startswith(b"HTTP/1.1 200")
     ask((tmp_path / "health").read_text().strip())
     assert [record["ip"] for record in logged(log, op="publish")] == ["192.0.2.7"]

@@ -25,6 +25,7 @@ from tests.support.forked import forked
 from tests.support.server import RunningServer, serve
 from tricklecast.app.cli import runnable
 from tricklecast.publisher import cli
+from tricklecast.publisher.run import ENDLESS_S
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.media.clock import read_temi
 
@@ -342,7 +343,24 @@ def bad_inputs(base: str, tmp_path: Path) -> dict[str, tuple[list[object], int, 
         "mad bitrate": ([f"{base}/bad", clip, "--transcode", "--video-bitrate", "9999999999G"], 1, "no encoder takes"),
         "bad test source": ([f"{base}/bad", "testsrc:size=big"], 1, "size=640x360"),
         "bad start": ([f"{base}/bad", clip, "--start", "-3"], 2, "start is"),
+        "two sizes": ([f"{base}/bad", clip, "--buffer", "1MB,2MB"], 2, "--buffer: one size and one time"),
+        "bad buffer": ([f"{base}/bad", clip, "--buffer", "much"], 2, "--buffer: not a duration"),
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "time_s"),
+    [
+        ("64MiB,30s", 64 << 20, 30),
+        ("2min, 1 kB", 1000, 120),
+        ("4096", 4096, ENDLESS_S),
+        ("10B", 10, ENDLESS_S),
+        ("1w", cli.HUGE_BYTES, 604_800),
+    ],
+)
+def test_a_buffer_has_a_size_or_a_time_or_both(text: str, size: int, time_s: float) -> None:
+    """Each in the units that all commands take."""
+    assert cli.parse_buffer(text) == {"buffer_bytes": size, "buffer_s": time_s}
 
 
 def test_what_cannot_work_is_one_clear_line(server: RunningServer, tmp_path: Path) -> None:

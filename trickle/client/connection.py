@@ -59,7 +59,7 @@ class Connection:
         self._request_over = False
         self._answered = False
         self._early = bytearray()  # of the response's head
-        self._searched = 0  # so many of these hold no end of a head
+        self._searched = 0  # number of these that were searched for the end of the head, in vain
         self._interims = 0  # interim answers to this request
         self._asked_at = 0.0  # when this request began
         self._head: ResponseHead | None = None

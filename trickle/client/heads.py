@@ -77,7 +77,7 @@ def parse_response(data: bytes | bytearray, searched: int = 0) -> tuple[Response
 
     Args:
         data: what has come.
-        searched: so many of its bytes were here before, without an end: they are not searched again.
+        searched: number of its bytes that a former call has searched in vain; they are not searched again.
 
     Raises:
         InvalidHead: it breaks the rules of HTTP, or is longer than :data:`MAX_HEAD`.

@@ -726,6 +726,22 @@ def test_players_are_counted_as_people_do(channel: Channel, server: LocalServer)
     assert server.inside(lambda: found.audience) == 0
 
 
+def test_what_is_remembered_of_players_is_bounded(channel: Channel, server: LocalServer) -> None:
+    """Any number of requests for playlists is told from the newest ones."""
+    Live(channel).publish(0)
+    found = server.plane.registry.channels[channel.name]
+    packager = server.inside(lambda: server.plane.packagers.of(found))
+
+    def ask() -> tuple[int, int]:
+        for _ in range(packaging.MAX_POLLS + 10):
+            packager.served(None, None)
+        for part in range(packaging.ROUNDS + 10):
+            packager.served(7, part)
+        return len(packager._polls), len(packager._rounds)
+
+    assert server.inside(ask) == (packaging.MAX_POLLS, packaging.ROUNDS)
+
+
 def test_a_player_that_waits_is_sent_away_when_the_server_shuts_down() -> None:
     """503, like every client that waits."""
     with local_server() as server, server.client() as target:

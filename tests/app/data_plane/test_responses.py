@@ -132,8 +132,8 @@ def test_a_head_request_tells_what_is_known(channel: Channel) -> None:
     cut = head_reply(channel, segment(1, b"x", Event.TRUNCATE), 3, '"tag"')
     assert cut.reason == "truncated"
     assert cut.headers == (
-        ("Lp-Trickle-Seq", 1), ("Lp-Trickle-Latest", 3), ("Lp-Trickle-Size", 1), EPOCH,
-        ("Lp-Trickle-Truncated", "truncated"), ("ETag", '"tag"'), ("Accept-Ranges", "bytes"),
+        ("Lp-Trickle-Seq", 1), ("Lp-Trickle-Size", 1), EPOCH,
+        ("Lp-Trickle-Truncated", "truncated"), ("Lp-Trickle-Latest", 3), ("ETag", '"tag"'), ("Accept-Ranges", "bytes"),
     )  # fmt: skip
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
 
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
-from tricklecast.publisher.media.inputs import open_media
+from tricklecast.publisher.media.inputs import MediaSource, open_media
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.pace import Pace
-from tricklecast.publisher.media.reader import Remuxer, SourceBroke
+from tricklecast.publisher.media.reader import MAX_REFUSED, Remuxer, SourceBroke
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Chunk, Cut, Step
 from tricklecast.trickle.errors import InvalidInput
@@ -278,6 +280,34 @@ def test_streams_that_cannot_be_carried_are_named(tmp_path: Path) -> None:
     steps = list(remuxer.steps(open_media(str(path), "it"), "it"))
     assert warnings == ["left out: stream 1 (audio, pcm_s16le); --transcode may help"]
     assert set(decode(b"".join(joined(steps)), "mpegts").hashes) == {"video"}
+
+
+class Spoilt:
+    """A source some of whose packets hold nothing that is sound."""
+
+    def __init__(self, source: MediaSource, which: range) -> None:
+        self.streams, self.close = source.streams, source.close
+        self._source, self._which = source, which
+
+    def packets(self) -> Iterator[tuple[int, Any]]:
+        for number, (track, packet) in enumerate(self._source.packets()):
+            if number in self._which:
+                spoilt: av.Packet[Any] = av.Packet(bytes(packet.size))
+                spoilt.pts, spoilt.dts, spoilt.time_base = packet.pts, packet.dts, packet.time_base
+                spoilt.stream, packet = packet.stream, spoilt
+            yield track, packet
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_packets_that_the_container_refuses_are_damage_until_there_are_too_many(tmp_path: Path, beyond: int) -> None:
+    """64 in a row are left out, counted and told; one more shows that the stream is of the wrong kind."""
+    path = make_clip(tmp_path / "sound.ts", video=None, seconds=3.0)
+    source, said = open_media(str(path), "it"), list[str]()
+    spoilt = Spoilt(source, range(5, 5 + MAX_REFUSED + beyond))
+    steps = Remuxer(Segmenter("fmp4"), warn=said.append).steps(spoilt, "it")
+    with pytest.raises(SourceBroke) if beyond else nullcontext():
+        list(steps)
+    assert said[-1] == f"it: 0 damaged packets published, and {MAX_REFUSED + beyond} unreadable packets left out"
 
 
 def test_nothing_to_carry_is_an_error(tmp_path: Path) -> None:
