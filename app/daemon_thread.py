@@ -46,11 +46,6 @@ class DaemonThread(Executor):
         """Number of calls that have not returned."""
         return len(self._calls)
 
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether :meth:`abandon` was called."""
-        return self._abandoned
-
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Queue a call.
 

@@ -28,7 +28,7 @@ CLEAN_UP_S: Final = 1.0
 """Time for connections to close, and then for tasks of the control plane to end."""
 
 LAST_S: Final = 30.0
-"""More than all steps of a shutdown after its deadline may take together: about 25 s (docs/reference/signals.md)."""
+"""More than all steps of a shutdown after its deadline may take together: 26 s (docs/reference/signals.md)."""
 
 
 class LastResort:
