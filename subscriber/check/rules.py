@@ -41,6 +41,11 @@ class Level(StrEnum):
 _ORDER: Final = tuple(Level)
 
 
+IDLE_S: Final = 5.0
+"""An empty segment that was open for this long is a sign of life. Publishers make one every 10 to 60 s while their
+source is idle (``idle_rotation_s``); a segment that a publisher drops closes sooner."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What is too much, in seconds. A limit that the user gave fails when it is exceeded; a default only warns.
@@ -242,9 +247,15 @@ def _empty(study: Study, limits: Limits) -> _Measured:
         values["dropped"] = len(study.dropped)
         return _Measured(f"{count(len(study.dropped), 'segment')} dropped", "dropped", values, study.dropped)
     if empty:
-        figure = f"{len(empty)} of {len(study.segments)} empty"
-        return _Measured(figure, "empty" if study.is_media else "", values, empty)
+        quick = [segment.seq for segment in study.segments if segment.seq in empty and not _is_sign_of_life(segment)]
+        figure = f"{len(empty)} of {len(study.segments)} empty" + ("" if quick else ", as signs of life")
+        return _Measured(figure, "empty" if study.is_media and quick else "", values, quick or empty)
     return _Measured("none empty", values=values)
+
+
+def _is_sign_of_life(segment: Received) -> bool:
+    """Whether an empty segment was open for long: its publisher shows that it is there while its source is idle."""
+    return segment.answered_s - segment.requested_s >= IDLE_S
 
 
 def _restarts(study: Study, limits: Limits) -> _Measured:

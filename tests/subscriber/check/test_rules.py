@@ -324,6 +324,18 @@ def test_an_empty_segment_beside_a_skipped_one_is_not_dropped(good: list[bytes])
     assert judgement.finding("empty").segments == (2,)
 
 
+def test_empty_segments_of_an_idle_publisher_are_no_fault(good: list[bytes]) -> None:
+    """One every ten seconds shows that it is there; among them, one that closed at once is told alone."""
+    seen = received(good)
+    hollow = [replace(one, size=0, media=Media(Container.OTHER), requested_s=0.0, answered_s=10.0) for one in seen[:2]]
+    judgement = judged([*hollow, *seen[2:]])
+    assert troubles(judgement) == {}
+    assert judgement.finding("empty").figure == f"2 of {len(seen)} empty, as signs of life"
+    judgement = judged([hollow[0], replace(hollow[1], answered_s=0.1), *seen[2:]])
+    assert troubles(judgement) == {"empty": "warn"}
+    assert judgement.finding("empty").segments == (1,)
+
+
 def test_tables_and_parameters_that_are_missing_are_found(clip: Clip, good: list[bytes]) -> None:
     """Program tables, parameter sets and init segments have to stand in each segment."""
     bare = [data if number == 0 else data[188 * 3 :] for number, data in enumerate(good)]
