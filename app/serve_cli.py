@@ -91,7 +91,7 @@ def _option(name: str, field: FieldInfo) -> Any:
     elif field.annotation is ByteSize and field.default_factory is None:
         default = default.human_readable().replace(".0", "")
     text = field.description or ""
-    if field.default_factory is None:  # otherwise it depends on the machine, and the description says how
+    if "(default: " not in text:  # there are defaults that depend on other settings or on the machine
         text += f" (default: {default})"
     flag = "--" + name.replace("_", "-")
     panel = _GROUPS[_group(name)[0]][0]

@@ -143,11 +143,13 @@ class Settings(AccessSettings):
     )
     max_channel_bytes: ByteSize | None = Field(
         None,
-        description="Memory for the unfinished segments of one channel (default: half of max_total_bytes, if a segment "
-        "may not be as large); 0 for no limit.",
+        description="Memory for the unfinished segments of one channel; 0 for no limit (default: half of "
+        "max_total_bytes, or no limit if one segment may be larger than that).",
     )
     max_publisher_bytes: ByteSize | None = Field(
-        None, description="The same for one publisher: the subject of its token, or its address; 0 for no limit."
+        None,
+        description="Memory for the unfinished segments of one publisher (the subject of its token, or its address); 0 "
+        "for no limit (default: as max_channel_bytes).",
     )
     max_channels: int = Field(_LIMITS.channels, ge=1, description="Maximum number of channels.")
     max_readers: int = Field(_LIMITS.readers, ge=1, description="Maximum number of readers, waiting ones included.")
@@ -187,7 +189,7 @@ class Settings(AccessSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Names by which clients may call the server (Host), such as live.example or *.example.org; * for "
-        "all. By default local names on a server that only this machine reaches, and all on others.",
+        "all (default: local names on a server that only this machine reaches, all names on others).",
     )
     publisher_grace_s: float = Field(
         _LIMITS.publisher_grace_s,

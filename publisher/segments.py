@@ -440,7 +440,7 @@ class Segments:
         return self._buffer.fits(size)
 
     def _drop_while(self, condition: Callable[[Segment], bool], spare: Body | None = None) -> None:
-        """Drop the oldest segments as long as this holds for the oldest one.
+        """Drop the oldest segments as long as the condition holds for the oldest one that is left.
 
         Those that a connection carries come last: on a slow network each would be cut when most of it had been sent,
         and half of what the network can take would be wasted. A connection that is silent for long is given up, and

@@ -706,7 +706,7 @@ class Archive:
         self._try_again()
 
     def _lose_owed(self, segments: int) -> None:
-        """So many of the segments that the directory lacks are in no window any more."""
+        """Count this many of the segments that the directory lacks as lost: they are in no window any more."""
         self.figures.lost = max(self.figures.lost, self._lost_before + segments)
 
     def _written_to(self) -> list[int]:

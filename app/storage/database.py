@@ -42,12 +42,13 @@ OPENED: Final = "opened"
 """The kind of the fact that a segment got its first byte."""
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a disk, or of a quota, that is full."""
 
 LOCK_S: Final = 5.0
 """How long another process may lock the database before a batch fails."""
 
 TRIAL_BYTES: Final = 1 << 20
-"""After a failure so many bytes must find room before storage goes on."""
+"""Bytes that must find room after a failure, before storage goes on."""
 
 OPEN_FILES: Final = 256
 _IOV: Final = 1024

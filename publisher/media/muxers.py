@@ -287,8 +287,10 @@ class _TsWriter:
 
 
 def _name_shape(copy: Stream) -> None:
-    """Give a stream that is announced, but has not begun, a shape. libavformat refuses to write tables without one,
-    though MPEG-TS does not say it: decoders find it in the stream."""
+    """Give a shape to a stream that is announced, but has not begun.
+
+    libavformat refuses to write tables without one, though MPEG-TS does not say it: decoders find it in the stream.
+    """
     context: Any = copy.codec_context
     if not _has_shape(context):
         if copy.type == "audio":

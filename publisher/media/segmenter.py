@@ -165,7 +165,7 @@ class Segmenter:
         self._max_bytes = max(MIN_BYTES, min(self._max_bytes, size) // 2)
 
     def finish(self) -> Iterator[Step]:
-        """The rest of all streams; what began too late for the segment under way becomes one of its own."""
+        """The rest of all streams; a stream that began too late for the segment under way gets a segment of its own."""
         yield from self.end()
         if self._muxer is not None and (data := self._muxer.end()):
             yield from (Cut(), Chunk(data))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-import subprocess
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -296,20 +294,6 @@ def test_calls_that_fail(tmp_path: Path, operation: str, number: int) -> None:
         server.errors.unlink()
     with served(folder, "fsync") as server:
         check(server, histories, Promise(acked=True))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", folder], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip("this user may mount no file system: disks are full by an injected error only")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @pytest.mark.parametrize("ack", ["journal", "fsync"])

@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def a_file_for_a_folder(folder: Path) -> Iterator[None]:
+def a_file_for_a_folder(folder: Path, name: str = "segments/000001") -> Iterator[None]:
     """Where the folder of the channel was, a file is."""
-    place, aside = folder / "segments" / "000001", folder / "aside"
+    place, aside = folder / name, folder / "aside"
     place.rename(aside)
     place.write_bytes(b"")
     yield
@@ -42,15 +42,9 @@ def a_file_for_a_folder(folder: Path) -> Iterator[None]:
     aside.rename(place)
 
 
-@contextmanager
-def a_file_for_all_folders(folder: Path) -> Iterator[None]:
+def a_file_for_all_folders(folder: Path) -> AbstractContextManager[None]:
     """Where the folder of all channels was, a file is."""
-    place, aside = folder / "segments", folder / "aside"
-    place.rename(aside)
-    place.write_bytes(b"")
-    yield
-    place.unlink()
-    aside.rename(place)
+    return a_file_for_a_folder(folder, "segments")
 
 
 @contextmanager
@@ -256,20 +250,6 @@ def test_channels_that_come_and_go_meanwhile_are_limited(folder: Path, monkeypat
             assert server.inside(lambda: (len(archive.ended), archive._batch.forgotten)) == (5, [])
             assert server.inside(lambda: len(archive._batch.channels)) <= 7
             assert server.inside(lambda: len(archive._touched)) <= 7
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", place], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip("this user may mount no file system")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 @pytest.mark.parametrize("ack", ACKS)
