@@ -27,7 +27,7 @@ from tricklecast.trickle.media.timeline import CLOCK_HZ, ticks
 from tricklecast.trickle.pyav import codec_name, copied, new_decoder, packet_errors
 
 if TYPE_CHECKING:
-    from av import CodecContext, Packet
+    from av import Packet
     from av.bitstream import BitStreamFilterContext
     from av.container import OutputContainer
     from av.stream import Stream
@@ -318,7 +318,7 @@ def _take_shape(copy: Stream, decoder: Any) -> None:
         context.width, context.height = decoder.width, decoder.height
 
 
-def _look(decoder: CodecContext, data: bytes) -> None:
+def _look(decoder: Any, data: bytes) -> None:
     """Let a decoder find out the shape."""
     import av
 

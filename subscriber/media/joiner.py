@@ -23,7 +23,7 @@ from anyio import to_thread
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import SinkFailed, check_path
 from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
-from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, init_segment, sniff
+from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, damaged_fragments, init_segment, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
 from tricklecast.trickle.pyav import copied, need_pyav, packet_errors, reason
@@ -80,6 +80,7 @@ class Part:
         packets: of these, in the order of their decoding times.
         follows: nothing was missed before it.
         damage: how many of them are damaged, by stream: bytes were lost or changed before they came here.
+        missing: fragments of MP4 that are missing or cut off.
         name: the segment, in messages.
     """
 
@@ -88,6 +89,7 @@ class Part:
     packets: _Packets
     follows: bool
     damage: Counter[Slot]
+    missing: int
     name: str
 
 
@@ -351,6 +353,7 @@ class Joiner:
         self._whole_before = False
         self._unreadable: NotMedia | None = None
         self._damaged_segments = self._damaged = self._refused = 0  # segments; packets that are kept, and that are not
+        self._missing = 0  # fragments of MP4
         self.files: list[Path] = []
 
     def add(self, data: BinaryIO, name: str, *, whole: bool = True, follows: bool = True) -> None:
@@ -413,9 +416,12 @@ class Joiner:
         data.seek(0)
         if kind not in FORMATS:
             raise NotMedia("it is neither MPEG-TS nor MP4")
+        missing = 0
         try:
             if kind is Container.FMP4:
-                content = SampleGuard().feed(data.read())
+                content = data.read()
+                missing = damaged_fragments(content) if whole else 0
+                content = SampleGuard().feed(content)
                 init = init_segment(content)
                 self._init = init or self._init
                 data = io.BytesIO(content if init else self._init + content)
@@ -425,7 +431,7 @@ class Joiner:
                 tracks = _tracks(container)
                 packets = _packets(container, tracks, whole=whole)
                 damage = Counter(slot for slot, packet in packets if packet.is_corrupt)
-                part = Part(container, tracks, packets, follows, damage, name)
+                part = Part(container, tracks, packets, follows, damage, missing, name)
                 opened.pop_all()
                 return part
         except (av.error.FFmpegError, OSError, ValueError) as error:
@@ -472,21 +478,25 @@ class Joiner:
                     file.write(slot, packet, times)
                 except packet_errors():
                     refused += 1
-        self._count_damage(part.name, part.damage.total(), refused)
+        self._count_damage(part, refused)
 
-    def _count_damage(self, name: str, damaged: int, refused: int) -> None:
+    def _count_damage(self, part: Part, refused: int) -> None:
         """Tell people at the first damage; the file's end says how much there was."""
-        if not damaged and not refused:
+        damaged = part.damage.total()
+        if not damaged and not refused and not part.missing:
             return
         if not self._damaged_segments:
-            self._say(f"{name} is damaged: what can be read of it is kept")
+            self._say(f"{part.name} is damaged: what can be read of it is kept")
         self._damaged_segments += 1
         self._damaged += damaged
+        self._missing += part.missing
         self._refused += refused
 
     def _say_damage(self) -> None:
         if self._damaged_segments:
             left_out = f"; {count(self._refused, 'unreadable packet')} left out" if self._refused else ""
+            if self._missing:
+                left_out += f"; {count(self._missing, 'fragment')} missing or cut off"
             self._say(
                 f"{count(self._damaged_segments, 'segment')} damaged, with "
                 f"{count(self._damaged, 'packet')} that may be flawed{left_out}"

@@ -47,6 +47,9 @@ FIRST_BOXES: Final = frozenset(
 )
 """Boxes with which a segment may begin."""
 
+_TRUN_SIZES: Final = 0x200
+"""Flag of ``trun``: each sample has a size of its own."""
+
 _MEDIA_BOXES: Final = frozenset({b"moof", b"mdat"})
 
 
@@ -166,6 +169,42 @@ def fragments(data: Buffer) -> Iterator[Fragment]:
             parts = (part.body for part in boxes(item.body) if part.kind == b"traf")
             has_time = any(len(find_box(part, b"tfdt")) >= 8 for part in parts)
             yield Fragment(number(find_box(item.body, b"mfhd"), 4, 4), has_time)
+
+
+def damaged_fragments(data: Buffer) -> int:
+    """How many fragments of a segment of MP4 are missing, cut off or do not agree with their ``mdat``.
+
+    MP4 has no mark for damage: demuxers pass over what they do not understand. The numbers of fragments, and the sizes
+    of their samples, tell.
+    """
+    damaged, end, before = 0, 0, None
+    announced: int | None = None  # bytes of media, by the last moof; None: it does not say
+    media = 0  # bytes of it that came
+    for item in boxes(data):
+        end = item.end
+        if item.kind == b"moof":
+            fragment = number(find_box(item.body, b"mfhd"), 4, 4)
+            damaged += announced not in (None, media) or (before is not None and fragment > before + 1)
+            announced, media, before = _announced_bytes(item.body), 0, fragment
+        elif item.kind == b"mdat":
+            media += len(item.body)
+    return damaged + (announced not in (None, media) or end < len(data))
+
+
+def _announced_bytes(moof: Buffer) -> int | None:
+    """The bytes of all samples of a fragment, if its runs say the size of each."""
+    total = 0
+    for traf in (part.body for part in islice(boxes(moof), MAX_CHILDREN) if part.kind == b"traf"):
+        for run in (bytes(part.body) for part in islice(boxes(traf), MAX_CHILDREN) if part.kind == b"trun"):
+            flags, samples = number(run, 1, 3), number(run, 4, 4)
+            if not flags & _TRUN_SIZES:
+                return None
+            # Before the samples: a place and flags; in each sample, before its size: its duration.
+            begin = 8 + 4 * (flags & 0x05).bit_count() + (4 if flags & 0x100 else 0)
+            step = 4 * (flags & 0xF00).bit_count()
+            places = range(begin, min(begin + step * samples, len(run) - 3), step)
+            total += sum(int.from_bytes(run[at : at + 4]) for at in places)
+    return total
 
 
 def fragment_samples(data: Buffer) -> int:

@@ -103,6 +103,30 @@ def test_of_a_damaged_source_all_that_decodes_is_published_and_recorded(
         assert "packets that may be flawed" in said[1]
 
 
+@pytest.mark.parametrize("kind", ["name", "size", "hole", "end", "run"])
+def test_damage_to_mp4_is_told_by_the_recorder(tmp_path: Path, clip: Path, kind: str) -> None:
+    """MP4 marks nothing: demuxers pass over what they do not understand. What can be read is kept."""
+    segments = publish(clip, "fmp4").segments
+    data = bytearray(segments[1])
+    at = data.index(b"moof", len(data) // 2)
+    match kind:
+        case "name":
+            data[at : at + 4] = b"mOOf"
+        case "size":
+            data[at - 4 : at] = (1 << 24).to_bytes(4)
+        case "hole":
+            del data[at + 300 : at + 900]
+        case "end":
+            del data[-100:]
+        case "run":
+            run = data.index(b"trun", at)
+            data[run + 8 : run + 12] = bytes(4)
+    told = record([segments[0], bytes(data), *segments[2:]], tmp_path / "out.mp4")
+    assert told[0] == "segment 1 is damaged: what can be read of it is kept"
+    assert told[1].endswith("; 1 fragment missing or cut off")
+    assert decodable(tmp_path / "out.mp4")["video"] >= 112
+
+
 def test_continuity_errors_are_not_numbered_away(tmp_path: Path, clip: Path) -> None:
     """The counters of what is published jump where the source's did; without damage they never do."""
     source = tmp_path / "damaged.ts"

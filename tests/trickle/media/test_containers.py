@@ -25,6 +25,7 @@ from tricklecast.trickle.media.containers import (
     TsPacket,
     box,
     boxes,
+    damaged_fragments,
     crc32,
     find_box,
     fragment_samples,
@@ -133,6 +134,46 @@ def test_fragments_are_numbered_and_have_times() -> None:
     second = box(b"moof", full_box(b"mfhd", 0, 0, (42).to_bytes(4)), traf(1, box(b"tfdt", b"\0")), traf(2))
     found = list(fragments(first + box(b"mdat") + second))
     assert found == [Fragment(41, True), Fragment(42, False)]
+
+
+def sized(number: int, *sizes: int, first: int = 0) -> bytes:
+    """A fragment header whose run has samples of these sizes, each with a duration, and some with flags for the first.
+
+    As in ISO/IEC 14496-12, 8.8.8.
+    """
+    flags = 0x301 | (4 if first else 0)
+    samples = b"".join(bytes(4) + size.to_bytes(4) for size in sizes)
+    run = full_box(b"trun", 0, flags, len(sizes).to_bytes(4), bytes(4 + first), samples)
+    return box(b"moof", full_box(b"mfhd", 0, 0, number.to_bytes(4)), box(b"traf", full_box(b"tfhd", 0, 0), run))
+
+
+def media(size: int) -> bytes:
+    """A box of media."""
+    return box(b"mdat", bytes(size))
+
+
+WHOLE = sized(7, 3, 4) + media(7) + sized(8, 5, first=4) + media(2) + media(3) + sized(9) + media(0)
+
+
+@pytest.mark.parametrize(
+    ("data", "damaged"),
+    [
+        (b"", 0),
+        (WHOLE, 0),
+        (WHOLE + sized(1, 2) + media(2), 0),  # another publisher's
+        (WHOLE[:-2], 1),
+        (WHOLE + b"bytes that are no box", 1),
+        (sized(7, 3) + media(3) + sized(8, 3).replace(b"moof", b"mOOf") + media(3) + sized(9, 3) + media(3), 1),
+        (sized(7, 3) + media(3) + sized(9, 3) + media(3), 1),
+        (sized(7, 3) + media(4), 1),
+        (sized(7, 3) + sized(8, 4) + media(4), 1),
+        (sized(7, 3, 4)[:-4] + media(3), 1),
+        (box(b"moof", box(b"traf", full_box(b"trun", 0, 0, b"\0\0\0\1"))) + media(4), 0),  # sizes by default
+    ],
+)
+def test_damaged_fragments_are_counted(data: bytes, damaged: int) -> None:
+    """By their numbers, and the sizes of their samples."""
+    assert damaged_fragments(data) == damaged
 
 
 def test_the_samples_that_fragments_announce() -> None:
@@ -372,6 +413,7 @@ def test_any_bytes_are_taken(data: bytes, places: list[int]) -> None:
     assert len(init_segment(changed)) <= len(changed)
     list(fragments(changed))
     assert fragment_samples(changed) >= 0
+    assert damaged_fragments(changed) >= 0
     assert has_sample_table(changed) in (True, False)
     assert has_huge_track(changed) in (True, False)
     tracks(changed)
