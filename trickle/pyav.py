@@ -49,6 +49,13 @@ def packet_errors() -> tuple[type[Exception], ...]:
     )
 
 
+def file_errors() -> tuple[type[Exception], ...]:
+    """The errors with which a file cannot be written: some of libavformat's are no errors of the system."""
+    from av.error import FFmpegError
+
+    return OSError, FFmpegError
+
+
 def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaque: bool | None = None) -> Stream:
     """A copy of a stream, with its language, for packets that are not encoded anew.
 

@@ -75,8 +75,9 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 _CONNECTIONLESS: Final = frozenset({"udp", "rtp"})
 _FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
 
-_REORDERED: Final = frozenset({"h264", "hevc", "mpeg1video", "mpeg2video"})
-"""Codecs whose pictures tell in which order they are shown, to libavcodec's filter ``dts2pts``."""
+_REORDERED: Final = frozenset({"h264", "hevc"})
+"""Codecs whose pictures tell in which order they are shown, to libavcodec's filter ``dts2pts``. Of MPEG-1 and MPEG-2,
+libavformat knows the order by itself."""
 
 _NO_TIMESTAMPS: Final = 0x0080
 """libavformat's ``AVFMT_NOTIMESTAMPS``; PyAV's own name for it is no number."""
@@ -278,7 +279,8 @@ def open_media(
     except InvalidInput:
         raise  # by what is read from
     except (av.error.FFmpegError, OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read {name}: {reason(error)}{_advice(source, error, options or {})}") from error
+        why = "it is no media, or incomplete" if isinstance(error, av.error.InvalidDataError) else reason(error)
+        raise InvalidInput(f"cannot read {name}: {why}{_advice(source, error, options or {})}") from error
     return ContainerSource(container)
 
 

@@ -390,6 +390,10 @@ class Remuxer:
     def _arriving(self, source: MediaSource, live: bool) -> Iterator[tuple[int, Packet[Stream]]]:
         begins = True
         for track, packet in source.packets():
+            if packet.has_sidedata("encryption_info"):
+                raise OSError(
+                    "it is encrypted, and nobody could play it; --input-option decryption_key=HEX may decrypt it"
+                )
             now = self._clock()
             if begins and self._arrived_at is not None:
                 self._segmenter.timeline.rebase(now - self._arrived_at if live else 0.0)

@@ -26,7 +26,7 @@ from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, damaged_fragments, init_segment, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
-from tricklecast.trickle.pyav import copied, need_pyav, packet_errors, reason
+from tricklecast.trickle.pyav import copied, file_errors, need_pyav, packet_errors, reason
 from tricklecast.trickle.terminal import count
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ _MP4: Final = {
     "movflags": "+delay_moov",
     "frag_duration": "1000000",
     "movie_timescale": "90000",
+    "strict": "experimental",  # TrueHD in MP4, which libavformat can write by now
 }
 
 _HYBRID: Final = "+hybrid_fragmented+delay_moov"
@@ -378,7 +379,7 @@ class Joiner:
         self._waiting.append(part)
         try:
             self._write_waiting()
-        except OSError as error:
+        except file_errors() as error:
             raise self._failed(error) from error
 
     def close(self) -> None:
@@ -392,7 +393,7 @@ class Joiner:
             self._write_waiting(last=True)
             self._end()
             self._say_damage()
-        except OSError as error:
+        except file_errors() as error:
             raise self._failed(error) from error
         finally:
             self._drop()
@@ -405,7 +406,7 @@ class Joiner:
             self._waiting.popleft().container.close()
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):
+            with suppress(*file_errors()):
                 file.close()
 
     def _read(self, data: BinaryIO, name: str, *, whole: bool, follows: bool) -> Part:
@@ -547,9 +548,9 @@ class Joiner:
         if file is not None and not file.close():
             self.files.remove(file.path)
 
-    def _failed(self, error: OSError) -> SinkFailed:
+    def _failed(self, error: Exception) -> SinkFailed:
         name = self.files[-1] if self.files else self._path
-        return SinkFailed(f"cannot write to {name}: {error.strerror or error}")
+        return SinkFailed(f"cannot write to {name}: {reason(error)}")
 
 
 def is_joined(path: Path) -> bool:

@@ -346,7 +346,7 @@ def packets_of(segment: bytes) -> tuple[int, int]:
         return len(marks), sum(marks)
 
 
-@pytest.mark.parametrize(("encoder", "suffix"), [("libx264", "h264"), ("libx265", "hevc")])
+@pytest.mark.parametrize(("encoder", "suffix"), [("libx264", "h264"), ("libx265", "hevc"), ("mpeg2video", "m2v")])
 def test_a_bare_stream_is_shown_in_the_right_order(tmp_path: Path, encoder: str, suffix: str) -> None:
     """Its B-frames have no times of their own."""
     codec = f"-c:v {encoder} -preset ultrafast -x265-params log-level=none -bf 3 -g 25 -pix_fmt yuv420p"
@@ -354,6 +354,46 @@ def test_a_bare_stream_is_shown_in_the_right_order(tmp_path: Path, encoder: str,
     record(publish(source).segments, tmp_path / "out.mp4")
     times = picture_times(tmp_path / "out.mp4")
     assert times == [Fraction(number, 25) for number in range(75)]
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+def test_an_encrypted_source_is_an_error(tmp_path: Path, container: ContainerName) -> None:
+    """Its pictures can be seen by nobody; with its key it is an ordinary source."""
+    key = "76a6c65c5ea762046bd749a2e632ccbb"
+    scheme = f"-encryption_scheme cenc-aes-ctr -encryption_key {key} -encryption_kid {key[::-1]}"
+    source = made(tmp_path / "film.mp4", f"{picture(1)} {tone(1)} {H264} {AAC} {scheme}")
+    with pytest.raises(SourceBroke, match=r"it is encrypted, .*; --input-option decryption_key=HEX may decrypt it"):
+        publish(source, container)
+    done = Run(str(source), MediaOptions(container=container, realtime=False), {"decryption_key": key}).run()
+    record(done.segments, tmp_path / "out.mp4")
+    assert decodable(tmp_path / "out.mp4")["video"] == 25
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("empty.ts", b""),
+        ("text.mp4", b"Hello\n" * 9),
+        ("page.ts", b"<!doctype html><title>Camera</title>"),
+        ("one", b"x"),
+    ],
+)
+def test_what_is_no_media_is_said_to_be_none(tmp_path: Path, name: str, data: bytes) -> None:
+    """In a line, as are films without their index."""
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InvalidInput, match=rf"cannot read .*{name}: it is no media, or incomplete$"):
+        Run(str(tmp_path / name), FILE).run()
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.mkv"])
+@pytest.mark.parametrize("codec", ["truehd", "dca"])
+def test_rare_sound_is_recorded_or_left_out_with_a_line(tmp_path: Path, codec: str, name: str) -> None:
+    """Also where libavformat calls it experimental."""
+    source = made(tmp_path / "film.mkv", f"{picture(1)} {tone(1)} {H264} -c:a {codec} -strict -2")
+    said = record(publish(source).segments, tmp_path / name)
+    kept = decodable(tmp_path / name)
+    assert kept["video"] == 25
+    assert kept["audio"] == decodable(source)["audio"] or said
 
 
 def test_codecs_that_look_alike_stay_in_one_file(tmp_path: Path) -> None:
