@@ -148,7 +148,7 @@ def _fill(folder: Path, segments: int) -> None:
     for number in range(1, channels + 1):
         batch = Batch()
         each = segments // channels
-        batch.channels.append(ChannelRow(number + 1000, f"c{number}", 1, "", each, now_us))
+        batch.channels[number + 1000] = ChannelRow(number + 1000, f"c{number}", 1, "", each, now_us)
         for seq in range(each):
             part = Part(number + 1000, number + 1000, seq * len(body), [encode_frame([body])], 0)
             row = SegmentRow(number + 1000, seq, "complete", 0, 0, number + 1000, seq * len(body), now_us, now_us)

@@ -160,7 +160,7 @@ def test_segments_that_a_connection_carries_are_given_up_last() -> None:
                 made.append(segment)
                 if number == 3:
                     await trickle.seen("POST 3")
-                    await until(lambda: all(one._upload.touched for one in made))
+                    await until(lambda: all(one._upload and one._upload.touched for one in made))
             dropped = [number for number, one in enumerate(made) if isinstance(one._result, errors.SegmentDropped)]
             assert dropped == [4, 5, 6, 7]
             trickle.back.set()

@@ -16,7 +16,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.peers import run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast import testing
-from tricklecast.publisher import Publisher
+from tricklecast.publisher import Publisher, Segment
 from tricklecast.subscriber import Subscriber
 from tricklecast.trickle import errors, wire
 
@@ -174,7 +174,7 @@ def test_a_live_stream_loses_nothing_while_its_server_restarts(end: str) -> None
 
     async def main(server: testing.TestServer) -> None:
         async with publisher(server.url("live"), when_full="drop") as pub:
-            made = []
+            made: list[Segment] = []
             for number in range(30):
                 if number == 5:
                     await made[-1].settled()
