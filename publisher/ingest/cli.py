@@ -12,13 +12,15 @@ import typer
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import (
     CaFile,
+    ClientCert,
+    ClientKey,
     Screen,
     Token,
     TokenFile,
     bearer_for,
     checked,
+    client_tls,
     parse_duration,
-    tls_context,
 )
 
 RTMP_PORT: Final = 1935
@@ -89,6 +91,8 @@ async def ingest(
     token: Token = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
+    cert: ClientCert = None,
+    key: ClientKey = None,
     container: Container = None,
     min_segment: MinSegment = "1s",
     reconnect_for: ReconnectFor = "60s",
@@ -125,7 +129,7 @@ async def ingest(
         ),
         max_sessions=max_streams,
         takeover=takeover,
-        verify=checked("--ca-file", tls_context, ca_file) or True,
+        verify=client_tls(ca_file, cert, key) or True,
         auth=bearer_for(token, token_file),
     )
     say = _silence if quiet else Screen().say
