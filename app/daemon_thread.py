@@ -34,7 +34,7 @@ class DaemonThread(Executor):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards all that follows, and tells when it has changed
         # The calls that have not returned, the running one first; each is removed when it has returned.
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._thread: threading.Thread | None = None

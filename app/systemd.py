@@ -53,7 +53,7 @@ class Watchdog:
         period_us = os.environ.get("WATCHDOG_USEC", "") if mine else ""
         # Half of the period, as sd_watchdog_enabled(3) recommends; None without a watchdog.
         self._every_s = int(period_us) / 2e6 if period_us.isdecimal() else None
-        self._due_at = 0.0
+        self._due_at = 0.0  # when systemd is to hear of it next, by the monotonic clock
 
     def beat(self) -> None:
         """The loop turns; the caller calls it several times in each period."""

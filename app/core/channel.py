@@ -218,6 +218,7 @@ class Channel:
         self.players_beside = 0
         self.publishers = Publishers(limits.publisher_grace_s)
         self._limits, self._budget, self._journal, self._faults = limits, budget, journal, faults
+        # Bytes of memory that its unfinished segments may take.
         self._quota = UNLIMITED if limits.channel_bytes is None else limits.channel_bytes
         self._schedule = schedule
         self._waiting: dict[int, Segment] = {}

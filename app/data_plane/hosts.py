@@ -35,12 +35,13 @@ class Hosts:
 
     def __init__(self, allowed: Iterable[str], own: Iterable[str], *, is_local: bool) -> None:
         names = {name.encode() for name in allowed}
-        self._dotless = not names
-        self._any = ANY.encode() in names or not (names or is_local)
+        self._dotless = not names  # names without a dot are right
+        self._any = ANY.encode() in names or not (names or is_local)  # every name is right
         self._names = {b"localhost", *(name.lower().encode() for name in own)}
         self._names |= {name for name in names if not name.startswith(b"*.")}
+        # Ends of right names.
         self._ends = (b".localhost", *(name[1:] for name in names if name.startswith(b"*.")))
-        self._known: set[bytes] = set()
+        self._known: set[bytes] = set()  # values of the header that were found right
 
     def allow(self, host: bytes | None) -> bool:
         """Whether a request with this header is for this server; without one no browser has sent it."""

@@ -272,7 +272,7 @@ class Packager:
         # How many requests there were for each of the newest states that players waited for, and when others asked.
         self._rounds: OrderedDict[tuple[int, int | None], int] = OrderedDict()
         self._polls: deque[float] = deque(maxlen=MAX_POLLS)
-        self._players = 0
+        self._players = 0  # as the channel was told last
         self._registry, self._wall_us, self._clock, self._defer = registry, wall_us, clock, defer
         self._next_msn = msn
         self._init = b""
@@ -282,7 +282,7 @@ class Packager:
         self._scan: Scanner | None = None
         self._cutter: Cutter | None = None
         self._uncut = False
-        self._first = bytearray()
+        self._first = bytearray()  # the beginning of the segment, up to HEAD_BYTES
         # Nothing more of this segment is looked at: it is no media, or its scanner gave up.
         self._over = False
         self._fed = 0

@@ -177,8 +177,8 @@ class TsScanner:
         self.init = b""
         self.gave_up = self.is_whole_only = False
         self._tables = ProgramTables()
-        self._tables_left = MAX_TABLES
-        self._skip_left = MAX_SKIPPED
+        self._tables_left = MAX_TABLES  # how many may come until it gives the segment up
+        self._skip_left = MAX_SKIPPED  # likewise
         self._lead: int | None = None
         self._kind = 0
         self._rest = b""
@@ -339,7 +339,7 @@ class Mp4Scanner:
         self._skip = 0
         self._endless = False
         self.gave_up = self.is_whole_only = False
-        self._walk_left = MAX_WALKED
+        self._walk_left = MAX_WALKED  # how many boxes may come until it gives the segment up
         self._front: int | None = None
         self._head = b""
         self._read_init(init)

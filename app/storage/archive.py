@@ -304,6 +304,7 @@ class Archive:
         self._waiting: list[Callable[[bool], None]] = []
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
         self._soon = False
+        # The call that the thread makes at present: a batch, or an attempt to go on.
         self._busy: asyncio.Future[None] | asyncio.Future[int] | None = None
         self.replaying = asyncio.Semaphore(REPLAYING)
         # Python waits for neither at its exit: a disk that does not answer must not keep the server.

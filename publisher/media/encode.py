@@ -479,8 +479,8 @@ class _Upright:
 
     def __init__(self, turn: str) -> None:
         self._turn = turn
-        self._is_interlaced = False
-        self._graph: Graph | None = None
+        self._is_interlaced = False  # an interlaced picture has come
+        self._graph: Graph | None = None  # None: pictures pass as they are
         self._input: tuple[object, ...] | None = None  # what the graph was made for
 
     def pictures(self, frame: VideoFrame | None) -> Iterator[VideoFrame]:

@@ -75,8 +75,8 @@ class Segmenter:
         self._muxer: Muxer | None = None
         self._lead = 0
         self._leads_video = False
-        self._streams: Mapping[int, Stream] = {}
-        self._sounds: set[int] = set()
+        self._streams: Mapping[int, Stream] = {}  # of the present source
+        self._sounds: set[int] = set()  # those of them that are sound
         self._begun_at: int | None = None  # the segment under way
         self._leader = -1  # the stream that leads it
         self._has_lead = False  # it has a packet of that stream
