@@ -11,6 +11,7 @@ Numbers of sections refer to ISO/IEC 13818-1 (MPEG-TS) and ISO/IEC 14496-12 (MP4
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -168,6 +169,7 @@ class _TsMuxer:
         self._tables: list[TsPacket] = []
         self._needs_tables = True
         self._time: bytes | None = None
+        self.left_out = 0  # the stream itself describes its packets
         self._damaged: set[int] = set()  # PIDs of which a damaged packet is being written
 
     def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
@@ -193,7 +195,7 @@ class _TsMuxer:
             self._needs_tables, self._time = True, None
         if times.captured_us is not None:
             self._time = temi_packet(self._pids[self._lead], times.captured_us)
-        bitstream = self._filters[track]
+        bitstream = None if _describes_itself(self._streams[track], packet) else self._filters[track]
         data = b""
         if self._pids[track] in self._cues:
             shift = 0 if packet.pts is None else times.pts - ticks(packet.pts, packet.time_base)
@@ -259,6 +261,30 @@ class _TsMuxer:
                 counter += 1
             counter = self._counters[packet.pid] = (counter + 1) & 0x0F
         return packet.data[:3] + bytes([packet.data[3] & 0xF0 | counter & 0x0F]) + packet.data[4:]
+
+
+_PARAMETERS: Final = {"h264": 7, "hevc": 33}
+"""Types of units that hold the parameters of a sequence (SPS)."""
+
+_PICTURES: Final = {"h264": range(1, 6), "hevc": range(32)}
+"""Types of units that hold pictures; parameter sets come before them."""
+
+
+def _describes_itself(stream: Stream, packet: Packet[Stream]) -> bool:
+    """Whether a keyframe of MPEG-TS brings its parameter sets. Those of the stream's beginning may be damaged."""
+    codec = codec_name(stream)
+    if codec not in _PICTURES or not packet.is_keyframe or (stream.codec_context.extradata or b"")[:1] == b"\1":
+        return False
+    data = bytes(packet)
+    at = data.find(_START_CODE)
+    while 0 <= at < len(data) - 3:
+        unit = data[at + 3] & 0x1F if codec == "h264" else data[at + 3] >> 1 & 0x3F
+        if unit in _PICTURES[codec]:
+            return False
+        if unit == _PARAMETERS[codec]:
+            return True
+        at = data.find(_START_CODE, at + 3)
+    return False
 
 
 class _TsWriter:
@@ -453,6 +479,11 @@ class _Mp4Muxer:
             return b""
         return self._flush(wait=times.dts - self._begun_at < MAX_WAIT)
 
+    @property
+    def left_out(self) -> int:
+        """Packets that came before a description of their track that can be read."""
+        return sum(track.left_out for track in self._tracks.values())
+
     def end(self) -> bytes:
         data = self._flush(wait=False)
         self._is_open, self._time = False, None
@@ -476,16 +507,17 @@ class _Mp4Muxer:
 
     def _init_segment(self) -> bytes:
         """The init segment; made anew when the description of a track has changed."""
-        described = [track.extradata if track.is_described else None for track in self._tracks.values()]
-        if described != self._init_of:
-            try:
+        if self._described() != self._init_of:
+            for track in self._tracks.values():
+                track.check()
+            described = self._described()
+            if described != self._init_of and any(part is not None for part in described):
                 self._init = _init_segment([track for track in self._tracks.values() if track.is_described])
-            except packet_errors():
-                if not self._init:
-                    raise
-                # A damaged description: the one before serves the pictures that are not damaged.
-            self._init_of = described
+                self._init_of = described
         return self._init
+
+    def _described(self) -> list[bytes | None]:
+        return [track.extradata if track.is_described else None for track in self._tracks.values()]
 
 
 def _init_segment(tracks: list[_Track]) -> bytes:
@@ -548,12 +580,30 @@ class _Track:
         self.extradata = stream.codec_context.extradata or b""
         self.first: bytes | None = None
         self.number = self.scale = 0
+        self.left_out = 0  # packets that nobody could decode
+        self._checked: bytes | None = None  # the newest description that can be read
         self._codec = codec_name(stream)
         self._is_annex_b = self._codec in _ANNEX_B and not self.extradata.startswith(b"\1")
         self._filter = _filter(stream, _ANNEX_B[self._codec] if self._is_annex_b else _MP4_FILTERS.get(self._codec))
         self._held: list[tuple[bytes, Times, bool]] = []
         self._duration = 0
         self._last_duration = 1
+
+    def check(self) -> None:
+        """Go back to the description before, if a new one is damaged: no reader could open such an init segment."""
+        if not self._held or not self.is_described or self.extradata == self._checked:
+            return
+        import av
+
+        place = self.number, self.scale
+        try:
+            init = _init_segment([self])
+            first = fragment(1, [(self.number, [Sample(self._held[0][0], 0, 0, 1, is_keyframe=True)])])
+            av.open(io.BytesIO(init + first), "r", "mp4").close()
+            self._checked = self.extradata
+        except packet_errors():
+            self.extradata = self._checked or b""
+        self.number, self.scale = place
 
     @property
     def is_described(self) -> bool:
@@ -582,8 +632,9 @@ class _Track:
         Those of a track that begins in the middle of a segment wait for the next one, whose init segment names it.
         """
         if not self.number:
-            if not self.is_described:
-                self._held.clear()  # damaged
+            if not self.is_described:  # its description is damaged, or did not come
+                self.left_out += len(self._held)
+                self._held.clear()
             return None
         held, self._held = self._held, []
         if not held:

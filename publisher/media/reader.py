@@ -355,6 +355,7 @@ class Remuxer:
         if packet.is_keyframe and self._streams[track].type == "video":
             self._check_codecs()
         damage, is_corrupt, forced = self._damage, packet.is_corrupt, self._segmenter.forced
+        left_out = self._segmenter.left_out
         try:
             yield from self._segmenter.add(track, packet)
             damage.in_a_row[track] = 0
@@ -369,7 +370,9 @@ class Remuxer:
                 f"{name} has too few keyframes: segments begin without one, and readers that join there see broken "
                 "pictures; set the encoder's keyframe interval (ffmpeg: -g)"
             )
-        if (is_corrupt or damage.in_a_row[track]) and not damage.is_said:
+        left_out = max(0, self._segmenter.left_out - left_out)
+        damage.left_out += left_out
+        if (is_corrupt or left_out or damage.in_a_row[track]) and not damage.is_said:
             damage.is_said = True
             how = "bytes were lost before they came here (continuity errors)" if is_corrupt else "not all can be read"
             self._warn(f"{name} is damaged: {how}; what is left is published")

@@ -157,6 +157,11 @@ class Segmenter:
         if data:
             yield Chunk(data)
 
+    @property
+    def left_out(self) -> int:
+        """Packets of these streams that nobody could decode."""
+        return 0 if self._muxer is None else self._muxer.left_out
+
     def shorten(self, size: int) -> None:
         """A server refused a segment as too large when it had this size: the next ones stay well below.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Self, TypeAlias, cast
@@ -249,7 +250,7 @@ class File:
         except packet_errors() as error:
             path.unlink(missing_ok=True)
             codecs = ", ".join(track.codec for track in tracks.values())
-            raise NothingToWrite(f"a {path.suffix} file does not hold {codecs} ({reason(error)})") from error
+            raise Undescribed(f"a {path.suffix} file does not hold {codecs} ({reason(error)})") from error
 
     def fits(self, slot: Slot, track: Track, *, damaged: bool) -> bool:
         """Whether a later segment's stream can go on in this file. A damaged one may seem to have another shape."""
@@ -319,6 +320,10 @@ class File:
 
 class NothingToWrite(TrickleError):
     """A file of that kind can hold none of the streams."""
+
+
+class Undescribed(NothingToWrite):
+    """The container does not take the streams as they are described; a description may be damaged."""
 
 
 # Joining.
@@ -444,6 +449,7 @@ class Joiner:
             self._say(f"{name} is left out: {error}")
             return
         if self._unreadable is None:
+            self._say(f"{name} is left out: {error}")
             self._unreadable = NotMedia(
                 f"{name} is no media that can be put into a {self._path.suffix} file: {error}{_RAW}"
             )
@@ -519,18 +525,28 @@ class Joiner:
             yield slot, packet
 
     def _open(self, *, last: bool) -> None:
-        tracks: dict[Slot, Track] = {}
-        for part in self._waiting:
-            for slot, track in part.tracks.items():
-                if slot not in tracks or tracks[slot].shape is None:
-                    tracks[slot] = track
-        complete = {slot: track for slot, track in tracks.items() if track.shape is not None}
-        if len(complete) < max(1, len(tracks)) and len(self._waiting) < WAIT_SEGMENTS and not last:
-            return
-        try:
-            self._file = File(self._next_path(), complete)
-        except NothingToWrite as error:
-            raise NotMedia(str(error)) from None
+        may_wait = len(self._waiting) < WAIT_SEGMENTS and not last
+        failure: NothingToWrite | None = None
+        for newest in range(len(self._waiting)):  # a description that is damaged gives way to one that comes later
+            tracks: dict[Slot, Track] = {}
+            for part in (*islice(self._waiting, newest, None), *islice(self._waiting, newest)):
+                for slot, track in part.tracks.items():
+                    if slot not in tracks or tracks[slot].shape is None:
+                        tracks[slot] = track
+            complete = {slot: track for slot, track in tracks.items() if track.shape is not None}
+            if len(complete) < max(1, len(tracks)) and may_wait:
+                return
+            try:
+                self._file = File(self._next_path(), complete)
+                break
+            except Undescribed as error:
+                failure = error
+            except NothingToWrite as error:
+                raise NotMedia(str(error)) from None
+        if self._file is None:
+            if may_wait:
+                return
+            raise NotMedia(str(failure)) from None
         self.files.append(self._file.path)
         for slot in tracks.keys() - complete.keys():
             self._say(f"left out: a stream ({_kind(slot)}) that has not begun")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -125,6 +126,47 @@ def test_damage_to_mp4_is_told_by_the_recorder(tmp_path: Path, clip: Path, kind:
     assert told[0] == "segment 1 is damaged: what can be read of it is kept"
     assert told[1].endswith("; 1 fragment missing or cut off")
     assert decodable(tmp_path / "out.mp4")["video"] >= 112
+
+
+HEVC = "-c:v libx265 -preset ultrafast -x265-params log-level=none -g 25 -pix_fmt yuv420p"
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+@pytest.mark.parametrize(
+    ("codec", "unit"),
+    [(H264, b"\0\0\1\x67"), (H264, b"\0\0\1\x68"), (HEVC, b"\0\0\1\x42\1")],
+    ids=["sps", "pps", "hevc"],
+)
+def test_a_damaged_first_description_spoils_nothing_behind_it(
+    tmp_path: Path, codec: str, unit: bytes, container: ContainerName
+) -> None:
+    """It is not repeated in MPEG-TS, and MP4 waits for one that can be read, and says how much is left out."""
+    film = made(tmp_path / "film.ts", f"{picture(3, '64x64')} {tone(3)} {codec} {AAC}").read_bytes()
+    source = tmp_path / "damaged.ts"
+    for seed in (0, 1, 2, 5, 7):
+        dice, data = Random(seed), bytearray(film)
+        for _ in range(dice.choice((1, 3, 8))):
+            data[data.index(unit) + 3 + dice.randrange(20)] = dice.randrange(256)
+        source.write_bytes(data)
+        done = publish(source, container)
+        for old in tmp_path.glob("out*.mkv"):
+            old.unlink()
+        said = record(done.segments, tmp_path / "out.mkv")
+        assert not any("is left out" in line for line in said)  # each segment can be read
+        got = sum((decodable(path) for path in tmp_path.glob("out*.mkv")), Counter[str]())
+        wanted = decodable(source)
+        assert got["audio"] == wanted["audio"]
+        told = re.search(r"and (\d+) unreadable packets? left out", done.report.said[-1] if done.report.said else "")
+        assert container == "fmp4" or not told
+        assert got["video"] + (int(told[1]) if told else 0) >= wanted["video"]
+
+
+def test_a_segment_that_cannot_be_read_is_told_also_if_it_is_the_first(tmp_path: Path, clip: Path) -> None:
+    """The next ones are recorded."""
+    segments = publish(clip).segments
+    said = record([b"no media", *segments], tmp_path / "out.mp4")
+    assert said == ["segment 0 is left out: it is neither MPEG-TS nor MP4"]
+    assert decodable(tmp_path / "out.mp4")["video"] == 150
 
 
 def test_continuity_errors_are_not_numbered_away(tmp_path: Path, clip: Path) -> None:
@@ -406,8 +448,7 @@ def test_codecs_that_look_alike_stay_in_one_file(tmp_path: Path) -> None:
 def test_a_codec_that_changes_ends_the_source_with_an_error(tmp_path: Path) -> None:
     """What came before it is published whole; a network source is opened again, and goes on in the new codec."""
     first = made(tmp_path / "first.ts", f"{picture(2, '64x64')} {H264}").read_bytes()
-    hevc = "-c:v libx265 -preset ultrafast -x265-params log-level=none -g 25 -pix_fmt yuv420p"
-    second = made(tmp_path / "second.ts", f"{picture(2, '64x64')} {hevc}").read_bytes()
+    second = made(tmp_path / "second.ts", f"{picture(2, '64x64')} {HEVC}").read_bytes()
     source = tmp_path / "both.ts"
     source.write_bytes(first + second)
     done = Run(str(source), FILE)

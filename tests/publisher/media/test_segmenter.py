@@ -322,7 +322,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """Missing, a directory, not media: one line that names it."""
     text = tmp_path / "notes"
     text.write_text("no media in here\n" * 100)
-    for path, reason in ((tmp_path / "none.mp4", "No such file"), (tmp_path, "directory"), (text, "Invalid data")):
+    for path, reason in ((tmp_path / "none.mp4", "No such file"), (tmp_path, "directory"), (text, "no media")):
         with pytest.raises(InvalidInput, match=rf"cannot read {path.name}: .*{reason}"):
             open_media(str(path), path.name)
 
