@@ -261,5 +261,27 @@ def test_closing_waits_while_segments_are_confirmed(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_number_of_segments_that_wait_is_bounded() -> None:
-    """However small they are."""
-    assert segments.MAX_IN_FLIGHT == 1000
+    """However small they are: a thousand wait, four of them with a request of their own; older ones are dropped."""
+
+    async def main() -> None:
+        trickle = Away()
+        async with fake_server(trickle) as server, publisher(server, when_full="drop", start=0) as pub:
+            made = []
+            for _ in range(segments.MAX_IN_FLIGHT + 10):
+                segment = await pub.segment(wait=False).__aenter__()
+                segment.write_nowait(b"x")
+                segment.end_nowait()
+                made.append(segment)
+            statistics = pub.statistics()
+            assert (statistics.in_flight, statistics.dropped) == (segments.MAX_IN_FLIGHT, 10)
+            await until(lambda: pub._segments._carried <= segments.MAX_REQUESTS)
+            trickle.back.set()
+            dropped = 0
+            for segment in made:
+                try:
+                    await segment.settled()
+                except errors.SegmentDropped:
+                    dropped += 1
+            assert dropped == 10
+
+    run(main())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tricklecast.trickle.media.containers import (
     MAX_BOXES,
+    MAX_CHILDREN,
     MAX_STREAMS,
     MAX_TRACKS,
     NULL_PID,
@@ -116,6 +117,14 @@ def test_tracks_are_read_from_an_init_segment() -> None:
     assert tracks(init) == [Track(1, 90_000), Track(7, 48_000), Track(3, 1)]
     assert tracks(b"") == []
     assert len(tracks(box(b"moov", box(b"trak") * (MAX_TRACKS + 1)))) == MAX_TRACKS
+
+
+def test_boxes_inside_of_others_have_a_limit_of_their_own() -> None:
+    """A header of a megabyte may hold 100,000 empty boxes: what stands behind the first ones is not found."""
+    for before, found in ((MAX_CHILDREN - 1, 1), (MAX_CHILDREN, 0)):
+        moov = box(b"moov", box(b"free") * before, trak(0, 1, 90_000))
+        assert len(tracks(moov)) == found
+        assert bool(find_box(moov, b"moov", b"trak")) == bool(found)
 
 
 def traf(track: int, *parts: bytes) -> bytes:
