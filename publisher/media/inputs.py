@@ -191,6 +191,10 @@ class ContainerSource:
         """The packets, in the container's order; those of a bare stream get times by its frame rate."""
         packets = demuxed(self._container, list(self._container.streams))
         for packet in self._timed(packets) if self._has_no_times else packets:
+            if packet.has_sidedata("encryption_info"):
+                raise OSError(
+                    "it is encrypted, and nobody could play it; --input-option decryption_key=HEX may decrypt it"
+                )
             if packet.size:  # an empty one, at the end, asks decoders for what they hold back
                 packet.opaque = time.time_ns() // 1000
                 yield packet.stream_index, packet

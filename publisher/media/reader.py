@@ -331,6 +331,7 @@ class Remuxer:
         from av.error import FFmpegError
 
         failure: Exception | None = None
+        is_empty = True
         self._damage = Damage()
         with closing(source):
             streams = self._streams = self.choose(source, name)
@@ -342,13 +343,19 @@ class Remuxer:
             added = (self._added(track, packet, name) for track, packet in fill_first_dts(arriving))
             for steps in (chain.from_iterable(added), self._segmenter.finish()):
                 try:
-                    yield from steps
+                    for step in steps:
+                        is_empty = False
+                        yield step
                 except (FFmpegError, OSError) as error:
                     failure = failure or error
         if said := self._damage.said(name):
             self._warn(said)
         if failure is not None:
             raise SourceBroke(f"reading {name} failed half-way: {reason(failure)}") from failure
+        if is_empty:
+            raise SourceBroke(
+                f"nothing of {name} could be published: it has no keyframe, or nothing that can be decoded"
+            )
 
     def _added(self, track: int, packet: Packet[Stream], name: str) -> Iterator[Step]:
         """The steps of a packet. One that is too damaged for the container is left out, and counted."""

@@ -398,15 +398,26 @@ def test_a_bare_stream_is_shown_in_the_right_order(tmp_path: Path, encoder: str,
     assert times == [Fraction(number, 25) for number in range(75)]
 
 
-@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
-def test_an_encrypted_source_is_an_error(tmp_path: Path, container: ContainerName) -> None:
+def test_a_source_of_which_nothing_can_be_published_is_an_error(tmp_path: Path) -> None:
+    """As a recording that begins and ends between two keyframes."""
+    film = made(tmp_path / "film.ts", f"{picture(4)} {H264} -g 500").read_bytes()
+    source = tmp_path / "middle.ts"
+    source.write_bytes(film[: 188 * 3] + film[len(film) // 2 // 188 * 188 :])
+    with pytest.raises(SourceBroke, match=r"nothing of .*middle\.ts could be published: it has no keyframe"):
+        publish(source)
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4", None])
+def test_an_encrypted_source_is_an_error(tmp_path: Path, container: ContainerName | None) -> None:
     """Its pictures can be seen by nobody; with its key it is an ordinary source."""
     key = "76a6c65c5ea762046bd749a2e632ccbb"
     scheme = f"-encryption_scheme cenc-aes-ctr -encryption_key {key} -encryption_kid {key[::-1]}"
     source = made(tmp_path / "film.mp4", f"{picture(1)} {tone(1)} {H264} {AAC} {scheme}")
+    encoding = None if container else Encoding(preset="ultrafast")
+    options = MediaOptions(container=container, realtime=False, encoding=encoding)
     with pytest.raises(SourceBroke, match=r"it is encrypted, .*; --input-option decryption_key=HEX may decrypt it"):
-        publish(source, container)
-    done = Run(str(source), MediaOptions(container=container, realtime=False), {"decryption_key": key}).run()
+        Run(str(source), options).run()
+    done = Run(str(source), options, {"decryption_key": key}).run()
     record(done.segments, tmp_path / "out.mp4")
     assert decodable(tmp_path / "out.mp4")["video"] == 25
 
