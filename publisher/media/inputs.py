@@ -21,19 +21,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.media.timeline import MAX_HELD
-from tricklecast.trickle.pyav import codec_name, need_pyav, packet_errors, reason
+from tricklecast.trickle.pyav import codec_name, need_pyav, new_decoder, packet_errors, reason
 from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from av import Packet
     from av.container import InputContainer
     from av.stream import Stream
@@ -190,7 +189,7 @@ class ContainerSource:
     def packets(self) -> Packets:
         """The packets, in the container's order; those of a bare stream get times by its frame rate."""
         packets = demuxed(self._container, list(self._container.streams))
-        for packet in self._timed(packets) if self._has_no_times else packets:
+        for packet in self._timed(packets) if self._has_no_times else self._counted(packets):
             if packet.has_sidedata("encryption_info"):
                 raise OSError(
                     "it is encrypted, and nobody could play it; --input-option decryption_key=HEX may decrypt it"
@@ -198,6 +197,30 @@ class ContainerSource:
             if packet.size:  # an empty one, at the end, asks decoders for what they hold back
                 packet.opaque = time.time_ns() // 1000
                 yield packet.stream_index, packet
+
+    def _counted(self, packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
+        """The packets; those of sound that had not begun when the container was opened get lengths and times.
+
+        libavformat never learns their sampling rate, and so knows the time of the first of several in a row alone.
+        """
+        unknown = {
+            stream.index: new_decoder(stream)
+            for stream in self._container.streams.audio
+            if stream.codec_context is not None and not stream.codec_context.sample_rate
+        }
+        lengths: dict[int, int] = {}
+        ends: dict[int, int] = {}
+        for packet in packets:
+            track = packet.stream_index
+            if track in unknown and packet.size:
+                if track not in lengths and (length_s := _length_s(unknown[track], packet)):
+                    lengths[track] = round(length_s / packet.time_base)
+                if packet.pts is None and track in ends:
+                    packet.pts = packet.dts = ends[track]
+                if packet.pts is not None and track in lengths:
+                    packet.duration = lengths[track]
+                    ends[track] = packet.pts + lengths[track]
+            yield packet
 
     def _timed(self, packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
         """The packets of a bare stream, with times by its frame rate.
@@ -242,13 +265,23 @@ class ContainerSource:
         self._container.close()
 
 
+def _length_s(decoder: Any, packet: Packet[Stream]) -> Fraction | None:
+    """How long the sound of a packet is, if it can be decoded."""
+    from av import Packet
+
+    with suppress(*packet_errors()):
+        for frame in decoder.decode(Packet(bytes(packet))):
+            return Fraction(frame.samples, frame.sample_rate)
+    return None
+
+
 def _packet(stream: Stream, data: bytes, dts: int, duration: int) -> Packet[Stream]:
     """A packet of a stream."""
     from av import Packet
 
     packet: Packet[Stream] = Packet(data)
     packet.stream, packet.dts, packet.duration = stream, dts, duration
-    packet.time_base = cast("Fraction", stream.time_base)
+    packet.time_base = cast(Fraction, stream.time_base)
     return packet
 
 

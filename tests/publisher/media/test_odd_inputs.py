@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from contextlib import suppress
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -488,6 +489,12 @@ def test_sound_that_is_announced_long_before_it_begins_is_there(tmp_path: Path, 
     recorded = sum((decodable(path) for path in tmp_path.glob("out*.mkv")), Counter[str]())
     assert recorded == decodable(source) == {"video": 175, "audio": recorded["audio"]}
     assert recorded["audio"] >= 70
+    (tmp_path / "all").write_bytes(b"".join(segments) if container == "mpegts" else segments[-1])
+    with av.open(str(tmp_path / "all"), "r") as film:
+        times = [
+            packet.pts * packet.time_base for packet in film.demux() if packet.size and packet.stream.type == "audio"
+        ]
+    assert {round(after - before, 3) for before, after in pairwise(times)} <= {Fraction(21, 1000), Fraction(22, 1000)}
 
 
 @pytest.mark.parametrize("begins_s", [1.5, 3.5])
