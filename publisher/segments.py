@@ -397,7 +397,8 @@ class Segments:
         self._check_open()
         if self._drops:
             since = self.now() - self._buffer_s
-            self._drop_while(lambda oldest: self._is_full or 0 < oldest._ended_at < since)
+            if self._pending and (self._is_full or 0 < self._pending[0]._ended_at < since):
+                self._drop_while(lambda oldest: self._is_full or 0 < oldest._ended_at < since)
         elif self._is_full or self._entering:
             await self._wait_for_room()
         self._pending.append(segment)
