@@ -488,8 +488,9 @@ class Segments:
         upload = segment._upload
         if upload is not None and upload in self._queued:
             self._queued.remove(upload)
-            self._carry_soon(upload)
-        if segment._result is None and upload is not None and not self._regain(upload):
+            self._plan.numbering.settle(upload.ticket.seq, closed=False)
+            upload.body.stop()
+        elif segment._result is None and upload is not None and not self._regain(upload):
             self._plan.numbering.settle(upload.ticket.seq, closed=False)
             if upload.touched and tell:
                 self._tell_dropped(upload.ticket.seq)
