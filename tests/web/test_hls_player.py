@@ -132,6 +132,32 @@ def test_hls_js_plays_mp3_in_mpeg_ts(server: RunningServer, player: Page, tmp_pa
     player.evaluate("hls.destroy()")
 
 
+@pytest.mark.parametrize(("video", "audio"), [("libsvtav1", "aac"), ("libvpx-vp9", "libopus")])
+def test_av1_and_vp9_play(
+    server: RunningServer, player: Page, tab: Watched, tmp_path: Path, video: str, audio: str
+) -> None:
+    """In hls.js, in Shaka, and on the player's page: `publish` chooses the container that carries them."""
+    clip = make_clip(tmp_path / "film.mkv", seconds=20.0, video=video, audio=audio)
+    tab.expected.append("CEA parsing")  # Shaka looks for captions in H.264 alone
+    tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
+    tab.context.route(f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript"))
+    url = f"{server.base}/{video}"
+    with published(url, "fmp4", str(clip)):
+        player.evaluate("url => hls.loadSource(url)", f"{url}/index.m3u8")
+        plays(player)
+        assert player.evaluate("fatal") == []
+        player.evaluate("hls.destroy()")
+        shaka = tab.open(f"{server.url}/p")
+        shaka.evaluate("async url => { await player.attach(video); await player.load(url) }", f"{url}/index.m3u8")
+        plays(shaka)
+        assert shaka.evaluate("fatal") == []
+        shaka.evaluate("player.destroy()")
+        page = tab.open(f"{server.url}/watch/{video}")
+        page.wait_for_function(
+            "() => document.getElementById('video').getVideoPlaybackQuality().totalVideoFrames >= 25"
+        )
+
+
 def test_shaka_plays_sound_alone_in_mp4(server: RunningServer, tab: Watched, tmp_path: Path) -> None:
     """With parts, over several segments."""
     tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
