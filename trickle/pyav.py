@@ -82,6 +82,11 @@ def codec_name(stream: Stream) -> str:
     return str(context.codec.canonical_name)
 
 
+def decoder_of(codec: str) -> str:
+    """One name for the codecs of one decoder, which libavformat confuses in short segments of MPEG-TS."""
+    return {"mp1": "mp3", "mp2": "mp3", "mpeg1video": "mpeg2video"}.get(codec, codec)
+
+
 _FILTERS: Final = {
     "h264": "h264_mp4toannexb",
     "hevc": "hevc_mp4toannexb",

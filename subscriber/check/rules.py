@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 from tricklecast.subscriber.check.media import ENCRYPTED, NEEDS_PYAV, Fault, Kind, Track
 from tricklecast.subscriber.check.study import JUMP_S, Ended, Received, Run, Study, middle
 from tricklecast.trickle.media.containers import Container
+from tricklecast.trickle.pyav import decoder_of
 from tricklecast.trickle.terminal import count, rate, size
 
 Value: TypeAlias = float | int | str | None
@@ -448,17 +449,15 @@ def _decodes(study: Study, limits: Limits) -> _Measured:
 
 def _streams(study: Study, limits: Limits) -> _Measured:
     sets = [
-        (
-            segment.seq,
-            tuple(sorted(f"{track.codec} ({track.name})" for track in segment.media.tracks if track.is_timed)),
-        )
+        (segment.seq, sorted((track.name, track.codec) for track in segment.media.tracks if track.is_timed))
         for segment in study.media
         if segment.whole and not segment.media.unread
     ]
     if not sets:
         return _skip("no whole segment")
-    changed = [seq for (_, before), (seq, now) in pairwise(sets) if before != now]
-    described = ", ".join(sets[0][1]) or "no video or sound"
+    seen = [(seq, [(name, decoder_of(codec)) for name, codec in streams]) for seq, streams in sets]
+    changed = [seq for (_, before), (seq, now) in pairwise(seen) if before != now]
+    described = ", ".join(sorted(f"{codec} ({name})" for name, codec in sets[0][1])) or "no video or sound"
     values: dict[str, Value] = {"streams": described, "changes": len(changed)}
     if changed:
         return _Measured(f"change {count(len(changed), 'time')}", "change", values, changed)

@@ -27,7 +27,7 @@ from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, damaged_fragments, init_segment, sniff
 from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline, ticks
-from tricklecast.trickle.pyav import copied, file_errors, need_pyav, packet_errors, reason
+from tricklecast.trickle.pyav import copied, decoder_of, file_errors, need_pyav, packet_errors, reason
 from tricklecast.trickle.terminal import count
 
 if TYPE_CHECKING:
@@ -106,11 +106,6 @@ def _kind(slot: Slot) -> str:
 def _is_mpegts(stream: Stream) -> bool:
     """Whether the decoder's parameters come within the stream, and times have 33 bits."""
     return stream.container.format.name == "mpegts"
-
-
-def _family(codec: str) -> str:
-    """Codecs of one decoder, which libavformat takes one for the other where a segment of MPEG-TS is short."""
-    return {"mp1": "mp3", "mp2": "mp3", "mpeg1video": "mpeg2video"}.get(codec, codec)
 
 
 def _tracks(container: InputContainer) -> dict[Slot, Track]:
@@ -259,7 +254,7 @@ class File:
         mine = self._tracks.get(slot)
         if mine is None:
             return track.shape is None
-        return _family(mine.codec) == _family(track.codec) and (damaged or track.shape in (None, mine.shape))
+        return decoder_of(mine.codec) == decoder_of(track.codec) and (damaged or track.shape in (None, mine.shape))
 
     def holds(self, slot: Slot) -> bool:
         """Whether it has such a stream."""

@@ -17,6 +17,8 @@ from tricklecast.trickle.pyav import (
     changed_codec,
     codec_name,
     copied,
+    decoder_of,
+    file_errors,
     is_attached,
     need_pyav,
     new_decoder,
@@ -97,3 +99,16 @@ def test_a_refused_packet_is_no_broken_disk() -> None:
     assert issubclass(av.error.InvalidDataError, packet_errors())
     assert not issubclass(av.error.FFmpegError, packet_errors())
     assert not issubclass(av.error.BrokenPipeError, packet_errors())
+
+
+def test_codecs_of_one_decoder_have_one_name() -> None:
+    """MPEG-1 and MPEG-2, and the layers of their sound."""
+    assert decoder_of("mp2") == decoder_of("mp3") == "mp3"
+    assert decoder_of("mpeg1video") == decoder_of("mpeg2video")
+    assert decoder_of("aac") == "aac"
+
+
+def test_errors_of_files_are_those_of_the_system_and_of_libavformat() -> None:
+    """Some of the latter are no errors of the system."""
+    assert issubclass(av.error.ExperimentalError, file_errors())
+    assert issubclass(PermissionError, file_errors())
