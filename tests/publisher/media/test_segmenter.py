@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tricklecast.publisher.media.inputs import MediaSource, open_media
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.reader import MAX_REFUSED, Remuxer, SourceBroke
-from tricklecast.publisher.media.segmenter import Segmenter
+from tricklecast.publisher.media.segmenter import MAX_BYTES, MIN_BYTES, Segmenter
 from tricklecast.publisher.steps import Chunk, Cut, Step
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi
@@ -308,6 +308,31 @@ def test_packets_that_the_container_refuses_are_damage_until_there_are_too_many(
     with pytest.raises(SourceBroke) if beyond else nullcontext():
         list(steps)
     assert said[-1] == f"it: 0 damaged packets published, and {MAX_REFUSED + beyond} unreadable packets left out"
+
+
+@BOTH
+@pytest.mark.parametrize(("refused", "most"), [(0, MAX_BYTES), (1, MIN_BYTES)])
+def test_a_segment_without_a_further_keyframe_ends_at_a_size(
+    tmp_path: Path, kind: ContainerName, refused: int, most: int
+) -> None:
+    """At 32 MiB; and at 16 KiB at least, however little a server takes. The picture that reaches it is the last one."""
+    segmenter, sizes, size = Segmenter(kind), list[int](), 0
+    with closing(open_media(str(make_clip(tmp_path / "clip.mp4", audio=None)), "it")) as source:
+        segmenter.start(source.streams)
+        if refused:
+            segmenter.shorten(refused)
+        for number in range(10):
+            packet = av.Packet((most // 4).to_bytes(4) + bytes([0x41]) + b"\xff" * (most // 4 - 1))
+            packet.dts = packet.pts = number
+            packet.time_base, packet.is_keyframe = Fraction(1, 25), number == 0
+            for step in segmenter.add(0, packet):
+                match step:
+                    case Chunk(data):
+                        size += len(data)
+                    case Cut():
+                        sizes, size = [*sizes, size], 0
+    assert segmenter.forced == len(sizes) == 2
+    assert all(most <= size < most * 1.5 for size in sizes)
 
 
 def test_nothing_to_carry_is_an_error(tmp_path: Path) -> None:
