@@ -492,7 +492,9 @@ def test_sound_that_is_announced_long_before_it_begins_is_there(tmp_path: Path, 
     (tmp_path / "all").write_bytes(b"".join(segments) if container == "mpegts" else segments[-1])
     with av.open(str(tmp_path / "all"), "r") as film:
         times = [
-            packet.pts * packet.time_base for packet in film.demux() if packet.size and packet.stream.type == "audio"
+            (packet.pts or 0) * packet.time_base
+            for packet in film.demux()
+            if packet.size and packet.stream.type == "audio"
         ]
     assert {round(after - before, 3) for before, after in pairwise(times)} <= {Fraction(21, 1000), Fraction(22, 1000)}
 
