@@ -556,8 +556,13 @@ class Joiner:
         file, self._file = self._file, None
         self._timeline = Timeline(begin=0, step=MIN_STEP)
         self._decodable.clear()
-        if file is not None and not file.close():
-            self.files.remove(file.path)
+        if file is None:
+            return
+        try:
+            if not file.close():
+                self.files.remove(file.path)
+        except packet_errors() as error:  # the media is damaged, not the disk: what follows may be fine
+            self._say(f"{file.path} is not whole: libavformat cannot finish it ({reason(error)})")
 
     def _failed(self, error: Exception) -> SinkFailed:
         name = self.files[-1] if self.files else self._path

@@ -284,6 +284,15 @@ def test_a_full_disk_is_said_so(tmp_path: Path, clip: Path) -> None:
         join(tmp_path / "out.mp4", cut(clip))
 
 
+def test_a_damaged_description_ends_its_file_only(tmp_path: Path) -> None:
+    """libavformat refuses it at the end of the file. That is no failure of the disk: what follows is recorded."""
+    segments = cut(make_clip(tmp_path / "clip.mp4", seconds=3, audio="libopus"), "mp4")
+    said = Said()
+    joiner = join(tmp_path / "out.mp4", [segments[0].replace(b"dOps", b"xxxx"), *segments[1:]], said=said)
+    assert any(line.startswith(f"{tmp_path / 'out.mp4'} is not whole: ") for line in said)
+    assert decode(joiner.files[1]).hashes["video"]
+
+
 def test_names_say_what_is_joined() -> None:
     """All other files get the bytes as they come."""
     assert [name for name in ("a.ts", "a.mp4", "b.MKV", "a", "a.m4a", "mp4") if is_joined(Path(name))] == [
