@@ -419,19 +419,34 @@ class Connection(asyncio.BufferedProtocol):
         if clients is not None and not self.proxied:
             self.client_here = clients.hold(client_of(peer or ""))
         self.surplus = plane.admission.connect(self.client_here)
-        if self.surplus is not None and self._take_place(self.surplus):
+        if self.surplus is not None and self.take_place(self.surplus):
             self.surplus = plane.admission.connect(self.client_here)
         if self.surplus is not None:
             plane.surplus[self] = None
             if len(plane.surplus) > MAX_SURPLUS:
                 next((connection for connection in plane.surplus if connection.make_room()), None)
 
-    def _take_place(self, limit: Limit) -> bool:
-        """Break a connection whose peer has closed its half, and may be gone; ``False`` if there is none to break."""
+    def take_place(self, limit: Limit, channel: str | None = None) -> bool:
+        """Break a connection whose peer has closed its half, and may be gone, so that there is room below a limit.
+
+        Args:
+            limit: the one that is reached.
+            channel: whose readers it is about, if it is about those of one.
+
+        Returns:
+            Whether there was one to break.
+        """
         for other in self.plane.timeouts.half_closed:
-            if isinstance(other, Connection) and (limit is Limit.CONNECTIONS or other.client_here is self.client_here):
+            if not isinstance(other, Connection):
+                continue
+            if limit in (Limit.READERS, Limit.CHANNEL_READERS):
+                reader = other.reader()
+                counts = reader is not None and (limit is Limit.READERS or reader.channel_name == channel)
+            else:
+                counts = limit is Limit.CONNECTIONS or other.client_here is self.client_here
+            if counts:
                 other.leave()
-                other.abort(Reason.CLIENT_GONE)
+                other.peer_gone()
                 return True
         return False
 
@@ -461,6 +476,8 @@ class Connection(asyncio.BufferedProtocol):
             return self.surplus
         client = self.client_here or clients.hold(client_of(ip or ""))
         limit = plane.admission.begin(client, plane.clock())
+        if limit is Limit.CLIENT_EXCHANGES and self.take_place(limit):
+            limit = plane.admission.begin(client, plane.clock())
         if limit is None:
             self.asking = client
         elif client is not self.client_here:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.limits import Limit
-from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.registry import Registry, Resolution
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Refusal, Why
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.storm_guard import Answer
@@ -138,6 +138,9 @@ class Caller(Line, Connected, Protocol):
 
     def admit(self, ip: str | None) -> Limit | None:
         """Count an exchange of the client at this address, or name the limit that it would exceed."""
+
+    def take_place(self, limit: Limit, channel: str | None = None) -> bool:
+        """Break a connection whose peer may be gone, so that there is room below a limit; whether there was one."""
 
     def deliver(self, request: Request) -> None:
         """Give what has arrived of a body to the exchange that takes it."""
@@ -299,7 +302,7 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     plane = connection.plane
     record = request.record
     assert route.seq is not None, "a read names a seq"
-    resolution = plane.registry.resolve(route.channel, route.seq)
+    resolution = _resolved(connection, route.channel, route.seq)
     if isinstance(resolution, Serve | Wait):
         channel, segment, head = resolution
         record.rseq = segment.seq
@@ -322,6 +325,16 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     return _not_there(connection, request, route, resolution)
 
 
+def _resolved(connection: Caller, channel: str, seq: int) -> Resolution:
+    """The core's answer; a reader that may be gone makes room for one that is here."""
+    registry = connection.plane.registry
+    resolution = registry.resolve(channel, seq)
+    limit = resolution.limit if isinstance(resolution, Refusal) else None
+    if limit in (Limit.READERS, Limit.CHANNEL_READERS) and connection.take_place(limit, channel):
+        return registry.resolve(channel, seq)
+    return resolution
+
+
 def _follows_another(request: Request, channel: Channel, seq: int) -> bool:
     """Whether a reader would wait for what follows in another numbering (docs/reference/protocol.md, section 5)."""
     follows, first = parse_life(request.text(LIFE)), channel.life.first
@@ -332,7 +345,7 @@ def _stream(connection: Caller, request: Request, route: Route) -> Reply | Excha
     """Ask the core for the segment with which a stream begins; one that is gone is left out, like those after it."""
     plane = connection.plane
     assert route.seq is not None, "a stream starts at a seq"
-    resolution = plane.registry.resolve(route.channel, route.seq)
+    resolution = _resolved(connection, route.channel, route.seq)
     left_out = 0
     while isinstance(resolution, Gone):
         left_out += resolution.following - resolution.seq

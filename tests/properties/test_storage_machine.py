@@ -288,6 +288,8 @@ class StorageMachine(RuleBasedStateMachine):
         """The directory can be written again."""
         self.run_async(self.archive._retry)
         self.run_async(self.steps.step)
+        if self.archive.failed is not None:  # it has made room; now it writes what the windows have
+            self.run_async(self.steps.step)
         assert self.archive.failed is None
 
     @rule()
@@ -426,13 +428,13 @@ class StorageMachine(RuleBasedStateMachine):
                 reader.got += b"".join(decode_frame(frame))
             reader.frames = len(segment.frames)
             assert self.sent[key].startswith(reader.got), "what is read was published under this number"
-            if segment.closed:
+            if segment.is_loaded and segment.closed:
                 break
             if segment.source is None:
                 return False
             held = reader.frames
             segment.source.more()
-            while len(segment.frames) == held and not segment.closed:  # noqa: ASYNC110  # its wake() is not awaited
+            while len(segment.frames) == held and segment.source is not None and not segment.is_loaded:  # noqa: ASYNC110  # its wake() is not awaited
                 await asyncio.sleep(0)
         if segment.state is State.COMPLETE or segment.source is not None:
             assert reader.got == self.sent[key], "all of it"

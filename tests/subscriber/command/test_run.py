@@ -24,7 +24,7 @@ from tricklecast.subscriber.command.run import run as run_command
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.subscriber.fetch import Unanswered
-from tricklecast.subscriber.media.joiner import NothingToWrite
+from tricklecast.subscriber.media.joiner import NothingToWrite, Undescribed
 from tricklecast.subscriber.sinks import Output, SinkClosed
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Refused, SegmentMissing, TrickleError
@@ -453,6 +453,7 @@ def test_errors_have_names_that_can_be_imported() -> None:
         # Neither of these comes out of a run.
         SinkClosed: "TrickleError",
         NothingToWrite: "TrickleError",
+        Undescribed: "TrickleError",
     }
 
 
