@@ -16,6 +16,7 @@ from typing import Final, TypeAlias, assert_never
 
 import anyio
 import httpx
+from anyio.lowlevel import current_token
 
 from tricklecast.publisher.body import Body, Buffer, Sending
 from tricklecast.publisher.core import Advance, Plan, Progress, Receipt, Resync, RetryAfter, Stop, Ticket
@@ -351,6 +352,7 @@ class Segments:
         self._buffer_s = buffer_s
         self._report = report
         self._start: StartTask | None = None
+        self._loop: object = None  # the event loop in which the publisher was opened
         self._accepting = True
         self._stopped = False
         self.most = MAX_IN_FLIGHT  # segments that may wait
@@ -393,8 +395,13 @@ class Segments:
 
         Raises:
             PublisherFull: there was no room within ``buffer_s``.
+            LocalProtocolError: the publisher was opened in another event loop.
         """
         self._check_open()
+        if self._loop is not None and current_token() != self._loop:
+            raise LocalProtocolError(
+                "this publisher was opened in another event loop; threads share one of tricklecast.sync"
+            )
         if self._drops:
             since = self.now() - self._buffer_s
             if self._pending and (self._is_full or 0 < self._pending[0]._ended_at < since):
@@ -504,6 +511,7 @@ class Segments:
     def start(self, start: StartTask) -> None:
         """Open the preconnects, in tasks that ``start`` makes."""
         self._start = start
+        self._loop = current_token()
         self.now = clock()
         self._idle_since = self.now()
         self.open_ahead()

@@ -57,6 +57,19 @@ def test_tasks_that_share_a_publisher_lose_nothing() -> None:
     run(main())
 
 
+def test_another_event_loop_is_refused() -> None:
+    """By a clear error, and the publisher goes on in its own."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        async with fake_server(trickle) as server, publisher(server) as pub:
+            with pytest.raises(errors.LocalProtocolError, match="another event loop"):
+                await anyio.to_thread.run_sync(anyio.run, pub.publish, b"x")
+            assert (await pub.publish(b"y")).seq == 0
+
+    run(main())
+
+
 def test_many_segments_without_waiting_are_all_published() -> None:
     """The end of the block waits as long as the server goes on confirming."""
 
