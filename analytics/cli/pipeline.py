@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -267,7 +268,13 @@ def _spooled(files: LogFiles) -> Iterator[LogFiles]:
     if STDIN not in files.names:
         yield files
         return
-    with tempfile.NamedTemporaryFile(prefix=SPOOLED) as spool:
+    # A Ctrl-C between the making of the file and the object that removes it would leave the file.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        spooled = tempfile.NamedTemporaryFile(prefix=SPOOLED)  # noqa: SIM115 - its block begins below
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with spooled as spool:
         shutil.copyfileobj(sys.stdin.buffer, spool, 1 << 20)
         spool.flush()
         size = files.size + spool.tell()

@@ -132,6 +132,7 @@ def test_hls_js_plays_mp3_in_mpeg_ts(server: RunningServer, player: Page, tmp_pa
     player.evaluate("hls.destroy()")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("video", "audio"), [("libsvtav1", "aac"), ("libvpx-vp9", "libopus")])
 def test_av1_and_vp9_play(
     server: RunningServer, player: Page, tab: Watched, tmp_path: Path, video: str, audio: str
