@@ -109,10 +109,11 @@ class SrtReceiver:
     async def run(self, sessions: Sessions) -> None:
         """Receive, and publish through ``sessions``."""
         while True:
-            # A process group of its own: a Ctrl-C on the terminal reaches us only, and we end the program.
-            async with await anyio.open_process(
-                self._command, stdin=subprocess.DEVNULL, start_new_session=True
-            ) as process:
+            # Not cancelled half-way, which would leave a program that nobody ends. A process group of its own: a Ctrl-C
+            # on the terminal reaches us only, and we end the program.
+            with anyio.CancelScope(shield=True):
+                process = await anyio.open_process(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+            async with process:
                 try:
                     why = await self._receive(process, sessions)
                 finally:
