@@ -117,12 +117,10 @@ class ServerLog(logging.Handler):
             self.dropped += 1
 
 
-def configure(format: LogFormat) -> ServerLog:
+def configure(format: LogFormat) -> None:
     """Let all loggers of this process write their warnings and errors to standard error."""
-    handler = ServerLog(format)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[ServerLog(format)], force=True)
     logging.getLogger("tricklecast.app.reload").setLevel(logging.INFO)  # an operator waits for the answer
-    return handler
 
 
 def _time(record: logging.LogRecord) -> str:

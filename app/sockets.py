@@ -20,11 +20,11 @@ from tricklecast.app.listener import BACKLOG, CannotServe, listen, tune, warn_of
 from tricklecast.app.settings import Settings
 
 SOCKET_MODE: Final = 0o660
-"""Who may connect to a Unix socket: its owner and its group, such as the proxy in front."""
+"""The owner and the group of a Unix socket may connect to it, such as the proxy in front (``www-data``)."""
 
 
 class Sockets(NamedTuple):
-    """What a server listens on.
+    """The listening sockets of a server.
 
     Attributes:
         main: channels, and everything else where the control plane has no socket of its own.
@@ -37,7 +37,7 @@ class Sockets(NamedTuple):
 
 @contextlib.contextmanager
 def opened(settings: Settings) -> Iterator[Sockets]:
-    """Open what the settings or systemd name, and close them at the end of the block.
+    """Open the sockets that the settings or systemd name, and close them at the end of the block.
 
     Raises:
         CannotServe: the address is in use or does not belong to this machine, or systemd's socket cannot be used.
