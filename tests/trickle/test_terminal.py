@@ -21,6 +21,7 @@ from tricklecast.trickle.terminal import (
     Screen,
     bearer_for,
     checked,
+    client_tls,
     count,
     duration,
     no_channel,
@@ -64,6 +65,32 @@ def test_a_file_without_certificates(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(InvalidInput, match=r"^cannot read certificates from .*empty\.pem: \S+"):
         tls_context(file)
+
+
+def test_a_certificate_to_show(tmp_path: Path) -> None:
+    """It is loaded beside the server's; without any of the files, there is no context of its own."""
+    assert client_tls(None, None, None) is None
+    authority = trustme.CA()
+    trusted, shown = tmp_path / "ca.pem", tmp_path / "client.pem"
+    authority.cert_pem.write_to_path(str(trusted))
+    authority.issue_cert("player.example").private_key_and_cert_chain_pem.write_to_path(str(shown))
+    context = client_tls(trusted, shown, None)
+    assert context is not None
+    assert len(context.get_ca_certs()) == 1
+    assert client_tls(None, shown, None) is not None
+
+
+def test_a_certificate_that_cannot_be_shown(tmp_path: Path) -> None:
+    """A key alone, and files that hold none, are usage errors."""
+    certificate, key = tmp_path / "client.pem", tmp_path / "client.key"
+    with pytest.raises(typer.BadParameter, match=r"^give its certificate, too: --cert$"):
+        client_tls(None, None, key)
+    with pytest.raises(typer.BadParameter, match=rf"^cannot use {certificate}: No such file"):
+        client_tls(None, certificate, None)
+    certificate.write_text("nothing")
+    key.write_text("nothing")
+    with pytest.raises(typer.BadParameter, match=rf"^cannot use {certificate} with {key}: "):
+        client_tls(None, certificate, key)
 
 
 # Access tokens.
