@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
@@ -77,6 +78,9 @@ _FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
 _REORDERED: Final = frozenset({"h264", "hevc"})
 """Codecs whose pictures tell in which order they are shown, to libavcodec's filter ``dts2pts``. Of MPEG-1 and MPEG-2,
 libavformat knows the order by itself."""
+
+MAX_AGAIN: Final = 2 * MAX_HELD
+"""At the end of a bare stream, at most so many pictures come again: libavcodec's filter waits for at most 63."""
 
 _NO_TIMESTAMPS: Final = 0x0080
 """libavformat's ``AVFMT_NOTIMESTAMPS``; PyAV's own name for it is no number."""
@@ -226,7 +230,7 @@ class ContainerSource:
         """The packets of a bare stream, with times by its frame rate.
 
         Pictures that are shown in another order than they come in wait for the pictures that tell their place. At the
-        end, the first ones come once more to tell the last ones theirs, and are left out.
+        end, the first ones come again, as often as necessary, to tell the last ones theirs, and are left out.
         """
         from av.bitstream import BitStreamFilterContext
 
@@ -253,12 +257,16 @@ class ContainerSource:
                 for timed in ready:
                     waiting -= 1
                     yield timed
-        while order is not None and waiting and first:
+        for data in islice(cycle(first), MAX_AGAIN):
+            if order is None or not waiting:
+                return
             with suppress(*packet_errors()):
-                for timed in order.filter(_packet(stream, first.pop(0), next_dts, step))[:waiting]:
+                for timed in order.filter(_packet(stream, data, next_dts, step))[:waiting]:
                     waiting -= 1
                     yield timed
             next_dts += step
+        if order is not None and waiting:  # better a picture in the order in which it came than none
+            yield from order.filter(None)[:waiting]
 
     def close(self) -> None:
         """Close the container."""

@@ -4,8 +4,8 @@ A segment begins at a keyframe of the first video stream (without video: after a
 an init segment of its own. Two kinds of sources would make a segment that never ends:
 
 - Where no more pictures come, segments are cut by the sound.
-- Where no keyframe comes, a segment ends at :data:`MAX_BYTES`. The next one has tables, but its first picture refers to
-  others, which its packets say of themselves, as of any picture between keyframes.
+- Where no keyframe comes in time, a segment ends at :data:`MAX_BYTES`. The next one has tables, but its first picture
+  may refer to others, which its packets say of themselves, as of any picture between keyframes.
 
 Timestamps go on from segment to segment and from source to source, so that joined segments
 are one valid stream. In front of the first frame of each segment stands the wall-clock time of its capture.
@@ -39,7 +39,10 @@ PAUSE_S: Final = 3.0
 """After so much sound without a picture, pictures have stopped. Shared screens pause for a while, too."""
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""A segment without a further keyframe ends at this size: half of what servers take by default."""
+"""A segment ends at this size, keyframe or not: half of what servers take by default."""
+
+BESIDE: Final = 1.5
+"""Where the leading stream is silent, another one ends the segment at so many times this size."""
 
 MIN_BYTES: Final = 16 * 1024
 """The least size at which it may have to end, however little a server takes."""
@@ -198,12 +201,14 @@ class Segmenter:
             self._quiet_since = dts
         if self._begun_at is None:
             return False
+        if self._size >= self._max_bytes * (1 if track == self._lead else BESIDE):
+            return True
         length_s = (dts - self._begun_at) / CLOCK_HZ
         if begins and (self._has_lead or self._is_forced):
             least_s = self._min_segment_s - TOLERANCE_S if self._leads_video else self._segment_s
             return self._is_forced or length_s >= least_s
         if track not in self._sounds or self._quiet_since is None:
-            return self._leader != self._lead or (track == self._lead and self._size >= self._max_bytes)
+            return self._leader != self._lead
         has_stopped = dts - self._quiet_since >= PAUSE_S * CLOCK_HZ
         return self._leads_video and has_stopped and length_s >= self._segment_s
 

@@ -33,6 +33,7 @@ from tricklecast.subscriber.media.joiner import Joiner, NotMedia
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import Continuity, Step, crc32, ts_packets
 from tricklecast.trickle.media.demux import demuxed
+from tricklecast.trickle.media.timeline import MAX_HELD
 
 FILE = MediaOptions(realtime=False)
 
@@ -397,6 +398,24 @@ def test_a_bare_stream_is_shown_in_the_right_order(tmp_path: Path, encoder: str,
     record(publish(source).segments, tmp_path / "out.mp4")
     times = picture_times(tmp_path / "out.mp4")
     assert times == [Fraction(number, 25) for number in range(75)]
+
+
+@pytest.mark.parametrize("pictures", [1, 10, 40, 70, 200])
+def test_all_pictures_of_a_bare_stream_are_published_however_few_they_are(tmp_path: Path, pictures: int) -> None:
+    """The last ones wait for others that tell their places: the first ones, of which at most 65 are kept."""
+    film = made(tmp_path / "film.h264", f"{picture(8, '64x64')} -c:v libx264 -preset ultrafast -bf 3 -pix_fmt yuv420p")
+    with av.open(str(film)) as container:
+        parts = [bytes(packet) for packet in container.demux(video=0)]
+    bare = tmp_path / "bare.h264"
+    bare.write_bytes(b"".join(parts[:pictures]))
+    source, most = open_media(str(bare), "it"), 0
+    packets = source._timed(demuxed(source._container, list(source._container.streams)))
+    times = []
+    for packet in packets:
+        times.append(packet.pts)
+        most = max(most, len(packets.gi_frame.f_locals["first"]))  # type: ignore[attr-defined]
+    assert most == min(pictures, MAX_HELD + 1)
+    assert len(set(times)) == len(times) == pictures
 
 
 def test_a_source_of_which_nothing_can_be_published_is_an_error(tmp_path: Path) -> None:

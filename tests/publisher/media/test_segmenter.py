@@ -22,7 +22,7 @@ from tricklecast.publisher.media.segmenter import MAX_BYTES, MIN_BYTES, Segmente
 from tricklecast.publisher.steps import Chunk, Cut, Step
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi
-from tricklecast.trickle.media.containers import PACKET_BYTES, boxes
+from tricklecast.trickle.media.containers import PACKET_BYTES, boxes, tracks
 
 BOTH = pytest.mark.parametrize("kind", ["mpegts", "fmp4"])
 FORMATS: dict[ContainerName, str] = {"mpegts": "mpegts", "fmp4": "mp4"}
@@ -310,10 +310,12 @@ def test_packets_that_the_container_refuses_are_damage_until_there_are_too_many(
     assert said[-1] == f"it: 0 damaged packets published, and {MAX_REFUSED + beyond} unreadable packets left out"
 
 
-@BOTH
-@pytest.mark.parametrize(("refused", "most"), [(0, MAX_BYTES), (1, MIN_BYTES)])
-def test_a_segment_without_a_further_keyframe_ends_at_a_size(
-    tmp_path: Path, kind: ContainerName, refused: int, most: int
+@pytest.mark.parametrize(
+    ("kind", "refused", "most", "keyframes"),
+    [("fmp4", 0, MAX_BYTES, False), ("mpegts", 1, MIN_BYTES, False), ("fmp4", 1, MIN_BYTES, True)],
+)
+def test_a_segment_ends_at_a_size_wherever_keyframes_are(
+    tmp_path: Path, kind: ContainerName, refused: int, most: int, keyframes: bool
 ) -> None:
     """At 32 MiB; and at 16 KiB at least, however little a server takes. The picture that reaches it is the last one."""
     segmenter, sizes, size = Segmenter(kind), list[int](), 0
@@ -321,18 +323,50 @@ def test_a_segment_without_a_further_keyframe_ends_at_a_size(
         segmenter.start(source.streams)
         if refused:
             segmenter.shorten(refused)
-        for number in range(10):
+        for number in range(5):
             packet = av.Packet((most // 4).to_bytes(4) + bytes([0x41]) + b"\xff" * (most // 4 - 1))
             packet.dts = packet.pts = number
-            packet.time_base, packet.is_keyframe = Fraction(1, 25), number == 0
+            packet.time_base, packet.is_keyframe = Fraction(1, 25), keyframes or number == 0
             for step in segmenter.add(0, packet):
                 match step:
                     case Chunk(data):
                         size += len(data)
                     case Cut():
                         sizes, size = [*sizes, size], 0
-    assert segmenter.forced == len(sizes) == 2
-    assert all(most <= size < most * 1.5 for size in sizes)
+    assert len(sizes) == 1
+    assert segmenter.forced == (0 if keyframes else 1)
+    assert most <= sizes[0] < most * 1.5
+
+
+@pytest.mark.parametrize(("pictures", "most"), [(True, 16), (False, 24)], ids=["pictures", "sound-alone"])
+def test_sound_that_waits_for_the_next_segment_of_mp4_ends_this_one_at_a_size(
+    tmp_path: Path, pictures: bool, most: int
+) -> None:
+    """At 32 MiB, or here 1 MiB, with the next picture; half as much again where none comes. The next one has it all."""
+    segmenter, steps, waited, large = Segmenter("fmp4"), list[Step](), list[int](), 1 << 16
+    segmenter.shorten(32 * large)
+    with closing(open_media(str(make_clip(tmp_path / "clip.mkv", audio="ac3")), "it")) as source:
+        segmenter.start(source.streams)
+        packets = [packet for _, packet in source.packets()]
+        film = [packet for packet in packets if packet.stream_index == 0][:40]  # it begins without sound
+        sound = next(packet for packet in packets if packet.stream_index == 1)
+        for packet in film:
+            steps += segmenter.add(0, packet)
+        now = (film[-1].dts or 0) + 1
+        for number in range(30):
+            data = bytes(sound).ljust(large if number else 0, b"\0")
+            for track, part in [(1, data), (0, bytes(film[1]))][: 1 + pictures]:
+                packet = av.Packet(part)
+                packet.pts, packet.dts, packet.time_base = now + number, now + number, film[0].time_base
+                packet.is_keyframe = track == 1
+                before = len(steps)
+                steps += segmenter.add(track, packet)
+                waited += [number] * any(isinstance(step, Cut) for step in steps[before:])
+        steps += segmenter.finish()
+    assert waited[0] == most + (not pictures)
+    segments = joined(steps)
+    assert len(tracks(bytes(segments[0]))) == 1
+    assert sum(map(len, segments[1:])) > 29 * large
 
 
 def test_nothing_to_carry_is_an_error(tmp_path: Path) -> None:
