@@ -356,7 +356,8 @@ class Publisher:
             self._segments.stop()
             with anyio.move_on_after(CLOSE_S) as limit:
                 if end and self._owns_channel:
-                    await self._ask(self._requests.delete, self._plan.on_delete)
+                    epoch = self._plan.numbering.epoch
+                    await self._ask(lambda attempt: self._requests.delete(attempt, epoch), self._plan.on_delete)
                     ended = True
                     await self._segments.close_ahead(LINGER_S)
                 elif self._owns_channel:

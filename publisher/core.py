@@ -24,6 +24,10 @@ Rules (docs/reference/protocol.md, sections 3, 5 and 6):
   that has lost the newest segments: its head went back, and it says that nothing was published since its start.
 - A head beyond what was published here, any other head that went back, a later epoch, or a 409 for a seq that this
   publisher did not begin, are another publisher's doing: ``Superseded``.
+- Once a server has told the channel's epoch, each request is for that epoch only, so that a publisher that was paused
+  writes nothing into its successor's life of the channel. A 409 with a later epoch is ``Superseded``. One with an
+  earlier epoch is that of a server that has forgotten the later ones: the position is asked for. A 404 is that of a
+  server that has forgotten the channel: the segment is sent again for any epoch, and begins the channel anew.
 - Before the first byte, a 409 to ``Lp-Trickle-If-Idle`` means that another client publishes: ``ChannelBusy``. Its
   connection may be gone already (``Retry-After``): then the request is repeated :data:`BUSY_RETRIES` times.
 """
@@ -44,6 +48,7 @@ from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, Ret
 from tricklecast.trickle.errors import (
     ChannelBusy,
     ChannelEnded,
+    ChannelNotFound,
     ConnectionLost,
     InvalidInput,
     LocalProtocolError,
@@ -155,6 +160,7 @@ class Ticket:
     life: int = 0  # how often the channel had been found to be gone by then
     confirmed: int = -1  # the newest seq that the server had confirmed by then
     numbering: str = ""  # the value of Lp-Trickle-Life in the request
+    epoch: int | None = None  # the value of Lp-Trickle-Epoch: the request is for this life of the channel only
 
     def again(self, seq: int | None = None, *, exposed: bool = False) -> Ticket:
         """The ticket of the next attempt; at another seq, if one is given, of which the server has nothing."""
@@ -322,7 +328,8 @@ class Plan:
         if isinstance(outcome, Answer) and (head := head_of(outcome)) is not None:
             self._learn(outcome)
             self.uncertain = False
-            self.numbering.place(head, header_int(outcome.headers, wire.EPOCH))
+            over = outcome.closed or outcome.status != wire.Status.OK  # the first segment begins the next epoch
+            self.numbering.place(head, None if over else outcome.natural(wire.EPOCH))
             return Advance()
         return self._retry(outcome, error_of(outcome, None))
 
@@ -345,11 +352,13 @@ class Plan:
                 self.numbering.begin_life()
             case Answer() if (head := head_of(outcome)) is not None:
                 self._learn(outcome)
-                epoch = header_int(outcome.headers, wire.EPOCH)
+                known, epoch = self.numbering.epoch, outcome.natural(wire.EPOCH)
                 why = self.numbering.compare(
                     head, since, epoch, exact=epoch is not None, unwritten=_is_unwritten(outcome)
                 )
-                stop = Superseded(None, seq=self.numbering.newest, detail=why, latest=head) if why else None
+                if why:
+                    other = None if known in (None, epoch) else epoch
+                    stop = Superseded(None, seq=self.numbering.newest, detail=why, latest=head, epoch=other)
             case _:
                 self.keeps_keys = False  # a server without this route: its answers to segments must do
         if stop is not None:
@@ -375,7 +384,7 @@ class Plan:
         reset, final = ticket.reset or numbering.leaps(ticket.seq), ticket.final or ticket.exposed != exposed
         return Ticket(
             *(ticket.seq, ticket.key, ticket.attempt, reset, exposed, final),
-            *(numbering.life, numbering.confirmed, self._life),
+            *(numbering.life, numbering.confirmed, self._life, numbering.epoch),
         )
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Decision:
@@ -390,6 +399,8 @@ class Plan:
                 return self._on_busy(ticket, error, progress)
             case SegmentMissing():
                 return self._on_missing(ticket, error, progress, unwritten=_is_unwritten(outcome))
+            case Superseded(epoch=int()) | ChannelNotFound() if ticket.epoch is not None:
+                return self._on_other_life(ticket, error, progress)
             case Superseded():
                 return self._on_conflict(ticket, error, progress)
             case SegmentTooLarge() if progress.begun:
@@ -411,6 +422,8 @@ class Plan:
         stored = header_int(answer.headers, wire.SIZE)
         if (told := answer.life) is not None:
             self._life = str(told)
+        if ticket.life == self.numbering.life and self.numbering.epoch is None:
+            self.numbering.epoch = answer.natural(wire.EPOCH)
         self.numbering.settle(ticket.seq, closed=True)
         repeated = progress.over and ticket.exposed and stored is not None
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
@@ -438,6 +451,28 @@ class Plan:
             return self._stop(error)
         seq = self.numbering.move(ticket.seq, error.latest, begun=progress.begun)
         return RetryAfter(delay_s, error=error) if seq is None else Resync(delay_s, seq, error)
+
+    def _on_other_life(
+        self, ticket: Ticket, error: Superseded | ChannelNotFound, progress: Progress
+    ) -> RetryAfter | Advance | Stop:
+        """404, or 409 with an epoch: the channel does not have the life that the request was for; nothing was stored.
+
+        A later life is another client's, unless this publisher has found its channel gone since the request was made:
+        then its own segments may have begun it.
+        """
+        known = ticket.life != self.numbering.life
+        match error:
+            case ChannelNotFound() if not known:
+                self.numbering.begin_life()
+                error = ChannelNotFound(error.status, seq=ticket.seq, detail="the server does not know it any more")
+            case Superseded(epoch=int() as epoch) if not known:
+                if epoch > (ticket.epoch or 0):
+                    return self._stop(error)
+                self.uncertain = True
+        if not progress.held:
+            return self._drop(ticket, error)
+        delay_s = self._clock.after_answer(error, progress.lived_s, known=known)
+        return self._stop(error) if delay_s is None else RetryAfter(delay_s, error=error)
 
     def _on_busy(self, ticket: Ticket, error: ChannelBusy, progress: Progress) -> RetryAfter | Stop:
         """409 to ``Lp-Trickle-If-Idle``: another client publishes here, or has a moment ago."""
@@ -535,15 +570,16 @@ class Numbering:
         next: the seq of the next ticket; ``None`` while it is not known.
         newest, confirmed: see above; -1 while there is none.
         life: counts how often the channel was found to be gone, with all that it had.
+        epoch: the channel's, as the server counts; ``None`` while it has not told it of the present life.
     """
 
     def __init__(self, start: int | None) -> None:
         self.next = start
         self.newest = self.confirmed = -1
         self.life = 0
+        self.epoch: int | None = None
         self._flowed = -1 if start is None else start - 1
         self._head = -1
-        self._epoch: int | None = None
         self._chosen = start
         self._unsettled: set[int] = set()
         self._loose: deque[int] = deque(maxlen=LOOSE)
@@ -552,7 +588,7 @@ class Numbering:
         """The server was asked for the position before anything was published."""
         self.next = self._head = head
         self._flowed = head - 1
-        self._epoch = epoch
+        self.epoch = epoch
 
     def take(self) -> int:
         """Hand out the next seq.
@@ -614,33 +650,42 @@ class Numbering:
             exact: it is a server whose head never goes back.
             unwritten: nothing was published to the channel since the server started.
 
-        A head of 0 is an empty channel, for whose numbering nobody but this publisher can be responsible: it goes on
-        with its own. So does a publisher that has sent nothing yet, wherever the head is. A head that went back to
+        In a later epoch the channel is another publisher's. Otherwise a head of 0 is an empty channel, for whose
+        numbering nobody but this publisher can be responsible: it goes on with its own. So does a publisher that has
+        sent nothing yet, wherever the head is. A head that went back to
         right behind a segment that may still have been on its way is that of a server that lost all, and got that one.
         One that went back where nothing was published since the server started is that of a server that lost the rest.
         """
-        older, self._epoch = self._epoch, epoch or self._epoch
-        if head == 0 or self.newest < 0:
-            if head == 0 and since >= 0:
-                self.begin_life()
+        older = self.epoch
+        if epoch is not None:
+            self.epoch = epoch
+        if self.newest < 0:
             return None
         if older is not None and epoch is not None and epoch > older:
             return f"another client ended the channel and began it again (epoch {epoch}, not {older})"
+        if head == 0:
+            if since >= 0:
+                self.begin_life(epoch)
+            return None
         if head > self.newest + 1:
             return f"another client has published up to {head - 1}; this publisher has come to {self.newest}"
         if head <= since - (0 if exact else BACKWARDS):
             if unwritten or head - 1 in self._unsettled or head - 1 in self._loose:
-                self.begin_life()
+                self.begin_life(epoch)
                 self._head = head
                 return None
             return f"another client has begun the channel anew: its head is {head}, {since} was published before"
         self._head = max(self._head, head)
         return None
 
-    def begin_life(self) -> None:
-        """The channel is gone, with all that the server had of it: it begins again, under the numbers of before."""
+    def begin_life(self, epoch: int | None = None) -> None:
+        """The channel is gone, with all that the server had of it: it begins again, under the numbers of before.
+
+        Args:
+            epoch: of the life that the server has begun already.
+        """
         self.life += 1
-        self._epoch = None
+        self.epoch = epoch
         self._head = -1
         self.confirmed = -1
 

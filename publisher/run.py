@@ -117,7 +117,7 @@ def _client_name() -> str:
 def _who_else(error: ChannelBusy | Superseded) -> str:
     """Which other client publishes, and what the user can do about it."""
     if isinstance(error, Superseded):
-        return f"another publisher has taken over this channel{error.where}"
+        return str(error) if error.epoch is not None else f"another publisher has taken over this channel{error.where}"
     who = error.publisher or "another client"
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - error.publishing_s))
     return f"{who} has published to this channel since {since}; --takeover publishes in its place"

@@ -104,23 +104,26 @@ class Requests:
             headers[wire.RESET] = "1"
         if ticket.numbering:
             headers[wire.LIFE] = ticket.numbering
+        headers |= _pinned(ticket.epoch)
         return await self._send("POST", self._url.segment(ticket.seq), headers, ticket.attempt, ticket.seq, body)
 
     async def next(self, attempt: int) -> Outcome:
         """Ask where the head is."""
         return await self._send("GET", self._url.next(), {}, attempt)
 
-    async def delete(self, attempt: int) -> Outcome:
-        """End the channel."""
-        return await self._send("DELETE", str(self._url), self._polite, attempt)
+    async def delete(self, attempt: int, epoch: int | None) -> Outcome:
+        """End the channel, if it is in that epoch."""
+        return await self._send("DELETE", str(self._url), self._polite | _pinned(epoch), attempt)
 
-    async def give_up(self, seq: int) -> Outcome:
+    async def give_up(self, seq: int, epoch: int | None) -> Outcome:
         """Tell the server that no more will come of a segment: what it has is a part."""
-        return await self._send("DELETE", self._url.segment(seq), {wire.TRUNCATED: "dropped"}, seq=seq)
+        headers = {wire.TRUNCATED: "dropped"} | _pinned(epoch)
+        return await self._send("DELETE", self._url.segment(seq), headers, seq=seq)
 
-    async def leave(self, seq: int) -> Outcome:
+    async def leave(self, seq: int, epoch: int | None) -> Outcome:
         """Tell the server that this client publishes no more. ``seq`` is its newest segment, which is over."""
-        return await self._send("DELETE", self._url.segment(seq), {wire.TRUNCATED: "left", wire.LEAVE: "1"}, seq=seq)
+        headers = {wire.TRUNCATED: "left", wire.LEAVE: "1"} | _pinned(epoch)
+        return await self._send("DELETE", self._url.segment(seq), headers, seq=seq)
 
     async def _send(
         self,
@@ -134,6 +137,11 @@ class Requests:
         attempts = {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
         outcome = await exchange(self._http, method, url, headers | attempts, body=body, seq=seq)
         return outcome if isinstance(outcome, Lost) else outcome.answer
+
+
+def _pinned(epoch: int | None) -> dict[str, str]:
+    """The header of a request that is for one life of the channel only, if that is known."""
+    return {} if epoch is None else {wire.EPOCH: str(epoch)}
 
 
 class Segment:
@@ -588,7 +596,7 @@ class Segments:
         """
         if (seq := self._plan.numbering.newest) >= 0:
             with anyio.move_on_after(limit_s):
-                await self._requests.leave(seq)
+                await self._requests.leave(seq, self._plan.numbering.epoch)
 
     def cut_ahead(self, spare: Upload | None = None) -> None:
         """Cut the preconnects off, all but one. Were they ended, they would become empty segments."""
@@ -832,7 +840,7 @@ class Segments:
     async def _delete(self, seq: int) -> None:
         try:
             with anyio.move_on_after(GIVE_UP_S):
-                await self._requests.give_up(seq)
+                await self._requests.give_up(seq, self._plan.numbering.epoch)
         except Exception as error:
             self.fail(error)
         finally:

@@ -254,10 +254,11 @@ class SegmentMissing(BrokenByPeer):
 
 
 class Superseded(BrokenByPeer):
-    """409: the segment is closed already, or another publisher has taken it over.
+    """409: the segment is closed already, another publisher has taken it over, or has begun the channel anew.
 
     Attributes:
         latest: the head, if the server said so.
+        epoch: the channel's present life, where that is not the publisher's; ``None`` otherwise.
     """
 
     what = "another publisher has taken over, or the segment is closed"
@@ -269,9 +270,11 @@ class Superseded(BrokenByPeer):
         seq: int | None = None,
         detail: str = "",
         latest: int | None = None,
+        epoch: int | None = None,
     ) -> None:
         super().__init__(status, seq=seq, detail=detail)
         self.latest = latest
+        self.epoch = epoch
 
     def __str__(self) -> str:
         return f"{self.detail[:1].lower()}{self.detail[1:] or self.what}{self.where}"
@@ -468,7 +471,9 @@ def _conflict(status: int, headers: Mapping[str, str], seq: int | None, detail: 
     latest = header_int(headers, wire.LATEST)
     publishing_s = header_int(headers, wire.PUBLISHING_FOR)
     if publishing_s is None:
-        return Superseded(status, seq=seq, detail=detail, latest=latest)
+        epoch = header_int(headers, wire.EPOCH)
+        why = detail if epoch is None else f"another client has begun the channel anew: it is in epoch {epoch}"
+        return Superseded(status, seq=seq, detail=why, latest=latest, epoch=epoch)
     return ChannelBusy(
         status,
         seq=seq,

@@ -7,8 +7,9 @@ from tricklecast.app.core.results import Outcome
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.data_plane.exchange import Exchange, Line
 from tricklecast.app.data_plane.pacing import SEGMENT_BYTES, Pace
-from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.request import EPOCH, Request
 from tricklecast.app.data_plane.responses import FAULT, Reply, named, writer_reply
+from tricklecast.trickle import wire
 from tricklecast.trickle.wire import Status
 
 
@@ -30,10 +31,11 @@ class Upload(Exchange):
 
     Attributes:
         received: body bytes that have arrived. pace: of its channel, from the token on, if publishers wait for readers.
+        pinned: the publisher has named the channel's epoch.
         writer: the token; ``None`` before and after its part.
     """
 
-    __slots__ = ("pace", "received", "writer")
+    __slots__ = ("pace", "pinned", "received", "writer")
 
     pace: Pace | None
 
@@ -42,6 +44,7 @@ class Upload(Exchange):
     def __init__(self, connection: Line, request: Request) -> None:
         super().__init__(connection, request)
         self.received = 0
+        self.pinned = EPOCH in request.headers
         self.writer: Writer[Channel] | None = None
 
     @property
@@ -101,13 +104,22 @@ class Upload(Exchange):
         if reply is not None:
             self._leave(writer)
             if reply.status == Status.OK:
-                claim, life = writer.claim, writer.channel.life
-                # A publisher that knows the numbering by another name has to use this one from now on.
-                self.answer_kept(reply if claim is None or claim == life else named(reply, life))
+                self.answer_kept(self._placed(reply, writer))
             else:
                 if (witness := self.plane.witness) is not None:
                     witness.note("refused", reply.reason, writer.channel.name, ip=self.connection.peer)
                 self.answer(reply)
+
+    def _placed(self, reply: Reply, writer: Writer[Channel]) -> Reply:
+        """An answer to a publisher that names its numbering, with what it does not know of the channel yet."""
+        claim, channel = writer.claim, writer.channel
+        if claim is None:
+            return reply
+        if claim != channel.life:  # the publisher has to use this name from now on
+            reply = named(reply, channel.life)
+        if not self.pinned:
+            reply = reply._replace(headers=(*reply.headers, (wire.EPOCH, channel.epoch)))
+        return reply
 
     def withdraw(self) -> None:
         """Stop writing: the segment stays open for a while, so that the publisher can resume it."""

@@ -521,7 +521,7 @@ def test_the_position_is_asked_for_after_a_lost_connection() -> None:
     assert plan.on_post(ahead, lost(connected=False), IDLE) == RetryAfter(0.25)
     assert located(plan, answer(200, Latest=7, Epoch=1)) == Advance()
     assert not plan.uncertain
-    assert plan.before_request(ticket.again(exposed=True)) == ticket.again(exposed=True)
+    assert plan.before_request(ticket.again(exposed=True)) == replace(ticket.again(exposed=True), epoch=1)
 
 
 def test_the_position_is_asked_for_when_segments_come_too_fast() -> None:
@@ -579,7 +579,8 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
     plan.on_post(ticket, lost(), HALF)
     assert located(plan, reply) == Advance()
     again = plan.before_request(ticket.again(exposed=True))
-    assert again == Ticket(6, ticket.key, attempt=2, final=True, life=1, confirmed=-1)
+    epoch = reply.natural(wire.EPOCH)
+    assert again == Ticket(6, ticket.key, attempt=2, final=True, life=1, confirmed=-1, epoch=epoch)
     assert plan.take().seq == 7
 
 
@@ -761,6 +762,137 @@ class TestNumbering:
         assert isinstance(located(plan, answer(200, Latest=3, Epoch=1, Life="abc.1:0")), Stop)
 
 
+class TestEpoch:
+    """Requests are for one life of the channel, as soon as that is known."""
+
+    def test_a_channel_that_was_joined_is_known(self) -> None:
+        """The first question tells its epoch; one that is not there, or over, has none yet."""
+        for reply, epoch in (
+            (answer(200, Latest=7, Epoch=2), 2),
+            (answer(200, Latest=7), None),
+            (answer(200, Latest=7, Epoch=2, Closed="terminated"), None),
+            (answer(404), None),
+            (answer(404, Latest=7, Epoch=2, Closed="terminated"), None),
+        ):
+            plan = Plan("resume", rng=TopRandom())
+            plan.on_next(reply)
+            assert opened(plan).epoch == epoch
+
+    def test_a_channel_that_was_begun_here_is_known_by_its_first_answer(self) -> None:
+        """Later answers change nothing: were one of another life, the next request would be refused."""
+        plan = Plan(5, rng=TopRandom())
+        tickets = [take(plan), take(plan)]
+        plan.on_post(tickets[0], answer(200, Size=10, Epoch=3), WHOLE)
+        assert opened(plan).epoch == 3
+        plan.on_post(tickets[1], answer(200, Size=10, Epoch=4), WHOLE)
+        assert opened(plan).epoch == 3
+
+    def test_an_answer_of_a_life_that_is_gone_tells_nothing(self) -> None:
+        """It was made before the channel was found to be gone."""
+        plan = Plan(5, rng=TopRandom())
+        early, later = take(plan), take(plan)
+        plan.on_post(later, lost(), HALF)
+        located(plan, answer(404))
+        plan.on_post(early, answer(200, Size=10, Epoch=3), WHOLE)
+        assert opened(plan).epoch is None
+
+    @pytest.mark.parametrize("progress", [IDLE, HALF, GONE])
+    def test_a_later_one_is_another_publishers(self, progress: Progress) -> None:
+        """Nothing more is published, and the error tells the epoch."""
+        plan, ticket = pinned(2)
+        verdict = plan.on_post(ticket, answer(409, "The channel is in epoch 3", Latest=1, Epoch=3), progress)
+        assert isinstance(verdict, Stop)
+        assert isinstance(verdict.error, errors.Superseded)
+        assert (verdict.error.latest, verdict.error.epoch) == (1, 3)
+        assert not plan.owns_channel
+
+    def test_a_server_that_has_forgotten_the_channel_begins_it_anew(self) -> None:
+        """All that was under way is sent again, for any epoch, at the cost of one retry; the next answer tells it."""
+        plan, first = pinned(3)
+        plan.numbering.bind(first.seq)
+        second = take(plan)
+        for ticket in (first, second):
+            assert isinstance(plan.on_post(ticket, answer(404, "Stream not found"), HALF), RetryAfter)
+        assert (plan.numbering.life, plan.uncertain) == (1, False)
+        again = plan.before_request(first.again())
+        assert isinstance(again, Ticket)
+        assert (again.seq, again.epoch) == (first.seq, None)
+        assert isinstance(plan.on_post(again, answer(200, Size=10, Epoch=1), WHOLE), Advance)
+        assert opened(plan).epoch == 1
+
+    def test_a_channel_that_may_not_be_begun_is_not_found(self) -> None:
+        """The second 404 is final."""
+        plan, ticket = pinned(3)
+        assert isinstance(plan.on_post(ticket, answer(404), IDLE), RetryAfter)
+        again = plan.before_request(ticket.again())
+        assert isinstance(again, Ticket)
+        verdict = plan.on_post(again, answer(404), IDLE)
+        assert isinstance(verdict, Stop)
+        assert isinstance(verdict.error, errors.ChannelNotFound)
+
+    def test_a_life_that_has_ended_is_not_begun_again(self) -> None:
+        """The server says so while it remembers the end."""
+        plan, ticket = pinned(3)
+        verdict = plan.on_post(ticket, answer(404, Latest=7, Epoch=3, Closed="terminated"), HALF)
+        assert isinstance(verdict, Stop)
+        assert isinstance(verdict.error, errors.ChannelEnded)
+
+    @pytest.mark.parametrize("head", [7, 9])
+    def test_an_earlier_one_is_that_of_a_server_that_was_restarted(self, head: int) -> None:
+        """The position tells whether this publisher's segments can follow; then that epoch is the one."""
+        plan, ticket = pinned(3)
+        plan.numbering.bind(ticket.seq)
+        assert isinstance(plan.on_post(ticket, answer(409, Latest=head, Epoch=1), HALF), RetryAfter)
+        assert isinstance(located(plan, answer(200, Latest=head, Epoch=1)), Advance if head == 7 else Stop)
+        assert plan.numbering.epoch == 1
+
+    def test_a_life_that_was_begun_here_meanwhile_is_our_own(self) -> None:
+        """A request for the life that is gone comes behind the one that has begun the channel anew."""
+        plan, first = pinned(1)
+        plan.numbering.bind(first.seq)
+        second = take(plan)
+        plan.on_post(first, answer(404), HALF)
+        verdict = plan.on_post(second, answer(409, Latest=7, Epoch=2), HALF)
+        assert isinstance(verdict, RetryAfter)
+        assert not plan.uncertain
+
+    @pytest.mark.parametrize("reply", [answer(404), answer(409, Latest=0, Epoch=1)])
+    def test_what_is_not_held_any_more_is_lost(self, reply: Answer) -> None:
+        """Its writer is told."""
+        plan, ticket = pinned(3)
+        plan.numbering.bind(ticket.seq)
+        verdict = plan.on_post(ticket, reply, GONE)
+        assert isinstance(verdict, Advance)
+        assert verdict.error is not None
+
+    def test_the_budget_bounds_it(self) -> None:
+        """A server that says so again and again is given up."""
+        plan, ticket = pinned(3, budget=RetryBudget(reserve=0))
+        assert isinstance(plan.on_post(ticket, answer(404), IDLE), Stop)
+
+    def test_an_empty_channel_keeps_the_epoch_that_its_server_told(self) -> None:
+        """Its server has forgotten the segments; what follows is for the life that it has begun."""
+        plan, ticket = pinned(3)
+        plan.numbering.bind(ticket.seq)
+        plan.on_post(ticket, lost(), HALF)
+        assert located(plan, answer(200, Latest=0, Epoch=1)) == Advance()
+        assert (plan.numbering.life, opened(plan).epoch) == (1, 1)
+
+    def test_the_next_life_is_not_ended(self) -> None:
+        """A DELETE that is refused for its epoch is an error."""
+        plan, _ = pinned(1)
+        assert isinstance(plan.on_delete(answer(409, Latest=4, Epoch=2)), Stop)
+        assert isinstance(plan.error, errors.Superseded)
+
+
+def pinned(epoch: int, budget: RetryBudget | None = None) -> tuple[Plan, Ticket]:
+    """A plan that has published segment 6 in this epoch, and the ticket of the next one."""
+    plan = Plan(6, rng=TopRandom(), budget=budget)
+    plan.keeps_keys = True
+    plan.on_post(take(plan), answer(200, Size=10, Epoch=epoch), WHOLE)
+    return plan, opened(plan)
+
+
 # Numbering: which seq comes next, and whose channel it is by now.
 
 
@@ -818,6 +950,7 @@ def test_a_seq_leaps_over_those_that_were_given_up() -> None:
         (6, None, None),
         (6, 1, None),
         (0, 2, None),
+        (0, 3, "began it again"),
     ],
 )
 def test_a_head_is_our_own_doing_or_it_is_not(head: int, epoch: int | None, why: str | None) -> None:

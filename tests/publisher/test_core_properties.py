@@ -91,6 +91,7 @@ class Publishing(RuleBasedStateMachine):
         self.held = False
         self.confirmed = -1
         self.keys: set[str] = set()
+        self.told = -1 if head is None else 0  # the newest of the plan's lives of which a server has told the epoch
 
     # What the shell does.
 
@@ -198,14 +199,38 @@ class Publishing(RuleBasedStateMachine):
         self._answered(request, outcome, sent, ended=whole, held=held or not sent, lived_s=lived_s)
 
     @precondition(lambda self: any(request.open for request in self.live))
-    @rule(at=which)
-    def store(self, at: int) -> None:
-        """The server did as it should."""
+    @rule(at=which, epoch=st.none() | st.integers(1, 3))
+    def store(self, at: int, epoch: int | None) -> None:
+        """The server did as it should, and tells the epoch, or does not know that."""
         waiting = [request for request in self.live if request.open]
         request = waiting[at % len(waiting)]
         if request.bound:
             request.over = True
-            self._answered(request, Answer(200, {wire.SIZE: str(request.handed)}), request.handed, ended=True)
+            if epoch is not None and request.ticket.life == self.plan.numbering.life:
+                self.told = request.ticket.life
+            told = {} if epoch is None else {wire.EPOCH: str(epoch)}
+            self._answered(request, Answer(200, {wire.SIZE: str(request.handed)} | told), request.handed, ended=True)
+
+    @precondition(lambda self: any(request.open and request.ticket.epoch for request in self.live))
+    @rule(at=which, later=st.sampled_from([None, -1, -1, 1]), sent=st.booleans())
+    def be_in_another_life(self, at: int, later: int | None, sent: bool) -> None:
+        """The channel is gone, or in another epoch; only a later one that is not our own doing ends everything."""
+        waiting = [request for request in self.live if request.open and request.ticket.epoch is not None]
+        request = waiting[at % len(waiting)]
+        ticket, is_present = request.ticket, request.ticket.life == self.plan.numbering.life
+        assert ticket.epoch is not None
+        answer = Answer(404, {})
+        if later is not None:
+            answer = Answer(409, {wire.LATEST: str(self.confirmed + 1), wire.EPOCH: str(ticket.epoch + later)})
+        self._answered(request, answer, request.handed * sent, ended=False)
+        error = self.plan.error
+        if later == 1 and is_present:
+            assert isinstance(error, errors.Superseded)
+            assert error.epoch == ticket.epoch + 1
+        elif error is None and later is None:
+            assert self.plan.numbering.life > ticket.life, "a channel that is gone begins again"
+        elif error is None and is_present:
+            assert self.plan.uncertain, "the position tells whose channel it is"
 
     @precondition(lambda self: any(request.open for request in self.live))
     @rule(outcome=losses)
@@ -254,6 +279,11 @@ class Publishing(RuleBasedStateMachine):
     # What must be true.
 
     @invariant()
+    def no_request_forgets_its_life(self) -> None:
+        life = self.plan.numbering.life
+        assert self.told < life or self.plan.numbering.epoch is not None
+
+    @invariant()
     def no_two_share_a_seq(self) -> None:
         seqs = [request.ticket.seq for request in self.live if request.open]
         assert len(seqs) == len(set(seqs)), seqs
@@ -270,7 +300,9 @@ class Publishing(RuleBasedStateMachine):
         assert self.tickets <= self.fates + events * self.depth + together
 
     def _take(self) -> Request:
-        ticket = self.plan.take()
+        ticket = self.plan.before_request(self.plan.take())
+        assert isinstance(ticket, Ticket)
+        self.held = False
         assert ticket.seq > self.confirmed, "seqs never go back"
         assert ticket.key not in self.keys, "each segment has its own key"
         self.keys.add(ticket.key)

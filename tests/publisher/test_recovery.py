@@ -221,6 +221,64 @@ def test_another_publisher_is_not_interleaved_with(server: LocalServer) -> None:
     run(main())
 
 
+async def begin_anew(url: str) -> None:
+    """Another client ends the channel, begins it again with one segment, and leaves."""
+    async with httpx.AsyncClient() as http:
+        await http.delete(url)
+    other = await publisher(url, preconnect=0).open()
+    assert (await other.publish(b"theirs")).seq == 0
+    await other.detach()
+
+
+def test_a_publisher_that_was_paused_writes_nothing_into_the_next_life(server: LocalServer) -> None:
+    """Its next segment would fit behind those of its successor; the server refuses it, and the error says why."""
+
+    async def main() -> None:
+        url = f"http://127.0.0.1:{server.port}/trickle/pinned"
+        async with publisher(url, preconnect=0) as mine:  # one request ahead would hear of the channel's end
+            await mine.publish(b"mine")
+            await begin_anew(url)
+            with pytest.raises(errors.Superseded, match="begun the channel anew: it is in epoch 2") as caught:
+                await mine.publish(b"late")
+            assert (caught.value.seq, caught.value.latest, caught.value.epoch) == (1, 1, 2)
+        assert (await get(server, "pinned", "next")).text == "1"
+
+    run(main())
+
+
+def test_a_server_that_has_forgotten_a_paused_publishers_channel_gets_the_next_segment(server: LocalServer) -> None:
+    """As a server in memory mode that was restarted does: the channel begins anew with the publisher's numbers."""
+
+    async def main() -> None:
+        told: list[str] = []
+        url = f"http://127.0.0.1:{server.port}/trickle/forgotten"
+        async with publisher(url, preconnect=0, on_event=lambda event: told.append(str(event))) as pub:
+            await pub.publish(b"before")
+            registry = server.plane.registry
+            server.inside(lambda: registry.drop(registry.channels["forgotten"]))
+            assert (await pub.publish(b"after")).seq == 1
+            assert any("channel not found: the server does not know it any more" in line for line in told)
+            assert (await get(server, "forgotten", 1)).content == b"after"
+
+    run(main())
+
+
+def test_a_publisher_that_was_paused_does_not_end_the_next_life(server: LocalServer) -> None:
+    """Its end is refused, too, and raises."""
+
+    async def main() -> None:
+        url = f"http://127.0.0.1:{server.port}/trickle/ends"
+        mine = await publisher(url, preconnect=0).open()
+        await mine.publish(b"mine")
+        await begin_anew(url)
+        with pytest.raises(errors.Superseded, match="epoch 2"):
+            await mine.close()
+        assert (await get(server, "ends", "0")).content == b"theirs"
+        assert wire.CLOSED not in (await get(server, "ends", "next")).headers
+
+    run(main())
+
+
 def test_a_channel_that_was_ended_meanwhile_is_not_begun_again(server: LocalServer) -> None:
     """The publisher hears of it when it is back."""
 

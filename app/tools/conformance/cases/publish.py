@@ -290,6 +290,15 @@ class Pinned(Group, section="3. Publish"):
         c.close(1, {wire.EPOCH: "1"}).expect(200)
         c.ask("DELETE", {wire.EPOCH: "1"}).expect(200)
 
+    def answer_tells_the_epoch_to_publishers_that_can_use_it(self, c: Channel) -> None:
+        """The 200 to a POST that names its numbering has the epoch, unless the POST has it; no other 200 has."""
+        for seq, headers, epoch in (
+            (0, {wire.LIFE: "mine:0"}, "1"),
+            (1, {wire.LIFE: "mine:0", wire.EPOCH: "1"}, None),
+            (2, {}, None),
+        ):
+            equal("the epoch", c.post(seq, b"x", headers).expect(200).get(wire.EPOCH), epoch)
+
     def publisher_of_a_life_that_has_ended_begins_none(self, c: Channel) -> None:
         """A POST of seq 0 with the epoch of an ended channel is 404 with Closed, of an unknown one 404; none begins."""
         c.post(0, b"x", {wire.EPOCH: "1"}).unknown()
