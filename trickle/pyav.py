@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
     from av import CodecContext
-    from av.container import OutputContainer
+    from av.container import InputContainer, OutputContainer
     from av.stream import Stream
 
 NEEDS_PYAV: Final = 'media needs PyAV: pip install "tricklecast[media]"'
@@ -117,6 +118,27 @@ def changed_codec(stream: Stream) -> str:
                 BitStreamFilterContext(name, stream)
                 return codec
     return ""
+
+
+_DESCRIBED: Final = re.compile(r"^ *Stream #0:(\d+).*?: (\w+: \w+)", re.MULTILINE)
+"""A stream in libavformat's description of a container: ``Stream #0:1[0x101](eng): Audio: aac``."""
+
+
+def late_streams(container: InputContainer) -> dict[int, str]:
+    """The streams that a container has by now and had not when it was opened, as in ``audio: aac``, by number.
+
+    PyAV shows neither them nor their packets. But it shows what libavformat writes to its log about all streams.
+    """
+    from av import logging
+
+    before = logging.get_level()
+    logging.set_level(logging.INFO)
+    try:
+        text = cast(Any, container).dumps_format()  # its stub lacks it
+    finally:
+        logging.set_level(before)
+    known = len(container.streams)
+    return {int(number): kind.lower() for number, kind in _DESCRIBED.findall(text) if int(number) >= known}
 
 
 def is_attached(stream: Stream) -> bool:

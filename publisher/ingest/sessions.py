@@ -414,6 +414,10 @@ class _Demuxed:
         """The packets of all streams, with the numbers of their streams."""
         return self._container.packets()
 
+    def late(self) -> Mapping[int, str]:
+        """Streams that began too late."""
+        return self._container.late()
+
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes of the file, as soon as there are any; none at the end."""
         return self._end.recv(size)

@@ -595,6 +595,10 @@ class Transcoder:
         if failure is not None:
             raise failure
 
+    def late(self) -> Mapping[int, str]:
+        """Those of the source."""
+        return self._source.late()
+
     def close(self) -> None:
         """Close the source, and free the encoders."""
         self._source.close()

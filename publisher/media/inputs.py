@@ -30,7 +30,7 @@ from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.media.timeline import MAX_HELD
-from tricklecast.trickle.pyav import codec_name, need_pyav, new_decoder, packet_errors, reason
+from tricklecast.trickle.pyav import codec_name, late_streams, need_pyav, new_decoder, packet_errors, reason
 from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
@@ -72,6 +72,10 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """libavformat's options, by scheme; the user's options win."""
 
+_MERGED: Final = {"merge_pmt_versions": "1"}
+"""MPEG-TS whose tables name other PIDs in the middle goes on in the same streams. By default, libavformat makes further
+ones, whose packets PyAV does not show. Other formats have no such option, and ignore it."""
+
 _CONNECTIONLESS: Final = frozenset({"udp", "rtp"})
 _FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
 
@@ -106,6 +110,9 @@ class MediaSource(Protocol):
         Raises:
             OSError: the source broke (PyAV's ``FFmpegError``, too).
         """
+
+    def late(self) -> Mapping[int, str]:
+        """Streams that began after it was opened, whose packets do not come, as in ``audio: aac``, by number."""
 
     def close(self) -> None:
         """Free it; no packets are taken after this."""
@@ -201,6 +208,10 @@ class ContainerSource:
             if packet.size:  # an empty one, at the end, asks decoders for what they hold back
                 packet.opaque = time.time_ns() // 1000
                 yield packet.stream_index, packet
+
+    def late(self) -> Mapping[int, str]:
+        """Streams that libavformat has found since."""
+        return late_streams(self._container)
 
     def _counted(self, packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
         """The packets; those of sound that had not begun when the container was opened get lengths and times.
@@ -319,7 +330,7 @@ def open_media(
     timeout = None if timeouts_s == (None, None) else timeouts_s
     try:
         container = av.open(
-            source, "r", format, options=dict(options or {}), timeout=timeout, metadata_errors="replace"
+            source, "r", format, options={**_MERGED, **(options or {})}, timeout=timeout, metadata_errors="replace"
         )  # a title in another encoding is no reason to refuse a stream
     except InvalidInput:
         raise  # by what is read from

@@ -43,6 +43,12 @@ MIN_OPEN_S: Final = 1.0
 MAX_REFUSED: Final = 64
 """If the container refuses more packets in a row than this, a stream is not damaged, but of the wrong kind."""
 
+LOOK_AHEAD: Final = " ".join(
+    f"--input-option {option}" for option in ("probesize=50M", "analyzeduration=60M", "scan_all_pmts=1")
+)
+"""Lets libavformat look for streams in the first 50 MB or 60 s, in place of 5 MB or 5 s, and also behind the first
+tables of MPEG-TS."""
+
 _BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
 
 
@@ -288,6 +294,7 @@ class Remuxer:
         self._arrived_at: float | None = None
         self._damage = Damage()  # of the present source
         self._streams: Mapping[int, Stream] = {}  # of it, those that are published
+        self._late: dict[int, str] = {}  # of it, those that began too late to be published
 
     def choose(self, source: MediaSource, name: str) -> dict[int, Stream]:
         """The streams that the container can carry; ``warn`` is told about the others.
@@ -332,7 +339,7 @@ class Remuxer:
 
         failure: Exception | None = None
         is_empty = True
-        self._damage = Damage()
+        self._damage, self._late = Damage(), {}
         with closing(source):
             streams = self._streams = self.choose(source, name)
             try:
@@ -346,16 +353,31 @@ class Remuxer:
                     for step in steps:
                         is_empty = False
                         yield step
+                        if isinstance(step, Cut):
+                            self._look_for_late(source)
                 except (FFmpegError, OSError) as error:
                     failure = failure or error
+            so_far = len(self._late)
+            self._look_for_late(source)
+            rest = list(self._late.values())[so_far:]  # what is published has ended where these began
         if said := self._damage.said(name):
             self._warn(said)
         if failure is not None:
             raise SourceBroke(f"reading {name} failed half-way: {reason(failure)}") from failure
+        if any(what.startswith("video") for what in rest):
+            raise SourceBroke(f"{name} goes on in other streams ({', '.join(rest)}); publish the rest on its own")
         if is_empty:
             raise SourceBroke(
                 f"nothing of {name} could be published: it has no keyframe, or nothing that can be decoded"
             )
+
+    def _look_for_late(self, source: MediaSource) -> None:
+        """Name the streams that were announced when all had been chosen."""
+        for track, what in source.late().items():
+            if track not in self._late:
+                self._late[track] = what
+                advice = f"; {LOOK_AHEAD} looks further ahead" if self._advice else "; let all streams begin together"
+                self._warn(f"left out: stream {track} ({what}), which was announced after the input was opened{advice}")
 
     def _added(self, track: int, packet: Packet[Stream], name: str) -> Iterator[Step]:
         """The steps of a packet. One that is too damaged for the container is left out, and counted."""

@@ -165,6 +165,10 @@ class TestSource:
         for track, encoder in self._encoders.items():
             yield from self._captured(track, encoder.restart(), pace)
 
+    def late(self) -> Mapping[int, str]:
+        """None."""
+        return {}
+
     def close(self) -> None:
         """Free the encoders."""
         for encoder in self._encoders.values():

@@ -38,6 +38,10 @@ class Packets:
         for packet in self._packets:
             yield packet.stream_index, packet
 
+    def late(self) -> dict[int, str]:
+        """None."""
+        return {}
+
     def close(self) -> None:
         """Remember it."""
         self.is_closed = True

@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import av
 import httpx
@@ -28,7 +28,9 @@ from tricklecast.publisher.media import segmenter
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import IndexFirst, open_media
 from tricklecast.publisher.media.muxers import ContainerName
-from tricklecast.publisher.media.reader import MediaOptions, SourceBroke
+from tricklecast.publisher.media.reader import LOOK_AHEAD, MediaOptions, Remuxer, SourceBroke
+from tricklecast.publisher.media.segmenter import Segmenter
+from tricklecast.publisher.steps import Chunk
 from tricklecast.subscriber.media.joiner import Joiner, NotMedia
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import Continuity, Step, crc32, ts_packets
@@ -526,6 +528,60 @@ def test_mp4_has_all_of_sound_that_begins_in_the_middle_of_a_segment(tmp_path: P
     frames = [packet for data in segments for packet in sounds_of(data)]
     with av.open(str(source)) as container:
         assert frames == [len(bytes(packet)) - 7 for packet in container.demux(audio=0) if packet.size]
+
+
+def piped(
+    data: bytes, container: ContainerName = "mpegts", options: dict[str, str] | None = None
+) -> tuple[list[bytes], list[str], str]:
+    """What becomes of bytes on a pipe: the segments, what was said, and why it broke."""
+    source, said, broke = open_media(IndexFirst(io.BytesIO(data), "it"), "it", options=options), list[str](), ""
+    segments = [bytearray()]
+    remuxer = Remuxer(Segmenter(container), warn=said.append, advice="; --transcode may help")
+    try:
+        for step in remuxer.steps(source, "it"):
+            if isinstance(step, Chunk):
+                segments[-1] += step.data
+            else:
+                segments.append(bytearray())
+    except SourceBroke as error:
+        broke = str(error)
+    return [bytes(data) for data in segments], said, broke
+
+
+FILM: Final = f"{picture(2, '64x64')} {tone(2)} {H264} {AAC}"
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+def test_other_pids_in_the_middle_go_on_in_the_same_streams(tmp_path: Path, container: ContainerName) -> None:
+    """Tables of another version name them, as where a broadcaster changes its encoder."""
+    film = made(tmp_path / "film.ts", FILM).read_bytes()
+    moved = made(tmp_path / "moved.ts", f"{FILM} -output_ts_offset 2 -mpegts_start_pid 0x200").read_bytes()
+    (tmp_path / "both.ts").write_bytes(film + moved)
+    for segments in (publish(tmp_path / "both.ts", container).segments, piped(film + moved, container)[0]):
+        record(segments, tmp_path / "out.mkv")
+        assert decodable(tmp_path / "out.mkv")["video"] == 100
+
+
+def test_streams_that_are_announced_too_late_are_named(tmp_path: Path) -> None:
+    """With what to type. Where all goes on in them, it is an error: the rest can be published on its own."""
+    silent = made(tmp_path / "silent.ts", f"{picture(2, '64x64')} {H264}").read_bytes()
+    film = made(tmp_path / "film.ts", f"{FILM} -output_ts_offset 2").read_bytes()
+    told = (
+        "left out: stream 1 (audio: aac), which was announced after the input was opened; --input-option probesize=50M "
+        "--input-option analyzeduration=60M --input-option scan_all_pmts=1 looks further ahead"
+    )
+    segments, said, broke = piped(silent + film)
+    assert (told in said, broke) == (True, "")
+    assert sum(packets_of(data)[0] for data in segments) == 100
+    options = dict(option.split("=") for option in LOOK_AHEAD.split() if "=" in option)
+    assert told not in piped(silent + film, options=options)[1]  # the sound is published
+    other = f"{FILM} -output_ts_offset 2 -mpegts_start_pid 0x300 -mpegts_pmt_start_pid 0x1100 -mpegts_service_id 7"
+    _, said, broke = piped(film + made(tmp_path / "other.ts", other).read_bytes())
+    assert [line.split(" which")[0] for line in said] == [
+        "left out: stream 2 (video: h264),",
+        "left out: stream 3 (audio: aac),",
+    ]
+    assert broke == "it goes on in other streams (video: h264, audio: aac); publish the rest on its own"
 
 
 def sounds_of(segment: bytes) -> list[int]:

@@ -286,7 +286,7 @@ class Spoilt:
     """A source some of whose packets hold nothing that is sound."""
 
     def __init__(self, source: MediaSource, which: range) -> None:
-        self.streams, self.close = source.streams, source.close
+        self.streams, self.late, self.close = source.streams, source.late, source.close
         self._source, self._which = source, which
 
     def packets(self) -> Iterator[tuple[int, Any]]:
