@@ -133,6 +133,7 @@ class MpegTs:
 
     def __init__(self) -> None:
         self._counters: dict[int, int] = {}
+        self._pids: dict[int, int] = {}  # by the numbers of streams; they stay where some streams are left out
         self._version = -1
 
     def muxer(self, streams: Streams, lead: int) -> Muxer:
@@ -143,7 +144,10 @@ class MpegTs:
             lead: the number of the stream at whose packets segments begin.
         """
         self._version = (self._version + 1) % 32
-        return _TsMuxer(streams, lead, self._counters, self._version)
+        for track in streams:
+            self._pids.setdefault(track, FIRST_PID + len(self._pids))
+        pids = {track: self._pids[track] for track in streams}
+        return _TsMuxer(streams, lead, pids, self._counters, self._version)
 
 
 class _TsMuxer:
@@ -154,13 +158,15 @@ class _TsMuxer:
     is silent, a picture would wait for seconds.
     """
 
-    def __init__(self, streams: Streams, lead: int, counters: dict[int, int], version: int) -> None:
+    def __init__(
+        self, streams: Streams, lead: int, pids: Mapping[int, int], counters: dict[int, int], version: int
+    ) -> None:
         self._streams = streams
         self._lead = lead
         self._counters = counters
         # Receivers read tables again only if they have another version (section 2.4.4.5).
         self._options = {**_TS_OPTIONS, "tables_version": str(version)}
-        self._pids = {track: FIRST_PID + place for place, track in enumerate(streams)}
+        self._pids = pids
         self._cues = {self._pids[track] for track, stream in streams.items() if codec_name(stream) == _CUES}
         self._filters = {
             track: _filter(stream, _TS_FILTERS.get(codec_name(stream))) for track, stream in streams.items()

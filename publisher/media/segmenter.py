@@ -143,7 +143,7 @@ class Segmenter:
             return
         if self._is_over(track, times.dts, begins=begins):
             self.forced += is_lead and not begins and self._size >= self._max_bytes
-            sound_only = self._leads_video and track in self._sounds
+            sound_only = self._leads_video and track in self._sounds and self._have_stopped(times.dts)
             yield from self.finish() if self._leader_of(sound_only) != self._leader else self.end()
             yield Cut()
             self._is_forced = not begins
@@ -209,8 +209,11 @@ class Segmenter:
             return self._is_forced or length_s >= least_s
         if track not in self._sounds or self._quiet_since is None:
             return self._leader != self._lead
-        has_stopped = dts - self._quiet_since >= PAUSE_S * CLOCK_HZ
-        return self._leads_video and has_stopped and length_s >= self._segment_s
+        return self._leads_video and self._have_stopped(dts) and length_s >= self._segment_s
+
+    def _have_stopped(self, dts: int) -> bool:
+        """Whether no more pictures come."""
+        return self._quiet_since is not None and dts - self._quiet_since >= PAUSE_S * CLOCK_HZ
 
     def _is_blind(self, is_lead: bool, begins: bool, dts: int) -> bool:
         """Whether the source was joined in the middle of a group of pictures, which nobody can decode."""

@@ -361,6 +361,8 @@ def test_sound_cuts_segments_where_no_picture_comes(tmp_path: Path, container: C
             found.finish(len(data))
             told.append(sum(duration_of(found.units, place) for place in range(len(found.units))))
         assert told == pytest.approx(lengths, abs=0.2)
+        (tmp_path / "all.ts").write_bytes(b"".join(segments))  # the sound keeps its PID, for readers of all in a row
+        assert decodable(tmp_path / "all.ts") == decodable(source)
     record(segments, tmp_path / "out.mp4")
     assert decodable(tmp_path / "out.mp4") == decodable(source)
     with av.open(io.BytesIO(segments[-2]), "r") as back:  # two groups of pictures, after the pause
