@@ -615,9 +615,11 @@ class Connection(asyncio.BufferedProtocol):
         """
         exchange = self.exchange
         if isinstance(exchange, Reader) and not exchange.answerable:
-            if exchange.sent == self._half_closed_sent:
+            sent = exchange.sent_in_all
+            # The kernel finds out by itself whether a peer is gone that has more to take.
+            if sent == self._half_closed_sent and not self.write_paused:
                 self.peer_gone()
-            self._half_closed_sent = exchange.sent
+            self._half_closed_sent = sent
             return
         if exchange is None or not exchange.answerable:
             return
@@ -729,7 +731,8 @@ class Connection(asyncio.BufferedProtocol):
             self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
         elif not self._chunked:
             # Trailer fields come behind a chunked body: nothing asks for them, and they are not the head's.
-            self._headers.append((name.lower(), value))
+            # White space behind a value is no part of it (RFC 9110, section 5.5), and the parser leaves it there.
+            self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """A request's head is complete."""
@@ -747,8 +750,8 @@ class Connection(asyncio.BufferedProtocol):
         # Nothing can be wrong with most heads, and every one of them comes this way.
         strange = coding not in (None, b"chunked") or version != "1.1" or len(headers) != len(fields)
         strange = strange or b"host" not in headers
-        strange = strange or headers[b"host"].translate(None, HOST_TEXT) != b""
-        if strange and (wrong := objection(version, fields, headers)) is not None:
+        strange = strange or headers[b"host"].translate(None, HOST_TEXT) != b"" or not self._url.startswith(b"/")
+        if strange and (wrong := objection(version, self._url, fields, headers)) is not None:
             self.reject(wrong.status, wrong.text)
             return
         self._chunked = coding is not None

@@ -79,6 +79,11 @@ class Reader(Exchange):
         """The channel that it reads from."""
         return self.channel.name
 
+    @property
+    def sent_in_all(self) -> int:
+        """Body bytes of the response so far."""
+        return self.sent
+
     def begin(self) -> None:
         """Attach to the segment, and send what is there."""
         record, segment = self.record, self.segment

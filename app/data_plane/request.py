@@ -216,11 +216,14 @@ class Objection(NamedTuple):
 _VERSION: Final = Objection(Status.VERSION_NOT_SUPPORTED, "Neither HTTP/1.1 nor HTTP/1.0")
 _HOST: Final = Objection(Status.BAD_REQUEST, "Not exactly one Host")
 _INVALID_HOST: Final = Objection(Status.BAD_REQUEST, "Invalid Host")
+_OTHER_HOST: Final = Objection(Status.BAD_REQUEST, "Host is not that of the URL")
 _CODING: Final = Objection(Status.NOT_IMPLEMENTED, "Unknown Transfer-Encoding")
 _CODING_1_0: Final = Objection(Status.BAD_REQUEST, "Transfer-Encoding in HTTP/1.0")
 
 
-def objection(version: str, fields: Sequence[tuple[bytes, bytes]], headers: Mapping[bytes, bytes]) -> Objection | None:
+def objection(
+    version: str, target: bytes, fields: Sequence[tuple[bytes, bytes]], headers: Mapping[bytes, bytes]
+) -> Objection | None:
     """What is wrong with a head that the parser accepts; ``None`` if nothing is (docs/explanation/hostile-input.md).
 
     Two servers in a row that read such a head differently disagree about where its body ends or whom it is for, and
@@ -229,6 +232,7 @@ def objection(version: str, fields: Sequence[tuple[bytes, bytes]], headers: Mapp
 
     Args:
         version: of HTTP, as ``1.1``.
+        target: of the request, as on the wire.
         fields: all header fields, their names in lower case.
         headers: the same by name.
     """
@@ -238,9 +242,15 @@ def objection(version: str, fields: Sequence[tuple[bytes, bytes]], headers: Mapp
     # HTTP/1.0 has no Host (RFC 9112, section 3.2).
     if hosts > 1 or (not hosts and version == "1.1"):
         return _HOST
-    if headers.get(b"host", b"").translate(None, HOST_TEXT):
+    host = headers.get(b"host", b"")
+    if host.translate(None, HOST_TEXT):
         return _INVALID_HOST
-    codings = [value.strip().lower() for name, value in fields if name == b"transfer-encoding"]
+    # A proxy's form of the target, http://host/path, names the host once more (RFC 9112, section 3.2.2).
+    if b"://" in (form := target.partition(b"?")[0]) and not form.startswith(b"/"):
+        named = form.partition(b"://")[2].partition(b"/")[0]
+        if hosts and named.lower() != host.lower():
+            return _OTHER_HOST
+    codings = [value.lower() for name, value in fields if name == b"transfer-encoding"]
     if codings and version == "1.0":
         # RFC 9112, section 6.1: such a message's framing is faulty.
         return _CODING_1_0

@@ -70,6 +70,11 @@ class Stream(Reader):
         """Whether nothing of the response is out yet."""
         return self.ending is None and not self.started
 
+    @property
+    def sent_in_all(self) -> int:
+        """Body bytes of all its segments so far."""
+        return self.before + self.sent
+
     def lag(self) -> int:
         """Body bytes published since it had everything, and not sent yet."""
         return 0 if self.debt is None else self.channel.bytes_in - self.before - self.sent - self.debt

@@ -56,7 +56,7 @@ def head(data: bytes) -> None:
     fields = [(name.strip().lower(), value.strip()) for name, _, value in lines]
     headers = dict(fields)
     for version in ("1.1", "1.0", "0.9"):
-        objection(version, fields, headers)
+        objection(version, data[:40], fields, headers)
     assert (content_length(headers) or 0) >= 0
     expects_continue(headers)
     request = Request(b"GET", data, Route(None), headers, http10=False, keep_alive=True)

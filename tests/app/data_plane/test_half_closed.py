@@ -159,6 +159,35 @@ def test_a_started_reader_is_kept_beyond_that(server: LocalServer, channel: Chan
     assert reader.rest() == b"second"
 
 
+def test_a_stream_lives_as_long_as_segments_come(server: LocalServer, channel: Channel) -> None:
+    """Also where it waits for the next segment, of which it was sent nothing, each time that the server looks."""
+    channel.publish(0, b"0")
+    stream = channel.arrived("stream", b"0")
+    stream.half_close()
+    half_closed(server)
+    for seq in range(1, 4):
+        channel.publish(seq, b"%d" % seq)
+        stream.gets(b"%d" % seq)
+        later(server, HALF_CLOSED_S + 1)
+    stream.silent(0.01)
+    later(server, HALF_CLOSED_S + 1)
+    stream.closed()
+
+
+def test_a_reader_that_has_more_to_take_is_not_looked_at() -> None:
+    """What it is sent shows whether it is there; how slowly it may read is another rule."""
+    with local_server(reader_lag_s=1000) as server, server.client() as target:
+        channel, body = target.channel(), bytes(8 << 20)
+        channel.publish(0, body)
+        reader = channel.read(0)
+        reader.half_close()
+        half_closed(server)
+        eventually(lambda: server.plane.slow_peers.stalled, what="its socket is full")
+        for _ in range(3):
+            later(server, HALF_CLOSED_S + 1)
+        assert reader.response().body == body
+
+
 def test_a_reader_that_has_gone_is_noticed_by_the_next_write(server: LocalServer, channel: Channel) -> None:
     """A closed socket answers the first bytes with a reset."""
     channel.create()

@@ -28,7 +28,7 @@ CHUNKED = (b"transfer-encoding", b"chunked")
 ACCEPTED = {
     "plain": ("1.1", [HOST]),
     "chunked": ("1.1", [HOST, CHUNKED]),
-    "chunked in capitals": ("1.1", [HOST, (b"transfer-encoding", b"Chunked ")]),
+    "chunked in capitals": ("1.1", [HOST, (b"transfer-encoding", b"Chunked")]),
     "a header twice": ("1.1", [HOST, (b"accept", b"a"), (b"accept", b"b")]),
     "chunked beside a header twice": ("1.1", [HOST, CHUNKED, (b"accept", b"a"), (b"accept", b"b")]),
     "a Host with a port": ("1.1", [(b"host", b"edge-1.example.org:8888")]),
@@ -61,7 +61,7 @@ REFUSED = {
 @pytest.mark.parametrize(("version", "fields"), ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_an_ordinary_head_is_accepted(version: str, fields: list[tuple[bytes, bytes]]) -> None:
     """One Host that can be one, and a body that is counted or chunked."""
-    assert objection(version, fields, dict(fields)) is None
+    assert objection(version, b"/c/0", fields, dict(fields)) is None
 
 
 @pytest.mark.parametrize(("version", "fields", "status"), REFUSED.values(), ids=REFUSED.keys())
@@ -69,10 +69,34 @@ def test_a_head_that_can_be_read_in_two_ways_is_refused(
     version: str, fields: list[tuple[bytes, bytes]], status: int
 ) -> None:
     """The status says why; the text is one line."""
-    wrong = objection(version, fields, dict(fields))
+    wrong = objection(version, b"/c/0", fields, dict(fields))
     assert wrong is not None
     assert wrong.status == Status(status)
     assert wrong.text.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "is_right"),
+    [
+        (b"http://x/c/0", b"x", True),
+        (b"HTTP://X:80/c/0", b"x:80", True),
+        (b"http://x", b"x", True),
+        (b"http://x?http://y/", b"x", True),
+        (b"/c/0?url=http://y/", b"x", True),
+        (b"/http://y/0", b"x", True),
+        (b"*", b"x", True),
+        (b"http://y/c/0", None, True),  # HTTP/1.0
+        (b"http://y/c/0", b"x", False),
+        (b"http://y/c/0", b"", False),
+        (b"http://y@x/c/0", b"x", False),
+        (b"http:///c/0", b"x", False),
+    ],
+)
+def test_a_url_names_the_same_host_as_host_does(target: bytes, host: bytes | None, is_right: bool) -> None:
+    """Or one server would take the request for another host's than the next one, which checks its name."""
+    fields = [] if host is None else [(b"host", host)]
+    wrong = objection("1.0" if host is None else "1.1", target, fields, dict(fields))
+    assert (wrong is None) == is_right
 
 
 @pytest.mark.parametrize(

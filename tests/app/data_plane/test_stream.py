@@ -260,7 +260,7 @@ def test_a_stream_lags_by_all_that_was_published_since_it_was_at_the_live_edge(p
     with patient.client() as target:
         channel = target.channel()
         upload = channel.upload(0, b"begun---")
-        channel.arrived(0, b"begun---").close()
+        channel.lose(channel.arrived(0, b"begun---"))
         peer = stuck(patient, channel)
         eventually(lambda: patient.plane.registry.readers == 1)
         upload.chunk(pattern(40 * CHUNK)).stored()
@@ -347,7 +347,7 @@ def test_the_bytes_of_a_stream_count_as_they_go_by(channel: Channel, server: Loc
     channel.publish(1, b"6789")
     stream.gets(b"123456789")
     eventually(lambda: server.inside(lambda: server.plane.bytes_out) >= before + 9)
-    stream.close()
+    channel.lose(stream)
     record = server.record(channel=channel.name, op="stream")
     assert (record.reason, record.bytes_out) == ("client_gone", 9)
     assert server.plane.registry.channels[channel.name].bytes_out == 9

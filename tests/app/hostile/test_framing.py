@@ -42,6 +42,7 @@ LENGTHS = {
 HEADS = {
     "no Host": (b"GET %b HTTP/1.1\r\n\r\n", 400),
     "two Hosts": (b"GET %b HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+    "a URL of another host": (b"GET http://y%b HTTP/1.1\r\nHost: x\r\n\r\n", 400),
     "chunks in HTTP/1.0": (b"POST %b HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
     "a fold": (b"GET %b HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", 400),
     "a blank before the first header": (b"GET %b HTTP/1.1\r\n Host: x\r\n\r\n", 400),
@@ -188,3 +189,16 @@ def test_nothing_is_read_behind_a_last_request(server: LocalServer, channel: Cha
     data = b"GET /trickle/control/next HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + hidden(channel)
     assert statuses(exchange(server, data, half_close=False)) == [200]
     assert channel.name not in server.plane.registry.channels
+
+
+@pytest.mark.parametrize("blank", [b" ", b"\t", b" \t  "])
+def test_blanks_behind_a_value_are_no_part_of_it(server: LocalServer, channel: Channel, blank: bytes) -> None:
+    """Every field is read as if they were not there: the name, the body's length, what the client waits for."""
+    path = channel.path.encode()
+    fields = (b"Host: 127.0.0.1", b"Origin: http://127.0.0.1", b"Content-Length: 4", b"Expect: 100-continue")
+    head = b"".join(b"%b%b\r\n" % (field, blank) for field in fields)
+    both = b"POST %b/0 HTTP/1.1\r\n%b\r\ndataPOST %b HTTP/1.1\r\n%b\r\ndata" % (path, head, path, head)
+    answers = exchange(server, both, half_close=False)
+    assert answers.startswith(b"HTTP/1.1 100 ")
+    assert statuses(answers) == [200, 400]
+    channel.get(0).segment(0, b"data")
