@@ -196,7 +196,6 @@ class DataPlane:
         pipelined: connections that are not read from because too much is pipelined on them.
         exchanges: ended ones, counted by (op, status, reason). latencies: how long they took.
         faults: faults of the server that an exchange, or a connection, met. memory_errors: those for lack of memory.
-        unheard: how often a listener of the core, such as storage, raised when it was told of a change.
         loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
         bytes_in, bytes_out: body bytes of segment routes. streamed: segments of streams, by what became of them.
         expiring: connections whose exchange ends when its permission does, and that permission.
@@ -257,7 +256,6 @@ class DataPlane:
         self.faults = 0
         self.memory_errors = 0
         self._out_of_memory_at = -math.inf  # when memory ran out last, by the clock
-        self.unheard = 0
         self.exchanges: Counter[tuple[str, int, str]] = Counter()
         self.latencies = Latencies()
         self.loop_lag = Histogram()
@@ -338,10 +336,7 @@ class DataPlane:
 
         The change may still be going on, and the core must not be called back from here.
         """
-        failed = getattr(party, "failed", None)
-        if failed is None:
-            self.unheard += 1  # the client that made the change must not be told that all of it was done
-            failed = partial(self.fault, "while a change was announced")
+        failed = getattr(party, "failed", None) or partial(self.fault, "while a change was announced")
         asyncio.get_running_loop().call_soon(failed, error)
 
     def _end_if_unsound(self, name: str) -> None:

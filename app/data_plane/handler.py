@@ -63,7 +63,6 @@ from tricklecast.app.data_plane.request import (
 from tricklecast.app.data_plane.responses import (
     CONTINUE,
     ENDS_CONNECTION,
-    FAULT,
     MISDIRECTED,
     ORIGIN_REFUSED,
     SEQ_RETRY_S,
@@ -612,7 +611,6 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
         answer = Answer.MISSING if reply.status == Status.NOT_FOUND else Answer.REFUSED
         return _delay(connection, request, route, answer, 0) or reply
     now = plane.clock()
-    unheard = plane.unheard
     done: Reply | Refusal | Channel | None
     match route.op:
         case Op.DELETE | Op.CLOSE_SEGMENT if (reply := _of_another_life(connection, request, route)) is not None:
@@ -638,8 +636,6 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
             done = registry.close_segment(route.channel, route.seq, now, truncate=truncate, leaver=leaver)
         case _:
             done = registry.find(route.channel)
-    if plane.unheard != unheard:
-        return _placed(request, registry, route, FAULT)
     if isinstance(done, Reply):
         answer, about, reply = Answer.REFUSED, 0, done
     elif isinstance(done, Refusal):

@@ -8,7 +8,7 @@ from tricklecast.app.core.segment import Writer
 from tricklecast.app.data_plane.exchange import Exchange, Line
 from tricklecast.app.data_plane.pacing import SEGMENT_BYTES, Pace
 from tricklecast.app.data_plane.request import EPOCH, Request
-from tricklecast.app.data_plane.responses import FAULT, Reply, named, writer_reply
+from tricklecast.app.data_plane.responses import Reply, named, writer_reply
 from tricklecast.trickle import wire
 from tricklecast.trickle.wire import Status
 
@@ -83,14 +83,8 @@ class Upload(Exchange):
         if writer is None:
             return
         self._count(chunks)
-        channel, plane = writer.channel, self.plane
-        unheard = plane.unheard
-        outcome = channel.finish(writer, chunks, plane.clock())
-        if plane.unheard == unheard:
-            self.preempted(outcome)
-        else:
-            self._leave(writer)
-            self.answer(FAULT)
+        channel = writer.channel
+        self.preempted(channel.finish(writer, chunks, self.plane.clock()))
         if self.pace is not None:
             self.pace.ended += SEGMENT_BYTES
         self._yield(channel)

@@ -126,8 +126,12 @@ class Tap:
     def wake(self) -> None:
         """There is more, or the segment has closed."""
         archive = self.channel.archive
-        archive.dirty[self] = None
-        archive.kick()
+        try:
+            archive.dirty[self] = None
+            archive.kick()
+        except Exception as error:
+            archive.missed(error)
+            raise
 
     def evict(self) -> None:
         """Memory is short and the disk is slow: the segment is lost to the archive."""
@@ -314,6 +318,7 @@ class Archive:
         # it lacks, those included; how many were lost before; bytes for which the last attempt found no room, halved.
         self._cut: list[tuple[Stored, int, int]] = []
         self._owed = self._lost_before = 0
+        self._missed: Exception | None = None  # raised when a change was told, until storage goes on without it
         self._fits: int | None = None
         self._retrying: asyncio.TimerHandle | None = None
         registry.storage = self
@@ -464,12 +469,21 @@ class Archive:
             self.registry.budget.settle(tap.segment)
 
     def _note(self, fact: Fact) -> None:
-        """Take a fact, in the middle of a change."""
-        self.noted_us = now_us = self.wall_us()
+        """Hear of a fact, in the middle of a change."""
+        self.noted_us = self.wall_us()
         stored = None if is_reserved(fact.channel) else self.live.get(fact.channel)
-        if self.failed is not None:
-            self._owed += type(fact) is SegmentOpened and stored is not None
-            return
+        try:
+            if self.failed is None:
+                self._take(fact, stored, self.noted_us)
+        except Exception as error:
+            self.missed(error)
+            raise
+        finally:
+            if self.failed is not None and type(fact) is SegmentOpened and stored is not None:
+                self._owed += fact.seq not in stored.taps
+
+    def _take(self, fact: Fact, stored: Stored | None, now_us: int) -> None:
+        """Add a fact to the next batch."""
         row: FactRow
         match fact:
             case ChannelCreated():
@@ -672,8 +686,26 @@ class Archive:
     # removals, which may make room; and files are made and removed where segments go. The second one holds what the
     # windows still have, the newest segments first, and leaves half of the room to what will be published.
 
+    def missed(self, error: Exception) -> None:
+        """The core told of a change, and hearing it raised: nobody knows what the directory lacks now.
+
+        So storage has failed, from this moment on, since the answer to the change may be the next thing that happens.
+        It goes on as after a failed batch: with all that the windows hold.
+        """
+        if self.failed is None:
+            self.failed = str(error) or type(error).__name__
+            self._missed = error
+            asyncio.get_running_loop().call_soon(self._go_without)  # when the change is done
+
+    def _go_without(self) -> None:
+        if self._busy is not None:  # a batch from before; those that wait for it are told its own outcome
+            self._busy.add_done_callback(lambda _: self._go_without())
+        elif self._missed is not None:
+            self._fail(self._missed, Batch(), [])
+
     def _fail(self, error: Exception, batch: Batch, waiting: list[Callable[[bool], None]]) -> None:
         """Go on without the directory, or refuse publishers, until it can be written again."""
+        self._missed = None
         self.figures.failures += 1
         self.failed = str(error) or type(error).__name__
         alone = self.on_full is OnDiskFull.MEMORY
@@ -684,7 +716,8 @@ class Archive:
             for tap in list(stored.taps.values()):
                 self._leave(tap)
                 self._cut.append((stored, tap.segment.seq, tap.file))
-        self._owed, self._lost_before = len(self._cut), self.figures.lost
+        self._owed += len(self._cut)
+        self._lost_before = self.figures.lost
         # What was removed from the index, and who has ended, is still to be said.
         self._batch = unwritten(batch, self._batch)
         told = [*waiting, *self._waiting]

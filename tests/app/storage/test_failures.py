@@ -17,6 +17,7 @@ from tests.app.storage.crash import History, Life, Promise, check, served
 from tests.app.storage.test_archive import body, durable, full, held, settled
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, SegmentClosed, SegmentOpened
 from tricklecast.app.metrics import StorageMetrics
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
@@ -130,6 +131,92 @@ def test_an_empty_segment_of_a_failed_batch_is_kept(folder: Path, monkeypatch: p
     with durable(folder) as (_, target, _):
         answer = target.channel("film").get(1)
         assert (answer.status, answer.body) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("fact", "on_disk_full"),
+    [
+        (ChannelCreated, "memory"),
+        (SegmentOpened, "memory"),
+        (SegmentClosed, "memory"),
+        (SegmentClosed, "refuse"),
+        (ChannelEnded, "memory"),
+    ],
+)
+def test_a_fact_that_storage_could_not_take(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fact: type, on_disk_full: str
+) -> None:
+    """From then on no answer promises that it is kept; storage catches up as after an error of the disk."""
+    take = Archive._take
+
+    def stumble(archive: Archive, heard: Any, *args: Any) -> None:
+        if type(heard) is fact:
+            raise ZeroDivisionError("deaf")
+        take(archive, heard, *args)
+
+    with durable(folder, on_disk_full=on_disk_full) as (server, target, archive):
+        channel, other = target.channel("film").publish(0, body(0)), target.channel("other").create()
+        with monkeypatch.context() as patched:
+            patched.setattr(Archive, "_take", stumble)
+            if fact is ChannelCreated:
+                answer = target.channel("new").ask("POST")
+            else:
+                answer = other.end() if fact is ChannelEnded else channel.post(1, body(1))
+        told = {"memory": (200, "memory"), "refuse": (503, None)}[on_disk_full]
+        assert (answer.status, answer.get("Lp-Trickle-Durability")) == told
+        assert server.inside(lambda: archive.failed) == "deaf"
+        goes_on(server, archive)
+        assert channel.post(2, body(2)).get("Lp-Trickle-Durability") == "journal"
+    with durable(folder) as (_, target, _):
+        channel = target.channel("film").has(0, body(0)).has(2, body(2))
+        if fact in (SegmentOpened, SegmentClosed):
+            channel.has(1, body(1))
+        found = {name: target.ask("GET", target.channel(name).at("next")).status for name in ("other", "new")}
+        assert found == {"other": 404 if fact is ChannelEnded else 200, "new": 200 if fact is ChannelCreated else 404}
+
+
+def test_bytes_that_storage_could_not_take(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment is not promised, and is there all the same when storage has gone on."""
+    with durable(folder) as (server, target, archive):
+        upload, _ = target.channel("film").started(0, b"before ")
+        settled(server, archive)
+        with monkeypatch.context() as patched:
+            patched.setattr(Archive, "kick", lambda _: 1 // 0)
+            upload.chunk(b"after")
+            eventually(lambda: server.inside(lambda: archive.failed))
+        assert upload.end().answer().get("Lp-Trickle-Durability") == "memory"
+        goes_on(server, archive)
+    with durable(folder) as (_, target, _):
+        target.channel("film").has(0, b"before after")
+
+
+def goes_on(server: LocalServer, archive: Archive) -> None:
+    """Let storage try again, and wait until it has written what it lacked, and has lost nothing."""
+    server.inside(archive._retry)
+    eventually(lambda: server.inside(lambda: archive.failed) is None, what="storage goes on")
+    settled(server, archive)
+    assert metrics(server)["lost_total"] == 0
+
+
+def test_a_change_is_missed_while_a_batch_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The publisher that waits for the batch is told its own outcome, and the other one that nothing is promised."""
+    with durable(folder) as (server, target, archive):
+        channel = target.channel("film").create()
+        other = target.channel("other").create()
+        with held(archive, monkeypatch) as wants:
+            first = channel.upload(0, body(0)).end()
+            assert wants.wait(10)
+            with monkeypatch.context() as patched:
+                patched.setattr(Archive, "_take", lambda *_: 1 // 0)
+                assert other.post(0, body(7)).get("Lp-Trickle-Durability") == "memory"
+            assert server.inside(lambda: archive.figures.failures) == 0
+        # The batch is written, and the segment whose end it did not hold yet is told as what it is.
+        assert first.answer().get("Lp-Trickle-Durability") == "memory"
+        eventually(lambda: server.inside(lambda: archive.figures.failures) == 1, what="storage goes without")
+        goes_on(server, archive)
+    with durable(folder) as (_, target, _):
+        target.channel("film").has(0, body(0))
+        target.channel("other").has(0, body(7))
 
 
 def test_who_is_refused_is_refused_in_the_middle_of_a_segment_too(
