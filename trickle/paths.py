@@ -151,6 +151,8 @@ def _split(url: str) -> tuple[str, str, str]:
         # A password with a slash looks like a port: neither the error's text nor what precedes the last @ is shown.
         _, at, rest = url.rpartition("@")
         raise InvalidURL(f"***@{rest}" if at else url, "its host or port is not valid") from None
+    if parts.scheme in ("unix", "http+unix", "https+unix"):
+        raise InvalidURL(url, "a Unix socket is for the proxy in front of the server: give the proxy's http:// URL")
     if parts.scheme not in ("http", "https"):
         raise InvalidURL(url, "it must begin with http:// or https://")
     if not parts.hostname:

@@ -606,6 +606,8 @@ class Connection(asyncio.BufferedProtocol):
             exchange.close_after()
         elif exchange is not None:
             exchange.keep_alive = False
+            if isinstance(exchange, Parked):
+                exchange.request.keep_alive = False  # of the exchange that follows
 
     def let_go(self) -> None:
         """The peer has closed its half long ago, or its place is needed: tell it to come back, if nothing was sent yet.

@@ -10,9 +10,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.logs import logged
 from tests.support.waiting import WITHIN_S
+from tricklecast.app.cli import cli
 from tricklecast.app.health import ask
 from tricklecast.app.listener import CannotServe
 from tricklecast.app.settings import InvalidSettings, Settings, load
@@ -45,7 +47,7 @@ def request(path: Path, head: str, body: bytes = b"") -> bytes:
 
 
 def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
-    """It serves both planes, believes the proxy's X-Forwarded-For, can be health-checked, and removes its socket."""
+    """It serves both planes, believes the proxy's X-Forwarded-For, can be checked by its URL, and removes its socket."""
     path, log = tmp_path / "a socket", tmp_path / "access.jsonl"
     arguments = ("--unix-socket", str(path), "--access-log", str(log), "--health-file", str(tmp_path / "health"))
     process, address = start(*arguments)
@@ -58,6 +60,8 @@ def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
     ask((tmp_path / "health").read_text().strip())
     assert [record["ip"] for record in logged(log, op="publish")] == ["192.0.2.7"]
     assert [record["ip"] for record in logged(log, op="read")] == ["unix"]
+    conforms = CliRunner().invoke(cli, ["conformance", address, "--only", "head/starts-at-zero"])
+    assert conforms.exit_code == 0, conforms.output
     stop(process)
     assert not path.exists()
 

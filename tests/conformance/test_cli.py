@@ -90,6 +90,9 @@ def test_a_server_that_is_not_there() -> None:
     [
         ([], "--list"),
         (["ftp://host/trickle"], "http"),
+        (["unix:/run/x"], "http+unix://%2Frun%2Fx/trickle"),
+        (["/run/x"], "http+unix://%2Frun%2Fx/trickle"),
+        (["http+unix:///run/x/trickle"], "http+unix://%2Frun%2Fx/trickle"),
         (["http://host:99999/trickle"], "URL"),
         (["http://host/a b"], "URL"),
         (["http://host/trickle", "--only", "no-such-case"], "--list"),

@@ -184,6 +184,8 @@ def test_built_urls_parse_back_to_the_channel(name: str, seq: int) -> None:
     [
         ("host/c", "must begin"),
         ("ftp://host/c", "must begin"),
+        ("unix:/run/x", "proxy"),
+        ("http+unix://%2Frun%2Fx/trickle/c", "proxy"),
         ("http:///c", "no host"),
         ("http://host:99999/c", "its host or port is not valid"),
         ("http://[::1/c", "its host or port is not valid"),

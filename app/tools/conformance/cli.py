@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import ssl
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
@@ -24,6 +25,8 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidURL
 from tricklecast.trickle.paths import normalize_base_path, parse_server_url
 from tricklecast.trickle.terminal import CaFile, checked, parse_duration
+
+_UNIX: Final = re.compile(r"(https?)\+unix://([^/]+)")
 
 EXIT_FAILED: Final = 1
 EXIT_UNREACHABLE: Final = 3
@@ -40,7 +43,11 @@ def _setting(option: str) -> Any:
 
 def conformance(
     url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="Base URL of the server: http://HOST:PORT/trickle.")
+        str | None,
+        typer.Argument(
+            metavar="URL",
+            help="Base URL of the server: http://HOST:PORT/trickle, or http+unix://%2Frun%2FSOCKET/trickle.",
+        ),
     ] = None,
     *,
     list_rules: Annotated[bool, typer.Option("--list", help="Print all rules and profiles, and run no test.")] = False,
@@ -72,6 +79,7 @@ def conformance(
     \b
       tricklecast conformance http://localhost:2939/trickle
       tricklecast conformance http://localhost:2939/trickle --only 'read-*' -v
+      tricklecast conformance http+unix://%2Frun%2Ftricklecast%2Fhttp.sock/trickle
       tricklecast conformance --list
     """
     cases = _select(only or ["*"])
@@ -118,6 +126,14 @@ def _select(globs: Sequence[str]) -> list[Case]:
 
 def _address(url: str, profile: str, ca_file: Path | None) -> Address:
     """The address in a URL. A URL without a path has the base path of the profile."""
+    unix = None
+    if match := _UNIX.match(url):
+        # As the server announces it: the path of the socket, encoded, stands in the place of a host.
+        unix = unquote(match[2])
+        url = f"{match[1]}://localhost{url[match.end() :]}"
+    elif match := re.match(r"(?:(?:https?\+)?unix:)?/+", url):
+        path = quote("/" + url[match.end() :].removesuffix(wire.DEFAULT_BASE_PATH), safe="")
+        raise typer.BadParameter(f"a Unix socket is http+unix://{path}{wire.DEFAULT_BASE_PATH}", param_hint="URL")
     try:
         parse_server_url(url)
         parts = urlsplit(url)
@@ -131,7 +147,7 @@ def _address(url: str, profile: str, ca_file: Path | None) -> Address:
             tls = ssl.create_default_context(cafile=ca_file)
         except OSError as error:
             raise typer.BadParameter(str(error), param_hint="--ca-file") from None
-    return Address(parts.hostname or "", parts.port or (443 if tls else 80), base_path, tls)
+    return Address(parts.hostname or "", parts.port or (443 if tls else 80), base_path, tls, unix)
 
 
 def _reach(address: Address, url: str) -> None:

@@ -29,6 +29,8 @@ class Address:
     base_path: str = wire.DEFAULT_BASE_PATH
     tls: ssl.SSLContext | None = None
     """The trusted certificates; ``None`` for plain TCP."""
+    unix: str | None = None
+    """The path of the server's Unix socket; host and port then only make its name."""
 
     def connect(self, within_s: float = AT_ONCE_S) -> socket.socket:
         """Open a connection.
@@ -36,9 +38,18 @@ class Address:
         Raises:
             OSError: the server does not accept it, or the TLS handshake failed.
         """
-        sock = socket.create_connection((self.host, self.port), timeout=within_s)
-        # A case decides which bytes leave together.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.unix is None:
+            sock = socket.create_connection((self.host, self.port), timeout=within_s)
+            # A case decides which bytes leave together.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(within_s)
+            try:
+                sock.connect(self.unix)
+            except OSError:
+                sock.close()
+                raise
         return sock if self.tls is None else self.tls.wrap_socket(sock, server_hostname=self.host)
 
     @property

@@ -188,6 +188,15 @@ def test_a_reader_that_has_more_to_take_is_not_looked_at() -> None:
         assert reader.response().body == body
 
 
+def test_a_request_that_is_held_back_is_answered_as_the_last_one(server: LocalServer, channel: Channel) -> None:
+    """A playlist waits for a segment, for example; the answer says that the connection closes."""
+    player = channel.create().waiting("index.m3u8")
+    player.half_close()
+    half_closed(server)
+    channel.publish(0, b"no media")
+    player.last(415)
+
+
 def test_a_reader_that_has_gone_is_noticed_by_the_next_write(server: LocalServer, channel: Channel) -> None:
     """A closed socket answers the first bytes with a reset."""
     channel.create()
