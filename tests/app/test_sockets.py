@@ -47,7 +47,7 @@ def request(path: Path, head: str, body: bytes = b"") -> bytes:
 
 
 def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
-    """It serves both planes, believes the proxy's X-Forwarded-For, can be checked by its URL, and removes its socket."""
+    """It serves both planes, believes the proxy's X-Forwarded-For, has a URL for checks, and removes its socket."""
     path, log = tmp_path / "a socket", tmp_path / "access.jsonl"
     arguments = ("--unix-socket", str(path), "--access-log", str(log), "--health-file", str(tmp_path / "health"))
     process, address = start(*arguments)

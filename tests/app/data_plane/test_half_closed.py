@@ -162,8 +162,9 @@ def test_a_started_reader_is_kept_beyond_that(server: LocalServer, channel: Chan
 def test_a_stream_lives_as_long_as_segments_come(server: LocalServer, channel: Channel) -> None:
     """Also where it waits for the next segment, of which it was sent nothing, each time that the server looks."""
     channel.publish(0, b"0")
-    stream = channel.arrived("stream", b"0")
-    stream.half_close()
+    stream = channel.read("stream")
+    stream.head().expect(200)
+    stream.gets(b"0").half_close()
     half_closed(server)
     for seq in range(1, 4):
         channel.publish(seq, b"%d" % seq)
