@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tricklecast.trickle.errors import InvalidInput
@@ -88,57 +88,30 @@ def decoder_of(codec: str) -> str:
     return {"mp1": "mp3", "mp2": "mp3", "mpeg1video": "mpeg2video"}.get(codec, codec)
 
 
-_FILTERS: Final = {
-    "h264": "h264_mp4toannexb",
-    "hevc": "hevc_mp4toannexb",
-    "vvc": "vvc_mp4toannexb",
-    "av1": "av1_metadata",
-    "vp9": "vp9_metadata",
-    "mpeg4": "mpeg4_unpack_bframes",
-    "mpeg2video": "mpeg2_metadata",
-    "aac": "aac_adtstoasc",
-    "opus": "opus_metadata",
-    "eac3": "eac3_core",
-    "dts": "dca_core",
-}
-"""Filters that take one codec each."""
-
-
-def changed_codec(stream: Stream) -> str:
-    """The codec that a stream has now, if it is another one than at its beginning, as MPEG-TS can announce at any time.
-
-    PyAV shows the first one for ever. But filters look at libavformat's own state.
-    """
-    from av.bitstream import BitStreamFilterContext
-
-    first = codec_name(stream)
-    for codec, name in _FILTERS.items():
-        if codec not in (first, "mpeg2video" if first == "mpeg1video" else first):
-            with suppress(*packet_errors()):
-                BitStreamFilterContext(name, stream)
-                return codec
-    return ""
-
-
-_DESCRIBED: Final = re.compile(r"^ *Stream #0:(\d+).*?: (\w+: \w+)", re.MULTILINE)
+_DESCRIBED: Final = re.compile(r"^ *Stream #0:(\d+).*?: (\w+): (\w+)", re.MULTILINE)
 """A stream in libavformat's description of a container: ``Stream #0:1[0x101](eng): Audio: aac``."""
 
 
-def late_streams(container: InputContainer) -> dict[int, str]:
-    """The streams that a container has by now and had not when it was opened, as in ``audio: aac``, by number.
+_LOG: Final = Lock()
+"""Held while libavformat's log has another level, which all threads share."""
 
-    PyAV shows neither them nor their packets. But it shows what libavformat writes to its log about all streams.
+
+def present_streams(container: InputContainer) -> dict[int, tuple[str, str]]:
+    """Kind and codec of the streams that a container has by now, by number. MPEG-TS can announce others at any time.
+
+    PyAV shows each stream as it was when the container was opened, and none that came later, nor their packets. But it
+    shows what libavformat writes to its log about all of them.
     """
     from av import logging
 
-    before = logging.get_level()
-    logging.set_level(logging.INFO)
-    try:
-        text = cast(Any, container).dumps_format()  # its stub lacks it
-    finally:
-        logging.set_level(before)
-    known = len(container.streams)
-    return {int(number): kind.lower() for number, kind in _DESCRIBED.findall(text) if int(number) >= known}
+    with _LOG:
+        before = logging.get_level()
+        logging.set_level(logging.INFO)
+        try:
+            text = cast(Any, container).dumps_format()  # its stub lacks it
+        finally:
+            logging.set_level(before)
+    return {int(number): (kind.lower(), codec) for number, kind, codec in _DESCRIBED.findall(text)}
 
 
 def is_attached(stream: Stream) -> bool:

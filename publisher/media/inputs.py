@@ -30,7 +30,15 @@ from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.media.timeline import MAX_HELD
-from tricklecast.trickle.pyav import codec_name, late_streams, need_pyav, new_decoder, packet_errors, reason
+from tricklecast.trickle.pyav import (
+    codec_name,
+    decoder_of,
+    need_pyav,
+    new_decoder,
+    packet_errors,
+    present_streams,
+    reason,
+)
 from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
@@ -82,6 +90,9 @@ _FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
 _REORDERED: Final = frozenset({"h264", "hevc"})
 """Codecs whose pictures tell in which order they are shown, to libavcodec's filter ``dts2pts``. Of MPEG-1 and MPEG-2,
 libavformat knows the order by itself."""
+
+LOOK_AFTER: Final = 50
+"""The streams of a source are looked at in front of each keyframe, and after so many packets: a second of sound."""
 
 MAX_AGAIN: Final = 2 * MAX_HELD
 """At the end of a bare stream, at most so many pictures come again: libavcodec's filter waits for at most 63."""
@@ -186,6 +197,7 @@ class ContainerSource:
         self._container = container
         # A bare stream without a container: cameras without a muxer send nothing but coded frames.
         self._has_no_times = bool(container.format.flags & _NO_TIMESTAMPS)
+        self._late: Mapping[int, str] = {}  # streams that it had not when it was opened
 
     @property
     def streams(self) -> Mapping[int, Stream]:
@@ -200,7 +212,13 @@ class ContainerSource:
     def packets(self) -> Packets:
         """The packets, in the container's order; those of a bare stream get times by its frame rate."""
         packets = demuxed(self._container, list(self._container.streams))
+        videos = {stream.index for stream in self._container.streams.video}
+        unseen = 0  # packets since the streams were looked at
         for packet in self._timed(packets) if self._has_no_times else self._counted(packets):
+            unseen += 1
+            if unseen >= LOOK_AFTER or (packet.is_keyframe and packet.stream_index in videos):
+                self._look()
+                unseen = 0
             if packet.has_sidedata("encryption_info"):
                 raise OSError(
                     "it is encrypted, and nobody could play it; --input-option decryption_key=HEX may decrypt it"
@@ -208,10 +226,25 @@ class ContainerSource:
             if packet.size:  # an empty one, at the end, asks decoders for what they hold back
                 packet.opaque = time.time_ns() // 1000
                 yield packet.stream_index, packet
+        self._look()
+
+    def _look(self) -> None:
+        """Look for further streams, and refuse one that goes on in another codec: PyAV has the first one for ever.
+
+        Raises:
+            OSError: the codec has changed. A source that is opened again is looked at anew.
+        """
+        present, streams = present_streams(self._container), self._container.streams
+        self._late = {number: f"{kind}: {codec}" for number, (kind, codec) in present.items() if number >= len(streams)}
+        for stream in (*streams.video, *streams.audio):
+            _, codec = present.get(stream.index, ("", "none"))
+            first = codec_name(stream)
+            if stream.codec_context is not None and codec != "none" and decoder_of(codec) != decoder_of(first):
+                raise OSError(f"its {stream.type} changes from {first} to {codec}; publish the rest on its own")
 
     def late(self) -> Mapping[int, str]:
         """Streams that libavformat has found since."""
-        return late_streams(self._container)
+        return self._late
 
     def _counted(self, packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
         """The packets; those of sound that had not begun when the container was opened get lengths and times.

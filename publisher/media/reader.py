@@ -24,7 +24,7 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.timeline import fill_first_dts
-from tricklecast.trickle.pyav import changed_codec, codec_name, is_attached, packet_errors, reason
+from tricklecast.trickle.pyav import codec_name, is_attached, packet_errors, reason
 from tricklecast.trickle.terminal import count
 
 if TYPE_CHECKING:
@@ -381,8 +381,6 @@ class Remuxer:
 
     def _added(self, track: int, packet: Packet[Stream], name: str) -> Iterator[Step]:
         """The steps of a packet. One that is too damaged for the container is left out, and counted."""
-        if packet.is_keyframe and self._streams[track].type == "video":
-            self._check_codecs()
         damage, is_corrupt, forced = self._damage, packet.is_corrupt, self._segmenter.forced
         left_out = self._segmenter.left_out
         try:
@@ -405,19 +403,6 @@ class Remuxer:
             damage.is_said = True
             how = "bytes were lost before they came here (continuity errors)" if is_corrupt else "not all can be read"
             self._warn(f"{name} is damaged: {how}; what is left is published")
-
-    def _check_codecs(self) -> None:
-        """Refuse a stream that goes on in another codec, which this muxer cannot write.
-
-        A source that is opened again is looked at anew.
-
-        Raises:
-            OSError: the codec has changed.
-        """
-        for stream in self._streams.values():
-            if codec := changed_codec(stream):
-                before = codec_name(stream)
-                raise OSError(f"its {stream.type} changes from {before} to {codec}; publish the rest on its own")
 
     def _arriving(self, source: MediaSource, live: bool) -> Iterator[tuple[int, Packet[Stream]]]:
         begins = True

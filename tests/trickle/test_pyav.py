@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import av
 import pytest
@@ -13,8 +14,8 @@ from av.stream import Disposition
 
 from tests.publisher.media.clips import make_clip
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.pyav import (
-    changed_codec,
     codec_name,
     copied,
     decoder_of,
@@ -23,6 +24,7 @@ from tricklecast.trickle.pyav import (
     need_pyav,
     new_decoder,
     packet_errors,
+    present_streams,
     reason,
 )
 
@@ -81,17 +83,26 @@ def test_a_cover_is_attached() -> None:
         assert is_attached(stream)
 
 
-def test_a_codec_that_changes_is_noticed(tmp_path: Path) -> None:
-    """When the first packet of the new one is there."""
+def test_streams_are_seen_as_they_are_now(tmp_path: Path) -> None:
+    """With the first packet of another codec, or of a further stream; the log's level is as before."""
     clips = [
-        make_clip(tmp_path / f"{codec}.ts", seconds=2, video=codec, audio=None) for codec in ("libx264", "libx265")
+        make_clip(tmp_path / f"{codec}.ts", seconds=1, video=codec, audio=sound)
+        for codec, sound in (("libx264", None), ("libx265", "ac3"))
     ]
-    with av.open(io.BytesIO(b"".join(clip.read_bytes() for clip in clips)), "r", "mpegts") as container:
-        stream = container.streams.video[0]
-        found = [changed_codec(stream) for packet in container.demux(stream) if packet.is_keyframe]
-    assert found == ["", "", "hevc", "hevc"]
-    with av.open(str(make_clip(tmp_path / "old.ts", seconds=1, video="mpeg1video", audio=None))) as container:
-        assert changed_codec(container.streams.video[0]) == ""
+    data = io.BytesIO(b"".join(clip.read_bytes() for clip in clips))
+    level = av.logging.get_level()
+    with av.open(cast(Any, Pipe(data)), "r", "mpegts") as container:
+        assert present_streams(container) == {0: ("video", "h264")}
+        assert sum(packet.is_keyframe for packet in demuxed(container, container.streams.video)) == 2
+        assert present_streams(container) == {0: ("video", "hevc"), 1: ("audio", "ac3")}
+    assert av.logging.get_level() == level
+
+
+class Pipe:
+    """Bytes in which nobody can go back."""
+
+    def __init__(self, data: io.BytesIO) -> None:
+        self.read = data.read
 
 
 def test_a_refused_packet_is_no_broken_disk() -> None:

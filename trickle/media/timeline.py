@@ -85,6 +85,7 @@ class _Anchor:
     """By how much a stretch of the source's time is moved: the same for all streams, so that they stay in step."""
 
     shift: int
+    packets: int = 0  # one packet alone may have a wild timestamp
 
 
 @dataclass(slots=True)
@@ -136,6 +137,7 @@ class Timeline:
             raw = ticks(time, time_base)
             raw_shown = raw if packet.pts is None else _near(ticks(packet.pts, time_base), raw)
             track.anchor = self._anchor(track, raw, raw_shown)
+            track.anchor.packets += 1
             decoded, shown = raw + track.anchor.shift, raw_shown + track.anchor.shift
         decoded = max(decoded, track.last + self._step if track.last >= 0 else 0)
         shown = max(shown, decoded)
@@ -173,18 +175,21 @@ class Timeline:
                 return self._begin(max(0, LEAD - raw))
             return self._begin(self._resume_at - (raw if self._first is None else shown))
         own, newest = track.anchor, self._anchors[-1]
-        fits_own = own is not None and self._fits(track, raw + own.shift, MAX_BACK)
-        if own is not None and fits_own and (own is newest or raw + own.shift <= self._newest + MAX_OVERLAP):
-            return own
+        fitting = own if own is not None and self._fits(track, raw + own.shift, MAX_BACK) else None
+        is_settled = fitting is not None and fitting.packets > 1
+        if fitting is not None and (
+            raw + fitting.shift <= self._newest + MAX_OVERLAP or (fitting is newest and is_settled)  # after a pause
+        ):
+            return fitting
         if newest is not own and self._fits(track, raw + newest.shift, MAX_OVERLAP):
             if raw + newest.shift < track.last - MAX_BACK:
                 newest.shift = track.end - shown  # this stream had come further than the one that jumped first
             return newest
-        if own is not None and fits_own:
-            return own
-        for older in reversed(self._anchors):
+        for older in () if is_settled else reversed(self._anchors):
             if self._fits(track, raw + older.shift, MAX_BACK) and raw + older.shift <= self._newest + MAX_BACK:
                 return older
+        if fitting is not None:
+            return fitting
         wrapped = (newest.shift + wrap for wrap in WRAPS)
         exact = (shift for shift in wrapped if self._fits(track, raw + shift, MAX_BACK))
         return self._begin(next(exact, self._end - shown))

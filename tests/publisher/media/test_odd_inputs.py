@@ -491,6 +491,14 @@ def test_a_codec_that_changes_ends_the_source_with_an_error(tmp_path: Path) -> N
         done.run()
     before = len(done.decoded().hashes["video"])
     assert before >= 48  # libavformat's parser keeps a picture back
+    for sound, other in (("aac", "mp2"), ("mp2", "aac"), ("ac3", "mp2")):
+        parts = [
+            made(tmp_path / f"{codec}.ts", f"{tone(1)} -c:a {codec} -output_ts_offset {at}").read_bytes()
+            for codec, at in ((sound, 0), (other, 1))
+        ]
+        source.write_bytes(b"".join(parts))
+        with pytest.raises(SourceBroke, match=f"its audio changes from {sound} to {other}"):
+            publish(source)
     with serving(first + second, second) as address:
         live = Run(f"tcp://{address}", MediaOptions(realtime=False, reconnect_for_s=0.2)).run()
     record(live.segments, tmp_path / "out.mp4")

@@ -153,6 +153,15 @@ def test_a_wild_timestamp_harms_one_packet() -> None:
     assert stamped(line, [10_800], stream=1) == [before[0] + 10_800]
 
 
+def test_an_old_timestamp_harms_one_packet() -> None:
+    """Also where what follows would fit behind it, after a pause. libavformat ends with one where PIDs have changed."""
+    line = Timeline()
+    before = stamped(line, [number * 3600 for number in range(100)])
+    assert stamped(line, [7200]) == [before[-1] + 3600]
+    after = [number * 3600 for number in range(101, 110)]
+    assert stamped(line, after) == [before[0] + time for time in after]
+
+
 def test_a_pause_is_kept_and_a_jump_is_not() -> None:
     """Some seconds without a packet are a pause; more cannot be told from a clock that was set."""
     line = Timeline()
