@@ -12,7 +12,7 @@ async def main(url: str, file: str) -> None:
     while True:
         start = await kept.read_text() if await kept.exists() else "earliest"
         try:
-            async with Subscriber(url, start=start, wait_for_channel_s=3) as subscriber:
+            async with Subscriber(url, start=start, on_lag="earliest", wait_for_channel_s=3) as subscriber:
                 async for segment in subscriber:
                     if segment.gap:
                         print(f"{segment.gap} segments were missed")

@@ -37,7 +37,7 @@ import anyio
 from anyio import to_thread
 
 from tricklecast.subscriber.client import Subscriber
-from tricklecast.subscriber.core import AnyStart
+from tricklecast.subscriber.core import AnyStart, OnLag
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import SinkFailed
 from tricklecast.trickle.client.arguments import check_number
@@ -645,7 +645,8 @@ async def record(
     Args:
         url: the channel's URL.
         directory: the folder; it is made if it is not there.
-        start: where a new recording begins, as for :class:`tricklecast.subscriber.Subscriber`.
+        start: where a new recording begins, as for :class:`tricklecast.subscriber.Subscriber`. Wherever that is, a
+            recording wants everything from there on: ``on_lag`` is ``"earliest"`` unless it is given.
         keep_segments, keep_bytes: how much the folder may hold; the oldest segments are removed, and the index says
             so. ``None``: everything is kept.
         on_segment: is told each segment that was recorded.
@@ -663,7 +664,7 @@ async def record(
     async with FolderWriter(Path(directory), channel, keep=keep, disk=disk) as writer:
         folder = writer.folder
         removed = folder.removed
-        options["on_broken"] = "skip"
+        options = {"on_lag": OnLag.EARLIEST} | options | {"on_broken": "skip"}
         async with Subscriber(url, start=folder.position or start, **options) as subscriber:
             async for segment in subscriber:
                 await writer.begin(segment)

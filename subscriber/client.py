@@ -89,11 +89,12 @@ class Subscriber:
         start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has begun), ``"earliest"``
             (the oldest one that is kept), N, -N (-1 is ``next``, -2 ``current``), or a :class:`Position` (or its text,
             ``128@3:9f86d081884c7d65``). A position also tells whether the channel still has the same life. If not, the
-            first segment is ``restarted``. Where the numbering begins anew, a subscriber that began at ``"earliest"``
-            or at N goes on with its first segment, and any other one at the live edge, unless ``on_lag`` says
-            otherwise.
-        on_lag: where to go on when the wanted segment has left the window: ``"live"``, ``"earliest"`` or ``"fail"``.
-            ``"earliest"`` also reads a new numbering from its first segment.
+            first segment is ``restarted``.
+        on_lag: where to go on when the wanted segment has left the window, or the numbering begins anew: ``"live"`` (at
+            the newest segment), ``"earliest"`` (at the oldest one that is still there, so that least is missed), or
+            ``"fail"`` (nowhere: ``SegmentMissing``). ``None``: ``"earliest"`` for a subscriber that began at
+            ``"earliest"`` or at N, which wants everything, and ``"live"`` for any other one. What was missed is the
+            next segment's ``gap``.
         on_broken: whether iterating over a broken segment ends (``"skip"``; its ``broken`` is set) or raises
             ``ConnectionLost`` (``"raise"``). In both cases the next segment can be read.
         on_event: called with each event of :mod:`tricklecast.subscriber.events`, in the event loop: it must not block.
@@ -126,7 +127,7 @@ class Subscriber:
         url: str,
         *,
         start: AnyStart = "next",
-        on_lag: OnLag | str = OnLag.LIVE,
+        on_lag: OnLag | str | None = None,
         on_broken: OnBroken = "skip",
         on_event: OnEvent | None = None,
         wait_for_channel_s: float = 0.0,
@@ -144,8 +145,8 @@ class Subscriber:
         check_number("refresh_s", refresh_s, above=0)
         if stall_timeout_s is not None:
             check_number("stall_timeout_s", stall_timeout_s, above=0)
-        if on_lag not in list(OnLag):
-            raise InvalidInput(f"on_lag is 'live', 'earliest' or 'fail', not {on_lag!r}")
+        if on_lag not in (None, *OnLag):
+            raise InvalidInput(f"on_lag is 'live', 'earliest', 'fail' or None, not {on_lag!r}")
         if on_broken not in get_args(OnBroken):
             raise InvalidInput(f"on_broken is 'skip' or 'raise', not {on_broken!r}")
         check_headers(headers or {})
@@ -155,7 +156,12 @@ class Subscriber:
                 raise InvalidInput("pass either client or transport: a client has a transport of its own")
         begin = Start.parse(start)
         self._runtime = runtime or Runtime()
-        self._cursor = Cursor(begin, on_lag=OnLag(on_lag), wait_for_channel_s=wait_for_channel_s, refresh_s=refresh_s)
+        self._cursor = Cursor(
+            begin,
+            on_lag=None if on_lag is None else OnLag(on_lag),
+            wait_for_channel_s=wait_for_channel_s,
+            refresh_s=refresh_s,
+        )
         self._monitor = Monitor(self.url.channel, on_event)
         self._on_broken: OnBroken = on_broken
         self._stall_s = stall_timeout_s

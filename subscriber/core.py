@@ -16,9 +16,10 @@ The rules (docs/reference/protocol.md, sections 4 to 6):
   can make the cursor send requests in a tight loop.
 - The cursor goes back within a numbering only if the server's head is behind what was already read, or if the channel
   has another life and its reader reads everything: then all of that life is new.
-- A reader reads everything if it began at ``earliest`` or at a number, or if ``on_lag`` is ``earliest``. In a new
-  numbering, whose first seq the server tells, it begins at the first segment that is kept; any other reader goes on at
-  the live edge.
+- A reader reads everything if it began at ``earliest`` or at a number, or if ``on_lag`` is ``earliest``; it does not if
+  ``on_lag`` is ``live``. In a new numbering, whose first seq the server tells, it begins at the first segment that is
+  kept. Where segments have left the window before it came to them, it goes on at the oldest one; if that is gone, too,
+  by the time it is asked for, at a newer one, further ahead each time. Any other reader goes on at the live edge.
 - If the server's head is behind what was read of the very same numbering (``Life``), the server was restarted and its
   publisher is sending again what was in flight. The cursor waits until the head has caught up.
 - An outage costs one token and a limited time, whether it shows as refused connections, resets or 5xx answers, or as
@@ -137,6 +138,14 @@ class Start:
         if seq >= 0:
             return cls(seq, named=True)
         return cls(seq) if seq == wire.SEQ_CURRENT else cls(None, back=-1 - seq)
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether a reader that begins here wants every segment from there on.
+
+        One with a position may: but a live reader that is restarted has one, too.
+        """
+        return self.ask is not None and self.ask >= 0 and self.position is None
 
     @property
     def place(self) -> Position | None:
@@ -284,7 +293,7 @@ class Cursor:
 
     Args:
         start: the first segment, as :meth:`Start.parse` reads it.
-        on_lag: where to go on when a segment has left the window.
+        on_lag: where to go on when a segment has left the window; ``None``: as the start says.
         wait_for_channel_s: how long to wait for a channel (or a server) that is not there yet, in seconds.
         refresh_s: how long a GET waits before it is repeated, in seconds; up to 20 % more is added at random.
         backoff: delays after failures.
@@ -295,7 +304,7 @@ class Cursor:
         self,
         start: AnyStart | Start = "next",
         *,
-        on_lag: OnLag = OnLag.LIVE,
+        on_lag: OnLag | None = None,
         wait_for_channel_s: float = 0.0,
         refresh_s: float = REFRESH_S,
         backoff: Backoff | None = None,
@@ -308,6 +317,7 @@ class Cursor:
         self._budget = budget or RetryBudget()
         self._retries = Retries(self._backoff, self._budget)
         self._head = 0
+        self._begun_to_read_all = False
         self._hold = self._server_seen = self._channel_seen = False
         self._outage = Outage()
         self._epoch: int | None = None
@@ -325,11 +335,12 @@ class Cursor:
         self._takes_any = start.ask == 0 and not start.named
         # The requested seq follows one that was read, here or by the program that stored the position.
         self._follows = start.position is not None
-        # A position is none of a reader that wants everything: a live reader that is restarted has one, too.
-        self._reads_all = start.ask is not None and start.ask >= 0 and start.position is None
-        if start.position is not None:
+        if start.position is None:
+            self._begun_to_read_all = start.reads_all
+        else:  # a reader that goes to a position wants no more and no less than before
             self._epoch, self._life = start.position.epoch, start.position.life
         self._restarted, self._rechecks = False, 0
+        self._late = 0  # how often in a row a segment that was chosen in the window had left it when it was asked for
         self._outage.restart()
 
     def seek(self, start: Start, rng: Random, *, failed: bool = False) -> float:
@@ -345,6 +356,10 @@ class Cursor:
         self._retries.failures += failed
         self._stand(start)
         return self._retries.delay_s(rng) if self._retries.failures else 0.0
+
+    @property
+    def _reads_all(self) -> bool:
+        return self._on_lag is OnLag.EARLIEST or (self._on_lag is not OnLag.LIVE and self._begun_to_read_all)
 
     def _begins_at_first(self, answer: Answer) -> bool:
         """Whether the reader begins a new numbering, which an answer is about, at its first segment."""
@@ -545,6 +560,7 @@ class Cursor:
         self._epoch = self._epoch if epoch is None else epoch
         self._channel_seen = self._follows = True
         self._restarted = self._hold = self._takes_any = False
+        self._late = 0
         self._rechecks = self._rechecks if answer.empty else 0
         if not answer.empty or (self._expected_before or 0) <= seq:
             self._expected_before = None
@@ -631,12 +647,18 @@ class Cursor:
     def _forward(self, asked: int, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Outcome:
         """The segment has left the window, or was left out: go to a newer one."""
         earliest, following = answer.natural(wire.EARLIEST), answer.natural(wire.NEXT)
-        from_earliest = self._takes_any or self._on_lag is OnLag.EARLIEST
+        from_earliest = self._takes_any or self._reads_all
         oldest = max(0, latest - REFERENCE_WINDOW) if earliest is None and from_earliest else earliest or 0
         # A hole in a window that still holds older segments: the publisher left some out. If the server does not say
         # how many, one is tried, but not twice in a row: then the cursor goes where it goes after any loss.
         is_hole = earliest is not None and earliest <= asked and (following is not None or self._retries.failures == 0)
         wanted = max(oldest, following or 0) if from_earliest or is_hole else latest - 1
+        if from_earliest and (asked < oldest or following is None):
+            # If segments leave faster than they can be asked for, or the end of a hole is not known, each step in a row
+            # is longer: by what the window has moved on since the last one, or by one segment, doubled each time.
+            moved = oldest - asked
+            further = moved * (2**self._late - 1) if moved > 0 else 2 ** max(0, self._late - 1) - 1
+            wanted, self._late = min(max(wanted, asked + 1) + further, latest - 1), self._late + 1
         before = self._expected_before
         if before is not None and max(asked, oldest) <= before <= latest:
             wanted = before  # a restarted server, whose publisher went on with its numbering

@@ -95,8 +95,15 @@ async def subscribe(
         ),
     ] = False,
     on_lag: Annotated[
-        str, option("POLICY", "Where to go on after falling too far behind: live, earliest, or fail.", group=_LOSSES)
-    ] = "live",
+        str | None,
+        option(
+            "POLICY",
+            "Where to go on after falling too far behind: earliest (the oldest segment that is left; the default of a "
+            "FOLDER/, of --since, and of --start earliest or a number), live (the newest one; the default otherwise), "
+            "or fail.",
+            group=_LOSSES,
+        ),
+    ] = None,
     fail_on: Annotated[
         str,
         option(
@@ -135,8 +142,11 @@ async def subscribe(
         raise typer.BadParameter("give --since or --start, not both", param_hint="--since")
     start = start or "current"
     checked("--start", Start.parse, start)
+    policy = None if on_lag is None else checked("--on-lag", OnLag, on_lag, "live, earliest or fail")
     losses = checked("--fail-on", FailOn, fail_on, "never, gap or loss")
     target = _target(output, as_json=as_json)
+    if policy is None and is_folder(target or ""):
+        policy = OnLag.EARLIEST  # a recording goes on at a position, and wants everything all the same
     limit = _keep(keep)
     if keep is not None and not is_folder(target or ""):
         raise typer.BadParameter("only a folder can be limited: use -o FOLDER/", param_hint="--keep")
@@ -147,7 +157,7 @@ async def subscribe(
         since_s=None if since is None else checked("--since", parse_duration, since),
         for_s=None if for_time is None else checked("--for", parse_duration, for_time),
         wait_s=checked("--wait", partial(parse_duration, zero=True), wait),
-        on_lag=checked("--on-lag", OnLag, on_lag, "live, earliest or fail"),
+        on_lag=policy,
         reconnect=reconnect,
         raw=raw,
         keep=limit,

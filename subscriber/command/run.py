@@ -79,7 +79,7 @@ class Request:
     since_s: float | None = None
     for_s: float | None = None
     wait_s: float = 0.0
-    on_lag: OnLag = OnLag.LIVE
+    on_lag: OnLag | None = None
     reconnect: bool = False
     raw: bool = False
     keep: Keep = field(default_factory=Keep)

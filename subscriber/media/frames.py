@@ -32,6 +32,7 @@ import anyio
 from anyio import from_thread, to_thread
 
 from tricklecast.subscriber.client import Subscriber, may_help
+from tricklecast.subscriber.core import OnLag, Start
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.backoff import Backoff
@@ -173,7 +174,8 @@ def frames(
         start: the first segment, as for :class:`~tricklecast.subscriber.Subscriber`.
         reconnect: whether reading goes on for ever: the reader waits for a channel that is not there, for the next
             life of one that has ended, and for a server that is away. The first frame of a later life is
-            ``restarted``; ``on_lag="earliest"`` reads a life from its beginning instead of its newest segment.
+            ``restarted``. With ``on_lag="earliest"``, and without ``on_lag`` if ``start`` is ``"earliest"`` or N, a
+            life is read from its beginning instead of its newest segment.
         subscriber: further arguments of :class:`~tricklecast.subscriber.Subscriber`.
 
     Raises:
@@ -191,6 +193,8 @@ def frames(
         if subscriber.keys() & {"wait_for_channel_s", "transport"}:
             raise InvalidInput("reconnect=True waits without a limit; it takes client=, not transport=")
         subscriber["wait_for_channel_s"] = FOREVER_S
+        if Start.parse(start).reads_all:  # later subscribers begin at positions
+            subscriber.setdefault("on_lag", OnLag.EARLIEST)
     decoding = _Decoding(kinds, {"audio"} if audio == "packets" else set(), format)
     subscribe = partial(Subscriber, url, **subscriber)
     subscribe(start=start)  # raises what is wrong with the arguments

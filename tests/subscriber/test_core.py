@@ -394,7 +394,17 @@ class TestSeeking:
         driver.read(0)
         self.seek(driver, 5)
         driver.answer(470, latest=100, earliest=40)
-        assert driver.read(99).gap == 94
+        assert driver.read(40).gap == 35
+
+    @pytest.mark.parametrize(("start", "target", "seq"), [("next", 8, 40), (0, "8@1", 40), (0, "current", 99)])
+    def test_a_reader_wants_what_it_has_gone_to(self, start: int | str, target: int | str, seq: int) -> None:
+        """Everything from a number on, only the newest from the live edge; at a position, what it wanted before."""
+        driver = Driver(start)
+        if start == "next":
+            driver.answer(200, latest=8)
+        self.seek(driver, target)
+        driver.read(8)
+        assert resync(driver.answer(470, latest=100, earliest=40)).seq == seq
 
     def test_next_is_resolved_anew(self) -> None:
         """From words like from numbers."""
@@ -584,7 +594,7 @@ class TestWaiting:
 class TestMissing:
     def test_a_segment_that_left_the_window_leads_to_the_live_edge(self) -> None:
         """Forward, at once, since it is another request; the gap is told with the next segment."""
-        driver = Driver(5)
+        driver = Driver(5, on_lag=OnLag.LIVE)
         assert driver.answer(470, seq=5, latest=100, earliest=40) == Resync(99, 0.0, resync_error(5, 100, 40))
         assert driver.read(99) == Advance(99, gap=94)
         assert driver.read(100) == Advance(100)
@@ -595,6 +605,26 @@ class TestMissing:
         assert resync(driver.answer(470, latest=100, earliest=40)).seq == 40
         assert driver.read(40).gap == 35
 
+    @pytest.mark.parametrize(
+        ("start", "seq"), [(5, 40), ("5", 40), ("earliest", 40), ("5@1", 99), ("current", 99), ("next", 99), ("-3", 99)]
+    )
+    def test_by_default_the_start_decides(self, start: int | str, seq: int) -> None:
+        """A reader that asked for everything goes on at the oldest segment that is there, a live one at the newest."""
+        driver = Driver(start)
+        if driver.cursor.ask().seq is None:
+            driver.answer(200, latest=5 + 2 * (start == "-3"))
+        driver.read(0 if start == "earliest" else 5)
+        assert resync(driver.answer(470, latest=100, earliest=40)).seq == seq
+
+    def test_segments_that_leave_faster_than_they_are_asked_for_are_left_behind(self) -> None:
+        """Each step in a row is longer, up to the newest segment; one that is read ends that."""
+        driver = Driver(5)
+        steps = [resync(driver.answer(470, latest=earliest + 90, earliest=earliest)).seq for earliest in (40, 50, 80)]
+        assert steps == [40, 50 + 10, 80 + 3 * 20]
+        assert resync(driver.answer(470, latest=300, earliest=210)).seq == 299
+        assert driver.read(299).gap == 294
+        assert resync(driver.answer(470, latest=400, earliest=340)).seq == 340
+
     def test_or_nowhere(self) -> None:
         """``fail`` gives up with the error that says what was there."""
         error = stopped(Driver(5, on_lag=OnLag.FAIL).answer(470, latest=100, earliest=40))
@@ -602,7 +632,7 @@ class TestMissing:
         assert (error.seq, error.latest, error.earliest) == (5, 100, 40)
 
     @pytest.mark.parametrize(
-        ("latest", "earliest", "seq"), [(6, None, 6), (7, 7, 7), (9, 100, 9), (9, 0, 6), (9, None, 8)]
+        ("latest", "earliest", "seq"), [(6, None, 6), (7, 7, 7), (9, 100, 9), (9, 0, 6), (9, None, 6)]
     )
     def test_forward_is_always_further(self, latest: int, earliest: int | None, seq: int) -> None:
         """Whatever the headers say, the new seq is beyond the old one and not beyond the head."""
@@ -624,7 +654,7 @@ class TestMissing:
 
     def test_a_window_that_has_moved_on_is_no_hole(self) -> None:
         """Who lags goes to the live edge, as it was wished for."""
-        assert resync(Driver(5).answer(470, latest=900, earliest=700, next=700)).seq == 899
+        assert resync(Driver(5, on_lag=OnLag.LIVE).answer(470, latest=900, earliest=700, next=700)).seq == 899
 
     def test_a_hole_that_is_found_late_is_left_too(self) -> None:
         """After other failures it takes a pause, as every step does."""
@@ -636,10 +666,16 @@ class TestMissing:
 
     def test_a_wide_hole_leads_to_the_live_edge(self) -> None:
         """A publisher that resumed far ahead is not followed step by step."""
-        driver = Driver(5)
+        driver = Driver(5, on_lag=OnLag.LIVE)
         assert resync(driver.answer(470, latest=900, earliest=1)).seq == 6
         assert resync(driver.answer(470, latest=900, earliest=1)).seq == 899
         assert driver.read(899).gap == 894
+
+    def test_a_wide_hole_is_crossed_in_growing_steps(self) -> None:
+        """By a reader that wants everything, on a server that does not say where the hole ends."""
+        driver = Driver(5)
+        steps = [resync(driver.answer(470, latest=30, earliest=1)).seq for _ in range(5)]
+        assert steps == [6, 7, 9, 13, 21]
 
     def test_a_second_step_without_a_segment_between_waits(self) -> None:
         """A server that only ever says 470 is asked more and more slowly, and not for ever."""
@@ -651,14 +687,14 @@ class TestMissing:
 
     def test_a_whole_segment_makes_the_next_step_free(self) -> None:
         """A slow subscriber may skip forward for ever, as long as it reads something each time."""
-        driver = Driver(0, budget=RetryBudget(0, 0))
+        driver = Driver(0, on_lag=OnLag.LIVE, budget=RetryBudget(0, 0))
         for head in range(10, 500, 10):
             assert resync(driver.answer(470, latest=head)).delay_s == 0
             driver.read(head - 1)
 
     def test_an_empty_segment_does_not(self) -> None:
         """A dead segment is answered empty too: it is no proof that all is well again."""
-        driver = Driver(0)
+        driver = Driver(0, on_lag=OnLag.LIVE)
         driver.answer(470, latest=10)
         driver.read(9, content_length=0)
         assert resync(driver.answer(470, latest=20)).delay_s > 0
@@ -894,7 +930,7 @@ class TestFailing:
 
     def test_a_numbering_that_goes_on_after_a_restart(self) -> None:
         """Found empty, the channel is read from its new start; what the publisher leaves out there was read before."""
-        driver = Driver()
+        driver = Driver(on_lag=OnLag.LIVE)
         for seq in range(5):
             driver.read(seq)
         driver.lost()

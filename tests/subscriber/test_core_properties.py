@@ -255,7 +255,7 @@ def runs(draw: st.DrawFn, *, seeking: bool = False) -> Run:
     """A finished run."""
     cursor = Cursor(
         draw(starts),
-        on_lag=draw(st.sampled_from(OnLag)),
+        on_lag=draw(st.sampled_from([None, *OnLag])),
         wait_for_channel_s=draw(st.sampled_from([0.0, 5.0])),
     )
     run = Run(cursor, Random(draw(st.integers(0, 1000))))
@@ -312,9 +312,9 @@ def test_every_sequence_ends_in_data_a_wait_or_a_typed_end(run: Run) -> None:
 
 
 @settings(max_examples=100)
-@given(starts, st.lists(events, min_size=1, max_size=4), st.sampled_from(OnLag), st.integers(0, 1000))
+@given(starts, st.lists(events, min_size=1, max_size=4), st.sampled_from([None, *OnLag]), st.integers(0, 1000))
 def test_a_server_that_repeats_itself_is_left_or_read(
-    start: AnyStart, cycle: list[Reply | str], on_lag: OnLag, seed: int
+    start: AnyStart, cycle: list[Reply | str], on_lag: OnLag | None, seed: int
 ) -> None:
     """For ever the same few answers: they bring segments or waits, or there is an end soon."""
     run = Run(Cursor(start, on_lag=on_lag), Random(seed))

@@ -127,7 +127,7 @@ def test_a_reborn_channel_is_another_life(server: LocalServer, channel: Channel,
     def told(entry: Entry) -> None:
         channel.end()
 
-    run(lambda: record(url_of(server, channel), tmp_path, on_lag="earliest", on_segment=told))
+    run(lambda: record(url_of(server, channel), tmp_path, on_segment=told))
     entries = read_index(tmp_path)
     assert [(entry.seq, entry.life, entry.epoch) for entry in entries] == [(3, 1, 1), (4, 1, 1), (0, 2, 2)]
     assert entries[-1].restarted

@@ -166,7 +166,7 @@ def test_falling_behind_the_window_is_a_gap() -> None:
         async with httpx.AsyncClient() as http:
             for seq in range(10):
                 await publish(http, url, seq, b"x")
-            for on_lag, (seq, gap) in {"live": (9, 8), "earliest": (7, 6)}.items():
+            for on_lag, (seq, gap) in {"live": (9, 8), "earliest": (7, 6), None: (7, 6)}.items():
                 async with Subscriber(url, start=1, on_lag=on_lag) as subscriber:
                     segment = await anext(subscriber)
                     assert (segment.seq, segment.gap) == (seq, gap)

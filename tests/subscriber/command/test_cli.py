@@ -128,11 +128,13 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--start", "-3", "--for", "5min", "--wait", "2", "--on-lag", "earliest", "--raw"]
     assert CliRunner().invoke(app, [NOWHERE, *arguments]).exit_code == 0
     assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "20GB", "--reconnect"]).exit_code == 0
-    assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "500"]).exit_code == 0
+    assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "500", "--on-lag", "live"]).exit_code == 0
+    assert CliRunner().invoke(app, [NOWHERE, "--start", "0"]).exit_code == 0
     assert seen == [
         Request(NOWHERE, "-", start="-3", for_s=300, wait_s=2, on_lag=OnLag.EARLIEST, raw=True),
-        Request(NOWHERE, "x/", reconnect=True, keep=Keep(bytes=20_000_000_000)),
-        Request(NOWHERE, "x/", keep=Keep(segments=500)),
+        Request(NOWHERE, "x/", on_lag=OnLag.EARLIEST, reconnect=True, keep=Keep(bytes=20_000_000_000)),
+        Request(NOWHERE, "x/", on_lag=OnLag.LIVE, keep=Keep(segments=500)),
+        Request(NOWHERE, "-", start="0"),
     ]
 
 

@@ -79,7 +79,7 @@ async def faulty(exchange: Exchange) -> None:
         case "0":
             await exchange.segment(0, b"zero", epoch=1, Content_Type="text/plain")
         case "1":
-            await exchange.text(470, "Entry not found", latest=7, earliest=3)
+            await exchange.text(470, "Entry not found", latest=7, earliest=6)
         case "6":
             await exchange.begin(6, epoch=2)
             await exchange.chunk(b"[bold]six")

@@ -526,7 +526,7 @@ async def test_a_loop_that_reconnects_goes_on_over_lives(url: str, tmp_path: Pat
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
     found = 0
     with anyio.fail_after(LIMIT_S):
-        async with anyio.create_task_group() as tasks, frames(url, reconnect=True, on_lag="earliest") as reader:
+        async with anyio.create_task_group() as tasks, frames(url, reconnect=True, start="earliest") as reader:
             tasks.start_soon(publish, url, segments[:1])
             async for _ in reader:
                 found += 1
