@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -39,7 +39,7 @@ from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import Answer, Lost, Opened, OtherBody, exchange
 from tricklecast.trickle.client.arguments import HttpxAuth
-from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.client.tasks import BackgroundTask, clock
 from tricklecast.trickle.client.transport import ResponseBody
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
@@ -226,6 +226,8 @@ class Fetcher:
 
     def __post_init__(self) -> None:
         self.place = wire.redacted(self.url.root)
+        if self.runtime.now is anyio.current_time:
+            self.runtime = replace(self.runtime, now=clock())  # it is asked three times for each segment
 
     def preconnect(self, delay_s: float) -> Preconnect:
         """Begin the GET for the next segment, after ``delay_s`` seconds."""

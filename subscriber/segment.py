@@ -236,21 +236,23 @@ class Segment:
                 # A transport that the user passed: its response is of no use after a cancellation. Ask for the rest.
                 self._no_fault, self._cut = True, self._lost("the read was cancelled")
             raise
-        if not data and not await self._was_cut():
+        if not data and (self._is_size_told() or not await self._was_cut()):
             await self._end(Reading.WHOLE)
         return data
 
-    async def _was_cut(self) -> bool:
-        """Whether the body ended before the segment did.
-
-        A server says in trailers how long a segment is, and whether it is whole. Some proxies drop these, or end a body
-        that broke off as if it were whole. Where they are missing, the server is asked.
-        """
+    def _is_size_told(self) -> bool:
+        """Whether the server has said in trailers how long the segment is, or is not known to say so."""
         answer, body = self._source.answer, self._source.body
-        if self.truncated or wire.SIZE in body.trailers or not isinstance(body, ResponseBody):
-            return False  # another transport may know no trailers
-        if answer.life is None or answer.natural(wire.SIZE) is None:
-            return False  # a server of another make sends none
+        if self.truncated or body.trailer(wire.SIZE) is not None or not isinstance(body, ResponseBody):
+            return True  # another transport may know no trailers
+        return answer.life is None or answer.natural(wire.SIZE) is None  # a server of another make sends none
+
+    async def _was_cut(self) -> bool:
+        """Whether the body ended before the segment did, as the server says when it is asked.
+
+        It is asked where the trailers are missing: some proxies drop them, or end a body that broke off as if it were
+        whole.
+        """
         with anyio.CancelScope() as self._scope:
             found = await self._fetcher.ending(self._begun)
         self._scope = None
@@ -309,7 +311,7 @@ class Segment:
         if self.reading is not Reading.OPEN:
             return
         self.reading = reading
-        self.truncated = self.truncated or self._source.body.trailers.get(wire.TRUNCATED)
+        self.truncated = self.truncated or self._source.body.trailer(wire.TRUNCATED)
         try:
             if self.truncated is not None:
                 self._monitor.emit(SegmentTruncated(self.seq, self.truncated))

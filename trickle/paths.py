@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
@@ -84,6 +85,11 @@ def normalize_base_path(base_path: str) -> str:
     return "".join(f"/{part}" for part in parts)
 
 
+@lru_cache(maxsize=256)
+def _quoted(channel: str) -> str:
+    return quote(channel, safe="")
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelURL:
     """Where a channel lives, taken apart.
@@ -118,15 +124,15 @@ class ChannelURL:
         return cls(root, normalize_base_path(base_path), parse_channel(last), query)
 
     def __str__(self) -> str:
-        return self._url(quote(self.channel, safe=""))
+        return self._url(_quoted(self.channel))
 
     def segment(self, seq: int) -> str:
         """The URL of one segment; ``seq`` may be negative, as in a GET of ``-1``."""
-        return self._url(f"{quote(self.channel, safe='')}/{seq}")
+        return self._url(f"{_quoted(self.channel)}/{seq}")
 
     def next(self) -> str:
         """The URL that answers the head as text."""
-        return self._url(f"{quote(self.channel, safe='')}/next")
+        return self._url(f"{_quoted(self.channel)}/next")
 
     def _url(self, tail: str) -> str:
         return f"{self.root}{self.base_path}/{tail}" + (f"?{self.query}" if self.query else "")

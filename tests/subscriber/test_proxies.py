@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.subscriber.fake import Exchange, Handler, run
@@ -99,6 +100,28 @@ def test_with_trailers_nobody_is_asked() -> None:
         channel.publish(0, b"data")
         assert run(lambda: main(f"http://127.0.0.1:{server.port}/trickle/cam")).complete
         assert not [record for record in server.records if record.method == "HEAD"]
+
+
+def test_a_segment_costs_none_of_httpx_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cost more than a small segment does: neither its GET nor its trailers are turned into them."""
+    made: list[str] = []
+
+    async def main(url: str) -> None:
+        async with Subscriber(url, start=0) as subscriber:
+            assert await (await anext(subscriber)).read() == b"one"  # with what is made once
+            for kind in (httpx.Headers, httpx.Request, httpx.Response, httpx.URL):
+                monkeypatch.setattr(kind, "__init__", lambda self, *_, **__: made.append(type(self).__name__))
+            segment = await anext(subscriber)
+            assert await segment.read() == b"two"
+            assert segment.complete
+
+    with local_server() as server, server.client() as target:
+        channel = target.channel("cam")
+        channel.publish(0, b"one")
+        channel.publish(1, b"two")
+        channel.publish(2, b"three")
+        run(lambda: main(f"http://127.0.0.1:{server.port}/trickle/cam"))
+    assert not made
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from tricklecast.trickle.errors import (
     RemoteProtocolError,
     TrickleError,
     error_for,
-    header_int,
     retry_after_s,
 )
 
@@ -101,8 +100,8 @@ class Answer:
 
     def natural(self, name: str) -> int | None:
         """The value of an integer header; ``None`` where it is missing or negative, which no seq is."""
-        value = header_int(self.headers, name)
-        return None if value is None or value < 0 else value
+        text = self.headers.get(name)
+        return None if text is None or (value := int(text)) < 0 else value
 
     @property
     def closed(self) -> bool:
@@ -241,10 +240,10 @@ class OtherBody:
         self._read_s: float | None = None
         self._scope: anyio.CancelScope | None = None
 
-    @property
-    def trailers(self) -> Mapping[str, str]:
-        """What followed the body, if the transport tells."""
-        return self._response.extensions.get("trailers") or {}
+    def trailer(self, name: str) -> str | None:
+        """A header that followed the body, if the transport tells."""
+        trailers: Mapping[str, str] = self._response.extensions.get("trailers") or _NONE
+        return trailers.get(name)
 
     def limit_silence(self, read_s: float | None) -> None:
         """From now on a read raises ``httpx.ReadTimeout`` if nothing comes for ``read_s`` seconds."""

@@ -58,7 +58,7 @@ class Connection:
         self._body_left: int | None = 0
         self._request_over = False
         self._answered = False
-        self._early = bytearray()  # of the response's head
+        self._early: bytes | bytearray = b""  # of the response's head
         self._searched = 0  # number of these that were searched for the end of the head, in vain
         self._interims = 0  # interim answers to this request
         self._asked_at = 0.0  # when this request began
@@ -204,19 +204,23 @@ class Connection:
                 if due_at is not None:
                     self.receive_s = max(0.0, due_at - monotonic())
                 try:
-                    self._early += await self._receive_some()
+                    data = await self._receive_some()
                 except httpx.ReadTimeout:
                     raise httpx.ReadTimeout(f"no answer within {within_s:g} s") from None
+                if isinstance(self._early, bytearray):
+                    self._early += data
+                else:  # most heads come in one piece, which is not copied
+                    self._early = bytearray(self._early + data) if self._early else data
                 continue
             head, size = found
-            del self._early[:size]
+            self._early = self._early[size:]
             self._searched = 0
             if head.status_code == 101:
                 raise InvalidAnswer("the server wants to talk another protocol")
             if head.status_code >= 200:
                 self._head = head
                 self._body = BodyDecoder(head, bytes(self._early), is_empty=self._is_head_request)
-                self._early.clear()
+                self._early = b""
                 return head
             self._interims += 1
             if self._interims > MAX_INTERIM + monotonic() - self._asked_at:

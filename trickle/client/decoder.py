@@ -146,7 +146,7 @@ class BodyDecoder:
         if text is None:
             return None
         try:
-            self.trailers = parse_fields(text.split(b"\r\n"))
+            self.trailers = parse_fields(text)
         except InvalidHead as error:
             raise InvalidBody(f"trailers: {error}") from error
         self.over = True

@@ -96,7 +96,8 @@ class BackgroundTask:
 
     async def over(self) -> None:
         """Wait until the work is over. Cancelling the waiting task does not touch the work."""
-        await anyio.lowlevel.checkpoint_if_cancelled()
+        if self._is_over:
+            await anyio.lowlevel.checkpoint_if_cancelled()
         while not self._is_over:
             await self._changes.wait()
 

@@ -39,7 +39,7 @@ import httpx
 from anyio.streams.tls import TLSStream
 
 from tricklecast.trickle.client.connection import Connection, InvalidAnswer, NoAnswer, Origin
-from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, request_head
+from tricklecast.trickle.client.heads import Fields, InvalidHead, ResponseHead, request_head
 from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, reason
 from tricklecast.trickle.client.tasks import Changes
 
@@ -175,7 +175,7 @@ class TrickleTransport(httpx.AsyncBaseTransport):
         extensions = {
             "http_version": b"HTTP/" + reply.head.http_version,
             "reason_phrase": reply.head.reason,
-            "trailers": reply.body.trailers,
+            "trailers": reply.body.show_trailers(),
             "body": reply.body,
         }
         return httpx.Response(
@@ -324,14 +324,14 @@ class ResponseBody(httpx.AsyncByteStream):
         read_s: the longest silence within the body, in seconds; ``None``: no limit.
 
     Attributes:
-        trailers: what followed the body; filled at its end.
         keeps_cancelled: a read that is cancelled loses nothing.
     """
 
     keeps_cancelled: Final = True
 
     def __init__(self, transport: TrickleTransport, connection: Connection, read_s: float | None) -> None:
-        self.trailers = httpx.Headers()
+        self._trailers: Fields = []  # what followed the body; filled at its end
+        self._shown: httpx.Headers | None = None  # the same for httpx
         self._transport = transport
         self._connection: Connection | None = connection
         self.limit_silence(read_s)
@@ -340,6 +340,16 @@ class ResponseBody(httpx.AsyncByteStream):
         """From now on a read raises ``httpx.ReadTimeout`` if nothing comes for ``read_s`` seconds."""
         if self._connection is not None:
             self._connection.receive_s = read_s
+
+    def trailer(self, name: str) -> str | None:
+        """A header that followed the body; ``None`` where it is missing, and before the body's end."""
+        lower = name.lower().encode()
+        return next((value.decode("utf-8", "replace") for key, value in self._trailers if key == lower), None)
+
+    def show_trailers(self) -> httpx.Headers:
+        """Headers that are filled with the trailers at the body's end. (They cost as much as a small segment.)"""
+        self._shown = httpx.Headers()
+        return self._shown
 
     async def receive_chunk(self) -> bytes:
         """The next chunk as the server sent it (a long one in pieces); ``b""`` at the end or once closed.
@@ -362,8 +372,9 @@ class ResponseBody(httpx.AsyncByteStream):
         return await connection.receive() or self._end(connection)
 
     def _end(self, connection: Connection) -> bytes:
-        if connection.trailers:
-            self.trailers.update(httpx.Headers(connection.trailers))
+        self._trailers = connection.trailers
+        if self._shown is not None:
+            self._shown.update(httpx.Headers(self._trailers))
         self.close()
         return b""
 
