@@ -292,6 +292,10 @@ class AccessLog:
             if not self._closing:
                 await self._wake.wait()
                 self._wake.clear()
+            if self._rotates and await self._call(_is_removed, file.fileno()):
+                logger.warning("the access log %s (--access-log) was removed; the server makes it anew", self._path)
+                self._wake.set()
+                return False
             await self._drain(file)
             if self._closing and not self._pending:
                 return False
@@ -330,7 +334,7 @@ class AccessLog:
             self._size += ends[whole]
             if self._rotates and sent > ends[whole]:
                 with contextlib.suppress(OSError):  # the next opening ends the torn line
-                    await file.truncate(self._size)
+                    await self._call(_shorten, file.fileno(), sent - ends[whole])
         self._waits_since = time.monotonic() if self._pending else None
         if self._trouble:
             self._trouble = ""
@@ -373,6 +377,16 @@ def _is_torn(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read() != b"\n"
+
+
+def _is_removed(descriptor: int) -> bool:
+    """Whether a file has no name any more, so that its bytes vanish when it is closed."""
+    return os.fstat(descriptor).st_nlink == 0
+
+
+def _shorten(descriptor: int, size: int) -> None:
+    """Take the last bytes of a file away. Its size is asked for: an operator may have emptied it to make room."""
+    os.ftruncate(descriptor, max(0, os.fstat(descriptor).st_size - size))
 
 
 def _sync(descriptor: int) -> None:

@@ -57,6 +57,20 @@ def _is_ours(file: Path) -> bool:
         return _ADDRESS.fullmatch(opened.read(1024)) is not None
 
 
+def _address_in(file: Path) -> str:
+    """The address that a server has written.
+
+    Raises:
+        OSError: the file cannot be read.
+        Unhealthy: it holds anything else.
+    """
+    with file.open("rb") as opened:
+        text = opened.read(1024)
+    if not text or _ADDRESS.fullmatch(text.strip() + b"\n") is None:
+        raise Unhealthy(f"{file} does not hold the address of a server; name the file that `serve --health-file` wrote")
+    return text.decode("ascii").strip()
+
+
 def ask(address: str, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None = None) -> None:
     """Ask a server on this machine whether it is alive. Its certificate is not checked: it is for another host name.
 
@@ -68,12 +82,15 @@ def ask(address: str, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None =
     Raises:
         Unhealthy: it does not answer with 200 in time.
     """
-    parts = urlsplit(address)
-    scheme, _, is_unix = parts.scheme.partition("+")
-    if is_unix:
-        host, port = "localhost", None
-    else:
-        host, port = _HERE.get(parts.hostname or "", parts.hostname or ""), parts.port
+    try:
+        parts = urlsplit(address)
+        scheme, _, is_unix = parts.scheme.partition("+")
+        if is_unix:
+            host, port = "localhost", None
+        else:
+            host, port = _HERE.get(parts.hostname or "", parts.hostname or ""), parts.port
+    except ValueError as error:
+        raise Unhealthy(f"{address} is no address of a server: {error}") from None
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         if is_unix:
@@ -124,7 +141,7 @@ def health(
       tricklecast health --health-file /run/tricklecast.health
     """
     try:
-        address = DEFAULT_ADDRESS if file is None else file.read_text(encoding="utf-8").strip()
+        address = DEFAULT_ADDRESS if file is None else _address_in(file)
     except OSError as error:
         raise Unhealthy(f"no server has written its address: cannot read {file}: {error.strerror or error}") from None
     ask(address, tls=client_tls(None, cert, key))

@@ -6,12 +6,13 @@ import contextlib
 import inspect
 import os
 import select
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Final, TextIO, get_args
 from urllib.parse import urlsplit
 
@@ -141,12 +142,41 @@ def _serve(config: Path | None, show_config: bool, quiet: bool, **values: Any) -
     # Among the lines of an access log on standard output the announcement would be no JSON.
     announce = _announce_on_stderr if loaded.settings.access_log == STDOUT else _announce_on_stdout
     talks = not quiet and _is_terminal(sys.stderr)
-    run(
-        loaded.settings,
-        partial(_announce, announce, loaded.settings, talks),
-        show=_show if talks else None,
-        reread=lambda: load(values, config).settings,
-    )
+    listens: list[str] = []
+
+    def tell(address: str) -> None:
+        listens.append(address)
+        _announce(announce, loaded.settings, talks, address)
+
+    with _ending_once(listens):
+        run(loaded.settings, tell, show=_show if talks else None, reread=lambda: load(values, config).settings)
+
+
+@contextlib.contextmanager
+def _ending_once(listens: Sequence[str]) -> Iterator[None]:
+    """Ignore signals from the moment at which a server gives them back: the process is about to exit.
+
+    A second Ctrl-C, or a reload that comes then, would kill it and change its exit code.
+
+    Args:
+        listens: addresses; none before the server has begun, when a signal does what it does to every process.
+    """
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+
+    def stray(number: int, frame: FrameType | None) -> None:
+        del frame
+        if not listens:
+            signal.signal(number, former[signal.Signals(number)])
+            signal.raise_signal(number)
+
+    for number, handler in former.items():
+        if handler is not signal.SIG_IGN:  # nohup
+            signal.signal(number, stray)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, signal.SIG_IGN if listens else handler)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
@@ -154,14 +184,20 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _show(lines: list[str]) -> None:
-    """Show on the terminal who has come and who has left.
+    """Show on the terminal who has come and who has left."""
+    if lines:
+        now = time.strftime("%H:%M:%S")
+        _write(sys.stderr, "".join(f"{now} {line}\n" for line in lines))
 
-    The server must not wait for a terminal that its user has stopped (Ctrl-S): then the lines are dropped.
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Write to a standard stream, or drop the text.
+
+    The server must not wait for a terminal that its user has stopped (Ctrl-S), nor for a pipe that nobody reads.
     """
     with contextlib.suppress(OSError):
-        if lines and select.select([], [sys.stderr], [], 0)[1]:
-            now = time.strftime("%H:%M:%S")
-            os.write(sys.stderr.fileno(), "".join(f"{now} {line}\n" for line in lines).encode())
+        if stream is not None and select.select([], [stream], [], 0)[1]:
+            os.write(stream.fileno(), text.encode())
 
 
 def _announce(print_address: Callable[[str], None], settings: Settings, talks: bool, address: str) -> None:
@@ -170,20 +206,15 @@ def _announce(print_address: Callable[[str], None], settings: Settings, talks: b
     url, _, is_of_control_plane = address.partition(" ")
     scheme, host = urlsplit(url)[:2]
     if talks and settings.web and (settings.control_port is None or is_of_control_plane) and "+" not in scheme:
-        sys.stderr.write(f"open {scheme}://{host}/ in a browser to see and publish channels\n")
+        _write(sys.stderr, f"open {scheme}://{host}/ in a browser to see and publish channels\n")
 
 
 def _announce_on_stdout(address: str) -> None:
-    """Print the server's URL at once; the server goes on if nobody reads it."""
-    try:
-        sys.stdout.write(f"{ANNOUNCEMENT}{address}\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stdout = None  # or the interpreter would try to flush it again at its end
+    _write(sys.stdout, f"{ANNOUNCEMENT}{address}\n")
 
 
 def _announce_on_stderr(address: str) -> None:
-    sys.stderr.write(f"{ANNOUNCEMENT}{address}\n")
+    _write(sys.stderr, f"{ANNOUNCEMENT}{address}\n")
 
 
 def describe(loaded: Loaded) -> str:

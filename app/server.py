@@ -137,15 +137,18 @@ def _serve_on(
     reread: Callable[[], Settings] | None,
 ) -> None:
     """Run a server on these sockets, with the process's signals in its hands."""
-    # A signal that comes before uvicorn has installed its handlers, or after it has removed them, is only remembered.
+    last_resort = LastResort()
     early: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: early.append(number))
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        """For signals that come before uvicorn has installed its handlers, or after it has removed them."""
+        del frame
+        early.append(number)
+        last_resort.begin(settings.shutdown_deadline_s + LAST_S)
+
+    before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # the log has only just been opened
     before |= {number: signal.signal(number, _ignore) for number in _UNUSED_SIGNALS}
-    last_resort = LastResort()
     told = None
     try:
         if settings.health_file is not None:
@@ -325,9 +328,9 @@ async def sweep(
             if archive is not None:
                 plane.guarded("in the sweeper (storage)", archive.tick)
             if log is not None:
-                log.look()
+                plane.guarded("in the sweeper (access log)", log.look)
             if watchdog is not None:
-                watchdog.beat()
+                plane.guarded("in the sweeper (watchdog)", watchdog.beat)
             tick_at = now + SWEEP_S
         elif deadline is not None and deadline <= now:
             plane.expire(now)
@@ -358,14 +361,16 @@ class Server(uvicorn.Server):
         self.control: tuple[uvicorn.Config, socket.socket] | None = None
 
     def stop(self) -> None:
-        """Begin to shut down."""
+        """Begin to shut down, as soon as the event loop turns; if it does not, the process ends all the same."""
         self.should_exit = True
+        if self._last_resort is not None:
+            self._last_resort.begin(self._reload.settings.shutdown_deadline_s + LAST_S)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A first signal drains; a second one of any kind stops now."""
         if self.should_exit:
             self.force_exit = True
-        self.should_exit = True
+        self.stop()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # No sockets: uvicorn's own listener would count a connection when its TLS handshake is over.
@@ -390,8 +395,7 @@ class Server(uvicorn.Server):
         """Drain, and end. uvicorn would stop listening first, and reset new clients instead of answering 503."""
         plane = self._plane
         notify("STOPPING=1")
-        if self._last_resort is not None:
-            self._last_resort.begin(self._reload.settings.shutdown_deadline_s + LAST_S)
+        self.stop()
         if self._log is not None:
             waiting = sum(connection.waiting for connection in plane.connections)
             self._log.event(Event.DRAIN, detail=f"{waiting} waiting")

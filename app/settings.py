@@ -298,6 +298,17 @@ class Settings(AccessSettings):
             raise ValueError("must be the path of a folder, such as . for the current one")
         return value
 
+    @field_validator("unix_socket", mode="before")
+    @classmethod
+    def _some_socket(cls, value: object) -> object:
+        if value == "":
+            raise ValueError("must be the path of a socket")
+        if isinstance(value, str) and value.startswith("@"):
+            raise ValueError(
+                f"must be a path, since every program of this machine may use an abstract socket (a file: ./{value})"
+            )
+        return value
+
     @field_validator("reports")
     @classmethod
     def _existing_folder(cls, value: Path | None) -> Path | None:

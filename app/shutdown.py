@@ -43,16 +43,23 @@ class LastResort:
         self._begun = threading.Event()  # the shutdown has begun, or the server has ended without one
         self._over = threading.Event()  # it is over: nothing is to be done any more
         self._after_s = 0.0  # from its beginning
+        # Whether one of the two was called. Signal handlers call them, and one may come in the middle of the other,
+        # which holds the lock of an event.
+        self._called = False
         # Begun now: a process that is out of memory could begin no thread at its end.
         threading.Thread(target=self._run, name="last resort", daemon=True).start()
 
     def begin(self, after_s: float) -> None:
-        """End the process in ``after_s`` seconds, unless cancelled."""
+        """End the process in ``after_s`` seconds, unless cancelled. The first call counts."""
+        if self._called:
+            return
+        self._called = True
         self._after_s = after_s
         self._begun.set()
 
     def cancel(self) -> None:
         """The shutdown is over."""
+        self._called = True
         self._over.set()
         self._begun.set()
 

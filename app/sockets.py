@@ -22,6 +22,8 @@ from tricklecast.app.settings import Settings
 SOCKET_MODE: Final = 0o660
 """The owner and the group of a Unix socket may connect to it, such as the proxy in front (``www-data``)."""
 
+_FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+
 
 class Sockets(NamedTuple):
     """The listening sockets of a server.
@@ -69,9 +71,9 @@ def _given() -> socket.socket | None:
         for one in given:
             one.close()
         raise CannotServe(f"systemd passes {len(given)} sockets; the server has a use for one (ListenStream=)")
-    if given and given[0].type != socket.SOCK_STREAM:
+    if given and (given[0].type != socket.SOCK_STREAM or given[0].family not in _FAMILIES):
         given[0].close()
-        raise CannotServe("systemd's socket is no stream (ListenStream=)")
+        raise CannotServe("systemd's socket is no stream of TCP or of a Unix socket (ListenStream=)")
     return given[0] if given else None
 
 
@@ -110,9 +112,12 @@ def _remove_left_behind(path: Path) -> None:
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
-        else:
-            raise CannotServe(f"cannot listen on the Unix socket {path}: another server listens on it")
+            return
+        except BlockingIOError:
+            pass  # so many connections wait there that it takes no further one
+        raise CannotServe(f"cannot listen on the Unix socket {path}: another server listens on it")

@@ -37,12 +37,12 @@ def notify(state: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
-        telling.setblocking(False)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
+            telling.setblocking(False)
             telling.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
-        except OSError as error:
-            _LOGGER.warning("cannot tell systemd %s: %s", state, error.strerror or error)
+    except OSError as error:  # nobody listens, or this process may open no further file
+        _LOGGER.warning("cannot tell systemd %s: %s", state, error.strerror or error)
 
 
 class Watchdog:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -82,11 +83,19 @@ def test_a_reader_who_leaves_is_nobody_to_talk_to(arguments: list[str]) -> None:
     assert int(code) in LIKE_SIGPIPE
 
 
-def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> None:
-    """``serve | true``: it is there for others, and ends as always."""
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path, is_full: bool) -> None:
+    """``serve | true``, or a supervisor that has stopped to read: it is there for others, and ends as always."""
     log = tmp_path / "access.jsonl"
     reading, writing = os.pipe()
-    os.close(reading)
+    if is_full:
+        os.set_blocking(writing, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(4096))
+        os.set_blocking(writing, True)
+    else:
+        os.close(reading)
     started = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--access-log", str(log)]
     with subprocess.Popen(started, stdout=writing, stderr=subprocess.PIPE, text=True) as process:
         os.close(writing)
@@ -94,6 +103,8 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> 
         process.terminate()
         assert process.stderr is not None
         said = process.stderr.read()
+    if is_full:
+        os.close(reading)
     assert (process.returncode, said) == (0, "")
 
 

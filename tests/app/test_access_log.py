@@ -485,6 +485,46 @@ def test_a_log_that_is_gone_is_made_again(path: Path, monkeypatch: pytest.Monkey
     assert seqs(path) == [1]
 
 
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_log_that_was_removed_is_made_anew(path: Path, caplog: pytest.LogCaptureFixture, what: str) -> None:
+    """Its operator is told; further records would go to a file that nobody can open any more."""
+    where = path.with_name("logs") / path.name
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 1)
+        where.unlink()
+        if what == "folder":
+            where.parent.rmdir()
+        log.put(record(1))
+        await written(log, 2)
+
+    run(lambda: make(where), use)
+    assert seqs(where) == [1]
+    assert [entry.message for entry in caplog.records] == [
+        f"the access log {where} (--access-log) was removed; the server makes it anew"
+    ]
+
+
+def test_a_log_that_is_emptied_to_make_room_stays_a_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that was cut off is taken from the end that the file has then, and not from the one that it had."""
+    disk = Disk(monkeypatch)
+
+    async def use(log: AccessLog) -> None:
+        for number in range(10):
+            log.put(record(number))
+        await written(log, 10)
+        os.truncate(path, 0)  # : > access.jsonl
+        disk.room = 20
+        log.put(record(10))
+        await until(lambda: disk.refused > 0)
+        disk.room = 1 << 30
+        await written(log, 11)
+
+    run(lambda: make(path), use)
+    assert seqs(path) == [10]
+
+
 def test_a_pipe_is_written_to_as_it_is() -> None:
     """It has no size, and no name that could be given to another file: nothing is rotated, all lines come."""
     reading, writing = os.pipe()

@@ -61,6 +61,18 @@ def test_there_is_no_server(tmp_path: Path) -> None:
     assert str(health(file).exception).startswith(f"no answer from http://127.0.0.1:{server.port}: ")
 
 
+@pytest.mark.parametrize(
+    "text", [b"", b"\xff\xfe", b"ftp://x:1\n", b"http://x:99999\n", b"http://[::1:80\n", b"http://a:1\nmore\n"]
+)
+def test_a_note_that_is_damaged(text: bytes, tmp_path: Path) -> None:
+    """One line with the name of the file, or with the address that is none."""
+    file = tmp_path / "note"
+    file.write_bytes(text)
+    error = health(file).exception
+    assert isinstance(error, Unhealthy)
+    assert str(error).startswith((f"{file} does not hold the address of a server", "http://"))
+
+
 def test_a_note_that_cannot_be_left_keeps_a_server_from_starting(tmp_path: Path) -> None:
     """One line with the setting."""
     settings = Settings.model_validate({"port": 0, "health_file": tmp_path / "none" / "file"})

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,16 @@ def test_the_help_shows_every_option_whole() -> None:
         assert f"--{name.replace('_', '-')}" in shown.split(), name
 
 
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """A server's process is about to exit when its command is over, and ignores signals; this one is not."""
+    numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
 class Screen(io.StringIO):
     """Standard error, which may be a terminal."""
 
@@ -139,19 +151,26 @@ def test_clients_are_shown_on_a_terminal(
     ],
 )
 def test_a_terminal_is_told_where_the_web_pages_are(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], announced: list[str], shown: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    handlers: None,
+    settings: dict[str, Any],
+    announced: list[str],
+    shown: str | None,
 ) -> None:
     """They are on the control plane; standard output has nothing but the listeners' addresses."""
-    out, screen = io.StringIO(), Screen(terminal=True)
-    monkeypatch.setattr("sys.stdout", out)
-    monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setattr(
         "tricklecast.app.server.serve", lambda settings, announce, **_: [announce(line) for line in announced]
     )
-    serve(config=None, show_config=False, quiet=False, **settings)
-    assert out.getvalue().splitlines() == [f"tricklecast is listening on {line}" for line in announced]
+    with open(tmp_path / "out", "w") as out, open(tmp_path / "screen", "w") as screen:
+        screen.isatty = lambda: True  # type: ignore[method-assign]
+        monkeypatch.setattr("sys.stdout", out)
+        monkeypatch.setattr("sys.stderr", screen)
+        serve(config=None, show_config=False, quiet=False, **settings)
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert lines == [f"tricklecast is listening on {line}" for line in announced]
     lines = [f"open {shown} in a browser to see and publish channels"] if shown else []
-    assert screen.getvalue().splitlines() == lines
+    assert (tmp_path / "screen").read_text().splitlines() == lines
 
 
 def test_a_stopped_terminal_does_not_stop_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

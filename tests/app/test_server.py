@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 from contextlib import closing
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import cast
 
@@ -48,6 +50,52 @@ def test_a_signal_during_the_start_is_not_forgotten(
     events = [record["event"] for record in read_log(path) if record.get("channel") is None]
     assert events == ["server_start", "config", "server_ready", "drain", "server_stop"]
     assert signal.getsignal(number) is handler
+
+
+def test_signals_that_come_while_a_server_exits_change_nothing() -> None:
+    """An impatient Ctrl-C, or a reload in the last moment: the exit code is that of the first signal."""
+    started = [sys.executable, "-m", "tricklecast", "serve", "--port", "0"]
+    with subprocess.Popen(started, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for number in cycle([signal.SIGTERM, signal.SIGINT, signal.SIGHUP]):
+            process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.01)
+                break
+    assert process.returncode == 0
+
+
+def test_a_server_whose_event_loop_stands_still_ends(tmp_path: Path) -> None:
+    """A program in the process that never returns: the log says where it hangs, and the exit code is 1."""
+    script = tmp_path / "hangs.py"
+    script.write_text(HANGS)
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        _, said = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == 1
+    assert "the server did not come to its end" in said
+    assert "hangs.py" in said
+
+
+HANGS = """
+import threading
+from tricklecast.app import server
+from tricklecast.app.settings import Settings
+
+server.LAST_S = 0.1
+
+async def program(bus):
+    print("hangs", flush=True)
+    while True:
+        threading.Event().wait(0.01)  # in the event loop, and not awaited
+
+server.serve(Settings(port=0, shutdown_drain_s=0, shutdown_deadline_s=0), lambda address: None, program)
+"""
 
 
 def test_a_log_on_a_full_disk_stops_the_start() -> None:

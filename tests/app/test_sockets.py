@@ -91,6 +91,13 @@ def test_a_socket_that_a_killed_server_left_behind_is_replaced(tmp_path: Path) -
     with pytest.raises(CannotServe, match="a file of that name is there, and no socket"), opened(settings):
         pass
     path.unlink()
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waits:
+        busy.bind(str(path))
+        busy.listen(0)
+        waits.connect(str(path))  # nobody accepts it, and there is no room for another one
+        with pytest.raises(CannotServe, match="another server listens on it"), opened(settings):
+            pass
+    path.unlink()
     long = Settings.model_validate({"unix_socket": tmp_path / ("x" * 200)})
     with pytest.raises(CannotServe, match="AF_UNIX path too long"), opened(long):
         pass
@@ -100,6 +107,15 @@ def test_a_unix_socket_takes_the_place_of_host_and_port(tmp_path: Path) -> None:
     """Both together are a mistake."""
     with pytest.raises(InvalidSettings, match="give the one or the other"):
         load({"unix_socket": str(tmp_path / "socket"), "port": "80"})
+
+
+@pytest.mark.parametrize(
+    ("path", "why"), [("", "the path of a socket"), ("@name", r"abstract socket \(a file: ./@name")]
+)
+def test_a_unix_socket_has_a_path(path: str, why: str) -> None:
+    """An abstract one would be open to every program of the machine."""
+    with pytest.raises(InvalidSettings, match=f"--unix-socket: must be .*{why}"):
+        load({"unix_socket": path})
 
 
 ACTIVATED = """
@@ -143,4 +159,4 @@ def test_systemds_socket_has_to_be_one_stream(tmp_path: Path) -> None:
         with activated(datagrams) as process:
             _, told = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, told.count("\n")) == (1, 1)
-    assert "systemd's socket is no stream (ListenStream=)" in told
+    assert "systemd's socket is no stream of TCP or of a Unix socket (ListenStream=)" in told

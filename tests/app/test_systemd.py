@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -97,3 +98,20 @@ assert sockets() == []
 '''])
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=WITHIN_S)
+
+
+def test_a_process_without_a_free_descriptor_goes_on(
+    told: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The watchdog's next beat may find one."""
+    monkeypatch.setenv("WATCHDOG_USEC", "1")
+    watchdog = Watchdog()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(told.fileno())
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        watchdog.beat()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert caplog.messages == ["cannot tell systemd WATCHDOG=1: Too many open files"]
