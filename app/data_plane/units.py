@@ -114,6 +114,15 @@ def duration_of(units: list[Unit], place: int) -> float:
     return (units[place - 1].duration if place else None) or DEFAULT_UNIT_S
 
 
+def _stand(units: list[Unit], sound_end: float) -> None:
+    """Let the last picture stand until the sound of the segment ends, where that tells more than interleaving does."""
+    last = units[-1]
+    stands_s = sound_end - last.time
+    more_s = stands_s - duration_of(units, len(units) - 1)
+    if stands_s > 0 and MIN_STILL_S < abs(more_s) < MAX_UNIT_S:
+        last.duration = stands_s
+
+
 def _sensible(duration: float, units: list[Unit]) -> float:
     """A duration that is computed from the media's own times, for a unit that follows these."""
     if 0 < duration <= MAX_UNIT_S:
@@ -240,11 +249,8 @@ class TsScanner:
 
         Where pictures stop and the sound goes on, the last picture stands until the sound ends.
         """
-        if self.units:
-            last_s = duration_of(self.units, len(self.units) - 1)
-            silent_s = self._beside_s - (self.units[-1].time - self.units[0].time + last_s)
-            if MIN_STILL_S < silent_s < MAX_UNIT_S:
-                self.units[-1].duration = last_s + silent_s
+        if self.units and self._beside is not None:
+            _stand(self.units, self.units[0].time + self._beside_s)
         before, last = self.units[-2:] if len(self.units) > 1 else (None, None)
         if before and last and before.duration and self._kind not in _VIDEO_TYPES:
             last.duration = before.duration * min(1.0, (size - last.at) / (last.at - before.at))
@@ -333,7 +339,8 @@ class Mp4Scanner:
         self.init = b""
         self._lead: Track | None = None
         self._tracks: list[Track] = []
-        self._defaults = _Defaults(0, 0)
+        self._defaults: dict[int, _Defaults] = {}  # by the numbers of tracks
+        self._sound_end = 0.0  # of the tracks beside the leading one, in seconds of the stream's own clock
         self._rest = bytearray()
         self._at = 0
         self._skip = 0
@@ -399,11 +406,16 @@ class Mp4Scanner:
         return ""
 
     def finish(self, size: int) -> int:
-        """Whole boxes. Behind a part of one, a decoder would take the next segment for the rest of it."""
+        """Whole boxes. Behind a part of one, a decoder would take the next segment for the rest of it.
+
+        The last picture stands until the sound ends, as in MPEG-TS.
+        """
         if self._endless or not (self._skip or self._rest or self.gave_up):
             self.whole = size
         while self.units and self.units[-1].at >= self.whole:
             del self.units[-1]
+        if self.units:
+            _stand(self.units, self._sound_end)
         return self.whole
 
     def _take(self, kind: bytes, box: bytes) -> None:
@@ -428,29 +440,37 @@ class Mp4Scanner:
         self._lead = next((track for track in found if track.kind == b"vide"), found[0])
         extends = find_box(init, b"moov", b"mvex")
         for item in islice(boxes(extends), MAX_CHILDREN):
-            if item.kind == b"trex" and number(item.body, 4, 4) == self._lead.number:
-                self._defaults = _Defaults(number(item.body, 12, 4), number(item.body, 20, 4))
+            if item.kind == b"trex":
+                self._defaults[number(item.body, 4, 4)] = _Defaults(number(item.body, 12, 4), number(item.body, 20, 4))
 
     def _read_fragment(self, moof: bytes, at: int) -> None:
         lead, units = self._lead, self.units
         if lead is None or len(units) >= MAX_UNITS:
             return
+        is_found = False
         for item in islice(boxes(moof), MAX_RUNS):
             self._walk_left -= 1
             front = next(boxes(item.body), None) if item.kind == b"traf" else None
-            if front is None or front.kind != b"tfhd" or number(front.body, 4, 4) != lead.number:
+            if front is None or front.kind != b"tfhd":
+                continue
+            track = next((track for track in self._tracks if track.number == number(front.body, 4, 4)), None)
+            if track is None or (is_found if track is lead else track.kind != b"soun"):
                 continue
             parts = [(part.kind, bytes(part.body)) for part in islice(boxes(item.body), MAX_RUNS)]
             self._walk_left -= len(parts)
             first = dict(reversed(parts))
             header, base = bytes(front.body), first.get(b"tfdt", b"")
-            time = number(base, 4, 8 if base[:1] == b"\1" else 4) / lead.timescale
-            length, flags = _samples([body for kind, body in parts if kind == b"trun"], header, self._defaults)
+            time = number(base, 4, 8 if base[:1] == b"\1" else 4) / track.timescale
+            defaults = self._defaults.get(track.number, _Defaults(0, 0))
+            length, flags = _samples([body for kind, body in parts if kind == b"trun"], header, defaults)
+            if track is not lead:
+                self._sound_end = max(self._sound_end, time + length / track.timescale)
+                continue
+            is_found = True
             is_key = lead.kind != b"vide" or (flags is not None and not flags & _NOT_SYNC)
             if units and self.whole < at:
                 self.whole = at
             units.append(Unit(at, time, _sensible(length / lead.timescale, units), is_key))
-            return
 
 
 def _samples(runs: list[bytes], header: bytes, defaults: _Defaults) -> tuple[int, int | None]:

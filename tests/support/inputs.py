@@ -24,7 +24,7 @@ UNDAMAGED: Final = 100
 """The first packets stay whole: a demuxer learns the streams from them."""
 
 
-def picture(seconds: float, size: str = "160x90", rate: int = 25) -> str:
+def picture(seconds: float, size: str = "160x90", rate: int | str = 25) -> str:
     """ffmpeg's arguments for a picture that moves."""
     return f"-f lavfi -i testsrc2=size={size}:rate={rate}:duration={seconds}"
 

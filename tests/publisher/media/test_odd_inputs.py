@@ -23,7 +23,7 @@ from av.error import FFmpegError
 from tests.publisher.media.test_reader import Run, serving
 from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv
 from tests.support.local import local_server
-from tricklecast.app.data_plane.units import TsScanner, duration_of
+from tricklecast.app.data_plane.units import duration_of, scanner
 from tricklecast.publisher.media import segmenter
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import IndexFirst, open_media
@@ -33,7 +33,7 @@ from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Chunk
 from tricklecast.subscriber.media.joiner import Joiner, NotMedia
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.media.containers import Continuity, Step, crc32, ts_packets
+from tricklecast.trickle.media.containers import Continuity, Step, crc32, sniff, ts_packets
 from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.media.timeline import MAX_HELD
 
@@ -338,6 +338,25 @@ def seconds(segment: bytes, format_: str) -> float:
         return float((times[-1] - times[0]) * (sound.time_base or 0))
 
 
+def told_length(segment: bytes) -> float:
+    """How long HLS says that a segment is."""
+    found = scanner(sniff(segment), b"")
+    assert found is not None
+    found.feed(segment)
+    found.finish(len(segment))
+    return sum(duration_of(found.units, place) for place in range(len(found.units)))
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+def test_a_picture_that_stands_for_longer_than_its_segment_is_told_as_long_as_that(
+    tmp_path: Path, container: ContainerName
+) -> None:
+    """One of five seconds, whose sound is cut after three."""
+    slides = f"{picture(10, '64x64', '1/5')} {tone(10)} {H264} -g 1 {AAC}"
+    segments = publish(made(tmp_path / "slides.mkv", slides), container).segments
+    assert [told_length(data) for data in segments] == pytest.approx([3, 2, 3, 2], abs=0.05)
+
+
 @pytest.mark.parametrize("container", ["mpegts", "fmp4"])
 def test_sound_cuts_segments_where_no_picture_comes(tmp_path: Path, container: ContainerName) -> None:
     """A picture that comes back begins a segment; nothing is lost."""
@@ -353,14 +372,8 @@ def test_sound_cuts_segments_where_no_picture_comes(tmp_path: Path, container: C
     lengths = [seconds(data, "mpegts" if container == "mpegts" else "mp4") for data in segments]
     assert max(lengths) <= 4.2
     assert sum(length > 1.9 for length in lengths) >= 7
-    if container == "mpegts":  # HLS, too, says how long they are
-        told = []
-        for data in segments:
-            found = TsScanner()
-            found.feed(data)
-            found.finish(len(data))
-            told.append(sum(duration_of(found.units, place) for place in range(len(found.units))))
-        assert told == pytest.approx(lengths, abs=0.2)
+    assert [told_length(data) for data in segments] == pytest.approx(lengths, abs=0.2)
+    if container == "mpegts":
         (tmp_path / "all.ts").write_bytes(b"".join(segments))  # the sound keeps its PID, for readers of all in a row
         assert decodable(tmp_path / "all.ts") == decodable(source)
     record(segments, tmp_path / "out.mp4")
