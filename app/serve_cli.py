@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import os
 import select
 import signal
@@ -22,9 +23,12 @@ from pydantic.fields import FieldInfo
 
 from tricklecast.app.access.settings import is_duration
 from tricklecast.app.data_plane.cors import ANY
-from tricklecast.app.server_log import configure
+from tricklecast.app.server_log import LogFormat, configure, writes_json
 from tricklecast.app.settings import CONFIG_VARIABLE, Loaded, Settings, load, unknown_variables
+from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.terminal import duration
+
+_LOGGER = logging.getLogger(__name__)
 
 ANNOUNCEMENT: Final = "tricklecast is listening on "
 """Beginning of the line that the server prints when it listens; its URL follows."""
@@ -129,13 +133,33 @@ def _serve(config: Path | None, show_config: bool, quiet: bool, **values: Any) -
       tricklecast serve --host 0.0.0.0 --port 8080 --data-dir /var/lib/tricklecast
       tricklecast serve --config tricklecast.toml --access-log access.jsonl
     """
+    if (values.get("log_format") or os.environ.get("TRICKLECAST_LOG_FORMAT")) == LogFormat.JSON:
+        configure(LogFormat.JSON)  # the settings may be wrong
+    try:
+        _load_and_run(config, show_config, quiet, values)
+    except Exception as error:
+        if not writes_json():
+            raise  # the command line tells it
+        if isinstance(error, TrickleError):
+            _LOGGER.critical("%s", error)
+        else:
+            _LOGGER.critical("a fault of the server has ended it", exc_info=error)
+        raise typer.Exit(getattr(error, "exit_code", 1)) from None
+
+
+def _load_and_run(config: Path | None, show_config: bool, quiet: bool, values: dict[str, Any]) -> None:
     loaded = load(values, config)
-    if (warning := unknown_variables(os.environ)) is not None:
+    if not show_config:
+        configure(loaded.settings.log_format)
+    if (warning := unknown_variables(os.environ)) is None:
+        pass
+    elif writes_json():
+        _LOGGER.warning(warning)
+    else:
         typer.echo(f"tricklecast: {warning}", err=True)
     if show_config:
         typer.echo(describe(loaded))
         return
-    configure(loaded.settings.log_format)
     from tricklecast.app.access_log import STDOUT
     from tricklecast.app.server import serve as run
 
@@ -214,6 +238,9 @@ def _announce_on_stdout(address: str) -> None:
 
 
 def _announce_on_stderr(address: str) -> None:
+    if writes_json():
+        _LOGGER.info("%s%s", ANNOUNCEMENT, address)
+        return
     _write(sys.stderr, f"{ANNOUNCEMENT}{address}\n")
 
 

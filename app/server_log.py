@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import threading
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -118,9 +120,26 @@ class ServerLog(logging.Handler):
 
 
 def configure(format: LogFormat) -> None:
-    """Let all loggers of this process write their warnings and errors to standard error."""
+    """Let all loggers of this process write their warnings and errors to standard error.
+
+    As JSON, all else that Python would print there is written by a logger, too: each line can be parsed.
+    """
     logging.basicConfig(level=logging.WARNING, handlers=[ServerLog(format)], force=True)
-    logging.getLogger("tricklecast.app.reload").setLevel(logging.INFO)  # an operator waits for the answer
+    for name in ("tricklecast.app.reload", "tricklecast.app.serve_cli"):
+        logging.getLogger(name).setLevel(logging.INFO)  # an operator waits for the answer
+    if format is LogFormat.JSON:
+        logging.captureWarnings(True)
+        sys.unraisablehook = lambda found: _caught(found.exc_value, "in %r", found.object)
+        threading.excepthook = lambda found: _caught(found.exc_value, "in thread %r", found.thread)
+
+
+def writes_json() -> bool:
+    """Whether the log that was configured has an object in each line."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+
+
+def _caught(error: BaseException | None, where: str, found: object) -> None:
+    logging.getLogger(__name__).error(f"an exception that nobody caught {where}", found, exc_info=error)
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -108,6 +108,45 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path, is_
     assert (process.returncode, said) == (0, "")
 
 
+UNCAUGHT = """
+import sys, threading
+from tricklecast.app import server
+from tricklecast.app.cli import main
+
+def serve(*_, **__):
+    class Heavy:
+        def __del__(self):
+            raise ValueError("two\\nlines")
+    Heavy()
+    thread = threading.Thread(target=lambda: 1 // 0)
+    thread.start()
+    thread.join()
+    raise ExceptionGroup("several", [KeyError("x")])
+
+server.serve = serve
+sys.argv = ["tricklecast", "serve", "--log-format", "json"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--port", "99999"], ["CRITICAL"]),  # wrong settings
+        (["--port", "0", "--access-log", "/dev/full"], ["WARNING", "CRITICAL"]),
+        (["-c", UNCAUGHT], ["WARNING", "ERROR", "ERROR", "CRITICAL"]),
+    ],
+)
+def test_each_line_of_a_log_in_json_is_json(arguments: list[str], told: list[str]) -> None:
+    """Also why a server cannot start, a variable that is no setting, and exceptions that nobody has caught."""
+    command = [sys.executable, *arguments] if arguments[0] == "-c" else forked("serve", *arguments)
+    environment = os.environ | {"TRICKLECAST_LOG_FORMAT": "json", "TRICKLECAST_PROT": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert ([line["level"] for line in lines], done.returncode, done.stdout) == (told, 1, "")
+    assert not any("Traceback" in line["message"] for line in lines)
+
+
 def test_the_access_log_on_standard_output() -> None:
     """``--access-log -``: nothing but records there; where the server listens is said on standard error."""
     started = forked("serve", "--port", "0", "--access-log", "-", "--shutdown-drain-s", "0.1")
