@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,10 @@ import pytest
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast import Publisher, Subscriber
+from tricklecast.app.tools.conformance.cases import CASES
+from tricklecast.app.tools.conformance.profiles import PROFILES
+from tricklecast.app.tools.conformance.runner import Outcome, Runner
+from tricklecast.app.tools.conformance.target import Address
 
 PAGE: Final = Path(__file__).parents[2] / "docs/how-to/behind-a-proxy.md"
 SHORT_S: Final = 0.5
@@ -256,3 +261,64 @@ def test_a_refused_post_costs_nobody_else(proxy: int) -> None:
                 assert (await other.answer())[0] == 200
 
     asyncio.run(main())
+
+
+CLOSING: Final = {
+    "publish/zero-byte-close-advances-the-head",
+    "publish/counted-zero-bytes-advance-the-head",
+    "publish/no-body-at-all-advances-the-head",
+    "publish/segment-closed-before-the-first-byte",
+    "publish/segment-deleted-mid-body",
+    "publish/segment-reset-mid-body",
+    "ahead/far-ahead-is-470-before-the-body",
+    "repeated/segment-closed-as-a-part-is-truncated",
+    "occupied/publisher-beside-another-is-409",
+    "pinned/publisher-of-another-epoch-is-409",
+    "takeover/earlier-writer-is-409",
+    "takeover/earlier-preconnect-is-409",
+    "order/overtaken-preconnect-is-skipped-in-the-end",
+    "end/every-publisher-is-answered",
+}
+"""Rules that want `Connection: close`, which no proxy passes on."""
+
+EARLY: Final = {
+    "repeated/closed-segment-is-409-before-the-body",
+    "repeated/retry-takes-over-from-a-half-dead-connection",
+    "repeated/overtaken-attempt-is-409",
+    "repeated/key-behind-which-others-wrote-is-409",
+    "takeover/bytes-follow-what-is-there",
+    "takeover/late-bytes-are-dropped",
+    "takeover/stale-end-closes-nothing",
+    "takeover/stale-abort-closes-nothing",
+}
+"""Rules that want an answer while the body goes on."""
+
+ENDLESS: Final = {f"refusals/{name}" for name in ("endless-headers-are-431", "endless-header-value-is-431")}
+
+DIFFERENCES: Final = {
+    "nginx": CLOSING | ENDLESS | {"names/nul-is-refused", "lost-publisher/leaves-a-truncated-segment"},
+    "haproxy": CLOSING | ENDLESS | {"refusals/endless-url-is-414", "malformed/length-and-chunked-is-400"},
+    "caddy": CLOSING | EARLY | {"malformed/length-and-chunked-is-400"},
+}
+"""What the page says that the conformance suite finds."""
+
+
+def broken(proxy: int, *only: str) -> set[str]:
+    """The rules that do not hold behind a proxy, of those with a matching name."""
+    runner = Runner(Address("127.0.0.1", proxy), "default", PROFILES["default"].settings)
+    cases = [case for case in CASES if any(fnmatchcase(case.name, glob) for glob in only)]
+    return {result.case.name for result in runner.run(cases, 16) if result.outcome is Outcome.FAIL}
+
+
+def test_chunks_are_not_split(proxy: int) -> None:
+    """Clients that take each chunk for a message get whole ones."""
+    assert not broken(proxy, "read/*-is-not-split")
+
+
+@pytest.mark.long
+def test_the_page_knows_every_difference(proxy: int, request: pytest.FixtureRequest) -> None:
+    """The rules of the protocol hold behind each proxy, but for those that the page explains."""
+    rules = broken(proxy, "*") - DIFFERENCES[request.node.callspec.params["proxy"]]
+    for _ in range(3):  # a case judges by the order of requests on several connections, which a proxy may change
+        rules = broken(proxy, *rules)
+    assert not rules

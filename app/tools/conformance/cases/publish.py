@@ -255,8 +255,7 @@ class Occupied(Group, section="3. Publish"):
 
     def own_requests_are_not_another_client(self, c: Channel) -> None:
         """A client's own requests never refuse it, even if both carry the header."""
-        first = c.upload(0, b"a", headers={**_FIRST, wire.IF_IDLE: "1"})
-        c.arrived(0, b"a")
+        first, _ = c.started(0, b"a", headers={**_FIRST, wire.IF_IDLE: "1"})
         c.post(1, b"b", {**_FIRST, wire.IF_IDLE: "1"}).expect(200)
         first.stored()
 
