@@ -232,7 +232,7 @@ async def _serve(
             beside.append(group.create_task(reload.tls.watch()))
         if activity is not None and show is not None:
             beside.append(group.create_task(_show(activity, plane, show)))
-        failed: list[Exception] = []
+        failed: list[BaseException] = []
         running = None if program is None else group.create_task(_run(program, bus, server, failed))
         await server.serve(sockets=[sockets.main])
         await bus.close()
@@ -276,13 +276,19 @@ async def _show(activity: Activity, plane: DataPlane, show: Callable[[list[str]]
         show(activity.look(plane.connections))
 
 
-async def _run(program: Program, bus: Bus, server: Server, failed: list[Exception]) -> None:
+async def _run(program: Program, bus: Bus, server: Server, failed: list[BaseException]) -> None:
     """Run a program beside the server; what it raises stops the server."""
     try:
         await program(bus)
     except ServerClosed:
         pass  # it had nothing to do at the end
-    except Exception as error:
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise  # the server has cancelled it
+        failed.append(RuntimeError("the program in the server's process ended: a task that it awaited was cancelled"))
+        failed[-1].__cause__ = error
+        server.stop()
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         failed.append(error)
         server.stop()
 

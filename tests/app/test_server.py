@@ -324,6 +324,24 @@ def test_a_program_beside_the_server(body: str, code: int, said: str) -> None:
     assert error.splitlines()[-1:] == ([said] if said else [])
 
 
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(SystemExit(7), SystemExit), (KeyboardInterrupt(), KeyboardInterrupt), (asyncio.CancelledError(), RuntimeError)],
+)
+def test_a_program_that_leaves_ends_the_server_in_order(
+    tmp_path: Path, error: BaseException, raised: type[BaseException]
+) -> None:
+    """``sys.exit()``, or a task that it awaits and that was cancelled: the server drains and its log is complete."""
+
+    async def program(bus: Bus) -> None:
+        raise error
+
+    log = tmp_path / "access.jsonl"
+    with pytest.raises(raised):
+        serve(Settings.model_validate({"port": 0, "access_log": log}), lambda base: None, program)
+    assert [line["event"] for line in read_log(log)][-2:] == ["drain", "server_stop"]
+
+
 @pytest.mark.parametrize("ack", ["memory", "journal", "fsync"])
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_what_a_program_publishes_at_the_end_is_stored(
