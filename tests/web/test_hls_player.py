@@ -15,6 +15,7 @@ from playwright.sync_api import Page
 
 from tests.publisher.media.clips import make_clip
 from tests.support.browser import Watched
+from tests.support.hls import read
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
 
@@ -173,3 +174,22 @@ def test_shaka_plays_sound_alone_in_mp4(server: RunningServer, tab: Watched, tmp
         goes_on(page, 3.0)
         assert page.evaluate("fatal") == []
         page.evaluate("player.destroy()")
+
+
+@pytest.mark.long
+def test_shaka_shows_the_dates_of_a_film_that_is_published_at_once(server: RunningServer, tab: Watched) -> None:
+    """They advance as it plays: the date of the playhead is that of the first segment, and what has passed since."""
+    tab.context.route(f"{server.url}/p", lambda route: route.fulfill(body=SHAKA_HARNESS, content_type="text/html"))
+    tab.context.route(f"{server.url}/shaka.js", lambda route: route.fulfill(path=SHAKA, content_type="text/javascript"))
+    tab.expected += ["Failed to load resource"]
+    page, url = tab.open(f"{server.url}/p"), f"{server.base}/at-once"
+    command = [sys.executable, "-m", "tricklecast", "publish", url, "testsrc:duration=12s,size=320x180"]
+    subprocess.run([*command, "--container", "fmp4", "--no-realtime", "--leave-open"], check=True, capture_output=True)
+    page.evaluate("async url => { await player.attach(video); await player.load(url) }", f"{url}/index.m3u8")
+    page.wait_for_function("() => video.getVideoPlaybackQuality().totalVideoFrames >= 5")
+    dates = [segment.date for segment in read(httpx.get(f"{url}/index.m3u8").text).whole]
+    assert dates[0] is not None
+    shown_ms, at_s = page.evaluate("[player.getPlayheadTimeAsDate().getTime(), video.currentTime]")
+    assert shown_ms / 1000 - at_s == pytest.approx(dates[0].timestamp(), abs=0.1)
+    assert page.evaluate("fatal") == []
+    page.evaluate("player.destroy()")
