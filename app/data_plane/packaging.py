@@ -18,7 +18,8 @@ Rules kept here (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
 - The target duration is half as long again as the longest segment that the first playlist names, and stays. A segment
   that is longer than that becomes several media segments, which follow each other: each ends before a key picture if
   the next one would come too late, or else before the unit that is too much. Only a single unit that is longer than
-  the target raises it: a fragment cannot be cut, and without it the media would be lost.
+  the target raises it, to :data:`tricklecast.app.data_plane.units.MAX_FRAGMENT_S` at most: a fragment cannot be cut,
+  and without it the media would be lost.
 - The program date of a segment is that of the one before and its duration, as long as the media go on, or its own if
   that differs by less than a tenth of the duration: a film that is published faster than it plays advances as it plays.
 """

@@ -38,9 +38,11 @@ MAX_UNITS: Final = 20_000
 """Units of one segment; what follows belongs to the last one. A minute of film has 3,600."""
 
 MAX_UNIT_S: Final = 10.0
+MAX_FRAGMENT_S: Final = 60.0
 DEFAULT_UNIT_S: Final = 0.04
-"""The times of one segment may jump: a unit that is longer than this, or lasts no time, is taken to be as long as the
-unit before it, or as this."""
+"""The times of one segment may jump: a picture of MPEG-TS that is longer than ten seconds, or lasts no time, is taken
+to be as long as the one before it, or as this. A fragment of MP4 says itself how long it is, and may be a group of
+pictures: it is believed up to a minute."""
 
 MIN_STILL_S: Final = 1.0
 """Sound that goes on for so long behind the last picture shows that there is no further one. Less is interleaving."""
@@ -123,9 +125,9 @@ def _stand(units: list[Unit], sound_end: float) -> None:
         last.duration = stands_s
 
 
-def _sensible(duration: float, units: list[Unit]) -> float:
+def _sensible(duration: float, units: list[Unit], most: float = MAX_UNIT_S) -> float:
     """A duration that is computed from the media's own times, for a unit that follows these."""
-    if 0 < duration <= MAX_UNIT_S:
+    if 0 < duration <= most:
         return duration
     return (units[-1].duration if units else None) or DEFAULT_UNIT_S
 
@@ -470,7 +472,8 @@ class Mp4Scanner:
             is_key = lead.kind != b"vide" or (flags is not None and not flags & _NOT_SYNC)
             if units and self.whole < at:
                 self.whole = at
-            units.append(Unit(at, time, _sensible(length / lead.timescale, units), is_key))
+            duration = _sensible(length / lead.timescale, units, MAX_FRAGMENT_S)
+            units.append(Unit(at, time, duration, is_key))
 
 
 def _samples(runs: list[bytes], header: bytes, defaults: _Defaults) -> tuple[int, int | None]:

@@ -553,7 +553,7 @@ def test_a_longer_segment_of_one_key_picture_is_cut_before_any(channel: Channel)
 
 
 def test_a_longer_segment_without_parts_becomes_several(channel: Channel) -> None:
-    """Of whole fragments; only a fragment that is too long itself raises the target, since nobody can cut it."""
+    """Of whole fragments; only one that is too long itself raises the target, to a minute: nobody can cut it."""
     live = Live(channel, "video/mp4")
     for seq, pictures, at_s in ((0, 1, 0.0), (1, 5, 1.2), (2, 1, 7.2)):
         data = b"".join(mp4_pictures(at_s, pictures, 1.2))
@@ -561,9 +561,10 @@ def test_a_longer_segment_without_parts_becomes_several(channel: Channel) -> Non
         if not seq:
             assert live.playlist().part_target is None
     assert [segment.duration for segment in live.until(2).whole] == pytest.approx([1.2, 2.4, 2.4, 1.2, 1.2])
-    channel.post(3, b"".join(mp4_pictures(8.4, 1, 4.0)), {"Content-Type": "video/mp4"}).expect(200)
-    last = channel.get("index.m3u8" + live.next_query()).expect(200).body.decode()
-    assert live.watcher.see(last, constant_target=False).target == 4
+    for seq, at_s, length_s, target in ((3, 8.4, 4.0, 4), (4, 12.4, 60.0, 60), (5, 72.4, 61.0, 60)):
+        channel.post(seq, b"".join(mp4_pictures(at_s, 1, length_s)), {"Content-Type": "video/mp4"}).expect(200)
+        last = channel.get("index.m3u8" + live.next_query()).expect(200).body.decode()
+        assert live.watcher.see(last, constant_target=False).target == target
 
 
 def test_a_player_that_names_no_part_waits_for_the_first_one(channel: Channel) -> None:
