@@ -224,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
         self.half_closed = False
         # When the peer closed its half, and the exchange whose client had been sent nothing by then, if there was one.
         self._at_half_close: tuple[float, Exchange | None] = (0.0, None)
-        self._half_closed_sent = -1  # bytes that its reader had been sent when it was looked at last
+        self._half_closed_sent = 0  # bytes that its reader had been sent when it was looked at last
         self.mid_message = False
         self._left = False  # its place has been given back
         self.watched = plane.guard is not None
@@ -593,6 +593,7 @@ class Connection(asyncio.BufferedProtocol):
         exchange = self.exchange
         now = self.plane.clock()
         self._at_half_close = now, exchange if exchange is not None and exchange.answerable else None
+        self._half_closed_sent = exchange.sent_in_all if isinstance(exchange, Reader) else 0
         self.mid_message = False
         if not queue:
             self._be_last()

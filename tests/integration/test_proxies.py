@@ -77,8 +77,8 @@ def command(name: str, folder: Path, text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
-    """A server with default settings."""
-    with local_server() as running:
+    """A server that forgets a client soon that has closed its connection."""
+    with local_server(half_closed_s=0.2) as running:
         yield running
 
 
@@ -259,6 +259,25 @@ def test_a_refused_post_costs_nobody_else(proxy: int) -> None:
                 assert (await client.answer())[0] == status
                 other.ask("GET", "/healthz")
                 assert (await other.answer())[0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_leaves_is_forgotten(proxy: int, server: LocalServer, request: pytest.FixtureRequest) -> None:
+    """Though nothing is published: behind Caddy when something is."""
+
+    async def main() -> None:
+        channel = f"left-{proxy}"
+        async with connected(proxy) as publisher, connected(proxy) as reader:
+            publisher.ask("POST", f"/trickle/{channel}")
+            assert (await publisher.answer())[0] == 200
+            reader.ask("GET", f"/trickle/{channel}/0")
+            await asyncio.to_thread(eventually, lambda: server.plane.registry.readers == 1)
+            reader.writer.close()
+            if "caddy" in request.node.name:
+                publisher.ask("POST", f"/trickle/{channel}/0", "Content-Length: 4")
+                publisher.writer.write(b"data")
+            await asyncio.to_thread(eventually, lambda: not server.plane.registry.readers)
 
     asyncio.run(main())
 

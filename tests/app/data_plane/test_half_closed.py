@@ -55,7 +55,7 @@ def test_a_reader_that_closes_its_half_in_the_middle_gets_the_rest(server: Local
 
 
 def test_a_reader_in_the_middle_of_a_segment_that_stands_still_is_cut_off() -> None:
-    """It may be gone: after two of the server's looks without a byte its connection breaks; other readers stay."""
+    """It may be gone: after so long without a byte its connection breaks; other readers stay."""
     with local_server(half_closed_s=0.05) as server, server.client() as target:
         channel = target.channel("c")
         upload, reader = channel.started(0, b"first,")
@@ -149,16 +149,6 @@ def test_a_reader_for_whom_nothing_comes_is_told_in_the_end(server: LocalServer,
     assert record.dur_us < 1_000_000 * HALF_CLOSED_S
 
 
-def test_a_started_reader_is_kept_beyond_that(server: LocalServer, channel: Channel) -> None:
-    """Its segment may pause; whether it is gone is found out by the next write, or by the kernel."""
-    upload, reader = channel.started(0, b"first,")
-    reader.half_close()
-    half_closed(server)
-    later(server, 3 * HALF_CLOSED_S)
-    upload.chunk(b"second").end()
-    assert reader.rest() == b"second"
-
-
 def test_a_stream_lives_as_long_as_segments_come(server: LocalServer, channel: Channel) -> None:
     """Also where it waits for the next segment, of which it was sent nothing, each time that the server looks."""
     channel.publish(0, b"0")
@@ -171,7 +161,9 @@ def test_a_stream_lives_as_long_as_segments_come(server: LocalServer, channel: C
         stream.gets(b"%d" % seq)
         later(server, HALF_CLOSED_S + 1)
     stream.silent(0.01)
-    later(server, HALF_CLOSED_S + 1)
+    later(server, HALF_CLOSED_S - 1)
+    stream.silent(0.01)
+    later(server, 2)
     stream.closed()
 
 
