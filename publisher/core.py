@@ -53,6 +53,7 @@ from tricklecast.trickle.errors import (
     InvalidInput,
     LocalProtocolError,
     Refused,
+    RemoteProtocolError,
     SegmentMissing,
     SegmentTooLarge,
     Superseded,
@@ -419,7 +420,11 @@ class Plan:
         return replace(decision, exposed=exposed) if isinstance(decision, RetryAfter) else decision
 
     def _on_ok(self, ticket: Ticket, answer: Answer, progress: Progress) -> Decision:
-        stored = header_int(answer.headers, wire.SIZE)
+        stored, seq = answer.natural(wire.SIZE), answer.natural(wire.SEQ)
+        if seq is None and stored is None and answer.detail:  # a server of another make says nothing at all
+            return self._stop(RemoteProtocolError(answer.status, seq=ticket.seq, detail=answer.detail))
+        if seq is not None and seq != ticket.seq:
+            return self._stop(RemoteProtocolError(answer.status, seq=ticket.seq, detail=f"it stored segment {seq}"))
         if (told := answer.life) is not None:
             self._life = str(told)
         if ticket.life == self.numbering.life and self.numbering.epoch is None:

@@ -473,6 +473,9 @@ class Cursor:
             told = answer.headers.get(wire.SEQ)
             detail = f"no {wire.SEQ} header" if told is None else f"it answered with seq {told}"
             return Stop(RemoteProtocolError(answer.status, seq=self._asked, detail=detail))
+        if answer.coding and not answer.empty:
+            detail = f"it is compressed on the way, as {answer.coding[:32]!r}: turn that off in the proxy"
+            return Stop(RemoteProtocolError(answer.status, seq=self._asked, detail=detail))
         return self._advance(seq, answer, rng)
 
     def _missing(self, answer: Answer, now: float, rng: Random) -> Outcome:

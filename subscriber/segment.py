@@ -14,7 +14,7 @@ from tricklecast.subscriber.events import Monitor, SegmentBroken, SegmentResumed
 from tricklecast.subscriber.fetch import Fetcher, Received, Source
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.transport import ResponseBody
-from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge
+from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge, header_int
 
 READ_LIMIT: Final = 64 * 1024 * 1024
 """Most bytes that ``read()`` holds by default: the server's default limit for a segment."""
@@ -236,9 +236,17 @@ class Segment:
                 # A transport that the user passed: its response is of no use after a cancellation. Ask for the rest.
                 self._no_fault, self._cut = True, self._lost("the read was cancelled")
             raise
-        if not data and (self._is_size_told() or not await self._was_cut()):
+        if not data and not self._has_other_size() and (self._is_size_told() or not await self._was_cut()):
             await self._end(Reading.WHOLE)
         return data
+
+    def _has_other_size(self) -> bool:
+        """Whether bytes were lost or added on the way: the trailer says how long the segment is."""
+        size = header_int({wire.SIZE: self._source.body.trailer(wire.SIZE) or ""}, wire.SIZE)
+        if size is None or size == self._received.size >= (self.size_at_start or 0):
+            return False
+        self._cut = self._lost(f"it ended after {self._received.size} of {max(size, self.size_at_start or 0)} bytes")
+        return True
 
     def _is_size_told(self) -> bool:
         """Whether the server has said in trailers how long the segment is, or is not known to say so."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -102,6 +105,45 @@ def test_errors_are_those_of_the_clients(url: str) -> None:
         publisher.publish(b"x")
     with pytest.raises(LocalProtocolError), publisher:
         raise AssertionError("it was entered twice")
+
+
+def test_a_forked_process_cannot_use_the_clients_of_its_parent(url: str) -> None:
+    """Their threads are not there, so a call would never return. Nor does its end close them: the parent goes on."""
+    with Publisher(url) as publisher:
+        publisher.publish(b"parent")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, since there are threads
+            child = os.fork()
+        if not child:
+            signal.alarm(int(WITHIN_S))
+            try:
+                publisher.publish(b"child")
+            except LocalProtocolError as error:
+                publisher.__exit__(None, None, None)
+                del publisher
+                os._exit("before a fork" not in str(error))
+            os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert publisher.publish(b"parent").seq == 1
+
+
+def test_what_cannot_be_called_says_so(url: str) -> None:
+    """A segment of a client that was closed, and a client by its own event handler; neither waits for ever."""
+    failures: list[Exception] = []
+
+    def on_event(event: object) -> None:
+        try:
+            publisher.publish(b"again")
+        except LocalProtocolError as error:
+            failures.append(error)
+
+    with Publisher(url, on_event=on_event) as publisher:
+        publisher.publish(b"x")
+        left = publisher.segment()
+    assert failures
+    with pytest.raises(LocalProtocolError, match="was closed, or is called by its own on_event"), left:
+        raise AssertionError("it was entered")
+    assert not hasattr(copy.copy(publisher), "__reversed__")
 
 
 def test_no_thread_is_left(url: str) -> None:

@@ -15,18 +15,24 @@ The classes have the names, arguments, attributes and methods of those in :mod:`
 ``async for`` there is ``with`` or ``for`` here, and a method that is awaited there is called here. Each client runs in
 an event loop in a thread of its own. Ctrl-C interrupts a call that waits, and cancels it in that thread. A program that
 ends inside a block, as a notebook may, leaves its channel open, as after an exception.
+
+A process that was forked does not have that thread. So a client that its parent has opened is closed in it: each
+process opens clients of its own.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
 from functools import partial
+from threading import Thread
 from types import TracebackType
 from typing import Any, Self
 
+import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import tricklecast
@@ -48,16 +54,29 @@ class _Blocking:
     def __init__(self, target: Any, portal: BlockingPortal | None = None) -> None:
         self._target = target
         self._portal = portal
+        self._process = os.getpid()  # in which the portal's thread is
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # such as copy() and pickle look for, also before there is a target
+            raise AttributeError(name)
         value = getattr(self._target, name)
         return partial(self._call, value) if callable(value) else value
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function, or a coroutine function, in the other thread."""
+        """Call a function, or a coroutine function, in the other thread.
+
+        Raises:
+            LocalProtocolError: the client is not open (in this process), or its own event loop calls it.
+        """
         if self._portal is None:
             raise tricklecast.LocalProtocolError("this client is not open: use it inside `with ... as client:`")
-        future: Future[Any] = self._portal.start_task_soon(partial(function, *args, **kwargs))
+        if self._process != os.getpid():
+            raise tricklecast.LocalProtocolError("this client was opened before a fork: open one in each process")
+        try:
+            future: Future[Any] = self._portal.start_task_soon(partial(function, *args, **kwargs))
+        except RuntimeError as error:
+            why = "this client was closed, or is called by its own on_event; that needs another thread"
+            raise tricklecast.LocalProtocolError(why) from error
         try:
             return future.result()
         except BaseException:
@@ -79,14 +98,42 @@ class _Blocking:
             yield found[0]
 
 
+def _event_loop() -> tuple[Thread, BlockingPortal]:
+    """A thread with an event loop, and the way into it.
+
+    Not anyio's ``start_blocking_portal``: that is a generator, and would wait for the thread also where it is only
+    collected, as in a process that was forked and does not have the thread.
+    """
+    started: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    def run() -> None:
+        try:
+            anyio.run(serve)
+        except BaseException as error:  # such as: no file descriptor is left
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = Thread(target=run, name="tricklecast.sync", daemon=True)  # _left_open() ends it
+    thread.start()
+    return thread, started.result()
+
+
 class _Client(_Blocking):
     """A client as a context manager, which runs its event loop."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal())
+            thread, portal = _event_loop()
+            stack.callback(thread.join)
+            stack.push(lambda kind, *_: portal.call(portal.stop, kind is not None))
             stack.enter_context(portal.wrap_async_context_manager(self._target))
-            self._portal, self._stack = portal, stack.pop_all()
+            self._portal, self._stack, self._process = portal, stack.pop_all(), os.getpid()
         # The event loop's thread stands still once the interpreter shuts down: waiting for it then would never end.
         atexit.register(self._left_open)
         return self
@@ -95,6 +142,9 @@ class _Client(_Blocking):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         atexit.unregister(self._left_open)
+        if self._process != os.getpid():  # its parent goes on, with the same connections
+            self._portal = None
+            return
         try:
             self._stack.__exit__(kind, error, trace)
         finally:

@@ -166,6 +166,25 @@ def test_reset_is_said_once() -> None:
     assert plan.take() == Ticket(4, ".2")
 
 
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (answer(200, "<html>"), "<html>"),
+        (answer(200, Seq=77, Size=10), "it stored segment 77"),
+        (answer(200, Seq=77), "it stored segment 77"),
+    ],
+)
+def test_a_200_that_is_no_trickle_servers_confirms_nothing(reply: Answer, why: str) -> None:
+    """A web page, or another segment's answer; a server of another make says nothing at all."""
+    plan = Plan(5, rng=TopRandom())
+    verdict = plan.on_post(take(plan), reply, WHOLE)
+    assert isinstance(verdict, Stop)
+    assert isinstance(verdict.error, errors.RemoteProtocolError)
+    assert why in str(verdict.error)
+    plan = Plan(5, rng=TopRandom())
+    assert isinstance(plan.on_post(take(plan), answer(200), WHOLE), Advance)
+
+
 def test_a_published_segment_yields_a_receipt() -> None:
     """A 200 to a whole body says what is stored."""
     plan = Plan(0, rng=TopRandom())

@@ -455,7 +455,7 @@ class TestFaults:
 
         async def main() -> None:
             slept = Slept()
-            async with subscribed(handler, start=0, runtime=slept.runtime) as (subscriber, server):
+            async with subscribed(handler, start=0, on_lag="live", runtime=slept.runtime) as (subscriber, server):
                 gaps = [(segment.seq, segment.gap) async for segment in subscriber]
                 assert gaps == [(0, 0), (7, 6)]
                 assert server.tails == ["0", "1", "7", "8"]

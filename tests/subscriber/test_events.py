@@ -55,7 +55,7 @@ def test_segments_that_have_left_the_window() -> None:
 
     async def handler(exchange: Exchange) -> None:
         if exchange.tail == "1":
-            await exchange.text(470, "gone", latest=8, earliest=5)
+            await exchange.text(470, "gone", latest=8, earliest=7)
         elif exchange.tail == "7":
             await exchange.segment(7, b"x", latest=10)
         else:

@@ -18,6 +18,7 @@ from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tests.trickle.client.test_connection import unused_port
 from tricklecast.subscriber import Segment, Subscriber
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError
 
 
 def through(status: int, **headers: object) -> Handler:
@@ -81,6 +82,46 @@ def test_a_body_that_ended_too_early_is_read_on() -> None:
             assert await segment.read() == b"datarest"
             assert segment.complete
             assert subscriber.statistics().resumed == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("at_start", "told", "size"), [(4, "8", 8), (2, "2", 2), (9, "4", 9)], ids=["longer", "shorter", "at its start"]
+)
+def test_a_segment_of_another_size_than_the_server_tells_is_broken(at_start: int, told: str, size: int) -> None:
+    """Something between has lost or added bytes: it is asked for once more, and is no whole segment."""
+
+    async def handler(exchange: Exchange) -> None:
+        if exchange.tail != "0":
+            return await ended(exchange)
+        await exchange.begin(0, epoch=1, life="a:0", size=at_start)
+        await exchange.chunk(b"data")
+        await exchange.end(size=told)
+
+    async def main() -> None:
+        async with subscribed(handler, start=0) as (subscriber, server):
+            segment = await anext(subscriber)
+            with pytest.raises(ConnectionLost, match=f"ended after 4 of {size} bytes"):
+                await segment.read()
+            assert not segment.complete
+            assert [exchange.tail for exchange in server.exchanges].count("0") == 2
+
+    run(main)
+
+
+def test_a_body_that_a_proxy_has_compressed_is_an_error() -> None:
+    """It is not what was published, and nobody could tell."""
+
+    async def handler(exchange: Exchange) -> None:
+        await exchange.begin(0, epoch=1, life="a:0", size=4, Content_Encoding="gzip")
+        await exchange.chunk(b"data")
+        await exchange.end(size="4")
+
+    async def main() -> None:
+        async with subscribed(handler, start=0) as (subscriber, _):
+            with pytest.raises(RemoteProtocolError, match="compressed on the way, as 'gzip': turn that off"):
+                await anext(subscriber)
 
     run(main)
 

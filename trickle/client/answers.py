@@ -60,6 +60,7 @@ class Answer:
             integer of at most 15 digits is left out, as if the server had not sent it.
         content_type: the segment's media type, as the server gave it.
         empty: the response says that it has no body (``Content-Length: 0``).
+        coding: how the body is compressed; empty if it is not.
         detail: first line of an error's body, for people.
     """
 
@@ -68,6 +69,7 @@ class Answer:
     content_type: str = ""
     empty: bool = False
     detail: str = ""
+    coding: str = ""
 
     @classmethod
     def read(cls, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> Answer:
@@ -80,23 +82,30 @@ class Answer:
         """
         known: dict[str, str] = {}
         twice: set[str] = set()
-        content_type, empty = "", False
+        content_type, empty, coding, location = "", False, "", ""
         for raw, value in headers:
             lower = raw.lower()
             if found := _KNOWN.get(lower):
                 name, is_integer = found
-                text = value.decode("utf-8", "replace").strip()
+                text = _printable(value)
                 if name in known:
                     twice.add(name)
                 elif text and (not is_integer or _INTEGER.fullmatch(text)):
                     known[name] = text
             elif lower == b"content-type":
-                content_type = value.decode("utf-8", "replace")
+                content_type = _printable(value)
             elif lower == b"content-length":
                 empty = value.strip() == b"0"
+            elif lower == b"content-encoding":
+                coding = _printable(value).lower()
+            elif lower == b"location":
+                location = _printable(value)
         for name in twice:
             del known[name]
-        return cls(status, known, content_type, empty, first_line(body) if body else "")
+        detail = first_line(body) if body else ""
+        if 300 <= status < 400 and location:
+            detail = f"it redirects to {wire.redacted(location)[:DETAIL_CHARS]}: use that URL instead"
+        return cls(status, known, content_type, empty, detail, "" if coding == "identity" else coding)
 
     def natural(self, name: str) -> int | None:
         """The value of an integer header; ``None`` where it is missing or negative, which no seq is."""
@@ -193,7 +202,7 @@ async def exchange(
     if stays_open(answer):
         return Opened(answer, received)
     line = first_line(await _beginning(received, is_empty=answer.empty))
-    return Opened(replace(answer, detail=line) if line else answer, received)
+    return Opened(replace(answer, detail=line) if line and not answer.detail else answer, received)
 
 
 async def _send(
@@ -279,8 +288,13 @@ class OtherBody:
 
 def first_line(body: bytes) -> str:
     """The first line of an error's body, printable and short."""
-    line = body.decode("utf-8", "replace").strip().partition("\n")[0]
-    return "".join(char for char in line if char.isprintable())[:DETAIL_CHARS].strip()
+    return _printable(body.strip().partition(b"\n")[0])[:DETAIL_CHARS].strip()
+
+
+def _printable(data: bytes) -> str:
+    """What the server says, without characters that could control a terminal or forge a line of a log."""
+    text = data.decode("utf-8", "replace").strip()
+    return text if text.isprintable() else "".join(char for char in text if char.isprintable())
 
 
 async def _beginning(body: ResponseBody | OtherBody, *, is_empty: bool) -> bytes:

@@ -66,6 +66,21 @@ def test_an_answer_stands_for_an_error() -> None:
     assert isinstance(ended.error(None), ChannelEnded)
 
 
+def test_a_redirect_says_where_to() -> None:
+    """No client follows one: a body cannot be sent twice. The text holds no secret and no control character."""
+    location = (b"Location", b"https://me:secret@cdn.example/trickle/cam?token=abc\xc2\x9b2J")
+    answer = Answer.read(301, [location, (b"Content-Length", b"3")], b"<a>")
+    text = "the answer is not from a trickle server: it redirects to https://***@cdn.example/trickle/cam?token=***"
+    assert str(answer.error(3)) == f"{text}: use that URL instead (HTTP 301, segment 3)"
+    assert Answer.read(301, []).detail == ""
+
+
+def test_how_a_body_is_compressed_is_known() -> None:
+    """``identity`` is not."""
+    codings = [b"gzip", b" Identity", b"BR"]
+    assert [Answer.read(200, [(b"Content-Encoding", name)]).coding for name in codings] == ["gzip", "", "br"]
+
+
 @pytest.mark.parametrize(
     ("body", "line"),
     [
