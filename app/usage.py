@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
@@ -57,14 +59,24 @@ def limits_in_use(
 
 
 def troubles(plane: DataPlane, log: AccessLog | None) -> list[str]:
-    """Parts of the server that do not work at present, although it goes on: ``storage``, ``access_log``, ``memory``."""
+    """What does not work at present, although the server goes on: parts of it, and what the system does not give."""
     storage = plane.registry.storage
     found = {
         "storage": storage is not None and storage.failed is not None,
         "access_log": log is not None and log.stalled,
         "memory": plane.short_of_memory,
+        "descriptors": _is_short_of_descriptors(),
     }
     return [name for name, failing in found.items() if failing]
+
+
+def _is_short_of_descriptors() -> bool:
+    """Whether no file could be opened now, nor a connection be accepted: the event loop closes each new one at once."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 def lagging(plane: DataPlane) -> list[SlowReader]:

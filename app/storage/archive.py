@@ -66,6 +66,9 @@ RETRY_S: Final = 5.0
 END_S: Final = 10.0
 """How long the last batch may take at the end of a server. It is small, since the disk keeps up all the time."""
 
+SAY_S: Final = 60.0
+"""How often the operator is told of segments that were given up: a publisher without room loses many a second."""
+
 STALE: Final = 1000
 """Removed segments that the order of all segments may hold, beside as many as there are."""
 
@@ -318,6 +321,9 @@ class Archive:
         # it lacks, those included; how many were lost before; bytes for which the last attempt found no room, halved.
         self._cut: list[tuple[Stored, int, int]] = []
         self._owed = self._lost_before = 0
+        # Segments that were given up and that the log has not told of, seq and channel of the newest one, and the time
+        # from which on the log may tell of them.
+        self._unsaid, self._newest_lost, self._say_at = 0, (0, ""), 0.0
         self._missed: Exception | None = None  # raised when a change was told, until storage goes on without it
         self._fits: int | None = None
         self._retrying: asyncio.TimerHandle | None = None
@@ -413,6 +419,8 @@ class Archive:
         self._thread.abandon()
         self.reads.abandon()
         await self._idle()  # a batch that was given up has failed
+        self._say_at = 0.0
+        self._say_lost()
         if self.failed is not None and self._owed:
             self._lose_owed(self._owed)
             why = f"{self._owed} segments are missing in it ({self.failed})"
@@ -424,6 +432,7 @@ class Archive:
 
     def tick(self) -> None:
         """Remove what has become too old, also while nothing is published. The sweeper calls this now and then."""
+        self._say_lost()
         if self.failed is None:
             self.expire()
 
@@ -454,11 +463,21 @@ class Archive:
         """Give up a segment that is not wholly written."""
         if self.failed is None:  # else it is owed, and counted when it is clear which ones are lost
             self.figures.lost += 1
-        logger.warning("segment %d of %r is not stored: its memory was needed", tap.segment.seq, tap.channel.row.name)
+        self._unsaid += 1
+        self._newest_lost = tap.segment.seq, tap.channel.row.name
+        self._say_lost()
         self._leave(tap)
         # What is there of it would be a part without an end.
         self._batch.removed.append((tap.channel.row.id, tap.segment.seq))
         self.release(tap.channel, tap.file)
+
+    def _say_lost(self) -> None:
+        """Tell the operator of segments that were given up, at once and then once in :data:`SAY_S`."""
+        now = asyncio.get_running_loop().time()
+        if self._unsaid and now >= self._say_at:
+            text = "segments that are not stored, since their memory was needed: %d; the newest is %d of %r"
+            logger.warning(text, self._unsaid, *self._newest_lost)
+            self._unsaid, self._say_at = 0, now + SAY_S
 
     def _leave(self, tap: Tap) -> None:
         self.dirty.pop(tap, None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,7 +36,7 @@ from tricklecast.app.metrics import (
     ServerMetrics,
 )
 from tricklecast.app.settings import load
-from tricklecast.app.usage import MAX_READERS_EXAMINED
+from tricklecast.app.usage import MAX_READERS_EXAMINED, troubles
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord, Op
 
@@ -271,6 +273,20 @@ def test_the_access_log_is_counted(tmp_path: Path) -> None:
     assert after["tricklecast_log_queue_records", ()] == 0
     assert after["tricklecast_log_records_dropped_total", ()] == 2
     assert after["tricklecast_log_records_written_total", ()] == 2  # the record, and the event about the two others
+
+
+def test_a_process_without_a_free_descriptor_is_degraded() -> None:
+    """Nobody can connect, until it has one again."""
+    plane = make_plane()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        found = troubles(plane, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (found, troubles(plane, None)) == (["descriptors"], [])
 
 
 def test_what_runs_is_named() -> None:

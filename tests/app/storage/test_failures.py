@@ -190,6 +190,21 @@ def test_bytes_that_storage_could_not_take(folder: Path, monkeypatch: pytest.Mon
         target.channel("film").has(0, b"before after")
 
 
+def test_segments_that_are_given_up_do_not_fill_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A publisher without room loses many a second: the first one is told at once, the others together."""
+    with durable(folder) as (server, target, archive):
+        channel = target.channel("film")
+        uploads = [channel.started(seq, b"begun")[0] for seq in range(3)]
+        for seq in range(3):
+            server.inside(lambda seq=seq: archive.lose(archive.live["film"].taps[seq]))
+        server.inside(archive.tick)
+        for upload in uploads:
+            upload.end()
+    told = [message for message in caplog.messages if "not stored" in message]
+    text = "segments that are not stored, since their memory was needed: "
+    assert told == [f"{text}1; the newest is 0 of 'film'", f"{text}2; the newest is 2 of 'film'"]
+
+
 def goes_on(server: LocalServer, archive: Archive) -> None:
     """Let storage try again, and wait until it has written what it lacked, and has lost nothing."""
     server.inside(archive._retry)
