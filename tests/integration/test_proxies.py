@@ -316,7 +316,13 @@ ENDLESS: Final = {f"refusals/{name}" for name in ("endless-headers-are-431", "en
 
 DIFFERENCES: Final = {
     "nginx": CLOSING | ENDLESS | {"names/nul-is-refused", "lost-publisher/leaves-a-truncated-segment"},
-    "haproxy": CLOSING | ENDLESS | {"refusals/endless-url-is-414", "malformed/length-and-chunked-is-400"},
+    "haproxy": CLOSING
+    | ENDLESS
+    | {
+        "refusals/endless-url-is-414",
+        "malformed/length-and-chunked-is-400",
+        "http/half-closed-readers-are-no-danger",
+    },
     "caddy": CLOSING | EARLY | {"malformed/length-and-chunked-is-400"},
 }
 """What the page says that the conformance suite finds."""
