@@ -247,27 +247,25 @@ class ContainerSource:
         return self._late
 
     def _counted(self, packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
-        """The packets; those of sound that had not begun when the container was opened get lengths and times.
+        """The packets; those of sound that has just begun get lengths and times.
 
-        libavformat never learns their sampling rate, and so knows the time of the first of several in a row alone.
+        Where libavformat does not know yet how long they are, it tells the time of the first of several in a row alone.
         """
-        unknown = {
-            stream.index: new_decoder(stream)
-            for stream in self._container.streams.audio
-            if stream.codec_context is not None and not stream.codec_context.sample_rate
-        }
+        sounds = {stream.index: stream for stream in self._container.streams.audio if stream.codec_context is not None}
         lengths: dict[int, int] = {}
-        ends: dict[int, int] = {}
+        before: dict[int, tuple[int, bytes]] = {}  # the last packet of each of them without a length
         for packet in packets:
             track = packet.stream_index
-            if track in unknown and packet.size:
-                if track not in lengths and (length_s := _length_s(unknown[track], packet)):
-                    lengths[track] = round(length_s / packet.time_base)
-                if packet.pts is None and track in ends:
-                    packet.pts = packet.dts = ends[track]
-                if packet.pts is not None and track in lengths:
-                    packet.duration = lengths[track]
-                    ends[track] = packet.pts + lengths[track]
+            if track in sounds and packet.size:
+                if packet.pts is None and track in before:
+                    pts, data = before[track]
+                    if track not in lengths and (length_s := _length_s(new_decoder(sounds[track]), data)):
+                        lengths[track] = round(length_s / packet.time_base)
+                    if track in lengths:
+                        packet.pts = packet.dts = pts + lengths[track]
+                if not packet.duration and packet.pts is not None:
+                    before[track] = packet.pts, bytes(packet)
+                    packet.duration = lengths.get(track, 0)
             yield packet
 
     def _timed(self, packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
@@ -317,12 +315,12 @@ class ContainerSource:
         self._container.close()
 
 
-def _length_s(decoder: Any, packet: Packet[Stream]) -> Fraction | None:
+def _length_s(decoder: Any, data: bytes) -> Fraction | None:
     """How long the sound of a packet is, if it can be decoded."""
     from av import Packet
 
     with suppress(*packet_errors()):
-        for frame in decoder.decode(Packet(bytes(packet))):
+        for frame in decoder.decode(Packet(data)):
             return Fraction(frame.samples, frame.sample_rate)
     return None
 

@@ -543,6 +543,16 @@ def test_sound_that_is_announced_long_before_it_begins_is_there(tmp_path: Path, 
     assert {round(after - before, 3) for before, after in pairwise(times)} <= {Fraction(21, 1000), Fraction(22, 1000)}
 
 
+@pytest.mark.parametrize("begins_s", [0, 2.5])
+def test_sound_that_begins_late_on_a_pipe_has_its_times(tmp_path: Path, begins_s: float) -> None:
+    """libavformat, which cannot look ahead there, gives its first packets none."""
+    segments, _, _ = piped(made(tmp_path / "late.ts", LATE.format(begins_s)).read_bytes())
+    with av.open(io.BytesIO(b"".join(segments)), "r", "mpegts") as film:
+        times = [packet.pts or 0 for packet in film.demux() if packet.size and packet.stream.type == "audio"]
+    assert len(times) >= 70
+    assert {after - before for before, after in pairwise(times)} == {1920}
+
+
 @pytest.mark.parametrize("begins_s", [1.5, 3.5])
 def test_mp4_has_all_of_sound_that_begins_in_the_middle_of_a_segment(tmp_path: Path, begins_s: float) -> None:
     """Also of the last segment: then it is one of its own."""
