@@ -106,7 +106,10 @@ def ask(address: str, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None =
         connection.request("GET", "/healthz")
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
-        raise Unhealthy(f"no answer from {address}: {error}") from None
+        # A server refuses a client without a certificate by closing the connection, after the client's handshake.
+        closed = scheme == "https" and tls is None and isinstance(error, http.client.RemoteDisconnected | ssl.SSLError)
+        hint = "; does it want a certificate of its clients (--cert, --key)?" if closed else ""
+        raise Unhealthy(f"no answer from {address}: {error}{hint}") from None
     finally:
         connection.close()
     if status != 200:

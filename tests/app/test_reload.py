@@ -375,5 +375,6 @@ def test_commands_show_a_certificate(tmp_path: Path) -> None:
             )
         ]
         assert [run.exit_code for run in runs] == [0, 0, 0, 1, 2, 2, 2], [run.output for run in runs]
+        assert "does it want a certificate of its clients (--cert, --key)?" in str(runs[3].exception)
         assert f"cannot use {file}" in runs[4].output
         assert all("give its certificate, too: --cert" in run.output for run in runs[5:])
