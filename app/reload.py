@@ -14,11 +14,12 @@ are ended within a quarter of a second, as those under a token that expires.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,19 +97,18 @@ class Reload:
 
     def __call__(self) -> None:
         """Read everything again, and apply what is valid."""
-        before, problems = self.settings, []
+        before = self.settings
+        problems: list[str] = []
         fixed: list[str] = []
-        try:
+        with _told(problems):
             self.settings, fixed = _merged(before, before if self._reread is None else self._reread())
-        except InvalidSettings as error:
-            problems.append(str(error))
-        problems += map(str, self._access.reload(self.settings))
+        with _told(problems):
+            problems += map(str, self._access.reload(self.settings))
         if self.tls is not None:
-            try:
+            with _told(problems):
                 self.tls.load(self.settings)
-            except TrickleError as error:
-                problems.append(str(error))
-        self._plane.use(self.settings.options())
+        with _told(problems):
+            self._plane.use(self.settings.options())
         self._tell(
             problems, [name for name in RELOADED if getattr(before, name) != getattr(self.settings, name)], fixed
         )
@@ -124,6 +124,18 @@ class Reload:
             _LOGGER.info("reloaded the files of the settings; changed settings: %s", ", ".join(changed) or "none")
         if fixed:
             _LOGGER.warning("these settings have changed and need a restart: %s", ", ".join(fixed))
+
+
+@contextlib.contextmanager
+def _told(problems: list[str]) -> Iterator[None]:
+    """Note why a part could not be replaced; the next one is replaced all the same."""
+    try:
+        yield
+    except (InvalidSettings, TrickleError) as error:
+        problems.append(str(error))
+    except Exception as error:
+        _LOGGER.error("fault of the server in a reload", exc_info=error)
+        problems.append(f"a fault of the server: {error!r}")
 
 
 def _merged(before: Settings, after: Settings) -> tuple[Settings, list[str]]:

@@ -535,6 +535,8 @@ def _read_file(config: Path | None) -> dict[str, Any]:
         return TomlConfigSettingsSource(Settings, config)()
     except (OSError, ValueError) as error:
         raise InvalidSettings(f"config: cannot read {config}: {error}") from None
+    except RecursionError:  # Python's parser calls itself for each bracket
+        raise InvalidSettings(f"config: cannot read {config}: brackets are nested too deep") from None
 
 
 def _one_line(error: ValidationError, sources: Mapping[str, Source], config: Path | None) -> str:

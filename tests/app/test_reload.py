@@ -193,16 +193,31 @@ def test_settings_that_need_a_restart(server: LocalServer, tmp_path: Path, caplo
     assert server.reload.outcomes.succeeded == 1
 
 
-def test_a_file_of_settings_that_is_invalid(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The settings stay as they were, and the files that they name are read all the same."""
-    config = tmp_path / "t.toml"
-    config.write_text("max_channels = 'x'\n")
-    with local_server() as server:
-        server.reload._reread = lambda: load({}, config).settings
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("max_channels = 'x'\n", "max_channels in"),
+        ("a = " + "[" * 20_000, "brackets are nested too deep"),
+        (None, "a fault of the server: ZeroDivisionError"),
+    ],
+)
+def test_settings_that_are_invalid(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, why: str
+) -> None:
+    """They stay as they were, and the files that they name are read all the same."""
+    config, revoked, secret = tmp_path / "t.toml", tmp_path / "revoked", tmp_path / "secret"
+    config.write_text(text or "")
+    revoked.touch()
+    secret.write_bytes(bytes(32))
+    with local_server(jwt_secret_file=secret, revoked_file=revoked) as server:
+        server.reload._reread = lambda: load({} if text else {"port": 1 // 0}, config).settings
+        revoked.write_text("sub a\n")
         server.inside(server.reload)
         assert server.reload.settings == server.settings
         assert server.reload.outcomes.failed == 1
-    assert "max_channels in" in caplog.text
+        assert server.access is not None
+        assert server.access._files.revocations.subjects == {"a"}
+    assert why in caplog.text
 
 
 def test_every_setting_that_is_reloaded_is_one_and_is_documented() -> None:
