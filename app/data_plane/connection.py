@@ -41,6 +41,7 @@ from tricklecast.app.data_plane.request import (
     content_length,
     expects_continue,
     has_body,
+    joined,
     objection,
 )
 from tricklecast.app.data_plane.responses import (
@@ -754,9 +755,11 @@ class Connection(asyncio.BufferedProtocol):
         strange = coding not in (None, b"chunked") or version != "1.1" or len(headers) != len(fields)
         strange = strange or b"host" not in headers
         strange = strange or headers[b"host"].translate(None, HOST_TEXT) != b"" or not self._url.startswith(b"/")
-        if strange and (wrong := objection(version, self._url, fields, headers)) is not None:
-            self.reject(wrong.status, wrong.text)
-            return
+        if strange:
+            if (wrong := objection(version, self._url, fields, headers)) is not None:
+                self.reject(wrong.status, wrong.text)
+                return
+            headers = joined(fields)
         self._chunked = coding is not None
         method = parser.get_method()
         if parser.should_upgrade():

@@ -91,7 +91,7 @@ class Request:
     Attributes:
         method, target: as on the wire.
         route: the segment route that it asks for; ``None`` for a request of the control plane.
-        headers: by lower-case name; of a repeated field the last line.
+        headers: by lower-case name; the lines of a repeated field are joined by commas.
         fields: all header lines in order, for the control plane only.
         http10: the client speaks HTTP/1.0. keep_alive: the client wants the connection to stay open.
         chunks: body that has arrived and that no exchange has taken yet, as the publisher's chunks.
@@ -258,6 +258,17 @@ def objection(
     return _CODING if any(coding != b"chunked" for coding in codings) else None
 
 
+def joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Header fields by name; several lines of a field mean one list (RFC 9110, section 5.3).
+
+    With the last line alone, ``Content-Encoding: gzip`` could hide before ``Content-Encoding: identity``.
+    """
+    lines: dict[bytes, list[bytes]] = {}
+    for name, value in fields:
+        lines.setdefault(name, []).append(value)
+    return {name: b", ".join(values) for name, values in lines.items()}
+
+
 def has_body(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a body follows, or may follow."""
     return b"transfer-encoding" in headers or bool(content_length(headers))
@@ -274,7 +285,7 @@ def content_length(headers: Mapping[bytes, bytes]) -> int | None:
 
 def expects_continue(headers: Mapping[bytes, bytes]) -> bool:
     """Whether the client holds its body back until the server answers ``100 Continue``."""
-    return b"expect" in headers and headers[b"expect"].lower() == b"100-continue"
+    return b"expect" in headers and b"100-continue" in map(bytes.strip, headers[b"expect"].lower().split(b","))
 
 
 def _trace(value: bytes | None) -> str | None:

@@ -213,6 +213,7 @@ def test_a_coded_body_is_refused(channel: Channel, coding: str) -> None:
         f"Content-Encoding {coding!r} is not kept: send the body without one".encode(),
     )
     channel.unknown()
+    channel.post(0, b"x", [("Content-Encoding", coding), ("Content-Encoding", "identity")]).expect(415)
     channel.post(0, b"x", {"Content-Encoding": "Identity"}).expect(200)
 
 

@@ -14,6 +14,7 @@ from tricklecast.app.data_plane.request import (
     content_length,
     expects_continue,
     has_body,
+    joined,
     objection,
 )
 from tricklecast.app.data_plane.routing import Route
@@ -75,6 +76,11 @@ def test_a_head_that_can_be_read_in_two_ways_is_refused(
     assert wrong.text.isprintable()
 
 
+def test_lines_of_one_name_are_one_list() -> None:
+    """In their order; a single one is as it came."""
+    assert joined([(b"a", b"1"), HOST, (b"a", b"2, 3"), (b"a", b"")]) == {b"a": b"1, 2, 3, ", b"host": b"x"}
+
+
 @pytest.mark.parametrize(
     ("target", "host", "is_right"),
     [
@@ -122,7 +128,12 @@ def test_an_announced_length_is_read_whatever_it_is(value: bytes | None, size: i
 
 @pytest.mark.parametrize(
     ("headers", "expected"),
-    [({b"expect": b"100-Continue"}, True), ({b"expect": b"something"}, False), ({}, False)],
+    [
+        ({b"expect": b"100-Continue"}, True),
+        ({b"expect": b"x, 100-continue"}, True),
+        ({b"expect": b"something"}, False),
+        ({}, False),
+    ],
 )
 def test_a_client_that_holds_its_body_back(headers: dict[bytes, bytes], expected: bool) -> None:
     """It says so in any case of letters."""
