@@ -66,7 +66,8 @@ JOIN_BACKOFF: Final = Backoff(base_s=0.25, cap_s=2.0)
 """Delays while waiting for a channel to begin: short, since its first segments are wanted."""
 
 REFERENCE_WINDOW: Final = 5
-"""Segments that the Go reference server keeps. It does not send ``Earliest``, so the search starts this far back."""
+"""Segments that the Go reference server keeps. It does not send ``Earliest``, so the search starts this far back. The
+oldest of these is gone if its publisher has opened the next POST already, so the segment after it is asked for next."""
 
 
 class OnLag(StrEnum):
@@ -673,7 +674,9 @@ class Cursor:
         if not self._retries.pay():
             return Stop(error)
         self._retries.failures += 1
-        return Resync(self._go_to(seq), self._retries.delay_s(rng), error)
+        # A guess costs no delay: by its end, a channel of short segments would have moved on by more than such a window.
+        is_guess = earliest is None and from_earliest and self._late == 2
+        return Resync(self._go_to(seq), 0.0 if is_guess else self._retries.delay_s(rng), error)
 
     def _back(self, latest: int, earliest: int | None, answer: Answer, error: TrickleError, rng: Random) -> Outcome:
         """The head is behind the requested seq: the server has forgotten the channel's past, or counts wrongly.

@@ -184,6 +184,14 @@ class TestJoining:
         assert resync(driver.answer(470, latest=100)).seq == 96
         assert driver.read(96) == Advance(96)
 
+    @pytest.mark.parametrize("start", ["earliest", 0])
+    def test_two_guesses_on_the_reference_server_are_made_at_once(self, start: int | str) -> None:
+        """A fast channel would have left such a window during a delay; from the third guess on there is one."""
+        driver = Driver(start)
+        steps = [resync(driver.answer(470, latest=latest)) for latest in (100, 101, 110)]
+        assert [step.seq for step in steps[:2]] == [95, 97]
+        assert [step.delay_s > 0 for step in steps] == [False, False, True]
+
     def test_earliest_of_a_young_channel_on_the_reference_server(self) -> None:
         """A channel that began above 0 is not looked for below it, nor where 0 was asked for already."""
         assert resync(Driver("earliest").answer(470, latest=3)).seq == 1
@@ -680,10 +688,10 @@ class TestMissing:
     def test_a_second_step_without_a_segment_between_waits(self) -> None:
         """A server that only ever says 470 is asked more and more slowly, and not for ever."""
         driver = Driver(5, budget=RetryBudget(0.2, 3), backoff=Backoff(1, 8))
-        delays = [resync(driver.answer(470, latest=latest)).delay_s for latest in (10, 20, 30, 40)]
+        delays = [resync(driver.answer(470, latest=n, earliest=n - 3)).delay_s for n in (10, 20, 30, 40)]
         assert delays[0] == 0
         assert all(delay >= MIN_DELAY_S for delay in delays[1:])
-        assert isinstance(stopped(driver.answer(470, latest=50)), SegmentMissing)
+        assert isinstance(stopped(driver.answer(470, latest=50, earliest=47)), SegmentMissing)
 
     def test_a_whole_segment_makes_the_next_step_free(self) -> None:
         """A slow subscriber may skip forward for ever, as long as it reads something each time."""
