@@ -674,7 +674,7 @@ class Cursor:
         if not self._retries.pay():
             return Stop(error)
         self._retries.failures += 1
-        # A guess costs no delay: by its end, a channel of short segments would have moved on by more than such a window.
+        # A guess costs no delay: a channel of short segments would move on by more than such a window meanwhile.
         is_guess = earliest is None and from_earliest and self._late == 2
         return Resync(self._go_to(seq), 0.0 if is_guess else self._retries.delay_s(rng), error)
 
