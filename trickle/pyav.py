@@ -11,7 +11,7 @@ from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
     from av import CodecContext
-    from av.container import InputContainer, OutputContainer
+    from av.container import Container, OutputContainer
     from av.stream import Stream
 
 NEEDS_PYAV: Final = 'media needs PyAV: pip install "tricklecast[media]"'
@@ -75,11 +75,15 @@ def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaqu
     return copy
 
 
+UNKNOWN: Final = "unknown codec"
+
+
 def codec_name(stream: Stream) -> str:
     """The codec's own name; a stream's ``name`` is that of the decoder, of which a codec may have several."""
     context = getattr(stream, "codec_context", None)
     if context is None:  # PyAV cannot decode it; of data, it knows the name all the same
-        return (stream.type == "data" and getattr(stream, "name", None)) or "unknown codec"
+        name = getattr(stream, "name", None) if stream.type == "data" else None
+        return name or present_streams(stream.container).get(stream.index, ("", ""))[1].replace("none", "") or UNKNOWN
     return str(context.codec.canonical_name)
 
 
@@ -96,7 +100,7 @@ _LOG: Final = Lock()
 """Held while libavformat's log has another level, which all threads share."""
 
 
-def present_streams(container: InputContainer) -> dict[int, tuple[str, str]]:
+def present_streams(container: Container) -> dict[int, tuple[str, str]]:
     """Kind and codec of the streams that a container has by now, by number. MPEG-TS can announce others at any time.
 
     PyAV shows each stream as it was when the container was opened, and none that came later, nor their packets. But it

@@ -431,6 +431,6 @@ class _Demuxed:
 def _picture_size(stream: Stream) -> str:
     from av import VideoStream
 
-    if isinstance(stream, VideoStream) and stream.codec_context is not None:  # None: PyAV cannot decode it
+    if isinstance(stream, VideoStream) and stream.codec_context is not None and stream.width:  # it is known, and began
         return f" {stream.width}x{stream.height}"
     return ""

@@ -88,7 +88,7 @@ front of the first picture needs it."""
 TS_CODECS: Final = frozenset(
     {"h264", "hevc", "vvc", "mpeg1video", "mpeg2video", "mpeg4", "cavs", "dirac", "vc1", "jpeg2000"}
     | {"aac", "aac_latm", "mp1", "mp2", "mp3", "ac3", "eac3", "dts", "truehd", "opus", "s302m", "pcm_bluray"}
-    | {"dvb_subtitle", "dvb_teletext", "klv", "scte_35"}
+    | {"dvb_subtitle", "dvb_teletext", "klv", "timed_id3", "scte_35"}
 )
 """Codecs with a stream type or descriptor of their own in MPEG-TS. libavformat would write any other one as private
 data, which no decoder recognises."""

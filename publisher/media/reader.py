@@ -307,7 +307,7 @@ class Remuxer:
         lost = [stream for stream in others.values() if stream.type == "video" and not is_attached(stream)]
         no_picture = bool(lost) and not any(stream.type == "video" for stream in carried.values())
         if no_picture or not any(stream.type in ("video", "audio") for stream in carried.values()):
-            codecs = ", ".join(sorted({codec_name(stream) for stream in others.values()})) or "none at all"
+            codecs = ", ".join(sorted({codec_name(stream) for stream in (others or carried).values()})) or "none at all"
             container = self._segmenter.container.name
             kind = "video" if no_picture and carried else "video or audio"
             problem = f"{name} has no {kind} that {container} can carry ({codecs}){self._advice_on(*others.values())}"

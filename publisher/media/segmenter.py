@@ -92,7 +92,9 @@ class Segmenter:
         self._saw_keyframe = False
 
     def carries(self, stream: Stream) -> bool:
-        """Whether the container can carry a stream."""
+        """Whether the container can carry a stream, and PyAV can copy it: no subtitles whose decoder it lacks."""
+        if stream.codec_context is None and stream.type != "data":
+            return False
         return stream.type in ("video", "audio", "subtitle", "data") and codec_name(stream) in self.container.carried
 
     def start(self, streams: Mapping[int, Stream]) -> None:

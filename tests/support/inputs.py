@@ -101,22 +101,43 @@ CUE: Final = bytes.fromhex("fc301f00000000000000fff00f05000000017fcffe00a4cb80fe
 
 def with_cues(film: bytes, every: int = 100) -> bytes:
     """MPEG-TS of ffmpeg with a further stream of cues, one after so many packets."""
-    parts, cues = [], 0
+    cue = (b"\0" + CUE).ljust(184, b"\xff")
+    return _with_stream(film, 0x86, b"", b"\x10", cue, every, info=b"\x05\x04CUEI")
+
+
+def with_pes(film: bytes, kind: int, descriptors: bytes, payload: bytes, every: int = 100) -> bytes:
+    """MPEG-TS of ffmpeg with a further stream of this type, which has a PES packet after so many packets.
+
+    Each is shown at the beginning of the film, and has the stream id of private data.
+    """
+    body = b"\x84\x80\x05" + bytes.fromhex("210007d861") + payload  # 1.4 s
+    pes = b"\0\0\1\xbd" + len(body).to_bytes(2) + body
+    room = 184 - len(pes)
+    stuffing = bytes([room - 1, 0]) + b"\xff" * (room - 2)
+    return _with_stream(film, kind, descriptors, b"\x30", stuffing + pes, every)
+
+
+def _with_stream(
+    film: bytes, kind: int, descriptors: bytes, control: bytes, content: bytes, every: int, info: bytes = b""
+) -> bytes:
+    """A further stream, announced in ffmpeg's PMT, whose packets are all alike but for their counter."""
+    parts, packets = [], 0
     for number, packet in enumerate(ts_packets(film)):
         data = packet.data
         if packet.pid == 0x1000:  # ffmpeg's PMT
             body = bytearray(packet.payload[1 : 1 + 3 + int.from_bytes(packet.payload[2:4]) % 4096 - 4])
-            body[10:12] = (0xF006).to_bytes(2)
-            body[12:12] = b"\x05\x04CUEI"
-            body += bytes([0x86]) + (0xE000 | CUE_PID).to_bytes(2) + b"\xf0\0"
+            body[10:12] = (0xF000 | len(info)).to_bytes(2)
+            body[12:12] = info
+            body += bytes([kind]) + (0xE000 | CUE_PID).to_bytes(2) + (0xF000 | len(descriptors)).to_bytes(2)
+            body += descriptors
             body[1:3] = (0xB000 | len(body) + 1).to_bytes(2)
             data = (
                 data[:3] + bytes([data[3] & 0x1F]) + (b"\0" + body + crc32(bytes(body)).to_bytes(4)).ljust(184, b"\xff")
             )
         parts.append(data)
         if number % every == every - 1:
-            parts.append(b"\x47\x41\xf0" + bytes([0x10 | cues % 16]) + (b"\0" + CUE).ljust(184, b"\xff"))
-            cues += 1
+            parts.append(b"\x47\x41\xf0" + bytes([control[0] | packets % 16]) + content)
+            packets += 1
     return b"".join(parts)
 
 

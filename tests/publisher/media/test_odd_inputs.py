@@ -21,7 +21,7 @@ import pytest
 from av.error import FFmpegError
 
 from tests.publisher.media.test_reader import Run, serving
-from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv
+from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv, with_pes
 from tests.support.local import local_server
 from tricklecast.app.data_plane.units import duration_of, scanner
 from tricklecast.publisher.media import segmenter
@@ -679,6 +679,27 @@ def test_metadata_passes_through(tmp_path: Path, clip: Path) -> None:
     (tmp_path / "out.ts").write_bytes(b"".join(done.segments))
     assert data_of(tmp_path / "out.ts") == data_of(source) != []
     assert publish(source, "fmp4").report.said == ["left out: stream 2 (data, klv)"]
+
+
+ID3: Final = bytes.fromhex("494433 04 00 00 00000014 54495432 0000000a 0000 03") + b"A title.."
+TIMED: Final = bytes.fromhex("260d ffff 49443320 ff 49443320 00 0f".replace(" ", ""))
+
+
+def test_timed_id3_passes_through(tmp_path: Path, clip: Path) -> None:
+    """Players of HLS give it to web pages."""
+    source = tmp_path / "id3.ts"
+    source.write_bytes(with_pes(clip.read_bytes(), 0x15, TIMED, ID3))
+    done = publish(source)
+    assert done.report.said == []
+    (tmp_path / "out.ts").write_bytes(b"".join(done.segments))
+    assert [data for _, data in data_of(tmp_path / "out.ts")] == [data for _, data in data_of(source)] != []
+
+
+def test_teletext_is_left_out_by_its_name(tmp_path: Path, clip: Path) -> None:
+    """PyAV cannot copy a stream of subtitles without a decoder."""
+    source = tmp_path / "teletext.ts"
+    source.write_bytes(with_pes(clip.read_bytes(), 0x06, b"\x56\x05eng\x09\0", b"\x10\x03\x2c" + bytes(44)))
+    assert publish(source).report.said == ["left out: stream 2 (subtitle, dvb_teletext)"]
 
 
 SOURCES = {
