@@ -5,6 +5,7 @@ Docker runs it every few seconds: it imports little.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import socket
@@ -47,6 +48,13 @@ def write_address(file: Path, address: str) -> None:
         file.write_text(f"{address}\n", encoding="utf-8")
     except OSError as error:
         raise InvalidInput(f"health_file: cannot write {file}: {error.strerror or error}") from None
+
+
+def remove_address(file: Path, address: str) -> None:
+    """Remove the file at the end of the server, unless another one has written its own address meanwhile."""
+    with contextlib.suppress(OSError):  # it is gone, or its folder is read-only by now; the server ends all the same
+        if file.read_bytes() == f"{address}\n".encode():
+            file.unlink()
 
 
 def _is_ours(file: Path) -> bool:

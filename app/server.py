@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import secrets
@@ -41,7 +40,7 @@ from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.connection import Endpoint
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
-from tricklecast.app.health import write_address
+from tricklecast.app.health import remove_address, write_address
 from tricklecast.app.listener import (
     accept_on,
     address_of,
@@ -152,8 +151,8 @@ def _serve_on(
     told = None
     try:
         if settings.health_file is not None:
-            write_address(settings.health_file, address_of(settings, sockets.control or sockets.main))
-            told = settings.health_file
+            told = address_of(settings, sockets.control or sockets.main)
+            write_address(settings.health_file, told)
         uvloop.run(_serve(settings, limits, sockets, announce, early, program, show, reread, last_resort))
     except* TrickleError as group:
         raise group.exceptions[0] from None
@@ -161,9 +160,8 @@ def _serve_on(
         last_resort.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
-        if told is not None:
-            with contextlib.suppress(OSError):  # its folder may be read-only by now; the server has ended all the same
-                told.unlink(missing_ok=True)
+        if settings.health_file is not None and told is not None:
+            remove_address(settings.health_file, told)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -12,7 +12,7 @@ from tests.deploy.support import ROOT
 from tests.support.local import local_server
 from tests.support.server import serve as running
 from tricklecast.app.cli import cli
-from tricklecast.app.health import Unhealthy, ask, write_address
+from tricklecast.app.health import Unhealthy, ask, remove_address, write_address
 from tricklecast.app.server import serve
 from tricklecast.app.settings import Settings
 from tricklecast.trickle.errors import InvalidInput
@@ -59,6 +59,18 @@ def test_there_is_no_server(tmp_path: Path) -> None:
         write_address(file, f"http://127.0.0.1:{server.port}")
         assert str(health(file).exception) == f"http://127.0.0.1:{server.port} answers 404"
     assert str(health(file).exception).startswith(f"no answer from http://127.0.0.1:{server.port}: ")
+
+
+def test_the_note_of_a_later_server_stays(tmp_path: Path) -> None:
+    """The former one ends after its successor has begun, and removes only its own."""
+    file = tmp_path / "note"
+    write_address(file, "http://127.0.0.1:1")
+    write_address(file, "http://127.0.0.1:2")
+    remove_address(file, "http://127.0.0.1:1")
+    assert file.read_text() == "http://127.0.0.1:2\n"
+    remove_address(file, "http://127.0.0.1:2")
+    remove_address(file, "http://127.0.0.1:2")
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(
