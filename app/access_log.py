@@ -207,7 +207,7 @@ class AccessLog:
             await aiofiles.os.makedirs(self._path.parent, exist_ok=True, executor=self._thread)
             async with self._opened() as file:
                 if self._pending:
-                    await self._begin(file)
+                    await self._begin(file, is_first=True)
                     await self._drain(file)
                     await self._call(_sync, file.fileno())
         except OSError as error:
@@ -278,10 +278,12 @@ class AccessLog:
         if due:
             await self._rotate()
 
-    async def _begin(self, file: Any) -> None:
+    async def _begin(self, file: Any, *, is_first: bool = False) -> None:
         self._rotates = self._path != STDOUT and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         self._size = await file.tell() if self._rotates else 0
         self._opened_at = time.monotonic()
+        if is_first and self._size and not await self._call(_is_a_log, self._path):
+            raise FileExistsError(errno.EEXIST, "the file is there, and is no access log; name another one")
         if self._size and await self._call(_is_torn, self._path):
             # A server that wrote it was killed. The torn line stays a line of its own; log readers count it.
             await file.write(b"\n")
@@ -370,6 +372,12 @@ class AccessLog:
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+def _is_a_log(path: Path) -> bool:
+    """Whether a file that is not empty begins as a log does: a film or a key is not to be written to by mistake."""
+    with path.open("rb") as file:
+        return file.read(1) == b"{"
 
 
 def _is_torn(path: Path) -> bool:

@@ -110,6 +110,21 @@ def test_the_file_is_appended_to(path: Path) -> None:
     assert seqs(path) == [1, 1]
 
 
+@pytest.mark.parametrize("beginning", [b"SQLite format 3\0", b"-----BEGIN PRIVATE KEY-----\n", b"\n"])
+def test_a_file_that_is_no_log_is_not_written_to(path: Path, beginning: bytes) -> None:
+    """A wrong word on the command line: nothing is added to a database, a key, a film."""
+    path.write_bytes(beginning)
+
+    async def main() -> None:
+        log = make(path)
+        log.event(Event.SERVER_START)
+        with pytest.raises(AccessLogError, match="the file is there, and is no access log; name another one"):
+            await log.check()
+
+    asyncio.run(main())
+    assert path.read_bytes() == beginning
+
+
 def test_the_directory_is_made(tmp_path: Path) -> None:
     """The log's directory need not exist."""
 
