@@ -707,7 +707,7 @@ class Connection(asyncio.BufferedProtocol):
         elif chunks:
             self._unread += sum(map(len, chunks))
             if self._unread > UNREAD_BYTES:
-                self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
+                self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE, request)
 
     # Parser callbacks.
 
@@ -934,13 +934,19 @@ class Connection(asyncio.BufferedProtocol):
         request.record = request.begin_record(ts_us=plane.wall_us(), node=plane.node, ip=self.peer, conn=self.number)
         return Exchange(self, request)
 
-    def reject(self, status: Status, text: str, reason: str = Reason.BAD_REQUEST) -> None:
-        """The input is no request that can be answered otherwise: say so, in its turn, and close."""
+    def reject(
+        self, status: Status, text: str, reason: str = Reason.BAD_REQUEST, request: Request | None = None
+    ) -> None:
+        """The input is no request that can be answered otherwise: say so, in its turn, and close.
+
+        Args:
+            request: whose body it is, if that has ended; else it is that of the request that is being parsed.
+        """
         if self.deaf or self._rejection is not None:
             return
-        exchange, request = self.exchange, self._request
+        exchange, request = self.exchange, request or self._request
         own = request is not None and request.route is not None and not request.wanted
-        if self._queue or (exchange is not None and (request is None or request.route is None)):
+        if not own and (self._queue or (exchange is not None and (request is None or request.route is None))):
             # The client would take the response for that to an earlier request.
             self._rejection = status, text, reason
             return

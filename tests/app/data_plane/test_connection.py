@@ -430,6 +430,16 @@ def test_a_request_that_was_answered_is_not_answered_again(rest: bytes, channel:
     assert statuses(exchange(server, head + rest, half_close=False)) == [200]
 
 
+@pytest.mark.parametrize("size", [1, 1 << 20], ids=["answered", "being answered"])
+def test_the_last_byte_of_such_a_body_makes_no_second_answer(size: int, channel: Channel, server: LocalServer) -> None:
+    """The client, or a proxy, would take it for that to its next request."""
+    channel.publish(0, bytes(size))
+    head = b"GET %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (channel.at(0).encode(), UNREAD_BYTES + 1)
+    got = exchange(server, head + bytes(UNREAD_BYTES + 1), half_close=False)
+    assert len(statuses(got)) == 1
+    assert server.record(reason="too_large", conn=max(record.conn or 0 for record in server.records))
+
+
 def test_a_body_that_nobody_reads_may_be_small(channel: Channel) -> None:
     """A body of UNREAD_BYTES is thrown away, and the connection goes on."""
     channel.publish(0, b"x")
