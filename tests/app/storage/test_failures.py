@@ -6,6 +6,7 @@ import errno
 import random
 import threading
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -195,8 +196,8 @@ def test_segments_that_are_given_up_do_not_fill_the_log(folder: Path, caplog: py
     with durable(folder) as (server, target, archive):
         channel = target.channel("film")
         uploads = [channel.started(seq, b"begun")[0] for seq in range(3)]
-        for seq in range(3):
-            server.inside(lambda seq=seq: archive.lose(archive.live["film"].taps[seq]))
+        for tap in server.inside(lambda: list(archive.live["film"].taps.values())):
+            server.inside(partial(archive.lose, tap))
         server.inside(archive.tick)
         for upload in uploads:
             upload.end()
