@@ -94,6 +94,13 @@ libavformat knows the order by itself."""
 LOOK_AFTER: Final = 50
 """The streams of a source are looked at in front of each keyframe, and after so many packets: a second of sound."""
 
+_DECLARING: Final = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "flv"})
+"""Formats whose header says how long a file is. Of others, libavformat guesses it."""
+
+MIN_MISSING_S: Final = 1.0
+MAX_LENGTH_S: Final = 1e6
+"""A file lacks its end if more than a second is missing, and more than a tenth of it. Twelve days are no length."""
+
 MAX_AGAIN: Final = 2 * MAX_HELD
 """At the end of a bare stream, at most so many pictures come again: libavcodec's filter waits for at most 63."""
 
@@ -214,6 +221,7 @@ class ContainerSource:
         packets = demuxed(self._container, list(self._container.streams))
         videos = {stream.index for stream in self._container.streams.video}
         unseen = 0  # packets since the streams were looked at
+        end_s = 0.0  # of what came so far
         for packet in self._timed(packets) if self._has_no_times else self._counted(packets):
             unseen += 1
             if unseen >= LOOK_AFTER or (packet.is_keyframe and packet.stream_index in videos):
@@ -225,8 +233,24 @@ class ContainerSource:
                 )
             if packet.size:  # an empty one, at the end, asks decoders for what they hold back
                 packet.opaque = time.time_ns() // 1000
+                if packet.pts is not None:
+                    end_s = max(end_s, float((packet.pts + (packet.duration or 0)) * packet.time_base))
                 yield packet.stream_index, packet
         self._look()
+        self._check_length(end_s - (self._container.start_time or 0) / 1e6)
+
+    def _check_length(self, length_s: float) -> None:
+        """Refuse a file that is over long before it says.
+
+        Raises:
+            OSError: it is.
+        """
+        declared_s = (self._container.duration or 0) / 1e6
+        is_told = self._container.format.name in _DECLARING and declared_s < MAX_LENGTH_S
+        if is_told and declared_s - length_s > max(MIN_MISSING_S, declared_s / 10):
+            raise OSError(
+                f"it ends after {length_s:.1f} s of {declared_s:.1f} s; it was cut off, or its copy is incomplete"
+            )
 
     def _look(self) -> None:
         """Look for further streams, and refuse one that goes on in another codec: PyAV has the first one for ever.

@@ -401,7 +401,8 @@ class Remuxer:
         damage.left_out += left_out
         if (is_corrupt or left_out or damage.in_a_row[track]) and not damage.is_said:
             damage.is_said = True
-            how = "bytes were lost before they came here (continuity errors)" if is_corrupt else "not all can be read"
+            marks = " (continuity errors)" if self._streams[track].container.format.name == "mpegts" else ""
+            how = f"bytes were lost before they came here{marks}" if is_corrupt else "not all can be read"
             self._warn(f"{name} is damaged: {how}; what is left is published")
 
     def _arriving(self, source: MediaSource, live: bool) -> Iterator[tuple[int, Packet[Stream]]]:

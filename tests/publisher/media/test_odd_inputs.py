@@ -435,6 +435,22 @@ def test_all_pictures_of_a_bare_stream_are_published_however_few_they_are(tmp_pa
     assert len(set(times)) == len(times) == pictures
 
 
+@pytest.mark.parametrize("suffix", ["mkv", "flv", "mp4"])
+def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, suffix: str) -> None:
+    """What there is of it is published; demuxers take the end of the bytes for the end of the film."""
+    index = "-movflags +faststart" if suffix == "mp4" else ""
+    film = made(tmp_path / f"film.{suffix}", f"{picture(3, '64x64')} {tone(3)} {H264} {AAC} {index}").read_bytes()
+    source = tmp_path / f"cut.{suffix}"
+    source.write_bytes(film[: len(film) // 2])
+    run = Run(str(source), FILE)
+    with pytest.raises(SourceBroke, match=r"it ends after 1\.\d s of 3\.\d s; it was cut off"):
+        run.run()
+    (tmp_path / "out.ts").write_bytes(b"".join(run.segments))
+    assert 30 <= decodable(tmp_path / "out.ts")["video"] <= 45
+    source.write_bytes(film[: len(film) * 19 // 20])
+    publish(source)
+
+
 def test_a_source_of_which_nothing_can_be_published_is_an_error(tmp_path: Path) -> None:
     """As a recording that begins and ends between two keyframes."""
     film = made(tmp_path / "film.ts", f"{picture(4)} {H264} -g 500").read_bytes()
