@@ -8,7 +8,8 @@ import logging
 import secrets
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -232,7 +233,8 @@ async def _serve(
             beside.append(group.create_task(_show(activity, plane, show)))
         failed: list[BaseException] = []
         running = None if program is None else group.create_task(_run(program, bus, server, failed))
-        await server.serve(sockets=[sockets.main])
+        with _few_collections():
+            await server.serve(sockets=[sockets.main])
         await bus.close()
         if running is not None:
             await asyncio.wait([running], timeout=0 if server.force_exit else PROGRAM_S)
@@ -248,6 +250,25 @@ async def _serve(
             log.close()
     if failed:
         raise failed[0]
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Let the garbage collector leave out what stays for ever, and look at new objects less often.
+
+    The imports made most objects of a server's process. Without this, the collector walks them again and again.
+    """
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)  # by default: every 700 objects
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        # Else the objects of a program that goes on would never be freed, not even when it ends: nanobind, with which
+        # DuckDB is built, then reports them as leaked.
+        gc.unfreeze()
 
 
 def _hang_up(terminal: Terminal, server: Server, log: AccessLog | None, reload: Reload) -> None:
@@ -382,11 +403,6 @@ class Server(uvicorn.Server):
         for listener in sockets or []:
             await accept_on(self, self.config, listener, self._plane, self._reload.tls)
         await self.on_tick(0)  # makes the date header of the control plane's answers
-        # Objects that the imports made stay for ever: the garbage collector need not walk them again and again, and
-        # looks at new objects less often than the default of every 700.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000, 20, 50)
         if self._log is not None:
             self._log.event(Event.SERVER_READY)
         if self.control is not None:
@@ -409,9 +425,6 @@ class Server(uvicorn.Server):
         for listener in sockets or []:
             listener.close()
         await end(plane, self.server_state)
-        # Else the objects of a program that goes on would never be freed, not even when it ends: nanobind, with which
-        # DuckDB is built, then reports them as leaked.
-        gc.unfreeze()
 
     async def _hurry(self) -> bool:
         await self.on_tick(0)  # keeps the date header right
