@@ -91,6 +91,12 @@ _REORDERED: Final = frozenset({"h264", "hevc"})
 """Codecs whose pictures tell in which order they are shown, to libavcodec's filter ``dts2pts``. Of MPEG-1 and MPEG-2,
 libavformat knows the order by itself."""
 
+_GROWING: Final = frozenset({"mpegts", "flv"})
+"""Formats whose streams may be announced at any time."""
+
+MAX_WITHOUT: Final = 16 * 1024 * 1024
+"""A stream of bytes in one of these breaks after so many without a packet: some seconds of any live source."""
+
 LOOK_AFTER: Final = 50
 """The streams of a source are looked at in front of each keyframe, and after so many packets: a second of sound."""
 
@@ -193,18 +199,48 @@ class IndexFirst:
         self._skip = size - len(head)
 
 
+class Watched:
+    """A stream of bytes that breaks if many come, and no packet among them.
+
+    PyAV passes over the packets of streams that it does not know. A live source that goes on in other ones would be
+    read without end, and nobody would hear of it.
+    """
+
+    def __init__(self, source: ByteReader) -> None:
+        self._source = source
+        self._left: int | None = None  # bytes until the next packet; while streams are looked for, there is no limit
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes.
+
+        Raises:
+            OSError: too many came without a packet.
+        """
+        data = self._source.read(size)
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise OSError(f"{MAX_WITHOUT >> 20} MiB came without a packet of its streams")
+        return data
+
+    def packet_came(self) -> None:
+        """Count anew."""
+        self._left = MAX_WITHOUT
+
+
 class ContainerSource:
     """The packets of an open container, unchanged; the time of their arrival counts as the time of their capture.
 
     Args:
         container: is closed with the source.
+        watched: the bytes that it reads, if they are a stream of bytes.
     """
 
-    def __init__(self, container: InputContainer) -> None:
+    def __init__(self, container: InputContainer, watched: Watched | None = None) -> None:
         self._container = container
+        self._watched = watched
         # A bare stream without a container: cameras without a muxer send nothing but coded frames.
         self._has_no_times = bool(container.format.flags & _NO_TIMESTAMPS)
-        self._late: Mapping[int, str] = {}  # streams that it had not when it was opened
 
     @property
     def streams(self) -> Mapping[int, Stream]:
@@ -218,7 +254,7 @@ class ContainerSource:
 
     def packets(self) -> Packets:
         """The packets, in the container's order; those of a bare stream get times by its frame rate."""
-        packets = demuxed(self._container, list(self._container.streams))
+        packets = self._demuxed()
         videos = {stream.index for stream in self._container.streams.video}
         unseen = 0  # packets since the streams were looked at
         end_s = 0.0  # of what came so far
@@ -239,6 +275,14 @@ class ContainerSource:
         self._look()
         self._check_length(end_s - (self._container.start_time or 0) / 1e6)
 
+    def _demuxed(self) -> Iterator[Packet[Stream]]:
+        """The packets as they come."""
+        watched = self._watched if self._container.format.name in _GROWING else None
+        for packet in demuxed(self._container, list(self._container.streams)):
+            if watched is not None:
+                watched.packet_came()
+            yield packet
+
     def _check_length(self, length_s: float) -> None:
         """Refuse a file that is over long before it says.
 
@@ -253,14 +297,13 @@ class ContainerSource:
             )
 
     def _look(self) -> None:
-        """Look for further streams, and refuse one that goes on in another codec: PyAV has the first one for ever.
+        """Refuse a stream that goes on in another codec: PyAV has the first one for ever.
 
         Raises:
             OSError: the codec has changed. A source that is opened again is looked at anew.
         """
-        present, streams = present_streams(self._container), self._container.streams
-        self._late = {number: f"{kind}: {codec}" for number, (kind, codec) in present.items() if number >= len(streams)}
-        for stream in (*streams.video, *streams.audio):
+        present = present_streams(self._container)
+        for stream in (*self._container.streams.video, *self._container.streams.audio):
             _, codec = present.get(stream.index, ("", "none"))
             first = codec_name(stream)
             if stream.codec_context is not None and codec != "none" and decoder_of(codec) != decoder_of(first):
@@ -268,7 +311,9 @@ class ContainerSource:
 
     def late(self) -> Mapping[int, str]:
         """Streams that libavformat has found since."""
-        return self._late
+        known = len(self._container.streams)
+        present = present_streams(self._container)
+        return {number: f"{kind}: {codec}" for number, (kind, codec) in present.items() if number >= known}
 
     def _counted(self, packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
         """The packets; those of sound that has just begun get lengths and times.
@@ -382,17 +427,23 @@ def open_media(
     need_pyav()
     import av
 
+    watched = None if isinstance(source, str) or hasattr(source, "seek") else Watched(source)
     timeout = None if timeouts_s == (None, None) else timeouts_s
     try:
         container = av.open(
-            source, "r", format, options={**_MERGED, **(options or {})}, timeout=timeout, metadata_errors="replace"
+            watched or source,
+            "r",
+            format,
+            options={**_MERGED, **(options or {})},
+            timeout=timeout,
+            metadata_errors="replace",
         )  # a title in another encoding is no reason to refuse a stream
     except InvalidInput:
         raise  # by what is read from
     except (av.error.FFmpegError, OSError, ValueError) as error:
         why = "it is no media, or incomplete" if isinstance(error, av.error.InvalidDataError) else reason(error)
         raise InvalidInput(f"cannot read {name}: {why}{_advice(source, error, options or {})}") from error
-    return ContainerSource(container)
+    return ContainerSource(container, watched)
 
 
 def _advice(source: str | ByteReader, error: Exception, options: Mapping[str, str]) -> str:

@@ -362,10 +362,10 @@ class Remuxer:
             rest = list(self._late.values())[so_far:]  # what is published has ended where these began
         if said := self._damage.said(name):
             self._warn(said)
-        if failure is not None:
-            raise SourceBroke(f"reading {name} failed half-way: {reason(failure)}") from failure
         if any(what.startswith("video") for what in rest):
             raise SourceBroke(f"{name} goes on in other streams ({', '.join(rest)}); publish the rest on its own")
+        if failure is not None:
+            raise SourceBroke(f"reading {name} failed half-way: {reason(failure)}") from failure
         if is_empty:
             raise SourceBroke(
                 f"nothing of {name} could be published: it has no keyframe, or nothing that can be decoded"

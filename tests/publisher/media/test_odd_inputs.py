@@ -24,7 +24,7 @@ from tests.publisher.media.test_reader import Run, serving
 from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv, with_pes
 from tests.support.local import local_server
 from tricklecast.app.data_plane.units import duration_of, scanner
-from tricklecast.publisher.media import segmenter
+from tricklecast.publisher.media import inputs, segmenter
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import IndexFirst, open_media
 from tricklecast.publisher.media.muxers import ContainerName
@@ -631,6 +631,28 @@ def test_streams_that_are_announced_too_late_are_named(tmp_path: Path) -> None:
         "left out: stream 3 (audio: aac),",
     ]
     assert broke == "it goes on in other streams (video: h264, audio: aac); publish the rest on its own"
+
+
+def test_a_live_source_that_goes_on_in_other_streams_breaks(tmp_path: Path) -> None:
+    """After 16 MiB, here 64 KiB, without a packet: PyAV passes over the others, and nobody would hear of it."""
+    film = made(tmp_path / "film.ts", FILM).read_bytes()
+    other = f"{FILM} -output_ts_offset 2 -mpegts_start_pid 0x300 -mpegts_pmt_start_pid 0x1100 -mpegts_service_id 7"
+    rest = made(tmp_path / "other.ts", other).read_bytes()
+    taken = 0
+
+    class Endless:
+        def read(self, size: int) -> bytes:
+            nonlocal taken
+            data = film[taken : taken + 4096] or (rest * 2)[(taken - len(film)) % len(rest) :][:4096]
+            taken += len(data)
+            return data
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "MAX_WITHOUT", 64 * 1024)
+        source = open_media(Endless(), "it")
+        with pytest.raises(SourceBroke, match=r"it goes on in other streams \(video: h264, audio: aac\)"):
+            list(Remuxer(Segmenter(), warn=print).steps(source, "it"))
+    assert taken < len(film) + 128 * 1024
 
 
 def sounds_of(segment: bytes) -> list[int]:
