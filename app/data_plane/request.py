@@ -259,13 +259,13 @@ def objection(
 
 
 def joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Header fields by name; several lines of a field mean one list (RFC 9110, section 5.3).
+    """Header fields by name; different lines of a field mean one list (RFC 9110, section 5.3), equal ones one line.
 
     With the last line alone, ``Content-Encoding: gzip`` could hide before ``Content-Encoding: identity``.
     """
-    lines: dict[bytes, list[bytes]] = {}
+    lines: dict[bytes, dict[bytes, None]] = {}
     for name, value in fields:
-        lines.setdefault(name, []).append(value)
+        lines.setdefault(name, {})[value] = None
     return {name: b", ".join(values) for name, values in lines.items()}
 
 
