@@ -192,7 +192,7 @@ class Payer:
 
 
 class Payers:
-    """The publishers that have an unfinished segment, or a writer; nothing is remembered of the others.
+    """The publishers that have an unfinished segment, or a writer; of the others, only the newest is remembered.
 
     Args:
         quota: bytes of memory for the unfinished segments of each; ``None`` for any number.
@@ -201,6 +201,8 @@ class Payers:
     def __init__(self, quota: int | None) -> None:
         self._quota = quota
         self._known: WeakValueDictionary[str, Payer] = WeakValueDictionary()
+        # Asked for last: a client that sends its segments one by one is not made anew for each.
+        self._newest: tuple[str, Payer] | None = None
 
     def __len__(self) -> int:
         return len(self._known)
@@ -209,9 +211,12 @@ class Payers:
         """The publisher of this name; ``None`` where there is no quota. It is known while somebody holds it."""
         if self._quota is None:
             return None
+        if self._newest is not None and self._newest[0] == name:
+            return self._newest[1]
         payer = self._known.get(name)
         if payer is None:
             payer = self._known[name] = Payer(self._quota)
+        self._newest = name, payer
         return payer
 
 

@@ -677,10 +677,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._excess = 0
             elif self._excess > EXCESS_BYTES:
                 self._reject_excess()
-        self._fed()
-
-    def _fed(self) -> None:
-        """All input is parsed: the connection rests, owes the rest of a request, or serves an exchange."""
+        # All of it is parsed: the connection rests, owes the rest of a request, or serves an exchange.
         if self.exchange is None:
             if self.mid_message or self not in self.plane.timeouts.resting:
                 self._expect_rest()
@@ -730,7 +727,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header field, or a trailer field."""
-        self._head_room = room = self._head_room - len(name) - len(value) - FIELD_BYTES
+        self._head_room = room = self._head_room - (len(name) + len(value) + FIELD_BYTES)
         if room < 0:
             self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
         elif not self._chunked:
@@ -923,7 +920,7 @@ class Connection(asyncio.BufferedProtocol):
         timeouts.resting[self] = self.plane.clock() + timeouts.rest_s
         if self._queue:
             asyncio.get_running_loop().call_soon(self._next)
-        else:
+        elif self._rejection is not None or self.half_closed:
             self._end_of_input()
 
     def without_route(self) -> Exchange:

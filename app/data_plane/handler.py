@@ -518,7 +518,9 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
     registry = plane.registry
     assert route.seq is not None, "a publish names a seq"
     headers = request.headers
-    reply = _unacceptable(request, route, registry) or _of_another_life(connection, request, route)
+    reply = _unacceptable(request, route, registry)
+    if reply is None and EPOCH in headers:
+        reply = _of_another_life(connection, request, route)
     if reply is not None:
         return _delay(connection, request, route, Answer.REFUSED, route.seq) or _placed(request, registry, route, reply)
     upload = Upload(connection, request)
@@ -565,7 +567,7 @@ def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply |
     for name, what in ((CONTENT_TYPE, "Content-Type"), (IDEMPOTENCY_KEY, "Idempotency-Key")):
         if name in headers and not _is_plain(headers[name]):
             return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=f"Invalid {what}".encode(), close=True)
-    if (coding := request.text(CONTENT_ENCODING).lower()) not in ("", "identity"):
+    if CONTENT_ENCODING in headers and (coding := request.text(CONTENT_ENCODING).lower()) not in ("", "identity"):
         # Readers would be told nothing of it, and could not read the bytes.
         body = f"Content-Encoding {coding[:32]!r} is not kept: send the body without one".encode()
         return Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=body, close=True)

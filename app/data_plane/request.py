@@ -271,7 +271,7 @@ def joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 def has_body(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a body follows, or may follow."""
-    return b"transfer-encoding" in headers or bool(content_length(headers))
+    return b"transfer-encoding" in headers or (b"content-length" in headers and bool(content_length(headers)))
 
 
 def content_length(headers: Mapping[bytes, bytes]) -> int | None:

@@ -138,18 +138,7 @@ class Router:
         A path that belongs to neither plane is refused at its head, with the form of a channel's URL: a publisher
         that has forgotten the base path would otherwise be told after its body that this was too large.
         """
-        if (route := self.find_plain(method, target)) is not None:
-            return route
-        parts = self.match(target)
-        if parts is not None:
-            route = parse_route(method, parts, target.partition(b"?")[2])
-            return self._nowhere if route.not_found else route
-        first = _path(target).lstrip(b"/").partition(b"/")[0].decode("latin-1")
-        return None if not first or first in CONTROL_PLANE else self._nowhere
-
-    def find_plain(self, method: bytes, target: bytes) -> Route | None:
-        """The route of a target that is ``/base/channel/digits``, as all but a few are; ``None`` for any other."""
-        if target.startswith(self._prefix):
+        if target.startswith(self._prefix):  # /base/channel/digits, as all but a few are
             part, _, tail = target[self._skip :].partition(b"/")
             op = SEGMENT_METHODS.get(method)
             plain = tail.isdigit() and len(tail) <= MAX_DIGITS and part not in _NOT_PLAIN and b"?" not in part
@@ -158,7 +147,12 @@ class Router:
                     return Route(op, _channel(part), int(tail), _SEGMENT_ALLOW)
                 except InvalidChannelName:
                     pass  # said in words by parse_route
-        return None
+        parts = self.match(target)
+        if parts is not None:
+            route = parse_route(method, parts, target.partition(b"?")[2])
+            return self._nowhere if route.not_found else route
+        first = _path(target).lstrip(b"/").partition(b"/")[0].decode("latin-1")
+        return None if not first or first in CONTROL_PLANE else self._nowhere
 
     def subject(self, target: bytes) -> str:
         """What a wrong path is about, to the storm guard: its first segment, below the base path if it begins so."""

@@ -364,13 +364,16 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 
 def test_publishers_are_known_while_somebody_holds_them() -> None:
-    """One for each name; nothing is remembered of those that have nothing unfinished, and without a quota of none."""
+    """One for each name; of those that have nothing unfinished only the newest, and without a quota none."""
     payers = Payers(10)
     first = payers.of("a")
     assert first is not None
-    assert (payers.of("a") is first, payers.of("b") is first, first.quota, len(payers)) == (True, False, 10, 1)
+    assert (payers.of("a") is first, payers.of("b") is first, first.quota, len(payers)) == (True, False, 10, 2)
+    assert payers.of("a") is first
+    assert len(payers) == 1
+    payers.of("c")
     del first
-    assert len(payers) == 0
+    assert len(payers) == 1
     assert Payers(None).of("a") is None
 
 
