@@ -65,7 +65,7 @@ class Driver:
     def answer(self, status: int, **headers: object) -> Outcome:
         body = str(headers.pop("body", "")).encode()
         names = {"Lp-Trickle-" + name.capitalize(): str(value) for name, value in headers.items()}
-        for plain in ("Retry-After", "Content-Length", "Content-Type"):
+        for plain in ("Retry-After", "Content-Length", "Content-Type", "Content-Encoding"):
             if (value := names.pop("Lp-Trickle-" + plain.replace("-", "_").capitalize(), None)) is not None:
                 names[plain] = value
         return self.cursor.answered(Answer.read(status, httpx.Headers(names).raw, body), self.now, self.rng)
@@ -545,6 +545,11 @@ class TestReading:
         """No 200 is taken for a segment unless it says that it is that segment."""
         headers = {} if seq is None else {"seq": seq}
         assert isinstance(stopped(Driver(5).answer(200, **headers)), RemoteProtocolError)
+
+    def test_a_segment_that_was_compressed_on_the_way_is_not_read(self) -> None:
+        """Its bytes are not those that were published. One without bytes has none to be wrong."""
+        assert "in the proxy" in str(stopped(Driver(5).answer(200, seq=5, content_encoding="gzip")))
+        assert Driver(5).read(5, content_encoding="gzip", content_length=0).empty
 
     @pytest.mark.parametrize("status", [204, 206, 301, 400, 401, 403, 405, 409, 413])
     def test_a_no_is_final(self, status: int) -> None:

@@ -147,6 +147,10 @@ def test_who_waits_can_be_cancelled_without_harm() -> None:
         go.set()
         await background.over()
         background.check()
+        with anyio.CancelScope() as late:
+            late.cancel()
+            await background.over()
+        assert late.cancelled_caught
 
     run(main)
 
