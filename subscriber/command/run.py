@@ -311,7 +311,9 @@ class _Run:
         # Before the first segment, the error says enough; the command line prints it.
         lines = [summary(totals)] if totals.segments else []
         if totals.segments and resume:
-            lines.append(f"to go on without loss: --start {resume}")
+            target = self._request.output
+            is_file = target not in (None, "-") and self._output.position is None  # a folder goes on where it was
+            lines.append(f"to go on without loss: --start {resume}" + is_file * ", into another file: -o replaces one")
         await self._last(
             "error", *lines, error=name_of(error), message=str(error), resume=resume, totals=asdict(totals)
         )

@@ -145,7 +145,7 @@ class TestPeople:
         assert (tmp_path / "out").read_bytes() == b"zero"
         first, second = capsys.readouterr().err.splitlines()
         assert first.startswith("received 1 segment (4 B) in ")
-        assert second == "to go on without loss: --start 1@3"
+        assert second == "to go on without loss: --start 1@3, into another file: -o replaces one"
 
     def test_a_refusal_of_the_token_names_no_place_to_go_on(self) -> None:
         """The same token is refused there, too."""
