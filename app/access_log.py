@@ -41,6 +41,7 @@ import aiofiles.os
 import orjson
 
 from tricklecast.app.daemon_thread import Abandoned, DaemonThread
+from tricklecast.app.encoding import encode
 from tricklecast.app.masking import Mask
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import AccessRecord, Event, Kind
@@ -191,7 +192,7 @@ class AccessLog:
                 try:
                     await aiofiles.os.makedirs(self._path.parent, exist_ok=True, executor=self._thread)
                     await self._write_file()
-                except OSError as error:
+                except (OSError, MemoryError) as error:
                     await self._failed(error)
         finally:
             self._thread.shutdown(wait=False)
@@ -210,12 +211,12 @@ class AccessLog:
                     await self._begin(file, is_first=True)
                     await self._drain(file)
                     await self._call(_sync, file.fileno())
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise self._explained(error) from error
         finally:
             giving_up.cancel()
 
-    async def _failed(self, error: OSError) -> None:
+    async def _failed(self, error: OSError | MemoryError) -> None:
         """Wait before the next try, or raise if there is none."""
         if self._closing or not self.written:
             raise self._explained(error) from error
@@ -223,7 +224,7 @@ class AccessLog:
         await asyncio.sleep(RETRY_S)
         self._wake.set()
 
-    def _explained(self, error: OSError) -> AccessLogError:
+    def _explained(self, error: OSError | MemoryError) -> AccessLogError:
         reason = _reason(error)
         if isinstance(error, Abandoned):
             reason = "nobody reads it, or the disk does not answer"
@@ -322,8 +323,12 @@ class AccessLog:
 
     async def _write_batch(self, file: Any, batch: list[AccessRecord]) -> None:
         """Write these records; those whose lines were not written whole go back into the queue."""
-        lines = [self._line(record) for record in batch]
-        data = memoryview(b"".join(lines))
+        try:
+            lines = [self._line(record) for record in batch]
+            data = memoryview(b"".join(lines))
+        except MemoryError:
+            self._queue.extendleft(reversed(batch))
+            raise
         sent = 0
         try:
             while sent < len(data):
@@ -346,7 +351,7 @@ class AccessLog:
         fields = record.as_dict()
         if self._mask is not None:
             self._mask(fields)
-        return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+        return encode(fields, orjson.OPT_APPEND_NEWLINE)
 
     def _due(self) -> bool:
         old = time.monotonic() - self._opened_at >= self._max_age_s
@@ -370,7 +375,9 @@ class AccessLog:
             await aiofiles.os.remove(old, executor=self._thread)
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        return "out of memory"
     return error.strerror or str(error)
 
 

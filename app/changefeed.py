@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import orjson
-
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Verdict
+from tricklecast.app.encoding import encode
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import CHANGEFEED
 
@@ -55,6 +54,6 @@ class Changefeed:
         noted, self._noted = self._noted, []
         if self._registry is not None:
             for change in noted:
-                outcome = self._registry.publish_own(CHANGEFEED, CONTENT_TYPE, orjson.dumps(change), self._clock())
+                outcome = self._registry.publish_own(CHANGEFEED, CONTENT_TYPE, encode(change), self._clock())
                 if outcome is None or outcome.verdict is not Verdict.COMPLETE:
                     logger.warning("a change was not announced on %s: %s", CHANGEFEED, change)

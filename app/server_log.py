@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-import orjson
-
 from tricklecast.app.daemon_thread import DaemonThread
+from tricklecast.app.encoding import encode
 
 LINES: Final = 1000
 """Lines that may wait to be written: more than a server logs in a minute, unless somebody makes it."""
@@ -58,7 +57,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps({name: _text(value) for name, value in fields.items()}).decode()
+        return encode({name: _text(value) for name, value in fields.items()}).decode()
 
 
 class ServerLog(logging.Handler):

@@ -47,6 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "storage",
         "control_plane",
         "changes",
+        "encoding",
         "query",
         "settings",
         "data_plane.asgi_bridge",
@@ -57,9 +58,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data_plane.upload",
     ),
     # Pages and what they show: they read everything, and change nothing.
-    "web": ("core", "data_plane", "control_plane", "settings", "usage", "web"),
+    "web": ("core", "data_plane", "control_plane", "encoding", "settings", "usage", "web"),
     # It decides for both planes, and answers in their words.
-    "access": ("access", "core", "data_plane", "control_plane.middleware"),
+    "access": ("encoding", "access", "core", "data_plane", "control_plane.middleware"),
 }
 """The parts of `app` that a part of `app` may import. Parts that are not listed are wiring and may import all."""
 

@@ -14,8 +14,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import orjson
-
 from tricklecast.app.access import responses
 from tricklecast.app.access.revocations import NOTHING_REVOKED, read_revocations
 from tricklecast.app.access.rights import MAX_TOKEN_BYTES, Claims, InvalidToken, bearer_token, query_token
@@ -23,6 +21,7 @@ from tricklecast.app.access.secrets import InvalidKey, read_secret
 from tricklecast.app.access.settings import AccessSettings
 from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
 from tricklecast.app.data_plane.request import Request
+from tricklecast.app.encoding import encode
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status
@@ -232,7 +231,7 @@ class RequestAuthorizer:
         if self._webhook is None:
             return granted
         # Equal questions share an answer, so that a question holds nothing beyond what a service needs to decide.
-        question = orjson.dumps(
+        question = encode(
             {
                 "v": 1,
                 "node": self._node,

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
@@ -19,6 +18,7 @@ from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible,
 from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.encoding import encode
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import AccessRecord, Reason
 
@@ -185,10 +185,10 @@ class Follower:
         yield self._event({"index": self.seen, "reason": reason, "detail": detail}, b"end")
 
     def _fact(self, change: Change) -> bytes:
-        return b"id: %b\ndata: %b\n\n" % (self._id(change.index), orjson.dumps(change.as_dict()))
+        return b"id: %b\ndata: %b\n\n" % (self._id(change.index), encode(change.as_dict()))
 
     def _event(self, data: dict[str, Any], kind: bytes) -> bytes:
-        return b"event: %b\nid: %b\ndata: %b\n\n" % (kind, self._id(self.seen), orjson.dumps(data))
+        return b"event: %b\nid: %b\ndata: %b\n\n" % (kind, self._id(self.seen), encode(data))
 
     def _id(self, index: int) -> bytes:
         # The index alone could be one of another life: without a data directory the server counts anew.
@@ -289,7 +289,7 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
 
 
 def _json(status: int, content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), status, headers, "application/json")
+    return Response(encode(content), status, headers, "application/json")
 
 
 def _problem(detail: str, **more: int) -> Response:

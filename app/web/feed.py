@@ -27,7 +27,6 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -42,6 +41,7 @@ from tricklecast.app.core.segment import OPEN, State
 from tricklecast.app.core.window import Eviction
 from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.encoding import encode
 from tricklecast.app.usage import Use, lagging
 from tricklecast.app.web.assets import takes_gzip
 from tricklecast.app.web.events import ORDINARY, Events, Happened
@@ -276,7 +276,7 @@ class Frame:
             "gone": self.gone,
             "events": self.events,
         }
-        return b"event: %b\ndata: %b\n\n" % (self.kind, orjson.dumps(content))
+        return b"event: %b\ndata: %b\n\n" % (self.kind, encode(content))
 
     def shown_to(self, visible: MayManage, numbers: set[int]) -> Frame:
         """The same with nothing but the channels that a follower may see.
@@ -638,7 +638,7 @@ class _Stream(StreamingResponse):
         record.reason = reason = self._over() or Reason.ERROR
         plane = self._feed.plane
         wait_s = plane.jitter(*plane.registry.come_back_s) if reason == Reason.SHUTDOWN else RETRY_MS / 1000
-        end = b"retry: %d\nevent: end\ndata: %b\n\n" % (1000 * wait_s, orjson.dumps({"reason": reason}))
+        end = b"retry: %d\nevent: end\ndata: %b\n\n" % (1000 * wait_s, encode({"reason": reason}))
         yield pack(end) if self._gzip else end
 
     def _over(self) -> str | None:
@@ -674,8 +674,6 @@ def feed_router(feed: Feed) -> APIRouter:
         wait_s = plane.jitter(*plane.registry.come_back_s)
         record.retry_after_ms = wait_s * 1000
         detail = STOPS if stops else "limit reached: dashboards"
-        return Response(
-            orjson.dumps({"detail": detail}), 503, {wire.RETRY_AFTER: str(wait_s)}, media_type="application/json"
-        )
+        return Response(encode({"detail": detail}), 503, {wire.RETRY_AFTER: str(wait_s)}, media_type="application/json")
 
     return router

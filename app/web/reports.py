@@ -28,6 +28,7 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import BaseModel, Field
 
 from tricklecast.app.control_plane.models import ProblemModel
+from tricklecast.app.encoding import encode
 
 TICKET_S: Final = 60
 """How long a ticket is good, in seconds: the page loads its frame at once."""
@@ -254,7 +255,7 @@ def reports_router(reports: Reports) -> APIRouter:
     @router.get("", summary="The newest storm report, and the storms that go on", response_model=ReportsModel)
     async def look() -> Response:
         """Only for those who may manage everything."""
-        return Response(orjson.dumps(await asyncio.to_thread(reports.look)), media_type="application/json")
+        return Response(encode(await asyncio.to_thread(reports.look)), media_type="application/json")
 
     @router.get(
         "/{name}",

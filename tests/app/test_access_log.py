@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.logs import Record, matching, read_log
 from tests.support.waiting import WITHIN_S, until
-from tricklecast.app import access_log
+from tricklecast.app import access_log, encoding
 from tricklecast.app.access_log import BATCH, AccessLog, AccessLogError
 from tricklecast.trickle.records import AccessRecord, Event, Op
 
@@ -478,6 +478,34 @@ def test_a_disk_that_stays_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(AccessLogError, match="No space left on device; 10 records are lost"):
         run(lambda: make(path, queue=10), use)
     assert (logs[0].written, logs[0].queued, logs[0].dropped) == (1, 10, 19)
+
+
+def test_without_memory_records_wait(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server goes on, and each record is a line when there is memory again."""
+    monkeypatch.setattr(access_log, "RETRY_S", 0.001)
+    asked = 0
+
+    def encode(*args: Any) -> bytes:
+        nonlocal asked
+        asked += 1
+        if 2 <= asked <= 5:
+            raise MemoryError
+        return encoding.encode(*args)
+
+    monkeypatch.setattr(access_log, "encode", encode)
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 1)
+        log.put(record(1))
+        log.put(record(2))
+        await written(log, 3)
+
+    run(lambda: make(path), use)
+    assert seqs(path) == [0, 1, 2]
+    assert "(--access-log): out of memory; the server tries again" in caplog.text
 
 
 def test_a_log_that_is_gone_is_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

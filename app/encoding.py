@@ -1,0 +1,28 @@
+"""JSON for logs and answers, also when memory runs out.
+
+orjson 3.13 does not look whether it got memory for its buffer: without any the process ends by a segmentation fault,
+and all channels with it. So memory is asked for first, in a way that raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+ROOM: Final = 16 << 10
+"""Bytes that must be free: a line of a log, with the copies that orjson makes while its buffer grows, is smaller."""
+
+
+def encode(value: Any, option: int | None = None) -> bytes:
+    """A value as JSON.
+
+    Args:
+        value: of dictionaries, lists, texts, numbers.
+        option: of orjson.
+
+    Raises:
+        MemoryError: there is none.
+    """
+    bytes(ROOM)
+    return orjson.dumps(value, option=option)
