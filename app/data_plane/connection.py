@@ -929,7 +929,9 @@ class Connection(asyncio.BufferedProtocol):
         plane = self.plane
         request.arrived = plane.clock()
         request.record = request.begin_record(ts_us=plane.wall_us(), node=plane.node, ip=self.peer, conn=self.number)
-        return Exchange(self, request)
+        exchange = Exchange(self, request)
+        exchange.head_only = self.mid_message and self._parser is not None and self._parser.get_method() == b"HEAD"
+        return exchange
 
     def reject(
         self, status: Status, text: str, reason: str = Reason.BAD_REQUEST, request: Request | None = None

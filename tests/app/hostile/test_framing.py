@@ -202,3 +202,11 @@ def test_blanks_behind_a_value_are_no_part_of_it(server: LocalServer, channel: C
     assert answers.startswith(b"HTTP/1.1 100 ")
     assert statuses(answers) == [200, 400]
     channel.get(0).segment(0, b"data")
+
+
+@pytest.mark.parametrize("fields", [b"Host: x\r\nHost: y\r\n", b"Host: x y\r\n", b"Host: x\r\nA\r\n"])
+def test_a_refused_head_request_has_no_body(server: LocalServer, fields: bytes) -> None:
+    """The client expects none, whatever the length says."""
+    answer = exchange(server, b"HEAD /trickle/control/0 HTTP/1.1\r\n%b\r\n" % fields, half_close=False)
+    assert statuses(answer) == [400]
+    assert answer.endswith(b"\r\n\r\n")
