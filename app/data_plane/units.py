@@ -500,7 +500,9 @@ def _samples(runs: list[bytes], header: bytes, defaults: _Defaults) -> tuple[int
         fields = sum(bool(flags & field) for field in (0x100, 0x200, 0x400, 0x800))
         if fields:
             count = min(count, (len(run) - at) // (4 * fields))
-        if first is None and count:
+        if count <= 0:  # it may also end before its first sample
+            continue
+        if first is None:
             before = 4 * sum(bool(flags & field) for field in (0x100, 0x200))
             # The run's first flags are in place of the sample's own.
             first = number(run, at + before, 4) if flags & 0x400 and not flags & 0x04 else own_flags

@@ -608,7 +608,7 @@ class _Track:
             av.open(io.BytesIO(init + first), "r", "mp4").close()
             self._checked = self.extradata
         except packet_errors():
-            self.extradata = self._checked or b""
+            self.extradata, self.first = self._checked or b"", None
         self.number, self.scale = place
 
     @property

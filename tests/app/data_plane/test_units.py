@@ -224,9 +224,11 @@ def test_a_run_that_claims_billions_of_samples_is_not_believed() -> None:
     run = full_box(b"trun", 0, 0, struct.pack(">I", 2**32 - 1))
     header = full_box(b"tfhd", 0, 0, struct.pack(">I", 1))
     claims = box(b"moof", box(b"traf", header, full_box(b"tfdt", 0, 0, bytes(4)), run))
+    short = full_box(b"trun", 0, 0x000F05, struct.pack(">I", 7))  # it ends before its first sample
+    ends = box(b"moof", box(b"traf", header, full_box(b"tfdt", 0, 0, bytes(4)), short))
     empty = fragment(7200, ())
-    found = scanned(Mp4Scanner(init_segment()), fragment(0, (9000, 9000)) + claims + empty + claims)
-    assert [unit.duration for unit in found.units] == [0.2, 0.2, 0.2, 0.2]
+    found = scanned(Mp4Scanner(init_segment()), fragment(0, (9000, 9000)) + claims + empty + claims + ends)
+    assert [unit.duration for unit in found.units] == [0.2, 0.2, 0.2, 0.2, 0.2]
     backwards = scanned(TsScanner(), b"".join(ts_pictures(at, 1)[0] for at in (5.0, 4.0, 4.5, 90.0, 90.1)))
     assert [unit.duration for unit in backwards.units] == pytest.approx([0.04, 0.5, 0.5, 0.1, None])
 

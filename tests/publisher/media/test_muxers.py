@@ -68,6 +68,22 @@ def test_a_track_that_only_its_packets_describe_is_waited_for(tmp_path: Path) ->
     assert len(decode(data, "mp4").hashes["video"]) == 10
 
 
+def test_a_first_packet_that_does_not_describe_its_track_is_left_out(tmp_path: Path) -> None:
+    """As that of a recording that begins in the middle of a frame; the next segment has the sound."""
+    streams, packets = read(make_clip(tmp_path / "clip.mkv", audio="ac3"))
+    pictures = [packet for packet in packets if packet.stream_index == 0]
+    sound = [packet for packet in packets if packet.stream_index == 1]
+    cut: Packet[Stream] = Packet(bytes(sound[0])[1:])
+    cut.time_base = sound[0].time_base
+    muxer = FragmentedMp4().muxer(dict(enumerate(streams)), 0)
+    muxer.add(1, cut, times(sound[0]))
+    first = muxer.add(0, pictures[0], times(pictures[0])) + muxer.end()
+    assert (len(tracks(init_of(first))), muxer.left_out) == (1, 1)
+    muxer.add(1, sound[1], times(sound[1]))
+    second = muxer.add(0, pictures[25], times(pictures[25])) + muxer.end()
+    assert (len(tracks(init_of(second))), muxer.left_out) == (2, 1)
+
+
 def test_hevc_has_the_name_that_every_player_takes(tmp_path: Path) -> None:
     """Whatever it was called, and where no container gave it a name."""
     for name in ("clip.mp4", "clip.ts"):
