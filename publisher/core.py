@@ -421,8 +421,9 @@ class Plan:
 
     def _on_ok(self, ticket: Ticket, answer: Answer, progress: Progress) -> Decision:
         stored, seq = answer.natural(wire.SIZE), answer.natural(wire.SEQ)
-        if seq is None and stored is None and answer.detail:  # a server of another make says nothing at all
-            return self._stop(RemoteProtocolError(answer.status, seq=ticket.seq, detail=answer.detail))
+        if stored is None and (answer.detail or self.keeps_keys):  # a server of another make says nothing at all
+            why = answer.detail or f"it does not say what it stored (no {wire.SIZE})"
+            return self._stop(RemoteProtocolError(answer.status, seq=ticket.seq, detail=why))
         if seq is not None and seq != ticket.seq:
             return self._stop(RemoteProtocolError(answer.status, seq=ticket.seq, detail=f"it stored segment {seq}"))
         if (told := answer.life) is not None:
