@@ -54,6 +54,9 @@ class Changefeed:
         noted, self._noted = self._noted, []
         if self._registry is not None:
             for change in noted:
-                outcome = self._registry.publish_own(CHANGEFEED, CONTENT_TYPE, encode(change), self._clock())
+                try:
+                    outcome = self._registry.publish_own(CHANGEFEED, CONTENT_TYPE, encode(change), self._clock())
+                except MemoryError:
+                    outcome = None  # the next change may find some
                 if outcome is None or outcome.verdict is not Verdict.COMPLETE:
                     logger.warning("a change was not announced on %s: %s", CHANGEFEED, change)

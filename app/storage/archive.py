@@ -842,7 +842,7 @@ class Archive:
 
     def _go_on(self, saved: list[Tap], missing: list[tuple[Stored, Segment]]) -> None:
         """The directory can be written again, and has what was missing, or as much of it as there was room for."""
-        self.failed = self._fits = None
+        self.failed = self._fits = self._missed = None
         now_us = self.wall_us()
         # Facts are missing: whoever follows them begins with a snapshot.
         self._batch.floor = self.registry.journal.index

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
+
 from tests.support.local import local_server
 from tricklecast.app.changefeed import Changefeed
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.encoding import encode
 from tricklecast.app.tools.conformance.connection import Connection
 
 
@@ -61,6 +64,26 @@ def test_changes_are_published_after_the_change_in_order() -> None:
     bench.registry.create("a", "", 0.0)
     bench.run()
     assert bench.published()[3:] == [{"added": ["a"]}]
+
+
+def test_a_change_without_memory_is_told_and_the_next_one_is_announced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that cannot be encoded keeps none of the others from its readers."""
+
+    def short_of_memory(change: dict[str, list[str]]) -> bytes:
+        if change == {"added": ["a"]}:
+            raise MemoryError
+        return encode(change)
+
+    monkeypatch.setattr("tricklecast.app.changefeed.encode", short_of_memory)
+    bench = Bench()
+    bench.feed.start(bench.registry)
+    bench.registry.create("a", "", 0.0)
+    bench.registry.create("b", "", 0.0)
+    bench.run()
+    assert bench.published() == [{"added": ["b"]}]
+    assert "a change was not announced on _changes: {'added': ['a']}" in caplog.text
 
 
 def test_names_of_the_server_are_no_change() -> None:
