@@ -40,7 +40,7 @@ from tricklecast.analytics.lines.recognise import Format
 from tricklecast.analytics.report.model import LogLine
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.rollup import merge_sql
-from tricklecast.analytics.scan.spark import SCHEMA
+from tricklecast.analytics.spark.scan import SCHEMA
 from tricklecast.analytics.store.parts import Facts, FileFacts, LocalParts, Part, SparkParts, identity, key_of
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tricklecast.analytics.lines.embedded import Lines
-    from tricklecast.analytics.lines.spark import SparkLines
     from tricklecast.analytics.rules.incidents import Incident
+    from tricklecast.analytics.spark.lines import SparkLines
 
 AT_ONCE: Final = 8
 """Files that Spark reads at the same time: with small ones most of the time is its latency."""
@@ -391,27 +391,27 @@ class SparkReader:
 
     def identities(self, files: LogFiles) -> dict[str, str | None]:
         """As of :class:`Reader`; in an object store that which changes when a file is written."""
-        from tricklecast.analytics.lines.spark import versions
+        from tricklecast.analytics.spark.lines import versions
 
         local = [name for name in files.names if not REMOTE.match(name)]
         return _identities(local) | versions(self._spark, files.remote)
 
     def recognise(self, files: LogFiles) -> Recognised:
         """As of :class:`Reader`."""
-        from tricklecast.analytics.lines.spark import recognise_in_spark
+        from tricklecast.analytics.spark.lines import recognise_in_spark
 
         return recognise_in_spark(self._spark, files, self._reading)
 
     def lines(self, files: LogFiles, window: Window) -> SparkLines:
         """The lines of some files."""
-        from tricklecast.analytics.lines.spark import read_lines
+        from tricklecast.analytics.spark.lines import read_lines
 
         how = replace(self._reading, window=window)
         return read_lines(self._spark, files, how, overlap=len(files.names) > 1, part=True)
 
     def read(self, files: LogFiles, window: Window, key: str | None) -> tuple[Recognised, Part | None]:
         """As of :class:`Reader`."""
-        from tricklecast.analytics.scan import spark as scan
+        from tricklecast.analytics.spark import scan
 
         local = [name for name in files.names if not REMOTE.match(name)]
         before = _identities(local)
@@ -429,7 +429,7 @@ class SparkReader:
 
     def together(self, units: Sequence[Unit], files: LogFiles, window: Window) -> list[Numbers]:
         """As of :class:`Reader`: all files with ids where one begins in another, as Spark does it at once."""
-        from tricklecast.analytics.lines.spark import overlapping
+        from tricklecast.analytics.spark.lines import overlapping
 
         with_ids = [one.numbers[0] for one in units if any(file.ids for file in one.part.facts.files)]
         local = tuple(name for number in with_ids if not REMOTE.match(name := files.names[number]))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tricklecast.analytics.cli.incremental import Gathered
     from tricklecast.analytics.lines.reading import Recognised
-    from tricklecast.analytics.lines.spark import SparkLines
+    from tricklecast.analytics.spark.lines import SparkLines
 
 Advance = Callable[[int], object]
 
@@ -350,9 +350,9 @@ def _understood(row: Mapping[str, Any]) -> LogLine:
 
 @contextmanager
 def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
-    from tricklecast.analytics.lines.spark import read_lines
-    from tricklecast.analytics.scan import spark as scan
-    from tricklecast.analytics.spark import SMALL_INPUT, failures_as_one_line, spark_session
+    from tricklecast.analytics.spark import scan
+    from tricklecast.analytics.spark.lines import read_lines
+    from tricklecast.analytics.spark.session import SMALL_INPUT, failures_as_one_line, spark_session
 
     assert asked.spark is not None
     how, now_us = asked.spark, _now_us()
@@ -393,7 +393,7 @@ def _spark_incremental(
     spark: SparkSession, asked: Asked, files: LogFiles, root: str
 ) -> tuple[DataFrame, Source, Callable[[Sequence[Incident]], dict[str, tuple[LogLine, ...]]], tuple[str, ...]]:
     from tricklecast.analytics.cli.incremental import SparkReader, gather, lines_of
-    from tricklecast.analytics.lines.spark import listed
+    from tricklecast.analytics.spark.lines import listed
     from tricklecast.analytics.store.parts import SparkParts
 
     now_us = _now_us()

@@ -26,7 +26,7 @@ import msgspec
 from tricklecast.analytics.errors import CannotWrite
 from tricklecast.analytics.lines.files import REMOTE
 from tricklecast.analytics.lines.reading import Counts, Reading
-from tricklecast.analytics.scan.spark import SCHEMA
+from tricklecast.analytics.spark.scan import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

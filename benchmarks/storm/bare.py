@@ -30,7 +30,7 @@ def spark_aggregate(folder: str) -> int:
     """Starts a Spark session and reads every column in one job; gives the number of lines."""
     from pyspark.sql import SparkSession
 
-    from tricklecast.analytics.spark import DRIVER_MEMORY
+    from tricklecast.analytics.spark.session import DRIVER_MEMORY
 
     builder = SparkSession.Builder().master("local[*]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.driver.memory", DRIVER_MEMORY).getOrCreate()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tricklecast.analytics.spark import spark_session
+from tricklecast.analytics.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

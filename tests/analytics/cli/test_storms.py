@@ -240,7 +240,7 @@ def test_other_paths_beside_channels(tmp_path: Path) -> None:
 
 def test_without_java(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 4, what to install, and, where Spark was not asked for, the other way."""
-    monkeypatch.setattr("tricklecast.analytics.java.find_java", lambda: None)
+    monkeypatch.setattr("tricklecast.analytics.spark.java.find_java", lambda: None)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", classmethod(lambda cls: None))
     monkeypatch.setattr(storms, "SMALL", 0)

@@ -31,8 +31,8 @@ from tricklecast.analytics.lines import LINE, Reading, find_logs
 from tricklecast.analytics.lines import spark as spark_lines
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.lines.files import node_of
-from tricklecast.analytics.scan import spark as scan
 from tricklecast.analytics.simulate.formats import FormatName
+from tricklecast.analytics.spark import scan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

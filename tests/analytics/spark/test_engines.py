@@ -15,12 +15,12 @@ from tests.analytics.support.writer import write_lines
 from tricklecast.analytics.lines import embedded as lines_embedded
 from tricklecast.analytics.lines.files import find_logs
 from tricklecast.analytics.lines.reading import Counts
-from tricklecast.analytics.lines.spark import read_lines
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import found, incidents
 from tricklecast.analytics.scan import embedded
-from tricklecast.analytics.scan import spark as on_spark
 from tricklecast.analytics.scan.rollup import merge_sql
+from tricklecast.analytics.spark import scan as on_spark
+from tricklecast.analytics.spark.lines import read_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,7 @@ DEADLINE_S = 180
 HOLD_THE_FIRST = """
 import os, signal, sys
 if "pyspark.daemon" in sys.orig_argv:
-    from tricklecast.analytics.scan import spark
+    from tricklecast.analytics.spark import scan as spark
     work = spark._roll_up
 
     def _roll_up(batches, parse, **options):

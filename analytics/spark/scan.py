@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tricklecast.analytics.lines.embedded import tally
-from tricklecast.analytics.lines.spark import Parse, SparkLines, Told, connect
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import MAX_TS_US
 from tricklecast.analytics.scan.reduce import FAILURES, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql
+from tricklecast.analytics.spark.lines import Parse, SparkLines, Told, connect
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types

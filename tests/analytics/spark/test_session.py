@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # it ships no types
 
-from tricklecast.analytics import java
-from tricklecast.analytics import spark as spark_module
 from tricklecast.analytics.errors import SparkFailed, SparkUnavailable
-from tricklecast.analytics.java import java_version
-from tricklecast.analytics.spark import check_master, failures_as_one_line, one_line, settings, spark_session
+from tricklecast.analytics.spark import java
+from tricklecast.analytics.spark import session as spark_module
+from tricklecast.analytics.spark.java import java_version
+from tricklecast.analytics.spark.session import check_master, failures_as_one_line, one_line, settings, spark_session
 
 EVENT = '{"ts_us":1760000000000000,"kind":"event","event":"server_start"}\n'
 """A log in which nothing happens."""

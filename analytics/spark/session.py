@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Final
 
-from tricklecast.analytics import java
 from tricklecast.analytics.errors import SparkFailed, SparkUnavailable
 from tricklecast.analytics.signals import deferred, for_us_alone
+from tricklecast.analytics.spark import java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
