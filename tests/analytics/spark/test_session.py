@@ -43,7 +43,7 @@ def run_python(code: str, *arguments: str, **env: str) -> subprocess.CompletedPr
     """Runs Python on this text."""
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | env,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])} | env,
         capture_output=True,
         text=True,
         timeout=600,
