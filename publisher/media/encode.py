@@ -626,17 +626,19 @@ class Transcoder:
             return []
 
     def _add(self, track: int, stream: Stream) -> None:
-        is_encoded = False
+        is_encoded, late = False, ""
         context: Any = stream.codec_context
         if context is not None and not is_attached(stream):
             # A stream whose shape is not known has not been seen or heard.
             if stream.type == "video":
-                has_video = any(other.stream.type == "video" for other in self._encoders.values())
-                is_encoded = bool(context.width and context.height and context.pix_fmt) and not has_video
-            elif stream.type == "audio":
-                is_encoded = bool(context.sample_rate and context.channels)
+                has_begun = bool(context.width and context.height and context.pix_fmt)
+                is_encoded = has_begun and not any(other.stream.type == "video" for other in self._encoders.values())
+            else:
+                is_encoded = has_begun = stream.type == "audio" and bool(context.sample_rate and context.channels)
+            if not has_begun and stream.type in ("video", "audio"):
+                late = ", of which nothing was seen or heard when the input was opened"
         if not is_encoded:
-            self._warn(f"left out: stream {track} ({stream.type})")
+            self._warn(f"left out: stream {track} ({stream.type}){late}")
             return
         if stream.type == "video":
             video, turn = cast("VideoStream", stream), turn_of(stream)

@@ -323,8 +323,9 @@ def test_nothing_to_encode_is_an_error() -> None:
         warnings: list[str] = []
         with pytest.raises(InvalidInput, match="no video or audio"):
             transcoder(source, warnings)
-    kinds = ((0, "video"), (3, "data"), (1, "video"), (2, "audio"))
-    assert warnings == [f"left out: stream {index} ({kind})" for index, kind in kinds]
+    late = ", of which nothing was seen or heard when the input was opened"
+    kinds = ((0, "video", ""), (3, "data", ""), (1, "video", late), (2, "audio", late))
+    assert warnings == [f"left out: stream {index} ({kind}){why}" for index, kind, why in kinds]
     assert source.is_closed
 
 
