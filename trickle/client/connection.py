@@ -15,6 +15,7 @@ import anyio
 import anyio.lowlevel
 import httpx
 from anyio.abc import ByteStream
+from anyio.streams.tls import TLSStream
 
 from tricklecast.trickle.client.decoder import MAX_CHUNK, BodyDecoder, InvalidBody
 from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, parse_response
@@ -284,7 +285,9 @@ class Connection:
             data = await self._stream.receive()
         except anyio.EndOfStream:
             if self._body is None:  # before an answer, or in the middle of its head
-                raise self._lost("the server closed the connection without an answer") from None
+                plain = not (self._answered or isinstance(self._stream, TLSStream))
+                hint = " (a port for TLS does so: then the URL has to begin with https://)" if plain else ""
+                raise self._lost(f"the server closed the connection without an answer{hint}") from None
             return b""
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
             raise self._lost("the connection broke") from error

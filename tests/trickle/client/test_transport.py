@@ -695,6 +695,20 @@ def test_no_connection() -> None:
     run(main())
 
 
+def test_a_server_that_closes_without_a_word_may_want_tls() -> None:
+    """As a port for TLS does when it gets plain HTTP."""
+
+    async def main() -> None:
+        async def silent(peer: Peer) -> None:
+            await peer.reader.readuntil(b"\r\n\r\n")
+
+        async with fake_server(silent) as server, client() as http:
+            with pytest.raises(httpx.ReadError, match="without an answer .* https://"):
+                await http.get(server.base)
+
+    run(main())
+
+
 def test_the_answer_is_due_once_the_body_has_ended() -> None:
     """An open body may wait for ever; a finished one may not."""
 
