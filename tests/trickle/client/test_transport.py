@@ -703,7 +703,7 @@ def test_a_server_that_closes_without_a_word_may_want_tls() -> None:
             await peer.reader.readuntil(b"\r\n\r\n")
 
         async with fake_server(silent) as server, client() as http:
-            with pytest.raises(httpx.ReadError, match="without an answer .* https://"):
+            with pytest.raises(httpx.ReadError, match=r"without an answer .* https://"):
                 await http.get(server.base)
 
     run(main())
