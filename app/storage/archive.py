@@ -665,6 +665,7 @@ class Archive:
         if self.dirty or self._waiting or self._touched or self._batch != Batch():
             self.kick()
         self.expire(touched)
+        self._go_without()
 
     def _keep_written(self, written: list[tuple[Tap, SegmentRow, Part]], touched: Iterable[Stored]) -> None:
         """A batch is written."""
@@ -717,9 +718,8 @@ class Archive:
             asyncio.get_running_loop().call_soon(self._go_without)  # when the change is done
 
     def _go_without(self) -> None:
-        if self._busy is not None:  # a batch from before; those that wait for it are told its own outcome
-            self._busy.add_done_callback(lambda _: self._go_without())
-        elif self._missed is not None:
+        """Fail for a change that was missed. A batch from before has its own outcome first, and then calls this."""
+        if self._missed is not None and self._busy is None:
             self._fail(self._missed, Batch(), [])
 
     def _fail(self, error: Exception, batch: Batch, waiting: list[Callable[[bool], None]]) -> None:
