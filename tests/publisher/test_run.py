@@ -14,9 +14,11 @@ from tests.support.peers import Head, Peer, fake_server
 from tests.support.peers import run as run_in_loop
 from tests.support.waiting import until
 from tricklecast.publisher.feed import Totals
-from tricklecast.publisher.run import Status, run
+from tricklecast.publisher.run import Status, _who_else, run
 from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Chunk, Cut, IsStopped, Report, Step
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import Superseded, error_for
 from tricklecast.trickle.terminal import Screen
 
 
@@ -119,3 +121,19 @@ def test_an_interrupted_end_is_not_called_an_error(ends: bool, how: str) -> None
         assert said.getvalue().endswith(f"the last one 0; {how}\n")
 
     run_in_loop(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Superseded(seq=3), "another publisher has taken over this channel (HTTP 409, segment 3)"),
+        (
+            error_for(409, {wire.EPOCH: "2", wire.LATEST: "1"}, seq=3, detail="The channel is in epoch 2"),
+            "another client has begun the channel anew: it is in epoch 2 (HTTP 409, segment 3)",
+        ),
+    ],
+)
+def test_who_else_publishes_is_said(error: Exception, said: str) -> None:
+    """Whether another publisher went on with the channel, or began it anew."""
+    assert isinstance(error, Superseded)
+    assert _who_else(error) == said
