@@ -19,7 +19,6 @@ PACKAGES = ("trickle", "app", "publisher", "subscriber", "analytics", "trickleca
 
 BOUNDED: dict[str, str] = {
     "app/data_plane/packaging.py: Packager.has": "asks once, about the part after a segment's last one",
-    "app/storage/archive.py: Archive._go_without": "the event loop calls it again, when a batch has ended",
     "publisher/ingest/rtmp.py: _AmfReader._members, _AmfReader._value": "MAX_DEPTH",
     "publisher/ingest/rtmp.py: encode_amf": "encodes the server's own answers",
     "publisher/media/publisher.py: _first_error": "as deep as the program's task groups are nested",
