@@ -286,7 +286,7 @@ def test_a_stream_that_takes_something_is_cut_off_for_what_lies_in_later_segment
     with patient.client() as target:
         channel = target.channel()
         upload = channel.upload(0, b"begun---")
-        channel.arrived(0, b"begun---").close()
+        channel.lose(channel.arrived(0, b"begun---"))
         peer = stuck(patient, channel)
         eventually(lambda: patient.plane.registry.readers == 1)
         upload.stored()
