@@ -40,7 +40,7 @@ from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import Answer, Lost, Opened, OtherBody, exchange
 from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.tasks import BackgroundTask, clock
-from tricklecast.trickle.client.transport import ResponseBody
+from tricklecast.trickle.client.transport import Limits, ResponseBody
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 
@@ -240,12 +240,13 @@ class Fetcher:
         if ask.life is not None:
             headers[wire.LIFE] = ask.life
         self.monitor.counts["requests"] += 1
+        wait_s = wait_s if ask.seq is not None else min(wait_s, NEXT_S)
         found = await exchange(
             self.http,
             "GET",
             url,
             headers,
-            limits=httpx.Timeout(wait_s if ask.seq is not None else min(wait_s, NEXT_S), connect=CONNECT_S),
+            limits=Limits(CONNECT_S, read=wait_s, write=wait_s),
             seq=ask.seq,
             place=f"{self.place}: ",
             auth=self.auth,

@@ -242,7 +242,8 @@ class Segment:
 
     def _has_other_size(self) -> bool:
         """Whether bytes were lost or added on the way: the trailer says how long the segment is."""
-        size = header_int({wire.SIZE: self._source.body.trailer(wire.SIZE) or ""}, wire.SIZE)
+        told = self._source.body.trailer(wire.SIZE)
+        size = None if told is None else header_int({wire.SIZE: told}, wire.SIZE)
         if size is None or size == self._received.size >= (self.size_at_start or 0):
             return False
         self._cut = self._lost(f"it ended after {self._received.size} of {max(size, self.size_at_start or 0)} bytes")

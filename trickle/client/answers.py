@@ -17,7 +17,7 @@ import httpx
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.connection import InvalidAnswer
-from tricklecast.trickle.client.transport import LiveBody, ResponseBody, TrickleClient
+from tricklecast.trickle.client.transport import Limits, LiveBody, ResponseBody, TrickleClient
 from tricklecast.trickle.errors import (
     ConnectionLost,
     RemoteProtocolError,
@@ -44,6 +44,9 @@ _KNOWN: Final = {name.lower().encode(): (name, True) for name in _INTEGERS} | {
     name.lower().encode(): (name, False) for name in _TEXTS
 }
 """The protocol's headers under their names in lower case, and whether they are integers."""
+
+_OTHERS: Final = frozenset({b"content-type", b"content-length", b"content-encoding", b"location"})
+"""HTTP's headers that count."""
 
 _NONE: Final[Mapping[str, str]] = {}
 
@@ -82,7 +85,7 @@ class Answer:
         """
         known: dict[str, str] = {}
         twice: set[str] = set()
-        content_type, empty, coding, location = "", False, "", ""
+        others: dict[bytes, str] = {}
         for raw, value in headers:
             lower = raw.lower()
             if found := _KNOWN.get(lower):
@@ -92,19 +95,16 @@ class Answer:
                     twice.add(name)
                 elif text and (not is_integer or _INTEGER.fullmatch(text)):
                     known[name] = text
-            elif lower == b"content-type":
-                content_type = _printable(value)
-            elif lower == b"content-length":
-                empty = value.strip() == b"0"
-            elif lower == b"content-encoding":
-                coding = _printable(value).lower()
-            elif lower == b"location":
-                location = _printable(value)
+            elif lower in _OTHERS:
+                others[lower] = _printable(value)
         for name in twice:
             del known[name]
         detail = first_line(body) if body else ""
-        if 300 <= status < 400 and location:
+        if 300 <= status < 400 and (location := others.get(b"location")):
             detail = f"it redirects to {wire.redacted(location)[:DETAIL_CHARS]}: use that URL instead"
+        empty = others.get(b"content-length") == "0"
+        coding = others.get(b"content-encoding", "").lower()
+        content_type = others.get(b"content-type", "")
         return cls(status, known, content_type, empty, detail, "" if coding == "identity" else coding)
 
     def natural(self, name: str) -> int | None:
@@ -165,7 +165,7 @@ async def exchange(
     headers: Mapping[str, str] = _NONE,
     *,
     body: LiveBody | None = None,
-    limits: httpx.Timeout | None = None,
+    limits: httpx.Timeout | Limits | None = None,
     seq: int | None = None,
     place: str = "",
     auth: HttpxAuth | None = None,
@@ -211,7 +211,7 @@ async def _send(
     url: str,
     headers: Mapping[str, str],
     body: LiveBody | None,
-    limits: httpx.Timeout | None,
+    limits: httpx.Timeout | Limits | None,
     auth: HttpxAuth | None,
 ) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | OtherBody]:
     if auth is None and isinstance(http, TrickleClient):

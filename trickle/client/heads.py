@@ -29,6 +29,7 @@ _FIELD: Final = re.compile(rb"(?:\A|(?<=\r\n))(%b):([\t\x20-\x7e\x80-\xff]*)(?:\
 """One whole line. All lines are read in one pass: a pass of its own for each would cost twice as much."""
 _REQUEST_LINE: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/1\.1\r\n")
 _FIELDS: Final = re.compile(rb"(?:%b: [\t\x20-\x7e\x80-\xff]*\r\n)*" % _NAME)
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 
 
@@ -98,11 +99,13 @@ def parse_response(data: bytes | bytearray, searched: int = 0) -> tuple[Response
     headers = parse_fields(lines) if lines else []
     lengths, codings, connection = [], [], b""
     for name, value in headers:
+        if name not in _FRAMING:
+            continue
         if name == b"content-length":
             lengths.append(value)
         elif name == b"transfer-encoding":
             codings.append(value.lower())
-        elif name == b"connection":
+        else:
             connection += b"," + value.lower()
     if codings not in ([], [b"chunked"]):
         raise InvalidHead(f"unknown transfer coding: {b', '.join(codings)[:40]!r}")

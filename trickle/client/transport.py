@@ -29,7 +29,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 import anyio.abc
@@ -90,6 +90,15 @@ class LiveBody(httpx.AsyncByteStream):
     @abstractmethod
     def detach(self) -> None:
         """The writer takes nothing more: the answer has come, or the connection broke."""
+
+
+class Limits(NamedTuple):
+    """Timeouts of one request, in seconds: a tuple that httpx takes for its own object, which costs much more."""
+
+    connect: float | None
+    read: float | None
+    write: float | None = None
+    pool: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +287,12 @@ class TrickleClient(httpx.AsyncClient):
         self._urls: dict[str, tuple[Origin, bytes]] = {}
 
     async def send_plain(
-        self, method: str, url: str, headers: Mapping[str, str], body: LiveBody | None, limits: httpx.Timeout | None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: LiveBody | None,
+        limits: httpx.Timeout | Limits | None,
     ) -> Reply | None:
         """Send a request; ``None``, and nothing is sent, if it has to go httpx's way.
 
@@ -343,8 +357,12 @@ class ResponseBody(httpx.AsyncByteStream):
 
     def trailer(self, name: str) -> str | None:
         """A header that followed the body; ``None`` where it is missing, and before the body's end."""
-        lower = name.lower().encode()
-        return next((value.decode("utf-8", "replace") for key, value in self._trailers if key == lower), None)
+        if self._trailers:
+            lower = name.lower().encode()
+            for key, value in self._trailers:
+                if key == lower:
+                    return value.decode("utf-8", "replace")
+        return None
 
     def show_trailers(self) -> httpx.Headers:
         """Headers that are filled with the trailers at the body's end. (They cost as much as a small segment.)"""

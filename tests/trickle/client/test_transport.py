@@ -741,6 +741,7 @@ def test_a_body_that_has_ended_has_nothing_more() -> None:
             response = await http.send(http.build_request("GET", server.base), stream=True)
             body = response.extensions["body"]
             assert await body.receive() == b"data"
+            assert body.trailer("X-End") is None
             for _ in range(2):
                 assert await body.receive() == b""
                 assert await body.receive_chunk() == b""
