@@ -419,11 +419,11 @@ class SparkReader:
         if len(found.recognised.names) < len(files.names):
             return found.recognised, None
         folder = self.parts.new(key or "0" * 32)
-        rollup = scan.roll_up(
+        rolled = scan.roll_up(
             found, f"{folder}/rollup", now_us=self._now_us, latest_us=self._latest_us, generic=self._generic
         )
-        facts = _facts(found.summed(scan.told(rollup)))
-        if key is None or facts.counts.future or _identities(local) != before:
+        facts = _facts(rolled.lines)
+        if key is None or rolled.gone or facts.counts.future or _identities(local) != before:
             return found.recognised, Part(folder, facts)
         return found.recognised, self.parts.add(folder, facts)
 

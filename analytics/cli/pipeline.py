@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
 import uuid
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -59,6 +61,12 @@ MAX_WITH_LINES: Final = 200
 MAX_LINES: Final = 5
 """Lines per incident: the first one of each phase and the last one."""
 
+READ_HERE: Final = 256 << 20
+"""Bytes of files that are read on this machine for lines of incidents that Spark found."""
+
+MAX_NAMED: Final = 20
+"""Files that a caveat names."""
+
 _MAX_TEXT: Final = 4000
 
 Step = tuple[str, list[str], list[tuple[Any, ...]]]
@@ -71,15 +79,14 @@ class Spark:
 
     Attributes:
         master: where; ``None`` leaves it to ``spark-submit``. conf: settings of the user's.
-        scratch: a folder that all executors share; ``None`` for a temporary one on this machine.
-        verbose: show its log. lines: whether lines of incidents are wanted, which costs a second scan.
+        scratch: a folder for the roll-up that all executors share; ``None`` keeps it on their disks.
+        verbose: show its log.
     """
 
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     scratch: str | None = None
     verbose: bool = False
-    lines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,34 +371,38 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
     try:
         with failures_as_one_line(), _scratch(how.scratch) as folder:
             notes: tuple[str, ...] = ()
-            read = None
             if asked.incremental is not None and not _is_empty(files):
                 with stage(f"reading new parts of {_what(files)}"):
                     rollup, source, lines, notes = _spark_incremental(spark, asked, files, asked.incremental)
             else:
                 with stage(f"reading {_what(files)}"):
                     read = read_lines(spark, files, asked.reading)
-                    rollup = scan.roll_up(
+                    rolled = scan.roll_up(
                         read, folder, now_us=now_us, latest_us=now_us + AHEAD_US, generic=asked.generic
                     )
-                lines = partial(_spark_lines, read)
+                rollup, found_lines = rolled.rows, rolled.lines
+                source = _source("spark", files, read.recognised, found_lines.counts, found_lines.damaged, rolled.gone)
+                lines = partial(_spark_lines, read.of, asked.reading, rolled.spans)
             with stage("looking for incidents"):
-                connection, told = scan.reduce(rollup, asked.params)
-                if read is not None:
-                    source = _source("spark", files, read.recognised, read.summed(told).counts, ())
+                connection = scan.reduce(rollup, asked.params)
                 engine.run(connection, asked.params, engine.TOGETHER)
                 found = incidents.found(connection)
                 figures.prepare(connection)
 
             with connection:
-                yield _Judged(connection, found, source, lines if how.lines else lambda shown: {}, notes)
+                yield _Judged(connection, found, source, partial(lines, connection), notes)
+            rollup.unpersist()
     finally:
         session.__exit__(None, None, None)
 
 
+_LinesOf = Callable[["DuckDBPyConnection", Sequence[Incident]], dict[str, tuple[LogLine, ...]]]
+"""Gives lines of incidents, in a database that has the table of incidents."""
+
+
 def _spark_incremental(
     spark: SparkSession, asked: Asked, files: LogFiles, root: str
-) -> tuple[DataFrame, Source, Callable[[Sequence[Incident]], dict[str, tuple[LogLine, ...]]], tuple[str, ...]]:
+) -> tuple[DataFrame, Source, _LinesOf, tuple[str, ...]]:
     from tricklecast.analytics.cli.incremental import SparkReader, gather, lines_of
     from tricklecast.analytics.spark.lines import listed
     from tricklecast.analytics.store.parts import SparkParts
@@ -404,17 +415,30 @@ def _spark_incremental(
     rollup = reader.roll_up(gathered)
     parts.clean()
 
-    def read(some: LogFiles, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
-        return _spark_lines(reader.lines(some, asked.reading.window), shown)
+    def lines(connection: DuckDBPyConnection, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+        def read(some: LogFiles, missing: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+            always = dict.fromkeys(some.names, (0, 1 << 62))
+            return _spark_lines(
+                lambda names: reader.lines(replace(some, names=names), asked.reading.window),
+                asked.reading,
+                always,
+                connection,
+                missing,
+            )
+
+        return lines_of(shown, gathered, files, read)
 
     source = _source("spark", files, gathered, gathered.counts, gathered.damaged)
-    return rollup, source, lambda shown: lines_of(shown, gathered, files, read), _notes(root, gathered, parts.damaged)
+    return rollup, source, lines, _notes(root, gathered, parts.damaged)
 
 
 @contextmanager
-def _scratch(shared: str | None) -> Iterator[str]:
+def _scratch(shared: str | None) -> Iterator[str | None]:
     """A folder for the roll-up that does not exist yet, and goes afterwards."""
-    if shared is not None and REMOTE.match(shared):
+    if shared is None:
+        yield None
+        return
+    if REMOTE.match(shared):
         # Spark can write there and cannot delete: a life-cycle rule of the bucket may.
         yield f"{shared.rstrip('/')}/tricklecast-{uuid.uuid4().hex}"
         return
@@ -425,15 +449,35 @@ def _scratch(shared: str | None) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _spark_lines(read: SparkLines, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
-    """Records of incidents' lines, as they were understood."""
+def _spark_lines(
+    read: Callable[[tuple[str, ...]], SparkLines],
+    reading: Reading,
+    spans: Mapping[str, tuple[int, int]],
+    connection: DuckDBPyConnection,
+    shown: Sequence[Incident],
+) -> dict[str, tuple[LogLine, ...]]:
+    """Lines of incidents: as they stand in their files where these are few and here, else as they were understood.
+
+    Args:
+        read: the lines of some files, in Spark. spans: the times that each file has.
+    """
     moments = {
         one.id: sorted({*[phase.since_us for phase in one.phases][: MAX_LINES - 1], one.until_us}) for one in shown
     }
-    every = ", ".join(sorted({str(us) for times in moments.values() for us in times}))
-    rows = [row.asDict() for row in read.chosen(f"kind = 'exchange' AND ts_us IN ({every})").limit(10_000).collect()]
+    times = sorted({us for some in moments.values() for us in some})
+    names = tuple(
+        name for name, (first, last) in spans.items() if bisect_left(times, first) < bisect_right(times, last)
+    )
+    if not any(REMOTE.match(name) for name in names) and sum(map(os.path.getsize, names)) <= READ_HERE:
+        from tricklecast.analytics.lines.embedded import read_lines
+
+        window = Window(times[0], times[-1] + 1)
+        lines = read_lines(connection, LogFiles(names), replace(reading, window=window), part=True)
+        return _lines(connection, lines.recognised.names, shown)
+    every = ", ".join(map(str, times))
+    rows = read(names).chosen(f"kind = 'exchange' AND ts_us IN ({every})").limit(10_000).collect()
     by_time: dict[int, list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=repr):
+    for row in sorted((row.asDict() for row in rows), key=repr):
         by_time.setdefault(row["ts_us"], []).append(row)
     made: dict[str, tuple[LogLine, ...]] = {}
     for one in shown:
@@ -462,7 +506,12 @@ def _notes(root: str, gathered: Gathered, damaged: int) -> tuple[str, ...]:
 
 
 def _source(
-    name: Any, files: LogFiles, recognised: Recognised | Gathered, counts: Counts, damaged: Sequence[str]
+    name: Any,
+    files: LogFiles,
+    recognised: Recognised | Gathered,
+    counts: Counts,
+    damaged: Sequence[str],
+    gone: Sequence[str] = (),
 ) -> Source:
     """What the report says of the files.
 
@@ -471,7 +520,12 @@ def _source(
     """
     if damaged and not counts.lines:
         raise BadInput(f"nothing could be read of {_shown_name(damaged[0])!r}, which is damaged")
-    caveats = [f"{one!r} is damaged and was read up to the damage." for one in recognised.names if one in damaged]
+    caveats = [f"{one!r} is damaged and was read up to the damage." for one in damaged[:MAX_NAMED]]
+    if len(damaged) > MAX_NAMED:
+        caveats.append(f"{len(damaged) - MAX_NAMED:,} more files are damaged and were read up to the damage.")
+    if gone:
+        shown = ", ".join(map(repr, gone[:MAX_NAMED]))
+        caveats.append(f"{counted(len(gone), 'file')} had gone before it could be read, and is left out: {shown}.")
     caveats += [f"{one!r} has an unknown format and was left out." for one in recognised.strange]
     caveats += [f"{one!r} is an incomplete Parquet file and was left out." for one in recognised.unreadable]
     if files.copies:

@@ -187,7 +187,7 @@ def storms(
                     explain=explain,
                     generic=generic,
                     incremental=incremental,
-                    flags=(verbose, quiet, html is not None),
+                    flags=(verbose, quiet),
                 )
             except ValueError as error:
                 raise typer.BadParameter(str(error)) from None
@@ -235,7 +235,7 @@ def _asked(
     explain: str | None,
     generic: bool,
     incremental: str | None,
-    flags: tuple[bool, bool, bool],
+    flags: tuple[bool, bool],
 ) -> Asked:
     """What the options ask for.
 
@@ -246,7 +246,7 @@ def _asked(
     from tricklecast.analytics.lines import Reading, Window, find_logs
 
     engine, master, conf, scratch = spark
-    verbose, quiet, page = flags
+    verbose, quiet = flags
     log_format, client_key, path_prefix, (from_us, to_us) = reading
     how = Reading(log_format, client_key, path_prefix, Window(from_us, to_us))
     how.check()
@@ -262,7 +262,7 @@ def _asked(
     runs = None
     if chosen is EngineName.SPARK:
         where = master or settings.pop("spark.master", None) or _default_master()
-        runs = Spark(where, settings, scratch, verbose, lines=page or explain is not None)
+        runs = Spark(where, settings, scratch, verbose)
     return Asked(files, how, params, others, generic, explain, runs, incremental)
 
 

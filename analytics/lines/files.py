@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
+from urllib.parse import unquote
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.recognise import SAMPLE_LINES
@@ -107,6 +108,8 @@ def find_logs(arguments: Sequence[str], window: Window = ALWAYS) -> LogFiles:
     found: dict[str, str] = {}
     given: set[str] = set()
     for argument in arguments:
+        if argument.startswith("file:///"):
+            argument = unquote(argument.removeprefix("file://"))
         for name in _expand(argument):
             identity = name if name == STDIN or REMOTE.match(name) else os.path.realpath(name)
             found.setdefault(identity, name)

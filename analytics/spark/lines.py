@@ -1,22 +1,42 @@
-"""Lines in Spark: it finds, reads and hands out lines; each executor parses its own with DuckDB, by the same SQL as
-the embedded engine."""
+"""Lines in Spark: it hands out what is to be read, and each Python worker parses its share with DuckDB, by the SQL of
+the embedded engine.
+
+Logs are read in one of three ways.
+
+* Files that have the same path on every machine are opened by the workers, with the reader of the embedded engine. A
+  task is a list of files, or of parts of a large one. So compression, damage, a line of 600 MB and the numbers of lines
+  are the same in both engines, and 20,000 small files are no more tasks than 20 large ones.
+* Text in an object store is read by Spark, which has the user's credentials. The name of its file comes with each line.
+  Spark never passes over a file that it cannot read: the job fails and names the file, which is tried again, and then
+  read up to the damage, and told (:func:`~tricklecast.analytics.spark.scan.roll_up`).
+* Parquet in an object store is read by Spark, column by column; columns that only some files have are null in the
+  others.
+
+No task is told the names of files that it does not read: numbers of files are those of a *piece*, the rows that a
+worker parses at a time, and what a worker tells of files it tells by name.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import zlib
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, Final
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.embedded import Lines
 from tricklecast.analytics.lines.files import (
     BYTE_ORDER_MARK,
+    COMPRESSED,
     REMOTE,
     STDIN,
     LineReader,
@@ -25,7 +45,6 @@ from tricklecast.analytics.lines.files import (
     in_window,
     looks_like_log,
     sample_of,
-    unfinished_tail,
 )
 from tricklecast.analytics.lines.reading import (
     MAX_SAMPLES,
@@ -41,7 +60,7 @@ from tricklecast.analytics.lines.reading import (
     selected,
 )
 from tricklecast.analytics.lines.recognise import PARQUET, SAMPLE_LINES, Format
-from tricklecast.analytics.lines.records import LINE, MAX_LINE, MAX_SAMPLE, PARSED, parsed, view
+from tricklecast.analytics.lines.records import DETAILS, LINE, MAX_LINE, PARSED, parsed, view
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -53,54 +72,218 @@ _LOCAL: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 _GLOB: Final = re.compile(r"([\\*?\[\]{}])")
 _TEXT_BYTES: Final = 1 << 16
 PIECE: Final = 64 << 20
-"""Bytes of lines that an executor parses at a time."""
+"""Bytes of lines that a worker parses at a time."""
 
-_NAMES: Final = ", ".join(name for name, _ in PARSED)
+TASK: Final = 128 << 20
+"""Bytes of files that one task reads, and the largest part of one file."""
+
+_LEAST_TASK: Final = 8 << 20
+"""Fewer bytes are no task of their own, even if cores are idle: a worker takes a second to start."""
+
+_PACKED: Final = 8
+"""How many times larger a log is than its compressed file."""
+
+LONGEST: Final = 16 << 20
+"""Bytes of a line that Spark itself reads; it leaves a longer one out, which no memory holds for certain."""
+
+MEMORY: Final = "1GiB"
+"""What the DuckDB of a worker may take; beyond, it goes on in a folder on disk."""
+
+SAMPLED: Final = 5
+"""Objects of one prefix that are looked into to tell the format of all of them."""
+
+AT_ONCE: Final = 8
+"""Objects that are looked into at the same time: most of it is latency."""
+
+RETRY_S: Final = 0.2
+
 _NOTHING: Final = f"SELECT {', '.join(f'NULL AS {name}' for name, _ in PARSED)} LIMIT 0"
 _SUMS: Final = ("lines", "bad", "unrouted", "future", "doubled", "bad_timed")
+
+_UNSPLIT: Final = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"\x04\x22\x4d\x18", b"\xff\xfe", b"\xfe\xff")
+"""What a file begins with in which a line's end cannot be found by its byte: compressed ones, and UTF-16."""
+
+
+@contextmanager
+def connect() -> Iterator[DuckDBPyConnection]:
+    """The database of a worker, which bounds its memory. Spark runs as many of these at a time as it has cores."""
+    import duckdb
+
+    with TemporaryDirectory(prefix="tricklecast-duckdb-") as spill:
+        config = {
+            "autoinstall_known_extensions": "false",
+            "threads": 1,
+            "memory_limit": MEMORY,
+            "temp_directory": spill,
+            "preserve_insertion_order": "false",
+        }
+        with duckdb.connect(":memory:", config=config) as con:
+            yield con
+
+
+@dataclass(slots=True)
+class Piece:
+    """What was read into the table ``parsed_line`` and the view ``line``.
+
+    Attributes:
+        names: of the files, by number. damaged: those that ended early; gone: those that could not be opened.
+    """
+
+    names: list[str]
+    damaged: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """How an executor parses rows that Spark has read, with DuckDB.
+    """How a worker parses what Spark gives it.
 
     Attributes:
-        select: SELECT of the columns of ``parsed_line`` from ``raw_line``.
-        numbers: a file's number by the checksum of its path, which is in the column ``file``; none where that is a
-            number. tails: beginnings of last lines that have no end.
-        whole: whether a partition is parsed at once, not in pieces.
+        form: of all of it; ``None`` for rows that were parsed before.
+        given: ``files`` to open, as JSON in the column ``files``; or ``rows``, with the name of each one's file.
     """
 
-    select: str
-    numbers: Mapping[int, int]
-    tails: tuple[str, ...] = ()
-    whole: bool = False
+    form: Format | None
+    reading: Reading
+    given: Literal["files", "rows"]
 
-    def tables(self, con: DuckDBPyConnection, batches: Iterable[pa.RecordBatch]) -> Iterator[None]:
+    def pieces(self, con: DuckDBPyConnection, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
         """Makes the table ``parsed_line`` and the view ``line`` of some rows, then of the next."""
-        columns = ", ".join(f"{name} {kind}" for name, kind in PARSED)
-        rows = "FROM arrived"
-        if self.numbers:
-            con.execute("CREATE TEMP TABLE numbered (checksum BIGINT, number INT)")
-            con.executemany("INSERT INTO numbered VALUES (?, ?)", list(self.numbers.items()))
-            number = f"coalesce(n.number, {min(self.numbers.values())})"
-            rows = f"SELECT a.* REPLACE ({number} AS file) FROM arrived a LEFT JOIN numbered n ON n.checksum = a.file"
-        for table in _pieces(batches, self.whole):
-            con.register("arrived", table)
-            con.execute(f"CREATE OR REPLACE TEMP VIEW raw_line AS {rows}")
-            con.execute(f"CREATE OR REPLACE TEMP TABLE parsed_line ({columns})")
-            con.execute(f"INSERT INTO parsed_line SELECT {_NAMES} FROM ({self.select}) good")
-            con.unregister("arrived")
-            if self.tails:
-                # What is still being written will be a line the next time.
-                con.execute(
-                    "DELETE FROM parsed_line WHERE bad IS NOT NULL AND list_contains(?, text)", [list(self.tails)]
-                )
-            con.execute(f"CREATE OR REPLACE TEMP VIEW line AS {view()}")
-            yield
+        if self.given == "rows":
+            for table in _held(batches, whole=self.form is None):
+                table, names = _numbered(table)
+                yield self._parsed(con, Piece(names), table)
+            return
+        for batch in batches:
+            for text in batch.column("files").to_pylist():
+                if self.form is not None and self.form.name == PARQUET:
+                    for name, _, _ in json.loads(text):
+                        yield self._parquet(con, name)
+                else:
+                    yield from self._files(con, json.loads(text))
+
+    def _files(self, con: DuckDBPyConnection, spans: Iterable[tuple[str, int, int | None]]) -> Iterator[Piece]:
+        import pyarrow as pa
+
+        piece, held, size = Piece([]), list[pa.RecordBatch](), 0
+        unfinished: list[tuple[int, int]] = []
+        numberless: list[int] = []
+        for name, start, until in spans:
+            reader = _opened(name, start, until)
+            if reader is None:
+                piece.gone.append(name)
+                continue
+            piece.names.append(name)
+            for batch in reader.batches(0):
+                if size >= PIECE:
+                    yield self._parsed(con, piece, pa.Table.from_batches(held), numberless)
+                    piece, held, size, numberless = Piece([name]), [], 0, []
+                number = len(piece.names) - 1
+                held.append(_of_file(batch, number))
+                size += batch.column("line").buffers()[2].size
+            if reader.damaged:
+                piece.damaged.append(name)
+            if reader.unfinished:
+                unfinished.append((len(piece.names) - 1, reader.lines))
+            if start:
+                numberless.append(len(piece.names) - 1)
+        if held or piece.damaged or piece.gone:
+            table = pa.Table.from_batches(held) if held else None
+            yield self._parsed(con, piece, table, numberless, unfinished)
+
+    def _parsed(
+        self,
+        con: DuckDBPyConnection,
+        piece: Piece,
+        table: pa.Table | None,
+        numberless: Sequence[int] = (),
+        unfinished: Sequence[tuple[int, int]] = (),
+    ) -> Piece:
+        if table is None or self.form is None:
+            select = "FROM raw_line" if table is not None else _NOTHING
+        elif self.form.name == PARQUET:
+            typed = replace(self.form, columns=tuple((name, "") for name in table.schema.names if name != "file"))
+            raw, found = parquet_values(typed, "file", "CAST(NULL AS BIGINT)", "raw_line")
+            select = parsed(found, raw, (self.reading.window.from_us, self.reading.window.to_us))
+        else:
+            number = "no" if "no" in table.schema.names else "CAST(NULL AS BIGINT) AS no"
+            raw = f"SELECT file, {number}, line FROM raw_line"
+            select = selected(self.form, self.reading, raw, node_sql(piece.names))
+        _empty_table(con)
+        if table is not None:
+            con.register("raw_line", table)
+            con.execute(f"INSERT INTO parsed_line BY NAME SELECT * FROM ({select}) good")
+            con.unregister("raw_line")
+        for number, no in unfinished:
+            # It is still being written, and will be a line the next time.
+            con.execute("DELETE FROM parsed_line WHERE file = ? AND no = ? AND bad IS NOT NULL", [number, no])
+        if numberless:
+            con.execute("UPDATE parsed_line SET no = NULL WHERE list_contains(?, file)", [list(numberless)])
+        return piece
+
+    def _parquet(self, con: DuckDBPyConnection, name: str) -> Piece:
+        import duckdb
+
+        assert self.form is not None
+        _empty_table(con)
+        table = f"read_parquet('{name.replace(chr(39), chr(39) * 2)}', hive_partitioning = false)"
+        raw, found = parquet_values(self.form, "0", "CAST(NULL AS BIGINT)", table)
+        select = parsed(found, raw, (self.reading.window.from_us, self.reading.window.to_us))
+        try:
+            con.execute(f"INSERT INTO parsed_line BY NAME {select}")
+        except duckdb.IOException:
+            return Piece([], gone=[name]) if not os.path.exists(name) else Piece([name], damaged=[name])
+        except duckdb.InvalidInputException:
+            return Piece([name], damaged=[name])
+        return Piece([name])
 
 
-def _pieces(batches: Iterable[pa.RecordBatch], whole: bool) -> Iterator[pa.Table]:
+def _empty_table(con: DuckDBPyConnection) -> None:
+    columns = ", ".join(f"{name} {kind}" for name, kind in PARSED)
+    con.execute(f"CREATE OR REPLACE TEMP TABLE parsed_line ({columns})")
+    con.execute(f"CREATE OR REPLACE TEMP VIEW line AS {view()}")
+
+
+def _opened(name: str, start: int, until: int | None) -> LineReader | None:
+    """The lines that begin in a part of a file; ``None`` if it cannot be opened, tried twice."""
+    for last in (False, True):
+        try:
+            if (start, until) == (0, None):
+                return LineReader(name)
+            with open(name, "rb") as file:
+                span = (_line_at(file, start), None if until is None else _line_at(file, until))
+            return LineReader(name, span)
+        except (BadInput, OSError):
+            if not last:
+                time.sleep(RETRY_S)
+    return None
+
+
+def _line_at(file: Any, at: int) -> int:
+    """Where the first line begins that does not begin before a position."""
+    if at == 0:
+        return 0
+    file.seek(at - 1)
+    at -= 1
+    while block := file.read(1 << 20):
+        if (found := block.find(b"\n")) >= 0:
+            return at + int(found) + 1
+        at += len(block)
+    return at
+
+
+def _of_file(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+    """The same lines as of another file."""
+    import pyarrow as pa
+
+    if number == 0:
+        return batch
+    place = batch.schema.get_field_index("file")
+    numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
+    return batch.set_column(place, batch.schema.field("file"), numbers)
+
+
+def _held(batches: Iterable[pa.RecordBatch], whole: bool) -> Iterator[pa.Table]:
     """Batches, some of them at a time; no rows are no piece."""
     import pyarrow as pa
 
@@ -113,6 +296,21 @@ def _pieces(batches: Iterable[pa.RecordBatch], whole: bool) -> Iterator[pa.Table
             held = []
     if held:
         yield pa.Table.from_batches(held)
+
+
+def _numbered(table: pa.Table) -> tuple[pa.Table, list[str]]:
+    """Rows with numbers in place of their files' names, and the names."""
+    place = table.schema.get_field_index("file")
+    told = table.column(place).combine_chunks().dictionary_encode()
+    if hasattr(told, "combine_chunks"):
+        told = told.combine_chunks()
+    return table.set_column(place, "file", told.indices), [_name_of(path) for path in told.dictionary.to_pylist()]
+
+
+def _name_of(path: str) -> str:
+    """The name of a file, as it is listed, of the URL that Spark gives with a row."""
+    # Hadoop writes file:/x for what is file:///x everywhere else.
+    return _LOCAL.sub(r"\1:///", unquote(path)) if REMOTE.match(path) or _LOCAL.match(path) else path
 
 
 def _with_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -133,31 +331,28 @@ def _with_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(place, "line", texts)
 
 
-def tables_of(batches: Iterable[pa.RecordBatch], parse: Parse, query: str) -> Iterator[pa.RecordBatch]:
-    """Rows of a query over ``parsed_line`` and ``line``; what an executor does."""
+def _queried(batches: Iterable[pa.RecordBatch], parse: Parse, query: str) -> Iterator[pa.RecordBatch]:
+    """Rows of a query over ``parsed_line`` and ``line``, with the name of each one's file; what a worker does."""
     with connect() as con:
-        for _ in parse.tables(con, batches):
+        for piece in parse.pieces(con, batches):
+            con.execute("CREATE OR REPLACE TEMP TABLE named (number INT, name VARCHAR)")
+            con.executemany("INSERT INTO named VALUES (?, ?)", [*enumerate(piece.names), (None, None)])
             yield from con.sql(query).to_arrow_table().to_batches()
-
-
-def connect() -> DuckDBPyConnection:
-    """The database of an executor. Spark runs as many of these at a time as it has cores."""
-    import duckdb
-
-    return duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false", "threads": 1})
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What an executor tells of lines besides their roll-up.
+    """What a worker tells of a piece besides its roll-up.
 
     Attributes:
-        counts: of all; in the samples a file's name is its number. good, bad: lines by the file's number.
+        counts: of all. good, bad: lines by the file's name. damaged, gone: as of :class:`Piece`.
     """
 
     counts: Counts
-    good: dict[int, int]
-    bad: dict[int, int]
+    good: dict[str, int]
+    bad: dict[str, int]
+    damaged: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,66 +361,102 @@ class SparkLines:
 
     Attributes:
         recognised: files and formats. searched: files that nobody gave by name.
-        groups: rows of files that are read alike, and how they are parsed.
-        window: only lines of that time are read. part: these are some files of a report.
+        part: these are some files of a report.
+        lenient: files in an object store that could not be read, tried twice: they are read up to the damage.
+        together: requests with one id are brought together, and count once.
     """
 
+    spark: SparkSession
     recognised: Recognised
     searched: frozenset[str]
-    groups: tuple[tuple[DataFrame, Parse], ...]
-    window: Window
+    reading: Reading
     part: bool = False
+    lenient: frozenset[str] = frozenset()
+    together: bool = False
 
     def mapped(
         self, work: Callable[[Iterator[pa.RecordBatch], Parse], Iterator[pa.RecordBatch]], columns: str
     ) -> DataFrame:
-        """What executors make of the lines.
+        """What workers make of the lines.
 
         Args:
             work: makes it of the rows of one partition. columns: names and Spark's types of what it makes.
         """
-        made = [rows.mapInArrow(partial(_work, work=work, parse=parse), columns) for rows, parse in self.groups]
+        if self.together:
+            from pyspark.sql import functions as F
+
+            # Lines of one id come together. The others go anywhere, but to the same place when a task is run again.
+            key = "coalesce(request, CAST(xxhash64(ts_us, client, path, conn) AS STRING))"
+            rows = replace(self, together=False).parsed.drop("file").withColumnRenamed("name", "file")
+            groups = [(rows.repartition(F.expr(key)), Parse(None, self.reading, "rows"))]
+        else:
+            groups = list(self._groups())
+        if not groups:
+            groups = [(self.spark.createDataFrame([], "files STRING"), Parse(None, self.reading, "files"))]
+        made = [rows.mapInArrow(partial(_work, work=work, parse=parse), columns) for rows, parse in groups]
         return reduce(lambda above, frame: above.unionAll(frame), made)
+
+    def _groups(self) -> Iterator[tuple[DataFrame, Parse]]:
+        for form, numbers in self.recognised.groups():
+            names = [self.recognised.names[number] for number in numbers]
+            remote = [name for name in names if REMOTE.match(name)]
+            if local := [name for name in names if not REMOTE.match(name)]:
+                yield _handed_out(self.spark, local, form), Parse(form, self.reading, "files")
+            for some in ([one for one in remote if one not in self.lenient], [*self.lenient.intersection(remote)]):
+                if some:
+                    rows = _remote(self.spark, form, some, lenient=some[0] in self.lenient)
+                    yield rows, Parse(form, self.reading, "rows")
+
+    def of(self, names: Iterable[str]) -> SparkLines:
+        """The lines of some of the files."""
+        wanted, recognised = frozenset(names), self.recognised
+        kept = [(name, form) for name, form in zip(recognised.names, recognised.formats, strict=True) if name in wanted]
+        some = Recognised(tuple(name for name, _ in kept), tuple(form for _, form in kept))
+        return replace(self, recognised=some, part=True)
 
     @property
     def line(self) -> DataFrame:
         """The good lines, with the columns of ``line``."""
-        return self.mapped(partial(tables_of, query="FROM line"), _spark_columns(LINE))
+        return self.mapped(partial(_queried, query="FROM line"), _spark_columns(LINE))
 
     @property
     def parsed(self) -> DataFrame:
-        """All lines, the bad ones too."""
-        return self.mapped(partial(tables_of, query="FROM parsed_line"), _spark_columns(PARSED))
+        """All lines, the bad ones too, with the name of each one's file."""
+        query = "SELECT p.*, n.name FROM parsed_line p LEFT JOIN named n ON n.number = p.file"
+        return self.mapped(partial(_queried, query=query), _spark_columns((*PARSED, ("name", "VARCHAR"))))
 
     def chosen(self, condition: str) -> DataFrame:
         """Good lines of which a condition holds."""
-        return self.mapped(partial(tables_of, query=f"FROM line WHERE {condition}"), _spark_columns(LINE))
+        return self.mapped(partial(_queried, query=f"FROM line WHERE {condition}"), _spark_columns(LINE))
 
     def summed(self, told: Iterable[Told]) -> Lines:
         """What was in the files.
 
         Args:
-            told: by each executor.
+            told: by each worker.
 
         Raises:
             NothingUnderstood: not one line of a log could be read.
         """
+        numbers = {name: number for number, name in enumerate(self.recognised.names)}
         found, samples = Counts(), list[tuple[int, BadLine]]()
         good, bad = Counter[int](), Counter[int]()
+        damaged = set(self.lenient)
         for one in sorted(told, key=lambda one: one.counts.first_us or 0):
             has = one.counts
             sums = {name: getattr(found, name) + getattr(has, name) for name in _SUMS}
             times = [us for us in (found.first_us, found.last_us, has.first_us, has.last_us) if us is not None]
             found = Counts(**sums, first_us=min(times, default=None), last_us=max(times, default=None))
-            samples += [(int(bad_line.file), bad_line) for bad_line in has.samples]
-            good.update(one.good)
-            bad.update(one.bad)
+            samples += [(numbers.get(bad_line.file, 0), bad_line) for bad_line in has.samples]
+            for into, by_name in ((good, one.good), (bad, one.bad)):
+                into.update({numbers.get(name, 0): count for name, count in by_name.items()})
+            damaged.update(one.damaged)
         if not self.part:
-            check_understood(self.recognised, self.searched, good, bad, self.window)
-        samples.sort(key=lambda sample: sample[0])
-        names = self.recognised.names
-        shown = tuple(replace(one, file=names[number]) for number, one in samples[:MAX_SAMPLES])
-        return Lines(self.recognised, replace(found, samples=shown), (), dict(good), dict(bad))
+            check_understood(self.recognised, self.searched, good, bad, self.reading.window)
+        samples.sort(key=lambda sample: (sample[0], sample[1].no or 0, sample[1].text))
+        shown = tuple(one for _, one in samples[:MAX_SAMPLES])
+        named = tuple(name for name in self.recognised.names if name in damaged)
+        return Lines(self.recognised, replace(found, samples=shown), named, dict(good), dict(bad))
 
 
 def _work(batches: Iterator[pa.RecordBatch], work: Any, parse: Parse) -> Iterator[pa.RecordBatch]:
@@ -258,22 +489,11 @@ def read_lines(
     if STDIN in files.names:
         raise BadInput("Spark does not read standard input: pass --engine embedded, or a file")
     recognised = recognise_in_spark(spark, files, reading, part)
-    made = []
-    node = node_sql(recognised.names)
-    for form, numbers in recognised.groups():
-        made.append(_group(spark, form, [(one, recognised.names[one]) for one in numbers], reading, node))
-    if not made:
-        made = [(spark.createDataFrame([], "file BIGINT, line BINARY"), Parse(_NOTHING, {}))]
-    found = SparkLines(recognised, files.searched, tuple(made), reading.window, part)
-    if overlapping(recognised) if overlap is None else overlap:
-        # Lines of one id come together. The others go anywhere, but to the same place when a task is run again.
-        key = "coalesce(request, CAST(xxhash64(ts_us, client, path, conn) AS STRING))"
-        from pyspark.sql import functions as F
+    together = overlapping(recognised) if overlap is None else overlap
+    return SparkLines(spark, recognised, files.searched, reading, part, together=together)
 
-        together = found.parsed.repartition(F.expr(key))
-        parse = Parse("FROM raw_line", {}, whole=True)
-        found = replace(found, groups=((together, parse),))
-    return found
+
+# --- listing and looking into objects
 
 
 def listed(spark: SparkSession, files: LogFiles, window: Window) -> LogFiles:
@@ -311,8 +531,7 @@ def list_remote(spark: SparkSession, uri: str, window: Window) -> list[str]:
     found = paths if named or any(char in uri for char in "*?[{") else [path for path in paths if looks_like_log(path)]
     if not found:
         raise BadInput(f"no logs (*.jsonl, *.log, *.parquet, also compressed) in {uri!r}")
-    # Hadoop writes file:/x for what is file:///x everywhere else.
-    return [_LOCAL.sub(r"\1:///", path) for path in found if in_window(path, window)]
+    return [_name_of(path) for path in found if in_window(path, window)]
 
 
 def versions(spark: SparkSession, uris: Sequence[str]) -> dict[str, str | None]:
@@ -328,80 +547,119 @@ def versions(spark: SparkSession, uris: Sequence[str]) -> dict[str, str | None]:
 
 
 def recognise_in_spark(spark: SparkSession, files: LogFiles, reading: Reading, part: bool = False) -> Recognised:
-    """:func:`~tricklecast.analytics.lines.reading.recognise_files` of files that Spark reads."""
-    return recognise_files(files, reading, lambda name: _sample(spark, name), part)
+    """:func:`~tricklecast.analytics.lines.reading.recognise_files` of files that Spark reads.
+
+    Objects of one folder whose names differ in digits only are of one format, if some that are looked into are: then
+    they share one sample. So the number of jobs is that of the folders, not of the objects.
+    """
+    alike: dict[str, list[str]] = {}
+    for name in files.remote:
+        if ".parquet" not in name:
+            alike.setdefault(re.sub(r"\d+", "0", name), []).append(name)
+    chosen = {name: names for names in alike.values() for name in names[:: max(1, -(-len(names) // SAMPLED))]}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        samples = dict(zip(chosen, pool.map(partial(_sample, spark), chosen), strict=True))
+    together: dict[str, Sequence[bytes]] = {}
+    for names in alike.values():
+        parts = [samples[name] for name in names if name in samples]
+        if len({_format_name(name, samples[name], reading) for name in names if name in samples}) == 1:
+            lines = [line for one in parts for line in one[: SAMPLE_LINES // len(parts)]]
+            together.update((name, lines) for name in names)
+
+    def sample(name: str) -> Sequence[bytes]:
+        if not REMOTE.match(name):
+            return sample_of(name)
+        return together[name] if name in together else samples.get(name) or _sample(spark, name)
+
+    return recognise_files(files, reading, sample, part)
+
+
+def _format_name(name: str, sample: Sequence[bytes], reading: Reading) -> str | None:
+    from tricklecast.analytics.lines.recognise import UnknownFormat, recognise
+
+    try:
+        return recognise(name, sample, reading.format).name
+    except UnknownFormat:
+        return None
 
 
 def _sample(spark: SparkSession, name: str) -> Sequence[bytes]:
-    """The first lines of a file that only Spark can read, or of a local one."""
+    """The first lines of a file that only Spark can read."""
     from pyspark.sql import functions as F
 
-    if not REMOTE.match(name):
-        return sample_of(name)
-    text = spark.read.option("lineSep", "\n").text(_GLOB.sub(r"\\\1", name))
+    text = _text(spark).text(spark_path(name))
     rows = text.select(F.substring("value", 1, _TEXT_BYTES).alias("value")).limit(SAMPLE_LINES).collect()
     return [row.value.encode("utf-8", "replace").rstrip(b"\r") for row in rows if row.value.strip()]
 
 
-def spark_path(name: str) -> str:
-    """The path under which Spark reads a file; what looks like a glob in it is taken for what it is.
-
-    Raises:
-        BadInput: Spark would pass over the file without a word, or fail on its name.
-    """
-    if REMOTE.match(name):
-        return _GLOB.sub(r"\\\1", name)
-    path = os.path.abspath(name)
-    if os.path.basename(path)[0] in "._" or ":" in path:
-        raise BadInput(f"Spark does not read {name!r}: rename it (no '.' or '_' first, no ':'), or --engine embedded")
-    return _GLOB.sub(r"\\\1", path)
-
-
-def _group(
-    spark: SparkSession, form: Format, files: Sequence[tuple[int, str]], reading: Reading, node: str
-) -> tuple[DataFrame, Parse]:
-    """The rows of files of one format, and how they are parsed."""
-    paths = [spark_path(name) for _, name in files]
-    # Executors know a file by its path; a number for each is less to hand over with every line.
-    file = "crc32(CAST(_metadata.file_path AS BINARY)) AS file"
-    if form.name == PARQUET:
-        rows = spark.read.option("recursiveFileLookup", "true").parquet(*paths)
-        typed = Format(PARQUET, columns=tuple((field.name, field.dataType.simpleString()) for field in rows.schema))
-        raw, found = parquet_values(typed, "file", "CAST(NULL AS BIGINT)", "raw_line")
-        select = parsed(found, raw, (reading.window.from_us, reading.window.to_us))
-        known = {*OWN, *dict(LINE)}
-        wanted = [f"`{name}`" for name, _ in typed.columns if name in known]
-        return rows.selectExpr(file, *wanted), Parse(select, _numbers(rows, files))
-    # What an archive that ends early has before its end is read.
-    reader = (
-        spark.read.option("lineSep", "\n").option("ignoreCorruptFiles", "true").option("recursiveFileLookup", "true")
+def _text(spark: SparkSession) -> Any:
+    return (
+        spark.read.option("lineSep", "\n")
+        .option("recursiveFileLookup", "true")
+        .option("mapreduce.input.linerecordreader.line.maxlength", str(LONGEST))
     )
-    rows = reader.text(paths)
+
+
+def spark_path(name: str) -> str:
+    """The path under which Spark reads a file; what looks like a glob in it is taken for what it is."""
+    return _GLOB.sub(r"\\\1", name)
+
+
+def _remote(spark: SparkSession, form: Format, names: Sequence[str], *, lenient: bool) -> DataFrame:
+    """The rows of files that only Spark can read, with the name of each one's file."""
+    paths = [spark_path(name) for name in names]
+    file = "_metadata.file_path AS file"
+    if form.name == PARQUET:
+        rows = spark.read.option("recursiveFileLookup", "true").option("mergeSchema", "true").parquet(*paths)
+        known = {*OWN, *(name for name, _ in (*LINE, *DETAILS))}
+        wanted = [f"`{field.name}`" for field in rows.schema if field.name in known]
+        return rows.selectExpr(file, *wanted)
+    reader = _text(spark)
+    if lenient:
+        # These are known to be damaged, and told: what is before the damage is read.
+        reader = reader.option("ignoreCorruptFiles", "true").option("ignoreMissingFiles", "true")
     # A line that is too long is read as far as tells that it is.
     line = f"CASE WHEN octet_length(value) > {MAX_LINE} THEN left(value, {MAX_LINE + 1}) ELSE value END"
-    raw = "SELECT file, CAST(NULL AS BIGINT) AS no, line FROM raw_line"
-    select = selected(form, reading, raw, node)
-    tails = tuple(_shown(tail) for _, name in files if (tail := unfinished_tail(name)) is not None)
-    return rows.selectExpr(file, f"CAST({line} AS BINARY) AS line"), Parse(select, _numbers(rows, files), tails)
+    return reader.text(paths).selectExpr(file, f"CAST({line} AS BINARY) AS line")
 
 
-def _shown(tail: bytes) -> str:
-    """The column ``text`` of a bad line."""
-    return tail.decode("utf-8", "replace")[:MAX_SAMPLE].rstrip("\r")
+def _handed_out(spark: SparkSession, names: Sequence[str], form: Format) -> DataFrame:
+    """One row for each task: the files, or parts of one, that it reads."""
+    spans: list[tuple[int, tuple[str, int, int | None]]] = []
+    for name in names:
+        size = _size(name)
+        if size > TASK and form.name != PARQUET and _can_be_split(name):
+            borders = range(0, size, TASK)
+            spans += [(TASK, (name, start, start + TASK if start != borders[-1] else None)) for start in borders]
+        else:
+            spans.append((size * (_PACKED if name.endswith(COMPRESSED) else 1), (name, 0, None)))
+    total = sum(size for size, _ in spans)
+    cores = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    share = max(1, total // max(1, -(-total // TASK), min(cores, total // _LEAST_TASK)))
+    tasks: list[list[tuple[str, int, int | None]]] = [[]]
+    taken = 0
+    for size, span in spans:
+        if tasks[-1] and taken + size > share * 1.01:
+            tasks.append([])
+            taken = 0
+        tasks[-1].append(span)
+        taken += size
+    rows = spark.createDataFrame([(json.dumps(task),) for task in tasks], "files STRING").coalesce(1)
+    return rows.repartition(len(tasks)) if len(tasks) > 1 else rows
 
 
-def _numbers(rows: DataFrame, files: Sequence[tuple[int, str]]) -> dict[int, int]:
-    """The number of each file by the checksum of its path."""
-    numbers = {
-        re.sub("^file:/+", "/", name) if REMOTE.match(name) else os.path.abspath(name): number for number, name in files
-    }
-    found = {}
-    for path in rows.inputFiles():
-        number = numbers.get(re.sub("^file:/+", "/", unquote(path)), files[0][0])
-        # With one slash or three: Spark writes the same path in two ways.
-        for form in {path, re.sub("^file:/+", "file:/", path)}:
-            found[zlib.crc32(form.encode())] = number
-    return found
+def _size(name: str) -> int:
+    try:
+        return os.path.getsize(name)
+    except OSError:
+        return 0  # it has gone: the worker that is to read it tells
+
+
+def _can_be_split(name: str) -> bool:
+    if name.endswith(COMPRESSED):
+        return False
+    with open(name, "rb") as file:
+        return not file.read(8).startswith(_UNSPLIT)
 
 
 def overlapping(recognised: Recognised) -> bool:

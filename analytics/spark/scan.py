@@ -1,20 +1,28 @@
-"""Spark hands out lines and roll-ups; its executors work on them with DuckDB, by the SQL of the embedded engine.
+"""Spark hands out lines and roll-ups; its workers work on them with DuckDB, by the SQL of the embedded engine.
 
-Each executor parses its lines and rolls them up, and Spark writes these partial roll-ups once, to a folder that every
-executor can read. From there rows of one client and channel come together, are merged, and go through the steps that
-look at one client and channel; the failures of one node through those that look at one node. The driver gets stretches
-and fleets, and never the roll-up, whatever the log's size. The last steps run in the driver.
+Each worker parses its lines and rolls them up; Spark keeps these partial roll-ups on the executors' disks, or in a
+folder. From there rows of one client and channel come together, are merged, and go through the steps that look at one
+client and channel; the failures of one node through those that look at one node. The driver gets stretches and fleets,
+with a bounded number of pulses, and never the roll-up, whatever the log's size. The last steps run in the driver.
+
+What workers tell besides (bad lines, damaged files) is rows of the roll-up: a task that runs twice counts once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 import msgspec
 
-from tricklecast.analytics.lines.embedded import tally
+from tricklecast.analytics.errors import BadInput, SparkFailed
+from tricklecast.analytics.lines.embedded import Lines, tally
+from tricklecast.analytics.lines.files import REMOTE
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
@@ -37,55 +45,126 @@ SCHEMA: Final = f"{_TABLE}, told VARCHAR".replace("VARCHAR", "STRING")
 _SMALL: Final = {"traffic": ("node", "minute_us"), "happened": (), "lived": ("channel",), "quality": ("answer",)}
 """Tables that every partition adds to, and what each row of them is about; without anything, each row is itself."""
 
-_LEAST: Final = ("first_us", "from_us")
-_LATEST: Final = ("last_us", "until_us")
+MAX_PULSES: Final = 200_000
+"""Pulses of all stretches that one task sends to the driver: 100,000 clients that loop all day would have thousands of
+millions."""
+
+_LEAST_PULSES: Final = 4
+
+MAX_DAMAGED: Final = 20
+"""Files in an object store that cannot be read before the run ends: each of them makes Spark read anew."""
+
+_FAILED_FILE: Final = re.compile(r"FAILED_READ_FILE[^\]]*\] Encountered error while reading file (\S+?)[.]?\s")
+
+_TOGETHER: Final = dict.fromkeys(("first_us", "from_us"), "min") | dict.fromkeys(("last_us", "until_us"), "max")
 _FOUND: Final = "name STRING, rows BINARY"
 
 Batches = Iterator["pa.RecordBatch"]
 
 
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """Partial roll-ups, and what was read.
+
+    Attributes:
+        rows: the columns of a roll-up, and ``told``; rows of one key may be several.
+        lines: what was read. gone: files that could not be read, because they had gone.
+        spans: the earliest and the latest time in each file, or in those that were parsed with it.
+    """
+
+    rows: DataFrame
+    lines: Lines
+    gone: tuple[str, ...]
+    spans: dict[str, tuple[int, int]]
+
+
 def roll_up(
-    lines: SparkLines, folder: str, *, now_us: int, latest_us: int = MAX_TS_US, generic: bool = False
-) -> DataFrame:
-    """Writes the partial roll-ups of some lines.
+    lines: SparkLines, folder: str | None = None, *, now_us: int, latest_us: int = MAX_TS_US, generic: bool = False
+) -> Rolled:
+    """Makes the partial roll-ups of some lines.
 
     Args:
-        folder: a path or URL that does not exist yet, and that all executors can write to and read.
+        folder: a path or URL that does not exist yet, and that all executors can write to and read; ``None`` keeps
+            them on the executors' disks, until ``unpersist()``.
         now_us: lines that are later are counted. latest_us: as in :func:`analytics.scan.embedded.roll_up`.
         generic: whether all lines are those of any web server.
 
-    Returns:
-        what was written: the columns of a roll-up, and ``told``. Rows of one key may be several.
+    Raises:
+        NothingUnderstood: not one line of a log could be read. SparkFailed: too many files cannot be read.
     """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
+    from pyspark import StorageLevel
+    from pyspark.errors import PySparkException
+
     work = partial(_roll_up, now_us=now_us, latest_us=latest_us, generic=generic)
-    rolled = lines.mapped(work, SCHEMA)
-    rolled.write.parquet(folder)
-    return rolled.sparkSession.read.schema(SCHEMA).parquet(folder)
+    failed: set[str] = set()
+    while True:
+        rolled = lines.mapped(work, SCHEMA)
+        try:
+            if folder is None:
+                rolled = rolled.persist(StorageLevel.DISK_ONLY)
+            else:
+                target = f"{folder}-{len(failed)}" if failed else folder
+                rolled.write.parquet(target)
+                rolled = lines.spark.read.schema(SCHEMA).parquet(target)
+            told = _told(rolled)
+            break
+        except (PySparkException, Py4JError) as error:
+            name = _unreadable(error, lines)
+            if name is None:
+                raise
+            rolled.unpersist()
+            if name in failed:
+                lines = replace(lines, lenient=lines.lenient | {name})
+            failed.add(name)
+            if len(failed) > MAX_DAMAGED:
+                raise SparkFailed(
+                    f"more than {MAX_DAMAGED} files cannot be read, {name!r} among them: leave them out"
+                ) from error
+    gone = tuple(sorted({name for one in told for name in one.gone}))
+    if gone and not lines.part and len(gone) == len(lines.recognised.names):
+        raise BadInput(f"cannot read {gone[0]!r}: it was there when the run began")
+    spans: dict[str, tuple[int, int]] = {}
+    for one in told:
+        if one.counts.first_us is not None and one.counts.last_us is not None:
+            for name in one.good:
+                first, last = spans.get(name, (one.counts.first_us, one.counts.last_us))
+                spans[name] = (min(first, one.counts.first_us), max(last, one.counts.last_us))
+    return Rolled(rolled, lines.summed(told), gone, spans)
+
+
+def _unreadable(error: Exception, lines: SparkLines) -> str | None:
+    """The file of an object store that Spark could not read, if that is why it failed."""
+    found = _FAILED_FILE.search(str(error))
+    if found is None:
+        return None
+    path = unquote(found[1].strip("'\""))
+    names = [name for name in lines.recognised.names if name not in lines.lenient and REMOTE.match(name)]
+    said = path.partition(":")[2].lstrip("/")
+    return next((name for name in names if name == path or name.partition(":")[2].lstrip("/") == said), None)
 
 
 def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generic: bool) -> Batches:
     with connect() as con:
         con.execute(f"CREATE TEMP TABLE partial ({_TABLE}, told VARCHAR)")
-        for _ in parse.tables(con, batches):
-            files = con.execute("SELECT coalesce(max(file), 0) FROM parsed_line").fetchall()[0][0] + 1
-            told = Told(*tally(con, [str(number) for number in range(files)], now_us))
+        for piece in parse.pieces(con, batches):
+            counts, *by_number = tally(con, piece.names, now_us)
+            good, bad = ({piece.names[number]: count for number, count in has.items()} for has in by_number)
             relation = embedded.any_server(con) if generic else "line"
             embedded.roll_up(con, relation, latest_us=latest_us)
             con.execute("INSERT INTO partial BY NAME FROM rollup")
-            con.execute("INSERT INTO partial (told) VALUES (?)", [msgspec.json.encode(told).decode()])
+            one = Told(counts, good, bad, tuple(piece.damaged), tuple(piece.gone))
+            con.execute("INSERT INTO partial (told) VALUES (?)", [msgspec.json.encode(one).decode()])
         yield from con.table("partial").to_arrow_table().to_batches()
 
 
-def told(rollup: DataFrame) -> list[Told]:
-    """What executors told besides the rows."""
-    return _decoded(row.told for row in rollup.where("told IS NOT NULL").select("told").collect())
+def _told(rollup: DataFrame) -> list[Told]:
+    """What workers told besides the rows."""
+    rows = rollup.where("told IS NOT NULL").select("told").collect()
+    return [msgspec.json.decode(row.told, type=Told) for row in rows]
 
 
-def _decoded(texts: Iterable[str | bytes]) -> list[Told]:
-    return [msgspec.json.decode(text, type=Told) for text in texts]
-
-
-def reduce(rollup: DataFrame, params: Params | None = None) -> tuple[DuckDBPyConnection, list[Told]]:
+def reduce(rollup: DataFrame, params: Params | None = None) -> DuckDBPyConnection:
     """Runs the steps that executors can run, and brings their results to the driver.
 
     Args:
@@ -93,8 +172,7 @@ def reduce(rollup: DataFrame, params: Params | None = None) -> tuple[DuckDBPyCon
 
     Returns:
         a database with the tables ``stretches`` and ``fleets`` and those of
-        :data:`~analytics.scan.reduce.QUERIES` but ``candidate``, for :data:`analytics.rules.engine.TOGETHER`; and what
-        executors told.
+        :data:`~analytics.scan.reduce.QUERIES` but ``candidate``, for :data:`analytics.rules.engine.TOGETHER`.
     """
     params = params or Params()
     rows = rollup.where("answer IS NOT NULL").select(*_NAMES)
@@ -103,13 +181,12 @@ def reduce(rollup: DataFrame, params: Params | None = None) -> tuple[DuckDBPyCon
     jobs = [
         _stepped(rows.repartition("client", "channel"), engine.BY_CHANNEL, ("stretches", *_SMALL), params),
         _stepped(failed.repartition("node"), engine.BY_NODE, ("fleets",), params),
-        rollup.where("told IS NOT NULL").selectExpr("'told' AS name", "CAST(told AS BINARY) AS rows"),
     ]
-    found = jobs[0].unionAll(jobs[1]).unionAll(jobs[2]).toArrow()
+    found = jobs[0].unionAll(jobs[1]).toArrow()
     arrived: dict[str, list[bytes]] = {}
     for name, part in zip(found["name"].to_pylist(), found["rows"].to_pylist(), strict=True):
         arrived.setdefault(name, []).append(part)
-    return _collected(arrived, params), _decoded(arrived.get("told", ()))
+    return _collected(arrived, params)
 
 
 def _stepped(rows: DataFrame, steps: Sequence[str], results: Sequence[str], params: Params) -> DataFrame:
@@ -120,15 +197,17 @@ def _stepped(rows: DataFrame, steps: Sequence[str], results: Sequence[str], para
 def _packed(batches: Batches, steps: tuple[str, ...], results: tuple[str, ...], params: Params) -> Batches:
     import pyarrow as pa
 
-    kept = [batch for batch in batches if batch.num_rows]
-    if kept:
-        with connect() as con:
-            con.register("arrived", pa.Table.from_batches(kept))
-            found = run_steps(con, "arrived", steps, results, params)
-            for name, table in found.items():
-                # Not by Arrow's own means: they import pandas, which takes longer than all of this.
-                packed = con.sql("SELECT ?::VARCHAR AS name, ?::BLOB AS rows", params=[name, _pack(table)])
-                yield from packed.to_arrow_table().to_batches()
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None:
+        return
+    with connect() as con:
+        # DuckDB takes one batch after the other: the rows of a partition are never in memory as they came.
+        con.register("arrived", pa.RecordBatchReader.from_batches(first.schema, chain((first,), batches)))
+        found = run_steps(con, "arrived", steps, results, params)
+        for name, table in found.items():
+            # Not by Arrow's own means: they import pandas, which takes longer than all of this.
+            packed = con.sql("SELECT ?::VARCHAR AS name, ?::BLOB AS rows", params=[name, _pack(table)])
+            yield from packed.to_arrow_table().to_batches()
 
 
 def run_steps(
@@ -138,7 +217,27 @@ def run_steps(
     con.execute(f"CREATE TEMP TABLE rollup AS {merge_sql(rows)}")
     embedded.reduce(con)
     engine.run(con, params, steps)
-    return {name: con.table(name).to_arrow_table() for name in results}
+    return {name: con.sql(_bounded(con, name)).to_arrow_table() for name in results}
+
+
+def _bounded(con: DuckDBPyConnection, name: str) -> str:
+    """The rows of a table, with no more than :data:`MAX_PULSES` pulses in all.
+
+    A storm of a few minutes keeps every pulse. Where there are too many, the longest stretches tell theirs in fewer
+    and longer ones: the sum is the same, and the peak of a second becomes the mean of a longer time.
+    """
+    if name not in ("stretches", "fleets"):
+        return f"FROM {name}"
+    rows, pulses, longest = con.execute(f"SELECT count(*), sum(len(pulse)), max(len(pulse)) FROM {name}").fetchall()[0]
+    most = max(_LEAST_PULSES, MAX_PULSES // max(1, rows))
+    if (pulses or 0) <= MAX_PULSES or longest <= most:
+        return f"FROM {name}"
+    share = f"pulse[1 + i * len(pulse) // {most} : (i + 1) * len(pulse) // {most}]"
+    merged = (
+        f"{{'from_us': {share}[1].from_us, 'until_us': {share}[-1].until_us, 'n': list_sum([p.n FOR p IN {share}])}}"
+    )
+    fewer = f"[{merged} FOR i IN range({most})]"
+    return f"SELECT * REPLACE (CASE WHEN len(pulse) > {most} THEN {fewer} ELSE pulse END AS pulse) FROM {name}"
 
 
 def _pack(table: pa.Table) -> bytes:
@@ -176,7 +275,7 @@ def _together(columns: Sequence[str], key: Sequence[str]) -> str:
     values = (
         name
         if name in key
-        else f"{'min' if name in _LEAST else 'max' if name in _LATEST else 'sum'}({name})::BIGINT AS {name}"
+        else f"{'bit_or' if name == 'slots' else _TOGETHER.get(name, 'sum')}({name})::BIGINT AS {name}"
         for name in columns
     )
     return f"SELECT {', '.join(values)} FROM arrived GROUP BY {', '.join(key)}"

@@ -28,10 +28,10 @@ from tests.analytics.lines.traffic import (
     written,
 )
 from tricklecast.analytics.lines import LINE, Reading, find_logs
-from tricklecast.analytics.lines import spark as spark_lines
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.lines.files import node_of
 from tricklecast.analytics.simulate.formats import FormatName
+from tricklecast.analytics.spark import lines as spark_lines
 from tricklecast.analytics.spark import scan
 
 if TYPE_CHECKING:
@@ -222,8 +222,7 @@ def test_both_engines_read_the_same(spark: SparkSession, everything: list[str], 
     lines = spark_lines.read_lines(spark, find_logs(everything), Reading())
     assert lines.line.columns == names
     assert sorted(repr(tuple(row)) for row in lines.line.collect()) == embedded
-    rolled = scan.roll_up(lines, str(tmp_path / "rollup"), now_us=NOW_US)
-    theirs = lines.summed(scan.told(rolled)).counts
+    theirs = scan.roll_up(lines, now_us=NOW_US).lines.counts
     assert theirs.bad > 40
     assert (theirs.lines, theirs.bad, theirs.unrouted, theirs.future) == (
         mine.counts.lines,
@@ -231,8 +230,10 @@ def test_both_engines_read_the_same(spark: SparkSession, everything: list[str], 
         mine.counts.unrouted,
         mine.counts.future,
     )
-    rows = lines.parsed.where("bad IS NOT NULL").select("file", "bad", "text").collect()
-    assert sorted(map(repr, map(tuple, rows))) == sorted(map(repr, bad))
+    rows = lines.parsed.where("bad IS NOT NULL").select("name", "bad", "text").collect()
+    assert sorted(map(repr, map(tuple, rows))) == sorted(
+        repr((mine.recognised.names[file], *more)) for file, *more in bad
+    )
 
 
 def test_spark_drops_doubles_of_overlapping_files(spark: SparkSession, tmp_path: Path) -> None:
@@ -241,9 +242,9 @@ def test_spark_drops_doubles_of_overlapping_files(spark: SparkSession, tmp_path:
     lines = [as_line(nginx | {"request_id": f"{number:032x}"}) for number in range(8)] + [as_line(nginx)] * 4
     names = [write(tmp_path / "a.log", lines[:6]), write(tmp_path / "b.log", lines[3:])]
     found = spark_lines.read_lines(spark, find_logs(names), Reading())
-    rolled = scan.roll_up(found, str(tmp_path / "rollup"), now_us=NOW_US)
-    assert rolled.selectExpr("sum(n)").collect()[0][0] == 12
-    assert found.summed(scan.told(rolled)).counts.doubled == 3
+    rolled = scan.roll_up(found, now_us=NOW_US)
+    assert rolled.rows.selectExpr("sum(n)").collect()[0][0] == 12
+    assert rolled.lines.counts.doubled == 3
 
 
 def test_a_record_that_is_newer_than_now_is_counted(tmp_path: Path) -> None:

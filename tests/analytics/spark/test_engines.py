@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from tests.analytics.support.scenes import write_scenes
 from tests.analytics.support.writer import write_lines
 from tricklecast.analytics.lines import embedded as lines_embedded
 from tricklecast.analytics.lines.files import find_logs
-from tricklecast.analytics.lines.reading import Counts
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import found, incidents
 from tricklecast.analytics.scan import embedded
@@ -52,22 +50,16 @@ def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str) -> 
     path = write_lines(tmp_path / "log.jsonl", lines)
     files = find_logs([str(path)])
     read_there = read_lines(spark, files)
-    rolled = on_spark.roll_up(read_there, str(tmp_path / "rollup"), now_us=NOW_US)
+    rolled = on_spark.roll_up(read_there, now_us=NOW_US)
     with embedded.connect() as connection:
         read = lines_embedded.read_lines(connection, files, now_us=NOW_US)
         here = incidents(connection)
-        connection.register("arrived", rolled.where("told IS NULL").drop("told").toArrow())
+        connection.register("arrived", rolled.rows.where("told IS NULL").drop("told").toArrow())
         connection.execute(f"CREATE TABLE merged AS {merge_sql('arrived')}")
         for one, other in (("rollup", "merged"), ("merged", "rollup")):
             assert connection.execute(f"FROM {one} EXCEPT ALL FROM {other}").fetchall() == []
-    there, told = on_spark.reduce(rolled)
-    with there:
+    with on_spark.reduce(rolled.rows) as there:
         engine.run(there, None, engine.TOGETHER)
         assert found(there) == here
-    assert counted(read_there.summed(told).counts) == counted(read.counts)
+    assert rolled.lines.counts == read.counts
     assert bool(here) == (corpus != "empty")
-
-
-def counted(counts: Counts) -> Counts:
-    """Without the numbers of lines, which Spark does not know."""
-    return replace(counts, samples=tuple(replace(one, no=None) for one in counts.samples))
