@@ -9,8 +9,9 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -20,15 +21,18 @@ from tricklecast.analytics.cli.options import FORMAT, ClientKey, LogFormat, Para
 from tricklecast.analytics.cli.outputs import STDOUT, check_outputs, write_at_once
 from tricklecast.analytics.cli.thresholds import thresholds
 from tricklecast.analytics.cli.times import parse_time
-from tricklecast.analytics.errors import AnalyticsError, BadInput, SparkUnavailable
+from tricklecast.analytics.errors import AnalyticsError, BadInput
 
 if TYPE_CHECKING:
     from tricklecast.analytics.cli.pipeline import Advance, Asked, Made
     from tricklecast.analytics.lines import LogFiles
     from tricklecast.analytics.report.model import Report
 
-SMALL: Final = 256_000_000
-"""Bytes of local logs below which ``auto`` takes the embedded engine."""
+HELD: Final = 2
+"""Bytes of memory that the embedded engine takes for a byte of log."""
+
+PACKED: Final = 8
+"""How many times larger a log is than its compressed file."""
 
 LOCAL: Final = "local[*]"
 
@@ -115,7 +119,7 @@ def storms(
     engine: Annotated[
         EngineName,
         typer.Option(
-            help="embedded (DuckDB, no Java), or spark. auto takes embedded for local logs below 256 MB.",
+            help="embedded (DuckDB, no Java), or spark. auto takes embedded for local logs that fit into memory.",
             rich_help_panel=_ENGINE,
         ),
     ] = EngineName.AUTO,
@@ -146,7 +150,7 @@ def storms(
         str | None,
         typer.Option(
             metavar="DIR|URL",
-            help="With a cluster: a folder that all executors share.",
+            help="A folder for the roll-up that all executors share; without it, it stays on their disks.",
             rich_help_panel=_ENGINE,
         ),
     ] = None,
@@ -200,10 +204,7 @@ def storms(
     except AnalyticsError as error:
         if verbose:
             traceback.print_exc()
-        hint = ""
-        if isinstance(error, SparkUnavailable) and engine is EngineName.AUTO:
-            hint = " (or --engine embedded, which needs no Java, for logs on this machine)"
-        print(f"tricklecast: {error}{hint}", file=sys.stderr)
+        print(f"tricklecast: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from error
     if explain is None and not made.report.trusted:
         print(f"tricklecast: {made.report.verdict.warning}", file=sys.stderr)
@@ -289,15 +290,53 @@ def choose_engine(
         return engine, ""
     if remote or master is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return EngineName.SPARK, ""
-    amount = files.size + (baseline.size if baseline else 0)
     if STDOUT in files.names:
         return EngineName.EMBEDDED, "standard input: embedded engine (Spark reads files: --engine spark FILE)"
-    if amount < SMALL:
-        return (
-            EngineName.EMBEDDED,
-            f"{size(amount)} of local logs: embedded engine; --engine spark reads them with Spark",
-        )
-    return EngineName.SPARK, f"{size(amount)} of local logs: Spark; --engine embedded reads them without it"
+    amount = sum(_unpacked(one) for one in (files, baseline) if one is not None)
+    logs = f"{size(amount)} of local logs"
+    if HELD * amount <= free_memory():
+        return EngineName.EMBEDDED, f"{logs}: embedded engine; --engine spark reads them with Spark"
+    if missing := _spark_is_missing():
+        return EngineName.EMBEDDED, f"{logs} may not fit into memory, but {missing}: embedded engine"
+    return EngineName.SPARK, f"{logs} may not fit into memory: Spark; --engine embedded reads them without it"
+
+
+def _unpacked(files: LogFiles) -> int:
+    """Bytes of local logs, compressed ones as large as they are as a rule."""
+    from tricklecast.analytics.lines.files import COMPRESSED
+
+    packed = 0
+    for name in files.names:
+        if name.endswith(COMPRESSED):
+            with suppress(OSError):
+                packed += os.path.getsize(name)
+    return files.size + (PACKED - 1) * packed
+
+
+def free_memory() -> int:
+    """Bytes of memory that this process may still take."""
+    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    with suppress(OSError, ValueError):  # "max" where a container has no limit
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        found = min(found, limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    return found
+
+
+def _spark_is_missing() -> str:
+    """Why Spark cannot run here, if it cannot."""
+    from importlib.util import find_spec
+
+    from tricklecast.analytics.spark import java
+
+    if find_spec("pyspark") is None:
+        return "Spark is not installed"
+    version = java.java_version()
+    if version is None or version < java.JAVA_VERSION:
+        return f"Spark needs Java {java.JAVA_VERSION}"
+    return ""
 
 
 def spark_conf(settings: Iterable[str]) -> dict[str, str]:

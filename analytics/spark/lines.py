@@ -65,7 +65,7 @@ from tricklecast.analytics.lines.records import DETAILS, LINE, MAX_LINE, PARSED,
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from duckdb import DuckDBPyConnection
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 _MISSING: Final = "PATH_NOT_FOUND"
 _LOCAL: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
@@ -110,7 +110,7 @@ def connect() -> Iterator[DuckDBPyConnection]:
     import duckdb
 
     with TemporaryDirectory(prefix="tricklecast-duckdb-") as spill:
-        config = {
+        config: dict[str, str | bool | int | float | list[str]] = {
             "autoinstall_known_extensions": "false",
             "threads": 1,
             "memory_limit": MEMORY,
@@ -206,8 +206,8 @@ class Parse:
             raw, found = parquet_values(typed, "file", "CAST(NULL AS BIGINT)", "raw_line")
             select = parsed(found, raw, (self.reading.window.from_us, self.reading.window.to_us))
         else:
-            number = "no" if "no" in table.schema.names else "CAST(NULL AS BIGINT) AS no"
-            raw = f"SELECT file, {number}, line FROM raw_line"
+            place = "no" if "no" in table.schema.names else "CAST(NULL AS BIGINT) AS no"
+            raw = f"SELECT file, {place}, line FROM raw_line"
             select = selected(self.form, self.reading, raw, node_sql(piece.names))
         _empty_table(con)
         if table is not None:
@@ -363,6 +363,7 @@ class SparkLines:
         recognised: files and formats. searched: files that nobody gave by name.
         part: these are some files of a report.
         lenient: files in an object store that could not be read, tried twice: they are read up to the damage.
+        gone: those that were not there any more.
         together: requests with one id are brought together, and count once.
     """
 
@@ -372,6 +373,7 @@ class SparkLines:
     reading: Reading
     part: bool = False
     lenient: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
     together: bool = False
 
     def mapped(
@@ -399,7 +401,7 @@ class SparkLines:
     def _groups(self) -> Iterator[tuple[DataFrame, Parse]]:
         for form, numbers in self.recognised.groups():
             names = [self.recognised.names[number] for number in numbers]
-            remote = [name for name in names if REMOTE.match(name)]
+            remote = [name for name in names if REMOTE.match(name) and name not in self.gone]
             if local := [name for name in names if not REMOTE.match(name)]:
                 yield _handed_out(self.spark, local, form), Parse(form, self.reading, "files")
             for some in ([one for one in remote if one not in self.lenient], [*self.lenient.intersection(remote)]):
@@ -587,17 +589,22 @@ def _sample(spark: SparkSession, name: str) -> Sequence[bytes]:
     """The first lines of a file that only Spark can read."""
     from pyspark.sql import functions as F
 
-    text = _text(spark).text(spark_path(name))
+    # Whether it is damaged is found when all of it is read.
+    text = _lenient(_text(spark)).text(spark_path(name))
     rows = text.select(F.substring("value", 1, _TEXT_BYTES).alias("value")).limit(SAMPLE_LINES).collect()
     return [row.value.encode("utf-8", "replace").rstrip(b"\r") for row in rows if row.value.strip()]
 
 
-def _text(spark: SparkSession) -> Any:
+def _text(spark: SparkSession) -> DataFrameReader:
     return (
         spark.read.option("lineSep", "\n")
         .option("recursiveFileLookup", "true")
         .option("mapreduce.input.linerecordreader.line.maxlength", str(LONGEST))
     )
+
+
+def _lenient(reader: DataFrameReader) -> DataFrameReader:
+    return reader.option("ignoreCorruptFiles", "true").option("ignoreMissingFiles", "true")
 
 
 def spark_path(name: str) -> str:
@@ -617,7 +624,7 @@ def _remote(spark: SparkSession, form: Format, names: Sequence[str], *, lenient:
     reader = _text(spark)
     if lenient:
         # These are known to be damaged, and told: what is before the damage is read.
-        reader = reader.option("ignoreCorruptFiles", "true").option("ignoreMissingFiles", "true")
+        reader = _lenient(reader)
     # A line that is too long is read as far as tells that it is.
     line = f"CASE WHEN octet_length(value) > {MAX_LINE} THEN left(value, {MAX_LINE + 1}) ELSE value END"
     return reader.text(paths).selectExpr(file, f"CAST({line} AS BINARY) AS line")

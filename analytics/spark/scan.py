@@ -54,7 +54,10 @@ _LEAST_PULSES: Final = 4
 MAX_DAMAGED: Final = 20
 """Files in an object store that cannot be read before the run ends: each of them makes Spark read anew."""
 
-_FAILED_FILE: Final = re.compile(r"FAILED_READ_FILE[^\]]*\] Encountered error while reading file (\S+?)[.]?\s")
+_FAILED_FILE: Final = re.compile(
+    r"(?:FAILED_READ_FILE[^\]]*\] Encountered error while reading file|Path does not exist:) (\S+?)[.]?(?:\s|$)"
+)
+_GONE: Final = re.compile(r"FILE_NOT_EXIST|PATH_NOT_FOUND|FileNotFoundException")
 
 _TOGETHER: Final = dict.fromkeys(("first_us", "from_us"), "min") | dict.fromkeys(("last_us", "until_us"), "max")
 _FOUND: Final = "name STRING, rows BINARY"
@@ -99,8 +102,9 @@ def roll_up(
     work = partial(_roll_up, now_us=now_us, latest_us=latest_us, generic=generic)
     failed: set[str] = set()
     while True:
-        rolled = lines.mapped(work, SCHEMA)
+        rolled = None
         try:
+            rolled = lines.mapped(work, SCHEMA)
             if folder is None:
                 rolled = rolled.persist(StorageLevel.DISK_ONLY)
             else:
@@ -113,15 +117,18 @@ def roll_up(
             name = _unreadable(error, lines)
             if name is None:
                 raise
-            rolled.unpersist()
-            if name in failed:
+            if rolled is not None:
+                rolled.unpersist()
+            if name in failed and _GONE.search(str(error)):
+                lines = replace(lines, gone=lines.gone | {name})
+            elif name in failed:
                 lines = replace(lines, lenient=lines.lenient | {name})
             failed.add(name)
             if len(failed) > MAX_DAMAGED:
                 raise SparkFailed(
                     f"more than {MAX_DAMAGED} files cannot be read, {name!r} among them: leave them out"
                 ) from error
-    gone = tuple(sorted({name for one in told for name in one.gone}))
+    gone = tuple(sorted({*lines.gone, *(name for one in told for name in one.gone)}))
     if gone and not lines.part and len(gone) == len(lines.recognised.names):
         raise BadInput(f"cannot read {gone[0]!r}: it was there when the run began")
     spans: dict[str, tuple[int, int]] = {}

@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from socketserver import BaseServer
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Final
 
@@ -199,12 +200,15 @@ def _start(session_type: type[SparkSession], chosen: dict[str, str], *, verbose:
 
 def _quiet_accumulators() -> None:
     """Nobody accumulates anything here, but pyspark listens for it, with a stack trace when Java has gone."""
-    from pyspark.accumulators import AccumulatorTCPServer
+    from pyspark import accumulators
 
-    def passed_over(self: AccumulatorTCPServer, request: object, client_address: object) -> None:
+    def passed_over(self: object, request: object, client_address: object) -> None:
         pass
 
-    AccumulatorTCPServer.handle_error = passed_over  # type: ignore[assignment, method-assign]
+    # The servers' names differ between the versions of pyspark.
+    for server in vars(accumulators).values():
+        if isinstance(server, type) and issubclass(server, BaseServer):
+            server.handle_error = passed_over  # type: ignore[method-assign]
 
 
 def _why_not_started(noise: IO[bytes], error: Exception) -> str:

@@ -149,6 +149,7 @@ def test_a_window_reads_only_the_files_that_it_cuts(logs: Path, tmp_path: Path) 
     same(asked(logs, state, Reading(window=Window(1, 2))))
 
 
+@pytest.mark.long
 def test_lines_from_the_future_are_read_again(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When their time has come they are like others."""
     state = tmp_path / "state"
@@ -160,6 +161,7 @@ def test_lines_from_the_future_are_read_again(logs: Path, tmp_path: Path, monkey
     same(asked(logs, state))
 
 
+@pytest.mark.long
 def test_other_options_have_other_parts(logs: Path, tmp_path: Path) -> None:
     """What is kept for one way of reading serves no other; thresholds make no difference."""
     state = tmp_path / "state"
@@ -270,7 +272,7 @@ def histories(seed: int, folder: Path, steps: int) -> Iterator[Callable[[Path | 
 
 def test_the_report_is_the_same(tmp_path: Path) -> None:
     """After any history of files that come, grow, overlap, are renamed, edited, compressed and removed."""
-    for ask in histories(0, tmp_path / "logs", 4):
+    for ask in histories(0, tmp_path / "logs", 2):
         same(ask(tmp_path / "state"))
 
 
@@ -293,6 +295,7 @@ def killed(folder: Path, how: str) -> int:
     return int(result.stdout)
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_at_any_step(tmp_path: Path) -> None:
     """The next run finds no part of which a piece is missing, and is right."""
     (tmp_path / "logs").mkdir()
@@ -307,6 +310,7 @@ def test_a_run_that_is_killed_at_random_moments(logs: Path) -> None:
     assert killed(logs.parent, "moments") > 50
 
 
+@pytest.mark.long
 def test_two_runs_at_the_same_time(logs: Path, tmp_path: Path) -> None:
     """Each may add what the other adds; both are right."""
     state = tmp_path / "state"
@@ -324,8 +328,8 @@ def test_two_runs_at_the_same_time(logs: Path, tmp_path: Path) -> None:
 # --- Spark
 
 
-def on_spark(one: Asked, lines: bool = False) -> Asked:
-    return replace(one, spark=Spark("local[2]", lines=lines))
+def on_spark(one: Asked) -> Asked:
+    return replace(one, spark=Spark("local[2]"))
 
 
 def test_spark_keeps_parts_wherever_it_can_write(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
@@ -333,7 +337,7 @@ def test_spark_keeps_parts_wherever_it_can_write(spark: SparkSession, logs: Path
     state = f"file://{tmp_path / 'state'}"
     (logs / "a-3.jsonl").unlink()
     (logs / "b.log").write_bytes(b"words\n")
-    one = on_spark(replace(asked(logs, state), files=find_logs([f"file://{logs}"])), lines=True)
+    one = on_spark(replace(asked(logs, state), files=find_logs([f"file://{logs}"])))
     first, again = make(one, silent), make(one, silent)
     assert again.notes == (f"3 files known from {state}, 1 read",)
     assert as_json(again.report) == as_json(first.report)
@@ -345,6 +349,7 @@ def test_spark_keeps_parts_wherever_it_can_write(spark: SparkSession, logs: Path
         assert shown == expected
 
 
+@pytest.mark.long
 def test_spark_makes_again_what_is_not_whole(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     """A part that lost its roll-up is told; one without facts is of a run that was killed."""
     state = tmp_path / "state"
@@ -359,6 +364,7 @@ def test_spark_makes_again_what_is_not_whole(spark: SparkSession, logs: Path, tm
     assert notes(one) == (f"2 files known from {state}, 0 read",)
 
 
+@pytest.mark.long
 def test_spark_reads_overlapping_files_together(spark: SparkSession, tmp_path: Path) -> None:
     """All those with ids, as it does without parts."""
     folder, state = tmp_path / "logs", tmp_path / "state"

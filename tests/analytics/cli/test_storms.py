@@ -239,31 +239,46 @@ def test_other_paths_beside_channels(tmp_path: Path) -> None:
 
 
 def test_without_java(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 4, what to install, and, where Spark was not asked for, the other way."""
+    """Exit code 4 and what to install for those who asked for Spark; else the embedded engine does it, with a word."""
     monkeypatch.setattr("tricklecast.analytics.spark.java.find_java", lambda: None)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", classmethod(lambda cls: None))
-    monkeypatch.setattr(storms, "SMALL", 0)
-    result = invoke(logs)
+    monkeypatch.setattr(storms, "free_memory", lambda: 0)
+    result = invoke(logs, "--engine", "spark")
     assert result.exit_code == 4
     assert "install" in result.stderr
-    assert "--engine embedded" in result.stderr
+    result = invoke(logs)
+    assert result.exit_code in (0, 1)
+    assert "may not fit into memory, but Spark needs Java 17: embedded engine" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("files", "master", "expected"),
     [
-        (LogFiles(("a",), 255_999_999), None, EngineName.EMBEDDED),
-        (LogFiles(("a",), 256_000_000), None, EngineName.SPARK),
+        (LogFiles(("a",), 500), None, EngineName.EMBEDDED),
+        (LogFiles(("a",), 501), None, EngineName.SPARK),
         (LogFiles(("s3a://bucket/a",)), None, EngineName.SPARK),
         (LogFiles(("hdfs://host/a",)), None, EngineName.SPARK),
         (LogFiles(("a",), 10), "spark://host:7077", EngineName.SPARK),
         (LogFiles(("-",)), None, EngineName.EMBEDDED),
     ],
 )
-def test_the_choice_of_engine(files: LogFiles, master: str | None, expected: EngineName) -> None:
-    """DuckDB for what is small and here; Spark for the rest."""
+def test_the_choice_of_engine(
+    files: LogFiles, master: str | None, expected: EngineName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB for what is here and fits into memory; Spark for the rest, if it can run."""
+    monkeypatch.setattr(storms, "free_memory", lambda: 1000)
+    monkeypatch.setattr(storms, "_spark_is_missing", str)
     assert choose_engine(EngineName.AUTO, files, None, master)[0] is expected
+
+
+def test_compressed_logs_are_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a log fits is a question of its lines."""
+    (tmp_path / "a.log.gz").write_bytes(bytes(100))
+    monkeypatch.setattr(storms, "free_memory", lambda: 1000)
+    monkeypatch.setattr(storms, "_spark_is_missing", str)
+    files = LogFiles((str(tmp_path / "a.log.gz"),), 100)
+    assert choose_engine(EngineName.AUTO, files, None, None)[0] is EngineName.SPARK
 
 
 def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:

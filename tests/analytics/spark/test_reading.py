@@ -1,0 +1,100 @@
+"""What Spark reads: files of this machine, objects that only it can read, and those that are damaged, long or gone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pytest
+
+from tests.analytics.cli.killed import silent
+from tests.analytics.support.scenarios import write_all
+from tricklecast.analytics.cli.pipeline import Asked, Spark, make
+from tricklecast.analytics.lines import Reading, find_logs
+from tricklecast.analytics.logs.compact import compact
+from tricklecast.analytics.report.json import as_json
+from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.spark import lines as spark_lines
+from tricklecast.analytics.spark import scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LINES = sorted(write_all(5)[0][::12], key=lambda line: json.loads(line)["ts_us"])
+SLICE = len(LINES) // 4
+
+
+def silent_word(word: str) -> None:
+    """Says nothing."""
+
+
+def slice_of(number: int) -> bytes:
+    """A quarter of a log."""
+    return "".join(f"{line}\n" for line in LINES[number * SLICE : (number + 1) * SLICE]).encode()
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A folder with what is in a folder: a rotated file, compressed ones, a long line, a torn one, Parquet."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "a.jsonl").write_bytes(slice_of(0) + b"x" * (3 << 20) + b"\n" + slice_of(0)[:200])
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(slice_of(1)))
+    with pa.CompressedOutputStream(str(folder / "c.jsonl.zst"), "zstd") as packed:
+        packed.write(slice_of(2))
+    (tmp_path / "d.jsonl").write_bytes(slice_of(3))
+    compact(find_logs([str(tmp_path / "d.jsonl")]), folder, Reading(details=True), silent_word)
+    return folder
+
+
+def report(*names: object, engine: Spark | None = None) -> dict[str, Any]:
+    """What is said of some logs."""
+    asked = Asked(find_logs(list(map(str, names))), Reading(), Params(), spark=engine)
+    told: dict[str, Any] = json.loads(as_json(make(asked, silent).report))
+    for sample in told["quality"]["samples"]:
+        sample.pop("no", None)  # in a part of a file it is not known
+    return {name: value for name, value in told.items() if name != "engine"}
+
+
+def test_whatever_is_in_a_folder(spark: SparkSession, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report is that of the embedded engine, with its lines and their numbers; also where files are cut to be
+    read in parts, and where an archive is damaged."""
+    whole = (logs / "b.jsonl.gz").read_bytes()
+    (logs / "b.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    monkeypatch.setattr(spark_lines, "TASK", 50_000)
+    monkeypatch.setattr(spark_lines, "_LEAST_TASK", 10_000)
+    here = report(logs)
+    assert [caveat for caveat in here["quality"]["caveats"] if "damaged" in caveat]
+    assert here["incidents"][0]["lines"]
+    assert report(logs, engine=Spark()) == here
+
+
+def test_objects_that_only_spark_can_read(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """They give the same; one that is damaged is read up to the damage, and told; one that has gone is told."""
+    spark.conf.set("fs.viewfs.mounttable.logs.link./in", f"file://{logs}")
+    here, there = report(logs), report("viewfs://logs/in", engine=Spark())
+    assert there["figures"] == here["figures"]
+    without_lines = [[{**one, "lines": 0} for one in told["incidents"]] for told in (here, there)]
+    assert without_lines[0] == without_lines[1]
+    whole = (logs / "b.jsonl.gz").read_bytes()
+    (logs / "b.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    shutil.copy(logs / "a.jsonl", logs / "z.jsonl")
+    read = spark_lines.read_lines(spark, find_logs(["viewfs://logs/in"]))
+    (logs / "z.jsonl").unlink()
+    rolled = scan.roll_up(read, now_us=1 << 60)
+    assert rolled.lines.damaged == ("viewfs://logs/in/b.jsonl.gz",)
+    assert rolled.gone == ("viewfs://logs/in/z.jsonl",)
+    assert rolled.lines.counts.lines > 2 * SLICE
+
+
+def test_a_file_that_has_gone(spark: SparkSession, logs: Path) -> None:
+    """What was there when the run began is told, and the others are read."""
+    read = spark_lines.read_lines(spark, find_logs([str(logs)]))
+    (logs / "b.jsonl.gz").unlink()
+    rolled = scan.roll_up(read, now_us=1 << 60)
+    assert rolled.gone == (str(logs / "b.jsonl.gz"),)
+    assert rolled.lines.counts.lines > 2 * SLICE
