@@ -77,20 +77,49 @@ WITH totals AS (
 windows AS (
     SELECT *, first_us - first_us % 60000000 AS from_us, last_us - last_us % 60000000 AS until_us FROM totals
 ),
--- Everything on the incident's nodes in its minutes, and in as many minutes before it.
-traffics AS (
-    SELECT w.incident, t.minute_us >= w.from_us AS during, total(t.n) AS n, total(t.dur_us) AS dur_us,
-        total(t.bytes) AS bytes, total(t.refused) AS refused, total(t.kept) AS kept, total(t.kept_slow) AS kept_slow
-    FROM windows w JOIN traffic t ON list_contains(w.nodes, t.node)
-        AND t.minute_us BETWEEN 2 * w.from_us - w.until_us - 60000000 AND w.until_us
-    GROUP BY w.incident, t.minute_us >= w.from_us
+-- Sums from the first minute of a node to each: what was between two moments is a difference, without a look at every
+-- minute of every incident.
+until_minute AS (
+    SELECT node, minute_us, sum(n) OVER past AS n, sum(dur_us) OVER past AS dur_us, sum(bytes) OVER past AS bytes,
+        sum(refused) OVER past AS refused, sum(kept) OVER past AS kept, sum(kept_slow) OVER past AS kept_slow
+    FROM traffic WINDOW past AS (PARTITION BY node ORDER BY minute_us)
 ),
--- Refusals that other incidents of these minutes tell are theirs.
+-- Everything on the incident's nodes in its minutes, and in as many minutes before it.
+spans AS (
+    SELECT incident, true AS during, unnest(nodes) AS node, from_us, until_us FROM windows
+    UNION ALL
+    SELECT incident, false, unnest(nodes), 2 * from_us - until_us - 60000000, from_us - 60000000 FROM windows
+),
+traffics AS (
+    SELECT s.incident, s.during, total(t.n - coalesce(f.n, 0)) AS n, total(t.dur_us - coalesce(f.dur_us, 0)) AS dur_us,
+        total(t.bytes - coalesce(f.bytes, 0)) AS bytes, total(t.refused - coalesce(f.refused, 0)) AS refused,
+        total(t.kept - coalesce(f.kept, 0)) AS kept, total(t.kept_slow - coalesce(f.kept_slow, 0)) AS kept_slow
+    FROM spans s ASOF JOIN until_minute t ON t.node = s.node AND t.minute_us <= s.until_us
+        ASOF LEFT JOIN until_minute f ON f.node = s.node AND f.minute_us < s.from_us
+    GROUP BY s.incident, s.during
+),
+-- Refusals that other incidents of these minutes tell are theirs: of those on one of the nodes, all that had begun
+-- without those that were over.
+places AS (SELECT nodes, row_number() OVER () AS place FROM (SELECT DISTINCT nodes FROM windows)),
+near AS (
+    SELECT DISTINCT a.place, b.place AS other
+    FROM (SELECT place, unnest(nodes) AS node FROM places) a JOIN (SELECT place, unnest(nodes) AS node FROM places) b
+        USING (node)
+),
+begun AS (
+    SELECT place, first_us, sum(sum(refused)) OVER (PARTITION BY place ORDER BY first_us) AS refused
+    FROM windows JOIN places USING (nodes) GROUP BY place, first_us
+),
+over_by AS (
+    SELECT place, last_us, sum(sum(refused)) OVER (PARTITION BY place ORDER BY last_us) AS refused
+    FROM windows JOIN places USING (nodes) GROUP BY place, last_us
+),
 elsewhere AS (
-    SELECT a.incident, sum(b.refused) AS refused
-    FROM windows a JOIN windows b ON b.incident <> a.incident AND list_has_any(a.nodes, b.nodes)
-        AND b.first_us <= a.until_us + 60000000 AND b.last_us >= a.from_us
-    GROUP BY a.incident
+    SELECT w.incident, sum(coalesce(b.refused, 0) - coalesce(o.refused, 0)) - any_value(w.refused) AS refused
+    FROM (SELECT w.*, other FROM windows w JOIN places USING (nodes) JOIN near USING (place)) w
+        ASOF LEFT JOIN begun b ON b.place = w.other AND b.first_us <= w.until_us + 60000000
+        ASOF LEFT JOIN over_by o ON o.place = w.other AND o.last_us < w.from_us
+    GROUP BY w.incident
 )
 SELECT w.incident, w.n, w.first_us, w.last_us, w.nodes, w.bytes, w.dur_us,
     least(1.0, w.n / greatest(1, d.n)) AS request_share,
