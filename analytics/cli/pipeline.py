@@ -374,17 +374,18 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
             if asked.incremental is not None and not _is_empty(files):
                 with stage(f"reading new parts of {_what(files)}"):
                     rollup, source, lines, notes = _spark_incremental(spark, asked, files, asked.incremental)
+                    size = rollup.count()
             else:
                 with stage(f"reading {_what(files)}"):
                     read = read_lines(spark, files, asked.reading)
                     rolled = scan.roll_up(
                         read, folder, now_us=now_us, latest_us=now_us + AHEAD_US, generic=asked.generic
                     )
-                rollup, found_lines = rolled.rows, rolled.lines
+                rollup, size, found_lines = rolled.rows, rolled.size, rolled.lines
                 source = _source("spark", files, read.recognised, found_lines.counts, found_lines.damaged, rolled.gone)
                 lines = partial(_spark_lines, read.of, asked.reading, rolled.spans)
             with stage("looking for incidents"):
-                connection = scan.reduce(rollup, asked.params)
+                connection = scan.reduce(rollup, size, asked.params)
                 engine.run(connection, asked.params, engine.TOGETHER)
                 found = incidents.found(connection)
                 figures.prepare(connection)

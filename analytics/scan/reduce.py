@@ -41,14 +41,14 @@ _DISTINCT: Final = """CAST(CASE
 SELDOM: Final = 2
 """A client that fails no more often than this on one channel may be a new name for one that has failed before."""
 
-QUERIES: Final[dict[str, str]] = {
-    "candidate": f"""
+REPEATED: Final = f"""
         SELECT *, CAST(CASE WHEN answer IN ({quoted(ONCE_PER_SEQ)}) THEN {_DISTINCT} ELSE 0 END AS BIGINT)
             AS distinct_seqs
         FROM rollup
         WHERE answer IN ({quoted(WATCHED)}) AND client IS NOT NULL
-            AND (answer <> 'served' OR n > {_DISTINCT})
-        UNION ALL
+            AND (answer <> 'served' OR n > {_DISTINCT})"""
+
+ANONYMOUS: Final = f"""
         SELECT answer, node, channel, network AS client, false AS named, CAST(NULL AS VARCHAR) AS event, bucket_us,
             {merged_measures()}, CAST(0 AS BIGINT) AS distinct_seqs
         FROM (
@@ -58,7 +58,11 @@ QUERIES: Final[dict[str, str]] = {
             GROUP BY answer, node, channel, client
         ) clients
         WHERE n <= {SELDOM}
-        GROUP BY answer, node, channel, network, bucket_us""",
+        GROUP BY answer, node, channel, network, bucket_us"""
+"""Rows of networks, of all rows of their clients."""
+
+QUERIES: Final[dict[str, str]] = {
+    "candidate": f"{REPEATED}\n        UNION ALL{ANONYMOUS}",
     "traffic": f"""
         SELECT node, bucket_us - bucket_us % 60000000 AS minute_us,
             CAST(sum(n) AS BIGINT) AS n,

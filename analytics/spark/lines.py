@@ -346,6 +346,7 @@ class Told:
 
     Attributes:
         counts: of all. good, bad: lines by the file's name. damaged, gone: as of :class:`Piece`.
+        rows: of the roll-up.
     """
 
     counts: Counts
@@ -353,6 +354,7 @@ class Told:
     bad: dict[str, int]
     damaged: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

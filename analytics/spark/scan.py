@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -27,7 +28,7 @@ from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import MAX_TS_US
-from tricklecast.analytics.scan.reduce import FAILURES, quoted
+from tricklecast.analytics.scan.reduce import ANONYMOUS, FAILURES, REPEATED, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql
 from tricklecast.analytics.spark.lines import Parse, SparkLines, Told, connect
 
@@ -39,11 +40,18 @@ if TYPE_CHECKING:
 _TYPES: Final = {"named": "BOOLEAN", "bucket_us": "BIGINT"} | {one.name: one.type for one in MEASURES}
 _NAMES: Final = (*KEY, *(one.name for one in MEASURES))
 _TABLE: Final = ", ".join(f"{name} {_TYPES.get(name, 'VARCHAR')}" for name in _NAMES)
-SCHEMA: Final = f"{_TABLE}, told VARCHAR".replace("VARCHAR", "STRING")
+_ROLLUP: Final = _TABLE.replace("VARCHAR", "STRING")
+SCHEMA: Final = f"{_ROLLUP}, told STRING"
 """Columns of partial roll-ups, as Spark has them. A row with ``told`` has no others: it is a :class:`Told`."""
 
 _SMALL: Final = {"traffic": ("node", "minute_us"), "happened": (), "lived": ("channel",), "quality": ("answer",)}
 """Tables that every partition adds to, and what each row of them is about; without anything, each row is itself."""
+
+_NETWORK: Final = "\x00network"
+"""In the column ``event`` of a row that tells of all clients of a network."""
+
+ROWS: Final = 250_000
+"""Rows of a roll-up that one task brings together, if they are of many clients: some 300 MB for the rules."""
 
 MAX_PULSES: Final = 200_000
 """Pulses of all stretches that one task sends to the driver: 100,000 clients that loop all day would have thousands of
@@ -70,12 +78,13 @@ class Rolled:
     """Partial roll-ups, and what was read.
 
     Attributes:
-        rows: the columns of a roll-up, and ``told``; rows of one key may be several.
+        rows: the columns of a roll-up, and ``told``; rows of one key may be several. size: how many there are.
         lines: what was read. gone: files that could not be read, because they had gone.
         spans: the earliest and the latest time in each file, or in those that were parsed with it.
     """
 
     rows: DataFrame
+    size: int
     lines: Lines
     gone: tuple[str, ...]
     spans: dict[str, tuple[int, int]]
@@ -137,7 +146,7 @@ def roll_up(
             for name in one.good:
                 first, last = spans.get(name, (one.counts.first_us, one.counts.last_us))
                 spans[name] = (min(first, one.counts.first_us), max(last, one.counts.last_us))
-    return Rolled(rolled, lines.summed(told), gone, spans)
+    return Rolled(rolled, sum(one.rows for one in told), lines.summed(told), gone, spans)
 
 
 def _unreadable(error: Exception, lines: SparkLines) -> str | None:
@@ -160,7 +169,8 @@ def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generi
             relation = embedded.any_server(con) if generic else "line"
             embedded.roll_up(con, relation, latest_us=latest_us)
             con.execute("INSERT INTO partial BY NAME FROM rollup")
-            one = Told(counts, good, bad, tuple(piece.damaged), tuple(piece.gone))
+            rows = con.execute("SELECT count(*) FROM rollup").fetchall()[0][0]
+            one = Told(counts, good, bad, tuple(piece.damaged), tuple(piece.gone), rows)
             con.execute("INSERT INTO partial (told) VALUES (?)", [msgspec.json.encode(one).decode()])
         yield from con.table("partial").to_arrow_table().to_batches()
 
@@ -171,46 +181,77 @@ def _told(rollup: DataFrame) -> list[Told]:
     return [msgspec.json.decode(row.told, type=Told) for row in rows]
 
 
-def reduce(rollup: DataFrame, params: Params | None = None) -> DuckDBPyConnection:
+def reduce(rollup: DataFrame, size: int, params: Params | None = None) -> DuckDBPyConnection:
     """Runs the steps that executors can run, and brings their results to the driver.
 
     Args:
-        rollup: rows of :func:`roll_up`. params: thresholds.
+        rollup: rows of :func:`roll_up`; size: how many. params: thresholds.
 
     Returns:
         a database with the tables ``stretches`` and ``fleets`` and those of
         :data:`~analytics.scan.reduce.QUERIES` but ``candidate``, for :data:`analytics.rules.engine.TOGETHER`.
     """
     params = params or Params()
+    parts = max(int(rollup.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1), -(-size // ROWS))
     rows = rollup.where("answer IS NOT NULL").select(*_NAMES)
     failed = rows.where(f"named AND answer IN ({quoted(FAILURES)})")
+    by_channel = rows
+    if parts > 1:
+        # The clients of a network are in all partitions: what it is found guilty of needs a second shuffle.
+        networks = failed.repartition(parts, "client", "channel").mapInArrow(_networks, _ROLLUP)
+        by_channel = rows.unionAll(networks)
+    steps = (engine.BY_CHANNEL, ("stretches", *_SMALL), parts > 1)
     # One job: most of it is latency where the log is small.
-    jobs = [
-        _stepped(rows.repartition("client", "channel"), engine.BY_CHANNEL, ("stretches", *_SMALL), params),
-        _stepped(failed.repartition("node"), engine.BY_NODE, ("fleets",), params),
-    ]
-    found = jobs[0].unionAll(jobs[1]).toArrow()
+    found = (
+        _stepped(by_channel.repartition(parts, "client", "channel"), *steps, params)
+        .unionAll(_stepped(failed.repartition(parts, "node"), engine.BY_NODE, ("fleets",), False, params))
+        .toArrow()
+    )
     arrived: dict[str, list[bytes]] = {}
     for name, part in zip(found["name"].to_pylist(), found["rows"].to_pylist(), strict=True):
         arrived.setdefault(name, []).append(part)
     return _collected(arrived, params)
 
 
-def _stepped(rows: DataFrame, steps: Sequence[str], results: Sequence[str], params: Params) -> DataFrame:
-    """Results of some steps over each partition of a roll-up: a table's name and rows, packed by Arrow."""
-    return rows.mapInArrow(partial(_packed, steps=tuple(steps), results=tuple(results), params=params), _FOUND)
+def _networks(batches: Batches) -> Batches:
+    """The rows of networks, as rows of a roll-up that are marked."""
+    with _arrived(batches) as con:
+        if con is not None:
+            con.execute(f"CREATE TEMP TABLE rollup AS {merge_sql('arrived')}")
+            marked = f"SELECT * REPLACE ('{_NETWORK}' AS event) FROM ({ANONYMOUS})"
+            yield from con.sql(f"SELECT {', '.join(_NAMES)} FROM ({marked})").to_arrow_table().to_batches()
 
 
-def _packed(batches: Batches, steps: tuple[str, ...], results: tuple[str, ...], params: Params) -> Batches:
+@contextmanager
+def _arrived(batches: Batches) -> Iterator[DuckDBPyConnection | None]:
+    """A database with the view ``arrived`` of the rows of a partition; ``None`` if there are none."""
     import pyarrow as pa
 
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
+        yield None
         return
     with connect() as con:
         # DuckDB takes one batch after the other: the rows of a partition are never in memory as they came.
         con.register("arrived", pa.RecordBatchReader.from_batches(first.schema, chain((first,), batches)))
-        found = run_steps(con, "arrived", steps, results, params)
+        yield con
+
+
+def _stepped(
+    rows: DataFrame, steps: Sequence[str], results: Sequence[str], networks: bool, params: Params
+) -> DataFrame:
+    """Results of some steps over each partition of a roll-up: a table's name and rows, packed by Arrow."""
+    work = partial(_packed, steps=tuple(steps), results=tuple(results), networks=networks, params=params)
+    return rows.mapInArrow(work, _FOUND)
+
+
+def _packed(
+    batches: Batches, steps: tuple[str, ...], results: tuple[str, ...], networks: bool, params: Params
+) -> Batches:
+    with _arrived(batches) as con:
+        if con is None:
+            return
+        found = run_steps(con, "arrived", steps, results, params, networks=networks)
         for name, table in found.items():
             # Not by Arrow's own means: they import pandas, which takes longer than all of this.
             packed = con.sql("SELECT ?::VARCHAR AS name, ?::BLOB AS rows", params=[name, _pack(table)])
@@ -218,11 +259,27 @@ def _packed(batches: Batches, steps: tuple[str, ...], results: tuple[str, ...], 
 
 
 def run_steps(
-    con: DuckDBPyConnection, rows: str, steps: Sequence[str], results: Sequence[str], params: Params
+    con: DuckDBPyConnection,
+    rows: str,
+    steps: Sequence[str],
+    results: Sequence[str],
+    params: Params,
+    *,
+    networks: bool = False,
 ) -> dict[str, pa.Table]:
-    """Runs steps over partial roll-ups in which all rows of a key are; what an executor does."""
+    """Runs steps over partial roll-ups in which all rows of a key are; what a worker does.
+
+    Args: networks: rows of networks are among them, those of :func:`_networks`.
+    """
     con.execute(f"CREATE TEMP TABLE rollup AS {merge_sql(rows)}")
+    if networks:
+        con.execute(
+            f"CREATE TEMP TABLE repeated AS SELECT * REPLACE (nullif(event, '{_NETWORK}') AS event) FROM ({REPEATED})"
+        )
+        con.execute(f"DELETE FROM rollup WHERE event = '{_NETWORK}'")
     embedded.reduce(con)
+    if networks:
+        con.execute("CREATE OR REPLACE TEMP TABLE candidate AS FROM repeated")
     engine.run(con, params, steps)
     return {name: con.sql(_bounded(con, name)).to_arrow_table() for name in results}
 

@@ -28,8 +28,9 @@ NOW_US = 1_760_000_400_000_000
 
 
 @pytest.mark.parametrize("corpus", ["scenarios", "chaos", "hostile", "empty"])
-def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str) -> None:
-    """Row by row, and incident by incident."""
+def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row by row, and incident by incident, also where clients of one network are in several partitions."""
+    monkeypatch.setattr(on_spark, "ROWS", 2000)
     match corpus:
         case "scenarios":
             lines = [*write_all(5)[0], *write_scenes(5)[0]]
@@ -58,7 +59,7 @@ def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str) -> 
         connection.execute(f"CREATE TABLE merged AS {merge_sql('arrived')}")
         for one, other in (("rollup", "merged"), ("merged", "rollup")):
             assert connection.execute(f"FROM {one} EXCEPT ALL FROM {other}").fetchall() == []
-    with on_spark.reduce(rolled.rows) as there:
+    with on_spark.reduce(rolled.rows, rolled.size) as there:
         engine.run(there, None, engine.TOGETHER)
         assert found(there) == here
     assert rolled.lines.counts == read.counts
