@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NOW_US = 1_760_000_400_000_000
 
 
-@pytest.mark.parametrize("corpus", ["scenarios", "chaos", "hostile", "empty"])
+@pytest.mark.parametrize("corpus", ["scenarios", "chaos", "hostile", "anonymous", "empty"])
 def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row by row, and incident by incident, also where clients of one network are in several partitions."""
     monkeypatch.setattr(on_spark, "ROWS", 2000)
@@ -46,6 +46,13 @@ def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str, mon
                 '{"ts_us":1760000000000005,"kind":"exchange","op":"read","status":200,"bytes_out":4,"rseq":-3}',
                 '{"kind":"exchange"}',
             ] * 40
+        case "anonymous":
+            # Another name at every request: only their network is always the same.
+            lines = [
+                f'{{"ts_us":{1_760_000_000_000_000 + 250_000 * number},"kind":"exchange","op":"read","status":404,'
+                f'"node":"n","channel":"film","client":"{number:x}","ip":"192.0.2.7","conn":{number}}}'
+                for number in range(4 * 1500)
+            ]
         case _:
             lines = []
     path = write_lines(tmp_path / "log.jsonl", lines)
