@@ -8,4 +8,23 @@ gauges). Two engines read lines with the same expressions, DuckDB here or Spark 
 grow, and sends alerts; ``store`` keeps its state.
 
 ``logs`` shows and compacts access logs, and ``simulate`` writes logs with storms of known place and kind.
+
+From Python: :func:`incidents`, from a DataFrame of lines to one of incidents, in your own Spark session.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tricklecast.analytics.spark.frames import incidents
+
+__all__ = ("incidents",)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "incidents":  # imported when it is used: the command needs none of it
+        from tricklecast.analytics.spark.frames import incidents
+
+        return incidents
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -135,7 +135,7 @@ def storms(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where Spark runs: local[*], spark://HOST:7077, yarn, k8s://https://HOST.",
+            help="Where Spark runs: local[*], spark://HOST:7077, sc://HOST:15002, yarn, k8s://https://HOST.",
             show_default="local[*]",
             rich_help_panel=_ENGINE,
         ),

@@ -40,6 +40,9 @@ from tricklecast.trickle.records import FIELD_NAMES
 OWN: Final = tuple(name for name in FIELD_NAMES if name == "v" or name in dict(LINE))
 """Fields of our own record that are looked at."""
 
+KNOWN: Final = frozenset({*OWN, *(name for name, _ in (*LINE, *DETAILS))})
+"""Columns of Parquet that are looked at."""
+
 MAX_SAMPLES: Final = 5
 """Bad lines that are shown."""
 
@@ -283,8 +286,7 @@ def parquet_values(form: Format, number: str, no: str, table: str) -> tuple[str,
     Args:
         number: SQL for the file's number; no: for the row's; table: what is selected from.
     """
-    known = {*OWN, *(name for name, _ in (*LINE, *DETAILS))}
-    there = [name for name, _ in form.columns if name in known]
+    there = [name for name, _ in form.columns if name in KNOWN]
     values = ", ".join(f'CAST("{name}" AS STRING) AS t_{name}' for name in there)
     raw = f"SELECT {number} AS file, {no} AS no, CAST(NULL AS STRING) AS line, false AS broken, {values} FROM {table}"
     return raw, own_shape({name: f"t_{name}" for name in there}, Reading())

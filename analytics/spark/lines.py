@@ -47,8 +47,8 @@ from tricklecast.analytics.lines.files import (
     sample_of,
 )
 from tricklecast.analytics.lines.reading import (
+    KNOWN,
     MAX_SAMPLES,
-    OWN,
     BadLine,
     Counts,
     Reading,
@@ -60,7 +60,7 @@ from tricklecast.analytics.lines.reading import (
     selected,
 )
 from tricklecast.analytics.lines.recognise import PARQUET, SAMPLE_LINES, Format
-from tricklecast.analytics.lines.records import DETAILS, LINE, MAX_LINE, PARSED, parsed, view
+from tricklecast.analytics.lines.records import LINE, MAX_LINE, PARSED, parsed, view
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -367,6 +367,7 @@ class SparkLines:
         lenient: files in an object store that could not be read, tried twice: they are read up to the damage.
         gone: those that were not there any more.
         together: requests with one id are brought together, and count once.
+        frame: rows that somebody has read, in place of files, and how they are parsed.
     """
 
     spark: SparkSession
@@ -377,6 +378,7 @@ class SparkLines:
     lenient: frozenset[str] = frozenset()
     gone: frozenset[str] = frozenset()
     together: bool = False
+    frame: tuple[DataFrame, Parse] | None = None
 
     def mapped(
         self, work: Callable[[Iterator[pa.RecordBatch], Parse], Iterator[pa.RecordBatch]], columns: str
@@ -401,6 +403,9 @@ class SparkLines:
         return reduce(lambda above, frame: above.unionAll(frame), made)
 
     def _groups(self) -> Iterator[tuple[DataFrame, Parse]]:
+        if self.frame is not None:
+            yield self.frame
+            return
         for form, numbers in self.recognised.groups():
             names = [self.recognised.names[number] for number in numbers]
             remote = [name for name in names if REMOTE.match(name) and name not in self.gone]
@@ -620,16 +625,18 @@ def _remote(spark: SparkSession, form: Format, names: Sequence[str], *, lenient:
     file = "_metadata.file_path AS file"
     if form.name == PARQUET:
         rows = spark.read.option("recursiveFileLookup", "true").option("mergeSchema", "true").parquet(*paths)
-        known = {*OWN, *(name for name, _ in (*LINE, *DETAILS))}
-        wanted = [f"`{field.name}`" for field in rows.schema if field.name in known]
-        return rows.selectExpr(file, *wanted)
+        return rows.selectExpr(file, *(f"`{field.name}`" for field in rows.schema if field.name in KNOWN))
     reader = _text(spark)
     if lenient:
         # These are known to be damaged, and told: what is before the damage is read.
         reader = _lenient(reader)
-    # A line that is too long is read as far as tells that it is.
-    line = f"CASE WHEN octet_length(value) > {MAX_LINE} THEN left(value, {MAX_LINE + 1}) ELSE value END"
-    return reader.text(paths).selectExpr(file, f"CAST({line} AS BINARY) AS line")
+    return reader.text(paths).selectExpr(file, cut("value"))
+
+
+def cut(column: str) -> str:
+    """Spark's SQL for lines of text as workers take them: of one that is too long, as much as tells that it is."""
+    line = f"CASE WHEN octet_length({column}) > {MAX_LINE} THEN left({column}, {MAX_LINE + 1}) ELSE {column} END"
+    return f"CAST({line} AS BINARY) AS line"
 
 
 def _handed_out(spark: SparkSession, names: Sequence[str], form: Format) -> DataFrame:

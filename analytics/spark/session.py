@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "local[*]"
 DRIVER_MEMORY: Final = "1g"
+CONNECT: Final = "sc://"
+"""What the address of a server of Spark Connect begins with."""
+
 CONNECT_S: Final = 5.0
 """How long a standalone master may take to accept a connection, seconds."""
 
@@ -112,6 +115,13 @@ def spark_session(
         return
     if master is not None:
         check_master(master)
+    if master is not None and master.startswith(CONNECT):
+        session = _connected(session_type, master, conf or {})
+        try:
+            yield session
+        finally:
+            _stop(session)
+        return
     chosen = settings(master, small=small, verbose=verbose, conf=conf)
     session = _start(session_type, chosen, verbose=verbose)
     if session.conf.get(_PARTITIONS) == _UNCHOSEN:
@@ -122,11 +132,28 @@ def spark_session(
         _stop(session)
 
 
+def _connected(session_type: type[SparkSession], address: str, conf: Mapping[str, str]) -> SparkSession:
+    """A session on a server of Spark Connect: no Java is needed here, and the server has its settings already."""
+    from pyspark.errors import PySparkException
+
+    try:
+        session = session_type.builder.remote(address).getOrCreate()
+        for name, value in conf.items():
+            session.conf.set(name, value)
+        assert session.version  # the first call: the session before it is only a promise
+    except ImportError as error:
+        raise SparkUnavailable(f'{address} needs what "pip install pyspark[connect]" installs: {error}') from error
+    except PySparkException as error:
+        raise SparkUnavailable(f"no session at {address}: {one_line(str(error))}") from error
+    return session
+
+
 def _stop(session: SparkSession) -> None:
     """Ends the session. Where Java has gone, whoever worked with it has said so; there is nothing left to end."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
+    from pyspark.errors import PySparkException
 
-    with warnings.catch_warnings(), suppress(Py4JError, OSError):
+    with warnings.catch_warnings(), suppress(Py4JError, PySparkException, OSError):
         warnings.simplefilter("ignore", RuntimeWarning)  # "unable to cleanly shutdown"
         session.stop()
 
@@ -139,11 +166,17 @@ def check_master(master: str) -> None:
     """
     if master.startswith("spark://"):
         _check_hosts(master)
+    elif master.startswith(CONNECT):
+        host, _, port = master.removeprefix(CONNECT).partition("/")[0].rpartition(":")
+        if host and port.isdecimal() and ";use_ssl" not in master:
+            _check_hosts(f"spark://{host}:{port}")
     elif master == "yarn":
         if not (os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")):
             raise SparkUnavailable("--master yarn needs HADOOP_CONF_DIR: the folder with the cluster's yarn-site.xml")
     elif not re.fullmatch(r"local(-cluster)?(\[[\w*, ]+\])?|k8s://.+", master):
-        raise SparkUnavailable(f"no such --master: {master!r}; local[*], spark://HOST:7077, yarn or k8s://https://HOST")
+        raise SparkUnavailable(
+            f"no such --master: {master!r}; local[*], spark://HOST:7077, sc://HOST:15002, yarn or k8s://HOST"
+        )
 
 
 def _check_hosts(master: str) -> None:

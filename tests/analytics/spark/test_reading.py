@@ -13,8 +13,11 @@ import pytest
 
 from tests.analytics.cli.killed import silent
 from tests.analytics.support.scenarios import write_all
+from tricklecast.analytics import incidents
 from tricklecast.analytics.cli.pipeline import Asked, Spark, make
+from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import Reading, find_logs
+from tricklecast.analytics.lines.recognise import UnknownFormat
 from tricklecast.analytics.logs.compact import compact
 from tricklecast.analytics.report.json import as_json
 from tricklecast.analytics.rules.params import Params
@@ -98,3 +101,20 @@ def test_a_file_that_has_gone(spark: SparkSession, logs: Path) -> None:
     rolled = scan.roll_up(read, now_us=1 << 60)
     assert rolled.gone == (str(logs / "b.jsonl.gz"),)
     assert rolled.lines.counts.lines > 2 * SLICE
+
+
+def test_a_data_frame_to_a_data_frame(spark: SparkSession, tmp_path: Path) -> None:
+    """The incidents of lines of text and of records are those of the report; other columns are refused."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    expected = sorted((one["id"], one["n"]) for one in report(path)["incidents"])
+    text = spark.read.text(str(path))
+    assert sorted((row.id, row.requests) for row in incidents(text).collect()) == expected
+    records = spark.read.json(str(path))
+    found = incidents(records, params={"peak_rps": 100.0})
+    assert sorted((row.id, row.requests) for row in found.collect()) == expected
+    found.write.parquet(str(tmp_path / "table"))
+    with pytest.raises(BadInput, match="'value', or records"):
+        incidents(spark.range(1))
+    with pytest.raises(UnknownFormat, match="the DataFrame"):
+        incidents(spark.createDataFrame([("{}",)] * 9, "value STRING"), format="nginx")

@@ -1,0 +1,114 @@
+"""Incidents from a DataFrame to a DataFrame, in the user's own session, which may be one of Spark Connect.
+
+It reads and writes no file: what comes between stays on the executors' disks. So it runs wherever the session runs,
+also with ``--deploy-mode cluster``, in a notebook, or in a job that writes the incidents to a table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.lines.files import STDIN
+from tricklecast.analytics.lines.reading import KNOWN, Reading, Recognised
+from tricklecast.analytics.lines.recognise import AUTO, PARQUET, SAMPLE_LINES, Format, recognise
+from tricklecast.analytics.rules import engine
+from tricklecast.analytics.rules.incidents import Incident, found
+from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.spark import scan
+from tricklecast.analytics.spark.lines import Parse, SparkLines, cut
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+    from pyspark.sql import DataFrame
+
+AHEAD_US: Final = 600_000_000
+"""A line that is later than now by more than this has a clock that is wrong. Microseconds."""
+
+
+def incidents(
+    lines: DataFrame,
+    *,
+    format: str = AUTO,
+    client_key: str | None = None,
+    path_prefix: str | None = None,
+    generic: bool = False,
+    params: Mapping[str, float] | None = None,
+) -> DataFrame:
+    """The incidents in some log lines.
+
+    Args:
+        lines: text in a column ``value`` (``spark.read.text``), with the name of its file in a column ``file`` if there
+            is one; or records, with the columns of what ``tricklecast logs compact`` writes.
+        format, client_key, path_prefix, generic, params: as of ``tricklecast storms`` (``--set`` for params).
+
+    Returns:
+        a row for each incident, in the order of time: ``id``, ``storm``, ``severity``, ``confidence``, ``side``,
+        ``since`` and ``until`` (timestamps), ``requests``, ``peak_rps``, ``mean_rps``, ``clients`` and ``channels``
+        (the busiest first), ``nodes``, ``release``, ``trigger``, ``cause``, ``fix``.
+
+    Raises:
+        UnknownFormat: the format of the lines cannot be told. NothingUnderstood: not one of them could be read.
+        BadInput: the columns are of neither kind. BadFormat: as of ``--format`` and ``--client-key``.
+    """
+    reading = Reading(format, client_key, path_prefix)
+    reading.check()
+    spark, now_us = lines.sparkSession, time.time_ns() // 1000
+    form, rows = _rows(lines, reading)
+    read = SparkLines(
+        spark, Recognised((STDIN,), (form,)), frozenset(), reading, frame=(rows, Parse(form, reading, "rows"))
+    )
+    rolled = scan.roll_up(read, now_us=now_us, latest_us=now_us + AHEAD_US, generic=generic)
+    try:
+        limits = Params(**(params or {}))  # type: ignore[arg-type]  # whole numbers are floats, too
+        with scan.reduce(rolled.rows, rolled.size, limits) as connection:
+            engine.run(connection, limits, engine.TOGETHER)
+            table = _table(found(connection))
+    finally:
+        rolled.rows.unpersist()
+    return spark.createDataFrame(table)
+
+
+def _rows(lines: DataFrame, reading: Reading) -> tuple[Format, DataFrame]:
+    """The format of some lines, and their rows as workers parse them."""
+    names = set(lines.columns)
+    file = "CAST(file AS STRING) AS file" if "file" in names and "ts_us" not in names else f"'{STDIN}' AS file"
+    if "value" in names:
+        first = lines.where("trim(value) <> ''").limit(SAMPLE_LINES).select("value").collect()
+        sample = [str(row.value).encode("utf-8", "replace").rstrip(b"\r") for row in first]
+        return recognise("the DataFrame", sample, reading.format), lines.selectExpr(file, cut("value"))
+    if not {"ts_us", "kind"} <= names:
+        raise BadInput(
+            f"incidents() takes lines of text in a column 'value', or records with 'ts_us' and 'kind'; "
+            f"these columns are {', '.join(sorted(names)) or 'none'}"
+        )
+    there = [name for name in lines.columns if name in KNOWN]
+    return Format(PARQUET), lines.selectExpr(file, *(f"`{name}`" for name in there))
+
+
+def _table(every: list[Incident]) -> pa.Table:
+    import pyarrow as pa
+
+    moment, texts = pa.timestamp("us", tz="UTC"), pa.list_(pa.string())
+    columns = {
+        "id": (pa.string(), [one.id for one in every]),
+        "storm": (pa.string(), [str(one.storm) for one in every]),
+        "severity": (pa.string(), [str(one.severity) for one in every]),
+        "confidence": (pa.string(), [str(one.confidence) for one in every]),
+        "side": (pa.string(), [str(one.side) for one in every]),
+        "since": (moment, [one.since_us for one in every]),
+        "until": (moment, [one.until_us for one in every]),
+        "requests": (pa.int64(), [one.n for one in every]),
+        "peak_rps": (pa.float64(), [one.peak_rps for one in every]),
+        "mean_rps": (pa.float64(), [one.mean_rps for one in every]),
+        "clients": (texts, [list(one.clients) for one in every]),
+        "channels": (texts, [list(one.channels) for one in every]),
+        "nodes": (texts, [list(one.nodes) for one in every]),
+        "release": (pa.string(), [one.release for one in every]),
+        "trigger": (pa.string(), [one.trigger for one in every]),
+        "cause": (pa.string(), [one.cause for one in every]),
+        "fix": (pa.string(), [one.fix for one in every]),
+    }
+    return pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})
