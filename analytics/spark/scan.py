@@ -53,6 +53,9 @@ _NETWORK: Final = "\x00network"
 ROWS: Final = 250_000
 """Rows of a roll-up that one task brings together, if they are of many clients: some 300 MB for the rules."""
 
+LEAST_ROWS: Final = 20_000
+"""Fewer are no task of their own: a worker takes longer to start than to work on them."""
+
 MAX_PULSES: Final = 200_000
 """Pulses of all stretches that one task sends to the driver: 100,000 clients that loop all day would have thousands of
 millions."""
@@ -192,7 +195,8 @@ def reduce(rollup: DataFrame, size: int, params: Params | None = None) -> DuckDB
         :data:`~analytics.scan.reduce.QUERIES` but ``candidate``, for :data:`analytics.rules.engine.TOGETHER`.
     """
     params = params or Params()
-    parts = max(int(rollup.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1), -(-size // ROWS))
+    chosen = int(rollup.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    parts = max(-(-size // ROWS), min(chosen, size // LEAST_ROWS + 1))
     rows = rollup.where("answer IS NOT NULL").select(*_NAMES)
     failed = rows.where(f"named AND answer IN ({quoted(FAILURES)})")
     by_channel = rows

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.writer import write_lines
 
+DEADLINE_S = 120
 ROOT = Path(__file__).parents[3]
 pytestmark = [
     pytest.mark.long,
@@ -36,42 +39,39 @@ print(sorted(row.id for row in spark.read.parquet(sys.argv[3]).collect()))
 
 
 @pytest.fixture
-def server() -> Iterator[str]:
+def server(tmp_path: Path) -> Iterator[str]:
     """The address of a server of Spark Connect with one core."""
     home = Path(pyspark.__file__).parent
-    process = subprocess.Popen(
-        [
-            str(home / "bin" / "spark-submit"),
-            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
-            *(
-                "--master",
-                "local[1]",
-                "--conf",
-                "spark.connect.grpc.binding.port=0",
-                "--conf",
-                "spark.ui.enabled=false",
-            ),
-            "spark-internal",
-        ],
-        env=os.environ | {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stderr is not None
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        str(home / "bin" / "spark-submit"),
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[1]"),
+        *("--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.enabled=false", "spark-internal"),
+    ]
+    settings = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    with (tmp_path / "server").open("w") as said:
+        process = subprocess.Popen(command, env=os.environ | settings, stdout=said, stderr=said, start_new_session=True)
     try:
-        for line in process.stderr:
-            if found := re.search(r"Spark Connect server started at: .*:(\d+)", line):
-                yield f"sc://127.0.0.1:{found[1]}"
-                break
-        else:
-            raise AssertionError(f"the server ended with {process.wait()}")
+        until = time.monotonic() + DEADLINE_S
+        while not answers(port):
+            assert process.poll() is None, (tmp_path / "server").read_text()
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        yield f"sc://127.0.0.1:{port}"
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        process.stderr.close()
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 def run(*arguments: str) -> str:
