@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -92,10 +93,14 @@ MEMORY: Final = "1GiB"
 SAMPLED: Final = 5
 """Objects of one prefix that are looked into to tell the format of all of them."""
 
+MAX_FOLDERS: Final = 10_000
+"""Folders of days or hours that one URI stands for."""
+
 AT_ONCE: Final = 8
 """Objects that are looked into at the same time: most of it is latency."""
 
 RETRY_S: Final = 0.2
+_DAY_US: Final = 86_400_000_000
 
 _NOTHING: Final = f"SELECT {', '.join(f'NULL AS {name}' for name, _ in PARSED)} LIMIT 0"
 _SUMS: Final = ("lines", "bad", "unrouted", "future", "doubled", "bad_timed")
@@ -523,24 +528,69 @@ def listed(spark: SparkSession, files: LogFiles, window: Window) -> LogFiles:
 def list_remote(spark: SparkSession, uri: str, window: Window) -> list[str]:
     """The files below a URI, or those that it is a glob for, without those of other hours; sorted.
 
+    Files of other days are left out before the list is brought here. With ``{yyyy}``, ``{mm}``, ``{dd}``, ``{hh}`` in
+    the URI, only the folders of these days (and hours) are listed at all.
+
     Raises:
-        BadInput: there are none.
+        BadInput: there are none, or the URI is for days and the window has no beginning.
     """
     from pyspark.errors import AnalysisException
 
     # Names and sizes only: nothing of the contents is read.
     files = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    pattern = _of_days(uri, window)
     try:
-        paths = sorted(row["path"] for row in files.load(uri).select("path").collect())
+        rows = files.load(pattern).select("path")
+        if (days := _days(window)) is not None:
+            day = "regexp_replace(regexp_extract(path, '[/=]([0-9]{4}[-/][0-9]{2}[-/][0-9]{2})/', 1), '/', '-')"
+            rows = rows.where(f"{day} = '' OR {day} BETWEEN '{days[0]}' AND '{days[1]}'")
+        paths = sorted(row["path"] for row in rows.collect())
     except AnalysisException as error:
         if error.getCondition() == _MISSING:
             raise BadInput(f"no such log: {uri!r}") from error
         raise
     named = len(paths) == 1 and paths[0].rstrip("/").endswith(uri.rstrip("/").rpartition("/")[2])
-    found = paths if named or any(char in uri for char in "*?[{") else [path for path in paths if looks_like_log(path)]
+    globbed = any(char in uri for char in "*?[") or pattern != uri
+    found = paths if named or globbed else [path for path in paths if looks_like_log(path)]
     if not found:
         raise BadInput(f"no logs (*.jsonl, *.log, *.parquet, also compressed) in {uri!r}")
     return [_name_of(path) for path in found if in_window(path, window)]
+
+
+def _days(window: Window) -> tuple[str, str] | None:
+    """The first and the last day of a window, one more on either side: a log may be of when requests ended."""
+    if window.from_us is None and window.to_us is None:
+        return None
+    first = _moment(window.from_us - _DAY_US) if window.from_us is not None else datetime.min.replace(tzinfo=UTC)
+    last = _moment(window.to_us + _DAY_US) if window.to_us is not None else datetime.max.replace(tzinfo=UTC)
+    return f"{first:%Y-%m-%d}".rjust(10, "0"), f"{last:%Y-%m-%d}"
+
+
+def _moment(us: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+
+
+def _of_days(uri: str, window: Window) -> str:
+    """A URI with places for days or hours as a glob of those of a window."""
+    if "{dd}" not in uri:
+        return uri
+    if window.from_us is None:
+        raise BadInput(f"{uri!r} is for days: pass --since, and --until for the last one")
+    step = timedelta(hours=1) if "{hh}" in uri else timedelta(days=1)
+    last = _moment(window.to_us if window.to_us is not None else time.time_ns() // 1000)
+    at, names = _moment(window.from_us).replace(minute=0, second=0, microsecond=0), []
+    # Requests of a window may stand in the hour after it, in which they ended.
+    while at.date() <= last.date() if "{hh}" not in uri else at <= last + step:
+        made = uri
+        for place, code in (("{yyyy}", "%Y"), ("{mm}", "%m"), ("{dd}", "%d"), ("{hh}", "%H")):
+            made = made.replace(place, at.strftime(code))
+        names.append(made)
+        at += step
+        if len(names) > MAX_FOLDERS:
+            raise BadInput(f"{uri!r} is more than {MAX_FOLDERS:,} folders since --since: leave {{hh}} out of it")
+    start = uri.index("{")
+    start = uri.rindex("/", 0, start) + 1
+    return f"{uri[:start]}{{{','.join(name[start:] for name in dict.fromkeys(names))}}}"
 
 
 def versions(spark: SparkSession, uris: Sequence[str]) -> dict[str, str | None]:

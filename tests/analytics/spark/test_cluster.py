@@ -157,7 +157,7 @@ def test_a_worker_that_is_killed(cluster: Cluster, tmp_path: Path) -> None:
         "spark.driver.host": "127.0.0.1",
     }
     confs = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    there = storms("--master", cluster.master, "--scratch", str(tmp_path), *confs, *logs)
+    there = storms("--master", cluster.master, *confs, *logs)
     wait_for(tmp_path / "daemon", there)
     executor = parent(int((tmp_path / "daemon").read_text()))
     worker = parent(executor)

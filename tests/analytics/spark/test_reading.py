@@ -16,7 +16,7 @@ from tests.analytics.support.scenarios import write_all
 from tricklecast.analytics import incidents
 from tricklecast.analytics.cli.pipeline import Asked, Spark, make
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines import Reading, find_logs
+from tricklecast.analytics.lines import Reading, Window, find_logs
 from tricklecast.analytics.lines.recognise import UnknownFormat
 from tricklecast.analytics.logs.compact import compact
 from tricklecast.analytics.report.json import as_json
@@ -118,3 +118,20 @@ def test_a_data_frame_to_a_data_frame(spark: SparkSession, tmp_path: Path) -> No
         incidents(spark.range(1))
     with pytest.raises(UnknownFormat, match="the DataFrame"):
         incidents(spark.createDataFrame([("{}",)] * 9, "value STRING"), format="nginx")
+
+
+def test_only_the_folders_of_some_days_are_listed(spark: SparkSession, tmp_path: Path) -> None:
+    """A URI with places for days stands for those between --since and --until; one without leaves others out."""
+    for day in ("2025/10/08", "2025/10/09", "2025/10/20"):
+        (tmp_path / day).mkdir(parents=True)
+        (tmp_path / day / "a.jsonl").write_text(LINES[0])
+    (tmp_path / "2025" / "10" / "09" / "b.jsonl").write_text(LINES[0])
+    spark.conf.set("fs.viewfs.mounttable.days.link./in", f"file://{tmp_path}")
+    uri, since, until = "viewfs://days/in", 1_759_968_000_000_000, 1_760_054_400_000_000  # 9 October
+    there = [f"{uri}/2025/10/09/{name}.jsonl" for name in "ab"]
+    window = Window(since, until - 1)
+    assert spark_lines.list_remote(spark, f"{uri}/{{yyyy}}/{{mm}}/{{dd}}", window) == there
+    assert f"{uri}/2025/10/20/a.jsonl" not in spark_lines.list_remote(spark, uri, window)
+    assert len(spark_lines.list_remote(spark, uri, Window())) == 4
+    with pytest.raises(BadInput, match="--since"):
+        spark_lines.list_remote(spark, f"{uri}/{{yyyy}}/{{mm}}/{{dd}}", Window())
