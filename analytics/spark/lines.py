@@ -23,7 +23,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -92,6 +92,9 @@ MEMORY: Final = "1GiB"
 
 SAMPLED: Final = 5
 """Objects of one prefix that are looked into to tell the format of all of them."""
+
+MANY: Final = 100
+"""Files of this machine whose names are alike, of which no more are looked into than of objects."""
 
 MAX_FOLDERS: Final = 10_000
 """Folders of days or hours that one URI stands for."""
@@ -256,8 +259,10 @@ def _opened(name: str, start: int, until: int | None) -> LineReader | None:
             if (start, until) == (0, None):
                 return LineReader(name)
             with open(name, "rb") as file:
-                span = (_line_at(file, start), None if until is None else _line_at(file, until))
-            return LineReader(name, span)
+                first = _line_at(file, start)
+                # A line that goes on beyond the end is looked through once.
+                last = until if until is None or first >= until else _line_at(file, until)
+            return LineReader(name, (first, last if last is None else max(first, last)))
         except (BadInput, OSError):
             if not last:
                 time.sleep(RETRY_S)
@@ -351,7 +356,7 @@ class Told:
 
     Attributes:
         counts: of all. good, bad: lines by the file's name. damaged, gone: as of :class:`Piece`.
-        rows: of the roll-up.
+        rows: of the roll-up. times: the earliest and the latest of each file.
     """
 
     counts: Counts
@@ -360,6 +365,7 @@ class Told:
     damaged: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     rows: int = 0
+    times: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -612,25 +618,34 @@ def recognise_in_spark(spark: SparkSession, files: LogFiles, reading: Reading, p
     they share one sample. So the number of jobs is that of the folders, not of the objects.
     """
     alike: dict[str, list[str]] = {}
-    for name in files.remote:
+    for name in files.names:
         if ".parquet" not in name:
             alike.setdefault(re.sub(r"\d+", "0", name), []).append(name)
-    chosen = {name: names for names in alike.values() for name in names[:: max(1, -(-len(names) // SAMPLED))]}
+    # Each of a few files of this machine is looked into: that costs nothing.
+    groups = [names for names in alike.values() if REMOTE.match(names[0]) or len(names) > MANY]
+    chosen = [name for names in groups for name in names[:: -(-len(names) // SAMPLED)]]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         samples = dict(zip(chosen, pool.map(partial(_sample, spark), chosen), strict=True))
-    together: dict[str, Sequence[bytes]] = {}
-    for names in alike.values():
-        parts = [samples[name] for name in names if name in samples]
-        if len({_format_name(name, samples[name], reading) for name in names if name in samples}) == 1:
-            lines = [line for one in parts for line in one[: SAMPLE_LINES // len(parts)]]
-            together.update((name, lines) for name in names)
+    first_of: dict[str, str] = {}
+    for names in groups:
+        parts = {name: samples[name] for name in names if name in samples}
+        if len({_format_name(name, lines, reading) for name, lines in parts.items()}) == 1:
+            samples[names[0]] = [line for one in parts.values() for line in one[: SAMPLE_LINES // len(parts)]]
+            first_of.update((name, names[0]) for name in names)
+    few = replace(files, names=tuple(dict.fromkeys(first_of.get(name, name) for name in files.names)))
+    found = recognise_files(few, reading, lambda name: samples.get(name) or _sample(spark, name), part)
+    forms = dict(zip(found.names, found.formats, strict=True))
 
-    def sample(name: str) -> Sequence[bytes]:
-        if not REMOTE.match(name):
-            return sample_of(name)
-        return together[name] if name in together else samples.get(name) or _sample(spark, name)
+    def those(firsts: Container[str]) -> tuple[str, ...]:
+        return tuple(name for name in files.names if first_of.get(name, name) in firsts)
 
-    return recognise_files(files, reading, sample, part)
+    names = those(forms)
+    return Recognised(
+        names,
+        tuple(forms[first_of.get(name, name)] for name in names),
+        those(found.strange),
+        those(found.unreadable),
+    )
 
 
 def _format_name(name: str, sample: Sequence[bytes], reading: Reading) -> str | None:
@@ -643,9 +658,11 @@ def _format_name(name: str, sample: Sequence[bytes], reading: Reading) -> str | 
 
 
 def _sample(spark: SparkSession, name: str) -> Sequence[bytes]:
-    """The first lines of a file that only Spark can read."""
+    """The first lines of a file."""
     from pyspark.sql import functions as F
 
+    if not REMOTE.match(name):
+        return sample_of(name)
     # Whether it is damaged is found when all of it is read.
     text = _lenient(_text(spark)).text(spark_path(name))
     rows = text.select(F.substring("value", 1, _TEXT_BYTES).alias("value")).limit(SAMPLE_LINES).collect()

@@ -83,7 +83,7 @@ class Rolled:
     Attributes:
         rows: the columns of a roll-up, and ``told``; rows of one key may be several. size: how many there are.
         lines: what was read. gone: files that could not be read, because they had gone.
-        spans: the earliest and the latest time in each file, or in those that were parsed with it.
+        spans: the earliest and the latest time in each file.
     """
 
     rows: DataFrame
@@ -144,11 +144,9 @@ def roll_up(
     if gone and not lines.part and len(gone) == len(lines.recognised.names):
         raise BadInput(f"cannot read {gone[0]!r}: it was there when the run began")
     spans: dict[str, tuple[int, int]] = {}
-    for one in told:
-        if one.counts.first_us is not None and one.counts.last_us is not None:
-            for name in one.good:
-                first, last = spans.get(name, (one.counts.first_us, one.counts.last_us))
-                spans[name] = (min(first, one.counts.first_us), max(last, one.counts.last_us))
+    for name, (first, last) in chain.from_iterable(one.times.items() for one in told):
+        known = spans.get(name, (first, last))
+        spans[name] = (min(first, known[0]), max(last, known[1]))
     return Rolled(rolled, sum(one.rows for one in told), lines.summed(told), gone, spans)
 
 
@@ -173,7 +171,11 @@ def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generi
             embedded.roll_up(con, relation, latest_us=latest_us)
             con.execute("INSERT INTO partial BY NAME FROM rollup")
             rows = con.execute("SELECT count(*) FROM rollup").fetchall()[0][0]
-            one = Told(counts, good, bad, tuple(piece.damaged), tuple(piece.gone), rows)
+            times = con.execute(
+                "SELECT file, min(ts_us), max(ts_us) FROM parsed_line WHERE bad IS NULL GROUP BY file"
+            ).fetchall()
+            spans = {piece.names[number]: (first, last) for number, first, last in times}
+            one = Told(counts, good, bad, tuple(piece.damaged), tuple(piece.gone), rows, spans)
             con.execute("INSERT INTO partial (told) VALUES (?)", [msgspec.json.encode(one).decode()])
         yield from con.table("partial").to_arrow_table().to_batches()
 
