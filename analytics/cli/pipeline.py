@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,6 +63,9 @@ MAX_LINES: Final = 5
 
 READ_HERE: Final = 256 << 20
 """Bytes of files that are read on this machine for lines of incidents that Spark found."""
+
+MOST_AGAIN: Final = 1000
+"""Objects that are read again for lines of incidents, unless one is to be explained."""
 
 MAX_NAMED: Final = 20
 """Files that a caveat names."""
@@ -371,6 +374,8 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
     try:
         with failures_as_one_line(), _scratch(how.scratch) as folder:
             notes: tuple[str, ...] = ()
+            spans: Mapping[str, tuple[int, int]] = {}
+            lines: _LinesOf
             if asked.incremental is not None and not _is_empty(files):
                 with stage(f"reading new parts of {_what(files)}"):
                     rollup, source, lines, notes = _spark_incremental(spark, asked, files, asked.incremental)
@@ -383,12 +388,18 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                     )
                 rollup, size, found_lines = rolled.rows, rolled.size, rolled.lines
                 source = _source("spark", files, read.recognised, found_lines.counts, found_lines.damaged, rolled.gone)
-                lines = partial(_spark_lines, read.of, asked.reading, rolled.spans)
+                spans = rolled.spans
+                lines = partial(_spark_lines, read.of, asked.reading, spans)
             with stage("looking for incidents"):
                 connection = scan.reduce(rollup, size, asked.params)
                 engine.run(connection, asked.params, engine.TOGETHER)
                 found = incidents.found(connection)
                 figures.prepare(connection)
+            again = _having(spans, _moments(ranked(found)[:MAX_WITH_LINES]).values())
+            if len(list(filter(REMOTE.match, again))) > MOST_AGAIN and asked.explain is None:
+                text = f"No lines of incidents: {len(again):,} objects would be read again. --explain ID shows some."
+                source = replace(source, caveats=(*source.caveats, text))
+                lines = lambda connection, shown: {}  # noqa: E731 - it has no name elsewhere
 
             with connection:
                 yield _Judged(connection, found, source, partial(lines, connection), notes)
@@ -450,6 +461,21 @@ def _scratch(shared: str | None) -> Iterator[str | None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _moments(shown: Sequence[Incident]) -> dict[str, list[int]]:
+    """When the lines that are shown of incidents came, by the incident's id."""
+    return {one.id: sorted({*[phase.since_us for phase in one.phases][: MAX_LINES - 1], one.until_us}) for one in shown}
+
+
+def _having(spans: Mapping[str, tuple[int, int]], moments: Iterable[Sequence[int]]) -> tuple[str, ...]:
+    """The files that may have lines of some moments, and that are still there."""
+    times = sorted({us for some in moments for us in some})
+    return tuple(
+        name
+        for name, (first, last) in spans.items()
+        if bisect_left(times, first) < bisect_right(times, last) and (REMOTE.match(name) or os.path.exists(name))
+    )
+
+
 def _spark_lines(
     read: Callable[[tuple[str, ...]], SparkLines],
     reading: Reading,
@@ -462,13 +488,9 @@ def _spark_lines(
     Args:
         read: the lines of some files, in Spark. spans: the times that each file has.
     """
-    moments = {
-        one.id: sorted({*[phase.since_us for phase in one.phases][: MAX_LINES - 1], one.until_us}) for one in shown
-    }
+    moments = _moments(shown)
     times = sorted({us for some in moments.values() for us in some})
-    names = tuple(
-        name for name, (first, last) in spans.items() if bisect_left(times, first) < bisect_right(times, last)
-    )
+    names = _having(spans, moments.values())
     if not any(REMOTE.match(name) for name in names) and sum(map(os.path.getsize, names)) <= READ_HERE:
         from tricklecast.analytics.lines.embedded import read_lines
 

@@ -261,8 +261,8 @@ def _opened(name: str, start: int, until: int | None) -> LineReader | None:
             with open(name, "rb") as file:
                 first = _line_at(file, start)
                 # A line that goes on beyond the end is looked through once.
-                last = until if until is None or first >= until else _line_at(file, until)
-            return LineReader(name, (first, last if last is None else max(first, last)))
+                after = until if until is None or first >= until else _line_at(file, until)
+            return LineReader(name, (first, None if after is None else max(first, after)))
         except (BadInput, OSError):
             if not last:
                 time.sleep(RETRY_S)
@@ -639,10 +639,10 @@ def recognise_in_spark(spark: SparkSession, files: LogFiles, reading: Reading, p
     def those(firsts: Container[str]) -> tuple[str, ...]:
         return tuple(name for name in files.names if first_of.get(name, name) in firsts)
 
-    names = those(forms)
+    every = those(forms)
     return Recognised(
-        names,
-        tuple(forms[first_of.get(name, name)] for name in names),
+        every,
+        tuple(forms[first_of.get(name, name)] for name in every),
         those(found.strange),
         those(found.unreadable),
     )

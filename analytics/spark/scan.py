@@ -142,7 +142,7 @@ def roll_up(
                 ) from error
     gone = tuple(sorted({*lines.gone, *(name for one in told for name in one.gone)}))
     if gone and not lines.part and len(gone) == len(lines.recognised.names):
-        raise BadInput(f"cannot read {gone[0]!r}: it was there when the run began")
+        raise BadInput(f"no executor can read {gone[0]!r}: every machine must see it under this path")
     spans: dict[str, tuple[int, int]] = {}
     for name, (first, last) in chain.from_iterable(one.times.items() for one in told):
         known = spans.get(name, (first, last))
