@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import duckdb
 import httpx
 import pytest
 
@@ -31,6 +32,8 @@ from tests.support.spark_cluster import HOME, spark_cluster
 from tests.support.spark_cluster import environment as spark_environment
 from tests.support.waiting import eventually
 from tricklecast import Publisher, Subscriber
+from tricklecast.analytics.lines import Reading, find_logs
+from tricklecast.analytics.logs.compact import compact
 from tricklecast.testing import TestServer, server
 
 ROOT = Path(__file__).parents[2]
@@ -274,6 +277,25 @@ def test_storms_job(tmp_path: Path) -> None:
         assert list((tmp_path / "work").glob("app-*/*/stderr")), "no executor has worked"
     (incident,) = json.loads(report.read_text())["incidents"]
     assert (incident["storm"], incident["n"]) == (truth.storm, truth.n)
+
+
+@pytest.mark.long
+def test_storms_table(tmp_path: Path) -> None:
+    """On a cluster, through spark-submit, the incidents become rows of a table."""
+    writer = LogWriter("relay", random.Random(0))
+    (truth,) = STORMS["not_found_loop"](writer)
+    log, table = tmp_path / "access.jsonl", tmp_path / "table"
+    log.write_text("".join(f"{line}\n" for line in writer.lines()))
+    compact(find_logs([str(log)]), tmp_path / "hours", Reading(details=True), print)
+    arguments = [str(ROOT / "examples" / "storms_table.py"), str(tmp_path / "hours"), str(table)]
+    with spark_cluster(tmp_path) as master:
+        command = [str(HOME / "bin" / "spark-submit"), "--master", master, *arguments]
+        environment = {**spark_environment(), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+    with duckdb.connect() as con:
+        rows = con.execute(f"SELECT storm, requests FROM '{table}/*.parquet'").fetchall()
+    assert rows == [(truth.storm, truth.n)]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyspark
 import pytest
 
@@ -167,26 +166,3 @@ def test_a_worker_that_is_killed(cluster: Cluster, tmp_path: Path) -> None:
         os.kill(process, signal.SIGKILL)
     assert told(there) == here
     assert (tmp_path / "worked").exists()
-
-
-@pytest.mark.long
-def test_a_job_that_writes_a_table(cluster: Cluster, tmp_path: Path) -> None:
-    """`examples/storms_table.py`, submitted to the cluster: the incidents are rows, and no other file is written."""
-    log = write_lines(tmp_path / "a.jsonl", write_all(5)[0])
-    here = told(storms("--engine", "embedded", str(log)))
-    run = [sys.executable, "-m", "tricklecast", "logs", "compact", str(log), "-o", str(tmp_path / "hours")]
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    subprocess.run(run, env=environment, check=True, capture_output=True)
-    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster.master]
-    confs = [f"spark.executorEnv.PYTHONPATH={ROOT}", "spark.executor.memory=512m", "spark.driver.host=127.0.0.1"]
-    submit += [part for conf in confs for part in ("--conf", conf)]
-    job = [str(ROOT / "examples" / "storms_table.py"), str(tmp_path / "hours"), str(tmp_path / "table")]
-    done = subprocess.run([*submit, *job], env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert done.returncode == 0, done.stderr[-3000:]
-    with duckdb.connect() as con:
-        rows = con.execute(f"SELECT id, requests FROM '{tmp_path}/table/*.parquet' ORDER BY ALL").fetchall()
-    assert rows == sorted((one["id"], one["n"]) for one in here["incidents"])
