@@ -372,7 +372,7 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
         session = spark_session(how.master, small=small, verbose=how.verbose, conf=how.conf)
         spark = session.__enter__()
     try:
-        with failures_as_one_line(), _scratch(how.scratch) as folder:
+        with failures_as_one_line(), _scratch(how.scratch) as folder, ExitStack() as held:
             notes: tuple[str, ...] = ()
             spans: Mapping[str, tuple[int, int]] = {}
             lines: _LinesOf
@@ -387,6 +387,7 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                         read, folder, now_us=now_us, latest_us=now_us + AHEAD_US, generic=asked.generic
                     )
                 rollup, size, found_lines = rolled.rows, rolled.size, rolled.lines
+                held.callback(rollup.unpersist)
                 source = _source("spark", files, read.recognised, found_lines.counts, found_lines.damaged, rolled.gone)
                 spans = rolled.spans
                 lines = partial(_spark_lines, read.of, asked.reading, spans)
@@ -403,7 +404,6 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
 
             with connection:
                 yield _Judged(connection, found, source, partial(lines, connection), notes)
-            rollup.unpersist()
     finally:
         session.__exit__(None, None, None)
 

@@ -400,12 +400,11 @@ class SparkLines:
             work: makes it of the rows of one partition. columns: names and Spark's types of what it makes.
         """
         if self.together:
-            from pyspark.sql import functions as F
-
             # Lines of one id come together. The others go anywhere, but to the same place when a task is run again.
             key = "coalesce(request, CAST(xxhash64(ts_us, client, path, conn) AS STRING))"
             rows = replace(self, together=False).parsed.drop("file").withColumnRenamed("name", "file")
-            groups = [(rows.repartition(F.expr(key)), Parse(None, self.reading, "rows"))]
+            brought = rows.selectExpr("*", f"{key} AS together").repartition("together").drop("together")
+            groups = [(brought, Parse(None, self.reading, "rows"))]
         else:
             groups = list(self._groups())
         if not groups:
@@ -659,13 +658,11 @@ def _format_name(name: str, sample: Sequence[bytes], reading: Reading) -> str | 
 
 def _sample(spark: SparkSession, name: str) -> Sequence[bytes]:
     """The first lines of a file."""
-    from pyspark.sql import functions as F
-
     if not REMOTE.match(name):
         return sample_of(name)
     # Whether it is damaged is found when all of it is read.
     text = _lenient(_text(spark)).text(spark_path(name))
-    rows = text.select(F.substring("value", 1, _TEXT_BYTES).alias("value")).limit(SAMPLE_LINES).collect()
+    rows = text.selectExpr(f"substring(value, 1, {_TEXT_BYTES}) AS value").limit(SAMPLE_LINES).collect()
     return [row.value.encode("utf-8", "replace").rstrip(b"\r") for row in rows if row.value.strip()]
 
 

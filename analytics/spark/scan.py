@@ -23,7 +23,6 @@ import msgspec
 
 from tricklecast.analytics.errors import BadInput, SparkFailed
 from tricklecast.analytics.lines.embedded import Lines, tally
-from tricklecast.analytics.lines.files import REMOTE
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
@@ -65,9 +64,9 @@ _LEAST_PULSES: Final = 4
 MAX_DAMAGED: Final = 20
 """Files in an object store that cannot be read before the run ends: each of them makes Spark read anew."""
 
-_FAILED_FILE: Final = re.compile(
-    r"(?:FAILED_READ_FILE[^\]]*\] Encountered error while reading file|Path does not exist:) (\S+?)[.]?(?:\s|$)"
-)
+_CAUSES: Final = ("Encountered error while reading file ", "Path does not exist: ")
+"""What Spark says before the name of a file that it cannot read."""
+
 _GONE: Final = re.compile(r"FILE_NOT_EXIST|PATH_NOT_FOUND|FileNotFoundException")
 
 _TOGETHER: Final = dict.fromkeys(("first_us", "from_us"), "min") | dict.fromkeys(("last_us", "until_us"), "max")
@@ -127,7 +126,7 @@ def roll_up(
             break
         except (PySparkException, Py4JError) as error:
             name = _unreadable(error, lines)
-            if name is None:
+            if name is None or name in lines.lenient | lines.gone:
                 raise
             if rolled is not None:
                 rolled.unpersist()
@@ -152,13 +151,13 @@ def roll_up(
 
 def _unreadable(error: Exception, lines: SparkLines) -> str | None:
     """The file of an object store that Spark could not read, if that is why it failed."""
-    found = _FAILED_FILE.search(str(error))
-    if found is None:
-        return None
-    path = unquote(found[1].strip("'\""))
-    names = [name for name in lines.recognised.names if name not in lines.lenient and REMOTE.match(name)]
-    said = path.partition(":")[2].lstrip("/")
-    return next((name for name in names if name == path or name.partition(":")[2].lstrip("/") == said), None)
+    for cause in _CAUSES:
+        said = str(error).partition(cause)[2].partition("\n")[0]
+        forms = (said, unquote(said))
+        names = [name for name in lines.recognised.names if any(form.startswith(name) for form in forms if form)]
+        if names:
+            return max(names, key=len)
+    return None
 
 
 def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generic: bool) -> Batches:

@@ -68,8 +68,8 @@ def test_whatever_is_in_a_folder(spark: SparkSession, logs: Path, monkeypatch: p
     read in parts, and where an archive is damaged."""
     whole = (logs / "b.jsonl.gz").read_bytes()
     (logs / "b.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    monkeypatch.setattr(spark_lines, "TASK", 50_000)
-    monkeypatch.setattr(spark_lines, "_LEAST_TASK", 10_000)
+    monkeypatch.setattr(spark_lines, "TASK", 150_000)
+    monkeypatch.setattr(spark_lines, "_LEAST_TASK", 50_000)
     here = report(logs)
     assert [caveat for caveat in here["quality"]["caveats"] if "damaged" in caveat]
     assert here["incidents"][0]["lines"]
