@@ -135,11 +135,14 @@ class Piece:
 
     Attributes:
         names: of the files, by number. damaged: those that ended early; gone: those that could not be opened.
+        unfinished: file and number of lines that have no end. numberless: files whose lines are not counted from 1.
     """
 
     names: list[str]
     damaged: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    unfinished: list[tuple[int, int]] = field(default_factory=list)
+    numberless: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,39 +177,26 @@ class Parse:
         import pyarrow as pa
 
         piece, held, size = Piece([]), list[pa.RecordBatch](), 0
-        unfinished: list[tuple[int, int]] = []
-        numberless: list[int] = []
         for name, start, until in spans:
             reader = _opened(name, start, until)
             if reader is None:
                 piece.gone.append(name)
                 continue
             piece.names.append(name)
+            piece.numberless += [len(piece.names) - 1] if start else []
             for batch in reader.batches(0):
                 if size >= PIECE:
-                    yield self._parsed(con, piece, pa.Table.from_batches(held), numberless)
-                    piece, held, size, numberless = Piece([name]), [], 0, []
-                number = len(piece.names) - 1
-                held.append(_of_file(batch, number))
+                    yield self._parsed(con, piece, pa.Table.from_batches(held))
+                    piece, held, size = Piece([name], numberless=[0] if start else []), [], 0
+                held.append(_of_file(batch, len(piece.names) - 1))
                 size += batch.column("line").buffers()[2].size
-            if reader.damaged:
-                piece.damaged.append(name)
-            if reader.unfinished:
-                unfinished.append((len(piece.names) - 1, reader.lines))
-            if start:
-                numberless.append(len(piece.names) - 1)
+            # All that is known of its end belongs to the piece that has its last line.
+            piece.damaged += [name] if reader.damaged else []
+            piece.unfinished += [(len(piece.names) - 1, reader.lines)] if reader.unfinished else []
         if held or piece.damaged or piece.gone:
-            table = pa.Table.from_batches(held) if held else None
-            yield self._parsed(con, piece, table, numberless, unfinished)
+            yield self._parsed(con, piece, pa.Table.from_batches(held) if held else None)
 
-    def _parsed(
-        self,
-        con: DuckDBPyConnection,
-        piece: Piece,
-        table: pa.Table | None,
-        numberless: Sequence[int] = (),
-        unfinished: Sequence[tuple[int, int]] = (),
-    ) -> Piece:
+    def _parsed(self, con: DuckDBPyConnection, piece: Piece, table: pa.Table | None) -> Piece:
         if table is None or self.form is None:
             select = "FROM raw_line" if table is not None else _NOTHING
         elif self.form.name == PARQUET:
@@ -222,11 +212,11 @@ class Parse:
             con.register("raw_line", table)
             con.execute(f"INSERT INTO parsed_line BY NAME SELECT * FROM ({select}) good")
             con.unregister("raw_line")
-        for number, no in unfinished:
+        for number, no in piece.unfinished:
             # It is still being written, and will be a line the next time.
             con.execute("DELETE FROM parsed_line WHERE file = ? AND no = ? AND bad IS NOT NULL", [number, no])
-        if numberless:
-            con.execute("UPDATE parsed_line SET no = NULL WHERE list_contains(?, file)", [list(numberless)])
+        if piece.numberless:
+            con.execute("UPDATE parsed_line SET no = NULL WHERE list_contains(?, file)", [piece.numberless])
         return piece
 
     def _parquet(self, con: DuckDBPyConnection, name: str) -> Piece:

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
@@ -15,8 +16,8 @@ from tests.analytics.cli.killed import silent
 from tests.analytics.support.scenarios import write_all
 from tricklecast.analytics import incidents
 from tricklecast.analytics.cli.pipeline import Asked, Spark, make
-from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines import Reading, Window, find_logs
+from tricklecast.analytics.errors import BadInput, SparkFailed
+from tricklecast.analytics.lines import Reading, Window, embedded, files, find_logs
 from tricklecast.analytics.lines.recognise import UnknownFormat
 from tricklecast.analytics.logs.compact import compact
 from tricklecast.analytics.report.json import as_json
@@ -76,7 +77,9 @@ def test_whatever_is_in_a_folder(spark: SparkSession, logs: Path, monkeypatch: p
     assert report(logs, engine=Spark()) == here
 
 
-def test_objects_that_only_spark_can_read(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+def test_objects_that_only_spark_can_read(
+    spark: SparkSession, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They give the same; one that is damaged is read up to the damage, and told; one that has gone is told."""
     spark.conf.set("fs.viewfs.mounttable.logs.link./in", f"file://{logs}")
     here, there = report(logs), report("viewfs://logs/in", engine=Spark())
@@ -92,6 +95,9 @@ def test_objects_that_only_spark_can_read(spark: SparkSession, logs: Path, tmp_p
     assert rolled.lines.damaged == ("viewfs://logs/in/b.jsonl.gz",)
     assert rolled.gone == ("viewfs://logs/in/z.jsonl",)
     assert rolled.lines.counts.lines > 2 * SLICE
+    monkeypatch.setattr(scan, "MAX_DAMAGED", 0)
+    with pytest.raises(SparkFailed, match="more than 0 files cannot be read"):
+        scan.roll_up(read, now_us=1 << 60)
 
 
 def test_a_file_that_has_gone(spark: SparkSession, logs: Path) -> None:
@@ -135,3 +141,39 @@ def test_only_the_folders_of_some_days_are_listed(spark: SparkSession, tmp_path:
     assert len(spark_lines.list_remote(spark, uri, Window())) == 4
     with pytest.raises(BadInput, match="--since"):
         spark_lines.list_remote(spark, f"{uri}/{{yyyy}}/{{mm}}/{{dd}}", Window())
+
+
+def test_a_piece_may_end_anywhere(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line is that of its file and has its number, and one that is unfinished is none, however a worker's files
+    are divided into pieces."""
+    monkeypatch.setattr(spark_lines, "PIECE", 1)
+    monkeypatch.setattr(files, "BLOCK", 1 << 16)
+    (logs / "b.jsonl").write_bytes(slice_of(1) + slice_of(0)[:100])
+    names = [str(logs / name) for name in ("a.jsonl", "b.jsonl", "c.jsonl.zst")]
+    query = "SELECT file, ts_us, client, bad, no FROM parsed_line"
+    with duckdb.connect() as con:
+        here = embedded.read_lines(con, find_logs(names))
+        expected = [(here.recognised.names[file], *row) for file, *row in con.execute(query).fetchall()]
+    spans = json.dumps([(name, 0, None) for name in names])
+    batch = pa.RecordBatch.from_pydict({"files": [spans]})
+    found = []
+    with spark_lines.connect() as con:
+        for piece in spark_lines.Parse(here.recognised.formats[0], Reading(), "files").pieces(con, [batch]):
+            rows = con.execute(query).fetchall()
+            found += [(piece.names[file], *row) for file, *row in rows]
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
+
+
+def test_pulses_of_a_task_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound, the longest stretches tell theirs in fewer and longer ones, with the same sum and span."""
+    monkeypatch.setattr(scan, "MAX_PULSES", 20)
+    with spark_lines.connect() as con:
+        pulse = "[{'from_us': i, 'until_us': i + 1, 'n': 2} FOR i IN range(many)] AS pulse"
+        con.execute(f"CREATE TABLE stretches AS SELECT name, {pulse} FROM (VALUES ('a', 3), ('b', 1000)) t(name, many)")
+        short, long = con.sql(scan._bounded(con, "stretches")).fetchall()
+        assert len(short[1]) == 3
+        assert len(long[1]) == 10
+        assert (long[1][0]["from_us"], long[1][-1]["until_us"]) == (0, 1000)
+        assert sum(one["n"] for one in long[1]) == 2000
+        monkeypatch.setattr(scan, "MAX_PULSES", 2000)
+        assert len(con.sql(scan._bounded(con, "stretches")).fetchall()[1][1]) == 1000
