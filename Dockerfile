@@ -18,7 +18,7 @@ FROM build AS build-analytics
 RUN uv sync --locked --no-dev --no-editable --extra media --extra tokens --extra analytics
 
 FROM python:3.13-slim AS base
-RUN useradd --create-home --uid 10001 tricklecast && mkdir /data /logs /storms /scratch && chown tricklecast /logs /storms /scratch /data
+RUN useradd --create-home --uid 10001 tricklecast && mkdir /data /logs /storms && chown tricklecast /logs /storms /data
 ENV PATH=/opt/tricklecast/bin:$PATH PYTHONUNBUFFERED=1
 USER tricklecast
 ENTRYPOINT ["tricklecast"]

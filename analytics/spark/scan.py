@@ -52,7 +52,7 @@ _NETWORK: Final = "\x00network"
 ROWS: Final = 250_000
 """Rows of a roll-up that one task brings together, if they are of many clients: some 300 MB for the rules."""
 
-LEAST_ROWS: Final = 20_000
+LEAST_ROWS: Final = 100_000
 """Fewer are no task of their own: a worker takes longer to start than to work on them."""
 
 MAX_PULSES: Final = 200_000
