@@ -392,9 +392,10 @@ def test_a_stream_without_keyframes_is_published_all_the_same(tmp_path: Path) ->
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 1
         said = done.stderr.splitlines()
-        assert sum("is lost: segment too large" in line for line in said) == 1
+        lost = sum("is lost: segment too large" in line for line in said)
+        assert lost in (1, 2)  # the second may have begun before the server has answered the first
         assert sum("has too few keyframes" in line for line in said) == 1
-        segments = [httpx.get(f"{url}/{seq}").content for seq in range(1, int(said[-1].split()[1]))]
+        segments = [httpx.get(f"{url}/{seq}").content for seq in range(lost, int(said[-1].split()[1]))]
     pictures = sum(packets_of(data)[0] for data in segments)
     assert pictures >= 100
     assert [packets_of(data)[1] for data in segments] == [0] * len(segments)
