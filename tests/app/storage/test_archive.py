@@ -226,7 +226,10 @@ def test_an_empty_body_that_awaits_storage_is_no_preconnect(folder: Path, monkey
         target.settle()
         upload.end()
         assert wants.wait(30)
-        (busy,) = (one for one in connections(server) if one.unfinished)
+        (busy,) = eventually(
+            lambda: [found for found in [[one for one in connections(server) if one.unfinished]] if len(found) == 1],
+            what="only the upload is unfinished",
+        )[0]
         assert not server.inside(lambda: busy.waiting)
 
 
