@@ -90,6 +90,9 @@ COMMANDS: Final = {
         "tricklecast.app.storage.cli", "prune", "Remove the oldest segments of a data directory.", _SERVER
     ),
     "storms": Mount("tricklecast.analytics.cli.storms", "storms", "Find retry storms in access logs.", _STORMS),
+    "storms check": Mount(
+        "tricklecast.analytics.cli.check", "check", "Show what is understood of an access log.", _STORMS
+    ),
     "storms watch": Mount(
         "tricklecast.analytics.watch.cli", "watch", "Report retry storms while they happen.", _STORMS
     ),
@@ -199,8 +202,8 @@ def show_help(name: str) -> None:
 class LazyGroup(TyperGroup):
     """A group that lists its commands from :data:`COMMANDS`, and loads one when it is called.
 
-    A command's name may have two words: with the second word ``watch``, ``storms`` is the command ``storms watch``;
-    with any other, or none, it is the command ``storms``.
+    A command's name may have two words: with the second word ``watch`` or ``check``, ``storms`` is the command ``storms
+    watch`` or ``storms check``; with any other, or none, it is the command ``storms``.
 
     Attributes:
         words: prefix of its commands' names in the table: empty, or a first word and a space.

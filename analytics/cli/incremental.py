@@ -29,6 +29,7 @@ from tricklecast.analytics.lines import LINE
 from tricklecast.analytics.lines.files import ALWAYS, REMOTE, LogFiles, Window, node_of
 from tricklecast.analytics.lines.reading import (
     MAX_SAMPLES,
+    SUMS,
     BadLine,
     Counts,
     Reading,
@@ -207,9 +208,7 @@ def _gathered(
             for number, file in zip(one.numbers, facts.files, strict=True)
         }
         samples += [(one.numbers[int(bad.file)], bad) for bad in has.samples]
-        counts = Counts(
-            *(getattr(counts, name) + getattr(has, name) for name in ("lines", "bad", "unrouted", "future", "doubled"))
-        )
+        counts = Counts(**{name: getattr(counts, name) + getattr(has, name) for name in SUMS})
     samples.sort(key=lambda sample: (sample[0], sample[1].no or 0, sample[1].text))
     shown = tuple(replace(bad, file=names[number]) for number, bad in samples[:MAX_SAMPLES])
     numbers = sorted(told)

@@ -14,7 +14,7 @@ LogFormat = Annotated[
     typer.Option(
         "--format",
         metavar="NAME|FILE",
-        help="Format of the logs: auto, tricklecast, nginx, envoy, caddy, traefik, or the file of a field map.",
+        help="Format of the logs: auto, nginx, apache, envoy, caddy, traefik, haproxy, alb, w3c …; a field map's file.",
         rich_help_panel=FORMAT,
     ),
 ]

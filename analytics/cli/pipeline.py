@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import sys
 import tempfile
 import time
 import uuid
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import ALWAYS, LINE, BadLine, Counts, LogFiles, Reading, Window
-from tricklecast.analytics.lines.files import REMOTE, SPOOLED, STDIN, LineReader
+from tricklecast.analytics.lines.files import REMOTE, LineReader, is_parquet, shown_name, spooled
 from tricklecast.analytics.report import figures
 from tricklecast.analytics.report.build import Source, build, ranked
 from tricklecast.analytics.report.formats import counted, date_and_time
@@ -66,6 +64,9 @@ READ_HERE: Final = 256 << 20
 
 MOST_AGAIN: Final = 1000
 """Objects that are read again for lines of incidents, unless one is to be explained."""
+
+MANY_LINES: Final = 10
+"""Lines that are left out, from which on the report says so first."""
 
 MAX_NAMED: Final = 20
 """Files that a caveat names."""
@@ -210,18 +211,20 @@ def _embedded(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
     from tricklecast.analytics.lines.embedded import read_lines
 
     now_us = _now_us()
-    known = None if STDIN in files.names else files.size
+    known = None if files.pipes else files.size
     with embedded.connect(known) as connection, ExitStack() as held:
         with stage(f"reading {counted(len(files.names), 'file')}", files.size) as advance:
-            files = held.enter_context(_spooled(files))
+            files = held.enter_context(spooled(files))
             if _is_empty(files):
                 columns = ", ".join(f"{name} {kind}" for name, kind in LINE)
                 connection.execute(f"CREATE TEMP TABLE line ({columns})")
-                names, source = files.names, Source("embedded", files.names)
+                names, source = files.names, Source("embedded", files.names, nothing=asked.reading.window == ALWAYS)
             else:
                 read = read_lines(connection, files, asked.reading, now_us, progress=advance)
                 names = read.recognised.names
-                source = _source("embedded", files, read.recognised, read.counts, read.damaged)
+                source = _source(
+                    "embedded", files, read.recognised, read.counts, read.damaged, window=asked.reading.window
+                )
             embedded.roll_up(connection, _relation(connection, asked), latest_us=now_us + AHEAD_US)
         found = _found(connection, asked, stage)
         yield _Judged(connection, found, source, lambda shown: _lines(connection, names, shown))
@@ -262,7 +265,7 @@ def _embedded_incremental(asked: Asked, files: LogFiles, stage: Stage, root: str
             return _lines(connection, lines.recognised.names, shown)
 
         kept = (reader.parts, reader.name + repr(replace(asked.reading, window=ALWAYS)))
-        source = _source("embedded", files, gathered, gathered.counts, gathered.damaged)
+        source = _source("embedded", files, gathered, gathered.counts, gathered.damaged, window=asked.reading.window)
         yield _Judged(
             connection,
             found,
@@ -272,31 +275,8 @@ def _embedded_incremental(asked: Asked, files: LogFiles, stage: Stage, root: str
         )
 
 
-@contextmanager
-def _spooled(files: LogFiles) -> Iterator[LogFiles]:
-    """Standard input as a file that can be read twice, and whose reading Ctrl-C ends."""
-    if STDIN not in files.names:
-        yield files
-        return
-    # A Ctrl-C between the making of the file and the object that removes it would leave the file.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        spooled = tempfile.NamedTemporaryFile(prefix=SPOOLED)  # noqa: SIM115 - its block begins below
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    with spooled as spool:
-        shutil.copyfileobj(sys.stdin.buffer, spool, 1 << 20)
-        spool.flush()
-        size = files.size + spool.tell()
-        yield replace(files, names=tuple(spool.name if name == STDIN else name for name in files.names), size=size)
-
-
-def _shown_name(name: str) -> str:
-    return "standard input" if Path(name).name.startswith(SPOOLED) else name
-
-
 def _is_empty(files: LogFiles) -> bool:
-    return files.size == 0 and not files.remote
+    return files.size == 0 and not files.remote and not files.pipes
 
 
 def _lines(
@@ -324,7 +304,7 @@ def _lines(
     made: dict[str, list[LogLine]] = {}
     for row in rows:
         incident, file, no = row.pop("incident"), row.pop("file"), row.pop("no")
-        line = LogLine(texts[file, no], _shown_name(names[file]), no) if (file, no) in texts else _understood(row)
+        line = LogLine(texts[file, no], shown_name(names[file]), no) if (file, no) in texts else _understood(row)
         made.setdefault(ids[incident], []).append(line)
     return {key: tuple(lines) for key, lines in made.items()}
 
@@ -334,7 +314,7 @@ def _texts(names: Sequence[str], wanted: set[tuple[int, int]]) -> dict[tuple[int
     found: dict[tuple[int, int], str] = {}
     for file in {number for number, _ in wanted}:
         numbers = sorted(no for number, no in wanted if number == file)
-        if ".parquet" in names[file]:
+        if is_parquet(names[file]):
             continue
         first = 1
         for block in LineReader(names[file]).blocks():
@@ -388,7 +368,15 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                     )
                 rollup, size, found_lines = rolled.rows, rolled.size, rolled.lines
                 held.callback(rollup.unpersist)
-                source = _source("spark", files, read.recognised, found_lines.counts, found_lines.damaged, rolled.gone)
+                source = _source(
+                    "spark",
+                    files,
+                    read.recognised,
+                    found_lines.counts,
+                    found_lines.damaged,
+                    rolled.gone,
+                    asked.reading.window,
+                )
                 spans = rolled.spans
                 lines = partial(_spark_lines, read.of, asked.reading, spans)
             with stage("looking for incidents"):
@@ -440,7 +428,7 @@ def _spark_incremental(
 
         return lines_of(shown, gathered, files, read)
 
-    source = _source("spark", files, gathered, gathered.counts, gathered.damaged)
+    source = _source("spark", files, gathered, gathered.counts, gathered.damaged, window=asked.reading.window)
     return rollup, source, lines, _notes(root, gathered, parts.damaged)
 
 
@@ -535,6 +523,7 @@ def _source(
     counts: Counts,
     damaged: Sequence[str],
     gone: Sequence[str] = (),
+    window: Window = ALWAYS,
 ) -> Source:
     """What the report says of the files.
 
@@ -542,22 +531,29 @@ def _source(
         BadInput: not one line came out of them, and one is damaged: that is no log without incidents.
     """
     if damaged and not counts.lines:
-        raise BadInput(f"nothing could be read of {_shown_name(damaged[0])!r}, which is damaged")
+        raise BadInput(f"nothing could be read of {shown_name(damaged[0])!r}, which is damaged")
     caveats = [f"{one!r} is damaged and was read up to the damage." for one in damaged[:MAX_NAMED]]
     if len(damaged) > MAX_NAMED:
         caveats.append(f"{len(damaged) - MAX_NAMED:,} more files are damaged and were read up to the damage.")
     if gone:
         shown = ", ".join(map(repr, gone[:MAX_NAMED]))
         caveats.append(f"{counted(len(gone), 'file')} had gone before it could be read, and is left out: {shown}.")
-    caveats += [f"{one!r} has an unknown format and was left out." for one in recognised.strange]
-    caveats += [f"{one!r} is an incomplete Parquet file and was left out." for one in recognised.unreadable]
+    # The server's log of errors lies beside its access log, and is none.
+    unread = [*recognised.unreadable, *(one for one in recognised.strange if "error" not in Path(one).name)]
+    caveats += [f"{one!r} has an unknown format and was left out." for one in recognised.strange if one not in unread]
+    if files.passed:
+        caveats.append(f"No logs, and passed over: {_some(files.passed)}.")
     if files.copies:
         caveats.append(f"Left out, because other files have the same lines: {', '.join(files.copies[:5])}.")
+    if counts.other:
+        caveats.append(f"{counted(counts.other, 'line')} of other programs passed over.")
+    if 0 < counts.unanswered < counts.requests:
+        caveats.append(f"{counted(counts.unanswered, 'request')} without a status.")
     if any(form.coarse for form in recognised.formats):
         caveats.append("This log's times are whole seconds: pauses between requests cannot be judged.")
     return Source(
         engine=name,
-        inputs=tuple(map(_shown_name, recognised.names)),
+        inputs=tuple(map(shown_name, recognised.names)),
         formats=tuple(sorted({form.name for form in recognised.formats})),
         lines=counts.lines,
         unreadable=counts.bad,
@@ -566,7 +562,32 @@ def _source(
         duplicates=counts.doubled,
         samples=tuple(_sample(one) for one in counts.samples),
         caveats=tuple(caveats),
+        doubts=tuple(_doubts(unread, counts)),
+        nothing=(window == ALWAYS and not counts.lines - counts.bad - counts.other)
+        or 0 < counts.requests == counts.unanswered,
     )
+
+
+def _doubts(unread: Sequence[str], counts: Counts) -> Iterator[str]:
+    """Why incidents may be missing or wrong, the worst first."""
+    if 0 < counts.requests == counts.unanswered:
+        yield "No request has a status: failures cannot be told. Log the status, or map it (--format FILE.toml)."
+    if counts.unnamed > counts.requests / 2:
+        yield (
+            f"{counts.unnamed:,} of {counted(counts.requests, 'request')} name no client: what one client repeats"
+            " cannot be found. Log the address, map it (--format FILE.toml), or choose a field (--client-key)."
+        )
+    if unread:
+        yield f"{counted(len(unread), 'file')} could not be understood, and was left out: {_some(unread)}."
+    if counts.other > counts.lines / 2:
+        yield f"{counts.other:,} of {counts.lines:,} lines are of other programs and were passed over."
+    if counts.doubled > max(MANY_LINES, counts.lines / 100):
+        yield f"{counted(counts.doubled, 'line')} left out, because other files have the same requests."
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(map(repr, names[:MAX_NAMED])) + more
 
 
 def _looked_at(window: Window) -> Iterator[str]:
@@ -576,7 +597,7 @@ def _looked_at(window: Window) -> Iterator[str]:
 
 
 def _sample(bad: BadLine) -> LogLine:
-    return LogLine(bad.text, _shown_name(bad.file), bad.no)
+    return LogLine(bad.text, shown_name(bad.file), bad.no)
 
 
 def _what(files: LogFiles) -> str:

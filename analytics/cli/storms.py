@@ -65,7 +65,7 @@ def storms(
         list[str] | None,
         typer.Argument(
             metavar="LOG...",
-            help="Access logs: files (also .gz, .zst, Parquet), folders, globs, URIs; - is standard input.",
+            help="Access logs: files (also compressed, pipes, Parquet), folders, globs, URIs; - is standard input.",
             show_default=False,
         ),
     ] = None,
@@ -254,9 +254,9 @@ def _asked(
     params = thresholds(*limits)
     settings = spark_conf(conf)
     files = find_logs(logs, how.window)
-    if incremental is not None and STDOUT in (*logs, *baseline):
-        raise ValueError("--incremental is for files; it cannot be combined with standard input")
     others = find_logs(baseline) if baseline else None
+    if incremental is not None and (files.pipes or (others and others.pipes)):
+        raise ValueError("--incremental is for files; it cannot be combined with standard input")
     chosen, why = choose_engine(engine, files, others, master or settings.get("spark.master"), incremental)
     if why and not quiet:
         print(f"storms: {why}", file=sys.stderr)
@@ -290,8 +290,8 @@ def choose_engine(
         return engine, ""
     if remote or master is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return EngineName.SPARK, ""
-    if STDOUT in files.names:
-        return EngineName.EMBEDDED, "standard input: embedded engine (Spark reads files: --engine spark FILE)"
+    if files.pipes:
+        return EngineName.EMBEDDED, "standard input or a pipe: embedded engine (Spark reads files: --engine spark FILE)"
     amount = sum(_unpacked(one) for one in (files, baseline) if one is not None)
     logs = f"{size(amount)} of local logs"
     if HELD * amount <= free_memory():
@@ -303,14 +303,13 @@ def choose_engine(
 
 def _unpacked(files: LogFiles) -> int:
     """Bytes of local logs, compressed ones as large as they are as a rule."""
-    from tricklecast.analytics.lines.files import COMPRESSED
+    from tricklecast.analytics.lines.files import REMOTE, packed
 
-    packed = 0
+    size = 0
     for name in files.names:
-        if name.endswith(COMPRESSED):
-            with suppress(OSError):
-                packed += os.path.getsize(name)
-    return files.size + (PACKED - 1) * packed
+        with suppress(OSError):
+            size += os.path.getsize(name) if not REMOTE.match(name) and packed(name) else 0
+    return files.size + (PACKED - 1) * size
 
 
 def free_memory() -> int:

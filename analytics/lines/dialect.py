@@ -40,33 +40,109 @@ def cut(value: str, characters: int) -> str:
     return f"CASE WHEN strlen({value}) > {characters} THEN left({value}, {characters}) ELSE {value} END"
 
 
-_DATE: Final = "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?"
+_DATE: Final = "[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.,][0-9]{1,9})?"
+_USUAL: Final = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})$"
+_ZONE: Final = "[+-][0-9]{2}(:?[0-9]{2})?"
 
 
 def iso_us(value: str) -> str:
-    """Microseconds since 1970 of an ISO 8601 date and time, UTC if it names no zone.
+    """Microseconds since 1970 of a date and time, ISO 8601 and what loggers make of it; UTC if it names no zone.
 
-    Not in the session's time zone, which belongs to the user.
+    ``2025-10-09T08:53:20.250Z``, ``… 08:53:20,250 +0200``, ``2025/10/09 08:53:20``, brackets around it allowed. Not in
+    the session's time zone, which belongs to the user.
     """
-    zoned = f"regexp_matches({value}, '{_DATE}(Z|[+-][0-9]{{2}}:[0-9]{{2}})$')"
-    bare = f"regexp_matches({value}, '{_DATE}$')"
-    stamp = f"CASE WHEN {zoned} THEN {value} WHEN {bare} THEN {value} || 'Z' END"
+    bare = f"translate({value}, '[]', '')"
+    date = f"translate(left({bare}, 10), '/', '-')"
+    time = f"replace(regexp_extract(substr({bare}, 12), '^[0-9:]{{8}}([.,][0-9]+)?'), ',', '.')"
+    zone = f"replace(regexp_extract(substr({bare}, 12), '{_ZONE}$'), ':', '')"
+    hours, minutes = f"left({zone}, 3)", f"substr({zone}, 4, 2)"
+    offset = f"coalesce(nullif({hours}, ''), '+00') || ':' || coalesce(nullif({minutes}, ''), '00')"
+    other = f"{date} || 'T' || {time} || {offset}"
+    odd = f"regexp_matches({bare}, '^{_DATE} ?([Zz]|UTC|GMT|{_ZONE})?$')"
+    stamp = f"CASE WHEN regexp_matches({value}, '{_USUAL}') THEN {value} WHEN {odd} THEN {other} END"
     return f"epoch_us(try_cast({stamp} AS TIMESTAMPTZ))"
 
 
 def clf_us(value: str) -> str:
-    """Microseconds since 1970 of ``09/Oct/2025:08:53:20 +0000``, brackets around it allowed."""
+    """Microseconds since 1970 of ``09/Oct/2025:08:53:20 +0000``, with a fraction or without a zone (then UTC) as well;
+    brackets around it allowed."""
     bare = f"translate({value}, '[]', '')"
-    form = "^[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9]{2}:[0-9]{2}:[0-9]{2} [+-][0-9]{4}$"
-    stamp = f"CASE WHEN regexp_matches({bare}, '{form}') THEN {bare} END"
-    return f"epoch_us(try_strptime({stamp}, '%d/%b/%Y:%H:%M:%S %z'))"
+    form = "^[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9]{2}:[0-9]{2}:[0-9]{2}"
+    usual = f"CASE WHEN regexp_matches({bare}, '{form} [+-][0-9]{{4}}$') THEN {bare} END"
+    odd = f"regexp_matches({bare}, '{form}([.,][0-9]{{1,9}})?( ?(Z|{_ZONE}))?$')"
+    zone = f"coalesce(nullif(replace(regexp_extract({bare}, '[+-][0-9]{{2}}:?[0-9]{{2}}$'), ':', ''), ''), '+0000')"
+    stamp = f"CASE WHEN {odd} THEN left({bare}, 20) || ' ' || {zone} END"
+    fraction = f"CAST(rpad(regexp_extract({bare}, '[.,]([0-9]{{1,6}})', 1), 6, '0') AS BIGINT)"
+    pattern = "'%d/%b/%Y:%H:%M:%S %z'"
+    return (
+        f"coalesce(epoch_us(try_strptime({usual}, {pattern})), epoch_us(try_strptime({stamp}, {pattern})) + {fraction})"
+    )
 
 
-def address(value: str) -> str:
-    """The first IP address of a list, without port and brackets."""
-    first = f"trim(split_part({value}, ',', 1))"
-    inner = f"replace(split_part({first}, ']', 1), '[', '')"
-    bare = f"CASE WHEN left({first}, 1) = '[' THEN {inner} ELSE split_part({first}, ':', 1) END"
-    port = f"regexp_matches({value}, '[.][0-9]+:')"
-    odd = f"instr({value}, ',') > 0 OR left({value}, 1) = '[' OR {port}"
-    return f"CASE WHEN {odd} THEN {bare} ELSE {value} END"
+def epoch_us(value: str) -> str:
+    """Microseconds since 1970 of a number since then; its size says whether it counts s, ms, µs or ns.
+
+    Seconds have less than twelve digits until the year 5138, and milliseconds have as many from 1973 on.
+    """
+    sized = [(1e11, 1e6), (1e14, 1e3), (1e17, 1.0)]
+    number = whole(value)
+    cases = " ".join(f"WHEN {number} < {limit:.0f} THEN {whole(value, factor)}" for limit, factor in sized)
+    return f"CASE {cases} ELSE {whole(value, 1e-3)} END"
+
+
+def time_us(value: str) -> str:
+    """Microseconds since 1970 of a time in any of these forms."""
+    clf = f"instr(left({value}, 4), '/') IN (3, 4)"
+    date = f"regexp_matches({value}, '^[[]?[0-9]{{4}}[-/]')"
+    return f"CASE WHEN {date} THEN {iso_us(value)} WHEN {clf} THEN {clf_us(value)} ELSE {epoch_us(value)} END"
+
+
+_UNITS: Final = (
+    ("h", 3600e6),
+    ("m", 60e6),
+    ("s", 1e6),
+    ("ms", 1e3),
+    ("[u\u00b5\u03bc]s", 1.0),
+    ("ns", 1e-3),
+)
+
+
+def duration(value: str, micros: float | None, per: int = 1) -> str:
+    """A duration or a time since 1970 as BIGINT: a number, or one with its unit, ``20ms``, ``0.02s``, ``1m30.5s``.
+
+    Args:
+        micros: microseconds per unit of a number without one; ``None`` where such a number has no meaning.
+        per: microseconds per unit of the result.
+    """
+    anything = "|".join(name for name, _ in _UNITS)
+    parts = " + ".join(
+        f"coalesce(try_cast(nullif(regexp_extract({value}, '([0-9.]+) ?{name}([0-9]|$)', 1), '') AS DOUBLE), 0)"
+        f" * {scale:.9f}e0"
+        for name, scale in _UNITS
+    )
+    stated = f"CASE WHEN regexp_matches({value}, '^([0-9]+([.][0-9]+)? ?({anything}))+$') THEN {parts} END"
+    stated = f"try_cast(trunc(({stated}) / {per}e0 + 0.5e0) AS BIGINT)"
+    return stated if micros is None else f"coalesce({whole(value, micros / per)}, {stated})"
+
+
+_ADDRESS: Final = "[0-9]{1,3}([.][0-9]{1,3}){3}"
+
+
+def address(value: str, *, strict: bool = False) -> str:
+    """The first IP address of a list, without port, brackets and zone; ``::ffff:192.0.2.7`` is ``192.0.2.7``.
+
+    ``2001:db8::7, 10.0.0.1``, ``[2001:db8::7]:443``, ``192.0.2.7:443`` and ``for="[2001:db8::7]";proto=https`` (RFC
+    7239) are all read. What has no address in it stays as it is, as a host's name may: :data:`strict` makes it null.
+    """
+    plain = f"regexp_matches({value}, '^{_ADDRESS}$')"
+    found = (
+        f"regexp_extract({value}, '(^|[ ,=\"\\[])(::ffff:)?({_ADDRESS})(]?:[0-9]+)?($|[] ,;\"])', 3)",
+        f"regexp_extract({value}, '(^|[ ,=\"\\[])([0-9A-Fa-f]{{0,4}}(:[0-9A-Fa-f]{{0,4}}){{2,7}})($|[] ,;%\"])', 2)",
+    )
+    # The one that comes first.
+    first = f"split_part({value}, ',', 1)"
+    both = ", ".join(f"nullif({one.replace(value, first, 1)}, '')" for one in found)
+    anywhere = ", ".join(f"nullif({one}, '')" for one in found)
+    odd = f"regexp_matches({value}, '[ ,:;=\"\\[]')"
+    rest = "CAST(NULL AS STRING)" if strict else f"CASE WHEN instr({value}, ',') = 0 THEN {value} END"
+    return f"CASE WHEN {plain} THEN {value} WHEN {odd} THEN coalesce({both}, {anywhere}, {rest}) ELSE {rest} END"

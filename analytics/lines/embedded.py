@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.dialect import text
 from tricklecast.analytics.lines.files import (
-    COMPRESSED,
     STDIN,
     LineReader,
     LogFiles,
     Span,
     line_batch,
     line_schema,
+    packed,
     sample_of,
 )
 from tricklecast.analytics.lines.reading import (
@@ -33,7 +33,8 @@ from tricklecast.analytics.lines.reading import (
     selected,
 )
 from tricklecast.analytics.lines.recognise import PARQUET, Format
-from tricklecast.analytics.lines.records import DETAILS, PARSED, parsed, view
+from tricklecast.analytics.lines.records import DETAILS, OTHER, PARSED, parsed, view
+from tricklecast.analytics.lines.wrapping import Unwrapper
 
 if TYPE_CHECKING:
     import duckdb
@@ -107,14 +108,14 @@ def read_lines(
         select = selected(form, reading, _RAW, node)
         unfinished: list[tuple[int, int]] = []
         readers = ((number, reader_of(recognised.names[number])) for number in numbers)
-        _insert(con, select, _batches(readers, damaged, unfinished, progress))
+        _insert(con, select, _batches(readers, form.wrapping, damaged, unfinished, progress))
         for number, no in unfinished:
             # It is still being written, and will be a line the next time.
             con.execute("DELETE FROM parsed_line WHERE file = ? AND no = ? AND bad IS NOT NULL", [number, no])
     con.execute(f"CREATE OR REPLACE TEMP VIEW line AS {view()}")
     counts, good, bad = tally(con, recognised.names, time.time_ns() // 1000 if now_us is None else now_us)
     if not part:
-        check_understood(recognised, files.searched, good, bad, reading.window)
+        check_understood(recognised, files.searched, good, bad, reading.window, counts.samples)
     return Lines(recognised, counts, tuple(damaged), good, bad)
 
 
@@ -133,6 +134,7 @@ class ChunkReader:
         self._con = con
         select = selected(form, reading or Reading(), _RAW, node and text(node))
         self._sql = f"{select} ORDER BY no"
+        self._unwrapper = Unwrapper(form.wrapping)
 
     def read(self, lines: Sequence[bytes], file: int = 0, no: int = 1) -> pa.Table:
         """Lines as a table with the columns of ``line`` and ``file``, ``no``, ``bad``, ``text``, in their order.
@@ -145,7 +147,7 @@ class ChunkReader:
         """
         import pyarrow as pa
 
-        block = b"".join(line[: 1 << 21] + b"\n" for line in lines)
+        block = self._unwrapper.feed(b"".join(line[: 1 << 21] + b"\n" for line in lines))
         self._con.register("raw_line", pa.Table.from_batches([line_batch(block, file, no)]))
         try:
             return self._con.sql(self._sql).to_arrow_table()
@@ -155,17 +157,18 @@ class ChunkReader:
 
 def _batches(
     readers: Iterator[tuple[int, LineReader]],
+    wrapping: Sequence[str],
     damaged: list[str],
     unfinished: list[tuple[int, int]],
     progress: Callable[[int], object],
 ) -> Iterator[pa.RecordBatch]:
     for number, reader in readers:
-        packed = reader.name.endswith(COMPRESSED)
-        for batch in reader.batches(number):
+        is_packed = packed(reader.name)
+        for batch in reader.batches(number, wrapping):
             yield batch
-            if not packed:
+            if not is_packed:
                 progress(batch.column("line").buffers()[2].size)
-        if packed:
+        if is_packed:
             progress(os.path.getsize(reader.name))
         if reader.damaged:
             damaged.append(reader.name)
@@ -188,7 +191,7 @@ def _insert_parquet(con: duckdb.DuckDBPyConnection, form: Format, number: int, n
 
     path = name.replace("'", "''")
     table = f"read_parquet('{path}', file_row_number = true, hive_partitioning = false)"
-    raw, found = parquet_values(form, str(number), "file_row_number + 1", table)
+    raw, found = parquet_values(form, str(number), "file_row_number + 1", table, reading)
     window = (reading.window.from_us, reading.window.to_us)
     select = parsed(found, raw, window, details=reading.details)
     try:
@@ -198,11 +201,18 @@ def _insert_parquet(con: duckdb.DuckDBPyConnection, form: Format, number: int, n
 
 
 def _drop_doubles(con: duckdb.DuckDBPyConnection) -> int:
-    """Drops all but the first line of each request that has an id of its own; the inputs overlap. Returns how many."""
-    found = con.execute("""
+    """Drops lines that stand in two files, which overlap; only those of requests with an id. Returns how many.
+
+    A line that stands in one file several times is as many requests: the id is a trace's, or the client's.
+    """
+    same = "request, ts_us, method, path, status, client"
+    found = con.execute(f"""
         DELETE FROM parsed_line WHERE rowid IN (
-            SELECT unnest(list(rowid ORDER BY file, no)[2:]) FROM parsed_line
-            WHERE request IS NOT NULL AND bad IS NULL GROUP BY request HAVING count(*) > 1)""").fetchall()
+            SELECT id FROM (
+                SELECT id, row_number() OVER (PARTITION BY {same}, place ORDER BY file) AS copy FROM (
+                    SELECT rowid AS id, file, {same}, row_number() OVER (PARTITION BY {same}, file ORDER BY no) AS place
+                    FROM parsed_line WHERE request IS NOT NULL AND bad IS NULL))
+            WHERE copy > 1)""").fetchall()
     return int(found[0][0])
 
 
@@ -215,10 +225,11 @@ def tally(
         names: of the files, by number. now_us: what is later is in the future, microseconds since 1970.
     """
     rows = con.execute(
-        """SELECT file, count(*) FILTER (bad IS NULL), count(bad), count(ts_us) FILTER (bad IS NOT NULL), min(ts_us),
-            max(ts_us) FROM parsed_line GROUP BY file"""
+        f"""SELECT file, count(*) FILTER (bad IS NULL), count(*) FILTER (bad <> '{OTHER}'),
+            count(ts_us) FILTER (bad IS NOT NULL), min(ts_us), max(ts_us), count(request)
+            FROM parsed_line GROUP BY file"""
     ).fetchall()
-    doubled = _drop_doubles(con)
+    doubled = _drop_doubles(con) if sum(row[6] > 0 for row in rows) > 1 else 0
     counts = replace(
         _counted(con, names, doubled, now_us),
         bad_timed=sum(row[3] for row in rows),
@@ -230,17 +241,31 @@ def tally(
 
 def _counted(con: duckdb.DuckDBPyConnection, names: Sequence[str], doubled: int, now_us: int) -> Counts:
     # All rows are fetched, always: a connection with a result that is not is good for nothing else.
-    ((lines, bad, unrouted, future),) = con.execute(
-        """SELECT count(*), count(bad),
+    ((lines, bad, unrouted, future, other, requests, unnamed, unanswered),) = con.execute(
+        f"""SELECT count(*), count(*) FILTER (bad <> '{OTHER}'),
             count(*) FILTER (bad IS NULL AND kind = 'exchange' AND op IS NULL AND channel IS NULL),
-            count(*) FILTER (bad IS NULL AND ts_us > ?) FROM parsed_line""",
+            count(*) FILTER (bad IS NULL AND ts_us > ?), count(*) FILTER (bad = '{OTHER}'),
+            count(*) FILTER (bad IS NULL AND kind = 'exchange'),
+            count(*) FILTER (bad IS NULL AND kind = 'exchange' AND client IS NULL),
+            count(*) FILTER (bad IS NULL AND kind = 'exchange' AND status IS NULL AND reason IS NULL)
+            FROM parsed_line""",
         [now_us],
     ).fetchall()
-    counts = Counts(lines, bad, unrouted, future, doubled)
+    counts = Counts(
+        lines,
+        bad,
+        unrouted,
+        future,
+        doubled,
+        other=other,
+        requests=requests,
+        unnamed=unnamed,
+        unanswered=unanswered,
+    )
     if not counts.bad:
         return counts
     rows = con.execute(
-        f"SELECT file, no, bad, text FROM parsed_line WHERE bad IS NOT NULL ORDER BY file, no LIMIT {MAX_SAMPLES}"
+        f"SELECT file, no, bad, text FROM parsed_line WHERE bad <> '{OTHER}' ORDER BY file, no LIMIT {MAX_SAMPLES}"
     ).fetchall()
     samples = tuple(BadLine(names[file], no, why, text or "") for file, no, why, text in rows)
     return replace(counts, samples=samples)

@@ -2,48 +2,59 @@
 
 What a URI leads to (``s3a://…``) is left to Spark. Everything else is looked into before any engine starts: what is
 wrong is said at once. Copies of a file are read once: its double, a compressed one, and one that was made while the
-log went on (the beginning of another).
+log went on (the beginning of another). What can be read only once, a pipe, is copied to a file (:func:`spooled`).
+
+A file's first bytes say whether it is compressed and how its text is encoded; its name says nothing.
 """
 
 from __future__ import annotations
 
 import bz2
+import codecs
 import glob
 import gzip
 import hashlib
 import io
+import lzma
 import os
 import re
+import shutil
+import signal
+import stat
 import sys
+import tempfile
 import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.recognise import SAMPLE_LINES
 from tricklecast.analytics.lines.records import MAX_LINE
+from tricklecast.analytics.lines.wrapping import Unwrapper
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
-LOG_SUFFIXES: Final = frozenset({".jsonl", ".ndjson", ".log", ".parquet"})
-"""What a log in a folder is called (before ``.gz`` or a rotation's suffix)."""
+_LOG_NAME: Final = re.compile(r"(^|[._-])(access|log|jsonl|ndjson|parquet)([._-]|\d*$)", re.IGNORECASE)
+"""What a log in a folder is called: ``access.log``, ``access_log-20251124.gz``, ``app.jsonl.1``."""
 
 STDIN: Final = "-"
 STDIN_SHOWN: Final = "standard input"
 SPOOLED: Final = "tricklecast-standard-input-"
-"""What the name of a temporary file begins with that has the lines of standard input."""
+"""What the name of a temporary file begins with that has the lines of standard input, or of a pipe."""
 REMOTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 """What is left to Spark."""
 
-COMPRESSED: Final = (".gz", ".bz2", ".zst")
+COMPRESSED: Final = (".gz", ".bz2", ".zst", ".xz")
+"""Names of what is not followed while it grows."""
 BLOCK: Final = 4 << 20
 """Bytes that are read at a time. Lines of the engines' tables point into blocks, so they are not copied."""
 
@@ -53,6 +64,7 @@ _HOUR: Final = re.compile(r"(dt|hr|hour)=[0-9-]*")
 _ROTATED: Final = re.compile(r"((\.(jsonl|ndjson|json|log|txt|parquet|gz|bz2|zst|\d+))|(-\d{8}(T\d{6})?(-\d+)?))+$")
 _HEAD: Final = 1 << 16
 _MAX_SAMPLE: Final = 1 << 26
+_MAX_SNIFFED: Final = 1 << 12
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _PARQUET: Final = b"PAR1"
 
@@ -71,6 +83,9 @@ class Window:
 
 ALWAYS: Final = Window()
 
+LATE_US: Final = 3_600_000_000
+"""Partitions that begin so long after a window's end are read, too. Microseconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
@@ -82,6 +97,8 @@ class LogFiles:
         copies: files whose lines are all in another one; they are not among the names.
         searched: those of the names that nobody gave, but that were found in a folder: they may be something else.
         other_hours: how many files were left out because their partition is of another time.
+        passed: files in a folder that are not called like logs, and are none.
+        pipes: those of the names that can be read only once.
     """
 
     names: tuple[str, ...]
@@ -89,6 +106,8 @@ class LogFiles:
     copies: tuple[str, ...] = ()
     searched: frozenset[str] = frozenset()
     other_hours: int = 0
+    passed: tuple[str, ...] = ()
+    pipes: frozenset[str] = frozenset()
 
     @property
     def remote(self) -> tuple[str, ...]:
@@ -118,8 +137,9 @@ def find_logs(arguments: Sequence[str], window: Window = ALWAYS) -> LogFiles:
     wanted = {identity: name for identity, name in found.items() if in_window(identity, window)}
     if not wanted:
         raise BadInput("no partition of these logs is between --since and --until")
-    local = [name for name in wanted.values() if name != STDIN and not REMOTE.match(name)]
     try:
+        pipes = frozenset(name for name in wanted.values() if is_pipe(name))
+        local = [name for name in wanted.values() if name not in pipes and not REMOTE.match(name)]
         copies = set(_copies(local))
         return LogFiles(
             names=tuple(name for name in wanted.values() if name not in copies),
@@ -127,13 +147,58 @@ def find_logs(arguments: Sequence[str], window: Window = ALWAYS) -> LogFiles:
             copies=tuple(name for name in local if name in copies),
             searched=frozenset(name for identity, name in wanted.items() if identity not in given),
             other_hours=len(found) - len(wanted),
+            passed=tuple(name for argument in arguments if os.path.isdir(argument) for name in _looked(argument)[1]),
+            pipes=pipes,
         )
     except OSError as error:
         raise BadInput(f"cannot read {error.filename!r}: {error.strerror or error}") from error
 
 
+def is_pipe(name: str) -> bool:
+    """Whether a name is of something that can be read only once: standard input, a named pipe, ``<(zcat …)``."""
+    return name == STDIN or (not REMOTE.match(name) and not stat.S_ISREG(os.stat(name).st_mode))
+
+
+@contextmanager
+def spooled(files: LogFiles) -> Iterator[LogFiles]:
+    """The same with a temporary file in place of each pipe, which can be read twice, and whose reading Ctrl-C ends."""
+    with ExitStack() as held:
+        names = {}
+        for name in files.names:
+            if name not in files.pipes:
+                continue
+            # A Ctrl-C between the making of the file and the object that removes it would leave the file.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+            try:
+                spool = held.enter_context(
+                    tempfile.NamedTemporaryFile(prefix=f"{SPOOLED}{quote(name, safe='')[-100:]}=")
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            try:
+                with open(name, "rb") if name != STDIN else nullcontext(sys.stdin.buffer) as pipe:
+                    shutil.copyfileobj(pipe, spool, 1 << 20)
+            except OSError as error:
+                raise BadInput(f"cannot read {name!r}: {error.strerror or error}") from error
+            spool.flush()
+            names[name] = spool.name
+        size = files.size + sum(map(os.path.getsize, names.values()))
+        yield replace(files, names=tuple(names.get(name, name) for name in files.names), size=size, pipes=frozenset())
+
+
+def shown_name(name: str) -> str:
+    """What a file is called for people: a pipe by its own name."""
+    if not Path(name).name.startswith(SPOOLED):
+        return name
+    was = unquote(Path(name).name.removeprefix(SPOOLED).rpartition("=")[0])
+    return STDIN_SHOWN if was == STDIN else was
+
+
 def in_window(path: str, window: Window) -> bool:
-    """Whether the file may hold lines of that time, as far as its partition says; one without partition may."""
+    """Whether the file may hold requests of that time, as far as its partition says; one without partition may.
+
+    A request stands in the hour in which it ended, which may be the one after that of its arrival.
+    """
     found = _PARTITION.search(path)
     if found is None or window == ALWAYS:
         return True
@@ -144,7 +209,7 @@ def in_window(path: str, window: Window) -> bool:
     start_us = round(start.timestamp()) * 1_000_000
     end_us = start_us + (3600 if found[2] else 86_400) * 1_000_000
     after = window.from_us is not None and end_us <= window.from_us
-    return not (after or (window.to_us is not None and start_us >= window.to_us))
+    return not (after or (window.to_us is not None and start_us >= window.to_us + LATE_US))
 
 
 def _expand(argument: str) -> list[str]:
@@ -152,7 +217,7 @@ def _expand(argument: str) -> list[str]:
         return [argument]
     try:
         if os.path.isdir(argument):
-            names = _searched(Path(argument))
+            names = list(_looked(argument)[0])
         elif os.path.exists(argument):
             names = [argument]
         else:
@@ -162,20 +227,41 @@ def _expand(argument: str) -> list[str]:
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot read {argument!r}: {error}") from error
     if not names:
-        what = "no logs (*.jsonl, *.log, *.parquet, also compressed) in" if os.path.isdir(argument) else "no such log:"
+        what = "no logs in" if os.path.isdir(argument) else "no such log:"
         raise BadInput(f"{what} {argument!r}")
     return names
 
 
-def _searched(folder: Path) -> list[str]:
-    """The logs below a folder; not those below hidden ones, where work in progress is kept."""
-    return sorted(
-        str(path)
-        for path in folder.rglob("*")
-        if looks_like_log(path.name)
-        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts[:-1])
-        and path.is_file()
-    )
+def _looked(folder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The logs below a folder, and the files that are none; not those below hidden ones.
+
+    A file that is not called like a log is one if its first lines are.
+    """
+    logs, others = list[str](), list[str]()
+    for path in sorted(Path(folder).rglob("*")):
+        parts = path.relative_to(folder).parts
+        if any(part.startswith((".", "_")) for part in parts[:-1]) or parts[-1][0] == "." or not path.is_file():
+            continue
+        if looks_like_log(path.name) or (not set(path.suffixes) & _UNFINISHED and _is_log(str(path))):
+            logs.append(str(path))
+        else:
+            others.append(str(path))
+    return tuple(logs), tuple(others)
+
+
+def _is_log(name: str) -> bool:
+    """Whether a file's first lines are of a format that is known."""
+    from tricklecast.analytics.lines.recognise import recognise
+
+    try:
+        if is_parquet(name):
+            return True
+        with open_log(name) as file:
+            head = piece_of(file, _MAX_SNIFFED)[0]
+        lines = [line for line in head.replace(b"\r", b"\n").split(b"\n")[:-1] if line.strip()]
+        return bool(lines) and bool(recognise(name, lines))
+    except (OSError, BadInput):
+        return False
 
 
 def node_of(name: str) -> str | None:
@@ -193,8 +279,8 @@ def node_of(name: str) -> str | None:
 
 def looks_like_log(name: str) -> bool:
     """Whether a file that was found in a folder is a log, by its name."""
-    endings = set(Path(name).suffixes)
-    return bool(endings & LOG_SUFFIXES) and not endings & _UNFINISHED and os.path.basename(name)[0] != "."
+    base = os.path.basename(name)
+    return bool(_LOG_NAME.search(base)) and not set(Path(name).suffixes) & _UNFINISHED and base[0] != "."
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
@@ -255,22 +341,91 @@ def _digest(name: str, size: int) -> bytes:
 
 
 def open_log(name: str) -> IO[bytes]:
-    """A file's bytes, decompressed if its name says that it is compressed.
+    """A file's bytes, decompressed if its first bytes say that it is compressed, and as UTF-8 if it is UTF-16.
 
     Raises:
         OSError: it cannot be opened.
     """
     if name == STDIN:
         return sys.stdin.buffer
-    if name.endswith(".gz"):
-        return cast("IO[bytes]", gzip.open(name))
-    if name.endswith(".bz2"):
-        return cast("IO[bytes]", bz2.open(name))
-    if name.endswith(".zst"):
+    with open(name, "rb") as file:
+        first = file.read(_MAX_SNIFFED) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    coding = _utf16(first)
+    if is_compressed(first):
+        with _decompressed(name, first) as file:
+            coding = _utf16(piece_of(file, 64)[0])
+    found = _decompressed(name, first)
+    return cast("IO[bytes]", _Utf16(found, coding)) if coding else found
+
+
+_MAGIC: Final = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+
+
+def is_compressed(first: bytes) -> bool:
+    """Whether a file that begins so is compressed."""
+    return any(map(first.startswith, _MAGIC))
+
+
+def packed(name: str) -> bool:
+    """Whether a local file is compressed; a pipe is not known to be."""
+    try:
+        if is_pipe(name):
+            return False
+        with open(name, "rb") as file:
+            return is_compressed(file.read(8))
+    except OSError:
+        return name.endswith(COMPRESSED)
+
+
+def _decompressed(name: str, first: bytes) -> IO[bytes]:
+    kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), "")
+    if kind == "zst":
         import pyarrow as pa
 
         return cast("IO[bytes]", pa.CompressedInputStream(pa.OSFile(name), "zstd"))
-    return open(name, "rb")
+    if kind == "gz":
+        return cast("IO[bytes]", gzip.open(name))
+    if kind == "bz2":
+        return cast("IO[bytes]", bz2.open(name))
+    return cast("IO[bytes]", lzma.open(name)) if kind == "xz" else open(name, "rb")
+
+
+def _utf16(first: bytes) -> str | None:
+    """The encoding of text that begins so, if it is UTF-16; Windows' programs write it, not all of them with a mark."""
+    if first[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16-le" if first[:2] == codecs.BOM_UTF16_LE else "utf-16-be"
+    some = first[:64]
+    if len(some) >= 8 and not some[1::2].strip(b"\0") and all(some[::2]):
+        return "utf-16-le"
+    return "utf-16-be" if len(some) >= 8 and not some[::2].strip(b"\0") and all(some[1::2]) else None
+
+
+class _Utf16:
+    """A file of UTF-16 as UTF-8."""
+
+    def __init__(self, file: IO[bytes], coding: str) -> None:
+        self._file = file
+        self._decode = codecs.getincrementaldecoder(coding)("replace")
+        # What was decoded and not asked for yet; at most twice of what is read at a time.
+        self._left = b""
+
+    def read1(self, size: int) -> bytes:
+        while not self._left:
+            part = self._file.read1(min(size, BLOCK))  # type: ignore[attr-defined]  # as in piece_of
+            self._left = self._decode.decode(part, not part).encode()
+            if not part:
+                break
+        taken, self._left = self._left[:size], self._left[size:]
+        return taken
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> _Utf16:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def piece_of(file: IO[bytes], size: int = BLOCK) -> tuple[bytes, bool]:
@@ -283,7 +438,7 @@ def piece_of(file: IO[bytes], size: int = BLOCK) -> tuple[bytes, bool]:
     while length < size:
         try:
             part = file.read1(size - length)  # type: ignore[attr-defined]  # every file that is opened here has it
-        except (EOFError, zlib.error, OSError):
+        except (EOFError, zlib.error, lzma.LZMAError, OSError):
             return b"".join(parts), True
         if not part:
             break
@@ -302,7 +457,7 @@ def is_parquet(name: str) -> bool:
 
 def unfinished_tail(name: str) -> bytes | None:
     """What follows the last line's end in a plain local file: still being written, or cut; ``None`` if nothing does."""
-    if name == STDIN or name.endswith(COMPRESSED) or REMOTE.match(name):
+    if name == STDIN or REMOTE.match(name) or packed(name):
         return None
     with open(name, "rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -352,8 +507,10 @@ class LineReader:
             self._first = next(self._blocks, b"")
         except OSError as error:
             raise BadInput(f"cannot read {name!r}: {error.strerror or error}") from error
-        lines = (line.rstrip(b"\r\n")[:_HEAD] for line in io.BytesIO(self._first[:_MAX_SAMPLE]) if line.strip())
-        self.sample = [line for line, _ in zip(lines, range(SAMPLE_LINES), strict=False)]
+        lines = [line.rstrip(b"\r\n")[:_HEAD] for line in io.BytesIO(self._first[:_MAX_SAMPLE]) if line.strip()]
+        # Half of them from the beginning, and half from all over the block.
+        rest = lines[SAMPLE_LINES // 2 :]
+        self.sample = lines[: SAMPLE_LINES // 2] + rest[:: max(1, -(-len(rest) // (SAMPLE_LINES // 2)))]
 
     def close(self) -> None:
         """Close the file, but never standard input."""
@@ -363,9 +520,14 @@ class LineReader:
     def _read(self) -> Iterator[bytes]:
         """Blocks that end where a line does."""
         rest = b""
+        old_mac = False
         while piece := self._piece():
             if self._begins:
                 piece, self._begins = piece.removeprefix(BYTE_ORDER_MARK), False
+                # A file of whole lines that end in CR alone.
+                old_mac = b"\n" not in piece and b"\r" in piece
+            if old_mac:
+                piece = piece.replace(b"\r", b"\n")
             end = piece.rfind(b"\n") + 1
             if end:
                 yield rest + piece[:end]
@@ -394,15 +556,16 @@ class LineReader:
         finally:
             self.close()
 
-    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+    def batches(self, number: int, wrapping: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
         """The lines, with the columns ``file``, ``no`` and ``line``; they are read once.
 
         Args:
-            number: the file's, for the column ``file``.
+            number: the file's, for the column ``file``. wrapping: is taken off each line.
         """
         no = 1
+        unwrapper = Unwrapper(wrapping)
         for block in self.blocks():
-            batch = line_batch(block, number, no)
+            batch = line_batch(unwrapper.feed(block), number, no)
             no += len(batch)
             self.lines, self.unfinished = no - 1, not block.endswith(b"\n")
             yield batch

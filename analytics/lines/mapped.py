@@ -1,7 +1,8 @@
 """Field maps: which field of a foreign log gives which field of the record. TOML, checked as it is read.
 
-Four come with the package (``analytics/lines/maps``); a file of one's own has the same form
-(docs/reference/log-formats.md). Nothing else knows any other program's log.
+Some come with the package (``analytics/lines/maps``); a file of one's own has the same form
+(docs/reference/log-formats.md). Nothing else knows any other program's log, but for lines of words whose columns are
+told by their contents (``inferred.py``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -17,7 +18,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from tricklecast.analytics.errors import AnalyticsError
-from tricklecast.analytics.lines.dialect import address, clf_us, flag, iso_us, known, text, whole
+from tricklecast.analytics.lines.dialect import (
+    address,
+    clf_us,
+    duration,
+    epoch_us,
+    flag,
+    iso_us,
+    known,
+    text,
+    time_us,
+    whole,
+)
 from tricklecast.analytics.lines.records import LINE, Shape, client_key
 from tricklecast.trickle.wire import DEFAULT_BASE_PATH
 
@@ -35,6 +47,10 @@ class Layout(StrEnum):
     """One JSON object."""
     WORDS = "words"
     """Words between spaces, those with spaces in quotes: the "combined" format and its kin."""
+    PATTERN = "pattern"
+    """What a regular expression (RE2) finds; its named groups are the columns."""
+    TABLE = "table"
+    """Columns between tabs or spaces that a line ``#Fields:`` of the file names: W3C, IIS, CloudFront."""
 
 
 class Stamp(StrEnum):
@@ -51,6 +67,12 @@ class Unit(StrEnum):
     """A date and time, ISO 8601; UTC if it names no zone."""
     CLF = "clf"
     """``09/Oct/2025:08:53:20 +0000``."""
+    EPOCH = "epoch"
+    """A number since 1970 whose size says whether it counts s, ms, us or ns."""
+    TIME = "time"
+    """Any of these three."""
+    STATED = "stated"
+    """A duration with its unit, ``20ms``; a number without one is not known."""
     S = "s"
     MS = "ms"
     US = "us"
@@ -70,11 +92,15 @@ class Source:
         path: the keys that lead to it; a number is a place in a list. Of ``words``: those that make it up.
         unit: of a time or duration.
         coarse: it has whole seconds only.
+        split: only a piece of it: between which texts, and the piece's place, from 1, or from the end, -1.
+        plus: what is added to it; what is below 0 counts as 0.
     """
 
     path: tuple[str, ...]
     unit: Unit | None = None
     coarse: bool = False
+    split: tuple[str, int] | None = None
+    plus: tuple[Source, ...] = ()
 
     def __str__(self) -> str:
         return ".".join(self.path)
@@ -86,7 +112,7 @@ class FieldMap:
 
     Attributes:
         name: of the format.
-        layout: how a line is made up; columns: the names of its words, in order, for ``words``.
+        layout: how a line is made up; columns: the names of its words, in order; pattern: what finds them.
         fields: for each of :data:`TARGETS` the sources that may give it, the best first.
         stamped: which moment the times are of.
         prefix: what the paths of the channels begin with.
@@ -102,11 +128,13 @@ class FieldMap:
     prefix: str = DEFAULT_BASE_PATH
     only: tuple[tuple[Source, str], ...] = ()
     gone: tuple[tuple[Source, tuple[str, ...]], ...] = ()
+    pattern: str = ""
 
     def sources(self) -> Iterator[Source]:
         """Every field of a line that is looked at."""
         for choices in self.fields.values():
-            yield from choices
+            for source in choices:
+                yield from (source, *source.plus)
         yield from (source for source, _ in (*self.only, *self.gone))
 
 
@@ -114,16 +142,21 @@ REQUEST_LINE: Final = "request"
 REQUEST_ID: Final = "request_id"
 """In a map ``request`` is ``GET /path HTTP/1.1``, and ``request_id`` an id that no other request has."""
 
-TARGETS: Final = frozenset({*(name for name, _ in LINE), REQUEST_ID, "trace"}) - {"kind", "event", "blind"}
-"""What a map can fill: a foreign log has exchanges only."""
+TARGETS: Final = frozenset({*(name for name, _ in LINE), REQUEST_ID, "trace", "end_us"}) - {
+    "kind",
+    "event",
+    "blind",
+}
+"""What a map can fill: a foreign log has exchanges only. ``end_us`` beside ``ts_us`` gives the duration."""
 
-IN_TIME: Final = frozenset({"ts_us", "dur_us", "wait_us", "retry_after_ms", "guard_ms"})
+IN_TIME: Final = frozenset({"ts_us", "end_us", "dur_us", "wait_us", "retry_after_ms", "guard_ms"})
 """Fields whose sources need a unit."""
 
-_KEYS: Final = frozenset({"name", "layout", "columns", "stamped", "prefix", "only", "gone", "fields"})
-_SOURCE_KEYS: Final = frozenset({"from", "unit", "coarse"})
+_KEYS: Final = frozenset({"name", "layout", "columns", "stamped", "prefix", "only", "gone", "fields", "pattern"})
+_SOURCE_KEYS: Final = frozenset({"from", "unit", "coarse", "split", "part", "plus"})
 _MAX_BYTES: Final = 1 << 20
-_TYPES: Final = dict(LINE)
+_TYPES: Final = dict(LINE) | {"end_us": "BIGINT"}
+_OF_STAMPS: Final = frozenset({Unit.ISO, Unit.CLF, Unit.EPOCH, Unit.TIME})
 
 
 @cache
@@ -168,15 +201,18 @@ def parse_map(toml: str, name: str) -> FieldMap:
 
 
 def _build(table: Mapping[str, Any], name: str) -> FieldMap:
+    pattern = _text(table.get("pattern", ""))
+    groups = re.compile(pattern).groupindex if pattern else {}
     return FieldMap(
         name=_text(table.get("name", name)),
         layout=Layout(table.get("layout", Layout.JSON)),
-        columns=tuple(_text(column) for column in table.get("columns", ())),
+        columns=tuple(groups) or tuple(_text(column) for column in table.get("columns", ())),
         fields={field: tuple(_sources(given)) for field, given in table["fields"].items()},
         stamped=Stamp(table.get("stamped", Stamp.END)),
         prefix=_text(table.get("prefix", DEFAULT_BASE_PATH)).rstrip("/"),
         only=tuple((_source(path), _text(value)) for path, value in table.get("only", {}).items()),
         gone=tuple((_source(path), _texts(values)) for path, values in table.get("gone", {}).items()),
+        pattern=pattern,
     )
 
 
@@ -192,8 +228,15 @@ def _source(given: Any) -> Source:
     path = given["from"]
     # A list spells out keys that have dots in them.
     keys = _texts(path) if isinstance(path, list) else tuple(_text(path).split("."))
-    unit = given.get("unit")
-    return Source(keys, None if unit is None else Unit(unit), bool(given.get("coarse", False)))
+    unit = None if (unit := given.get("unit")) is None else Unit(unit)
+    if ("split" in given) is not ("part" in given):
+        raise ValueError("split and part belong together: split = '/', part = 2")
+    split = (_text(given["split"]), int(given["part"])) if "split" in given else None
+    if split is not None and (not split[0] or not split[1]):
+        raise ValueError("split must be a text, and part a number from 1 (or from the end, -1)")
+    plus = given.get("plus", [])
+    added = tuple(replace(_source(one), unit=unit) for one in (plus if isinstance(plus, list) else [plus]))
+    return Source(keys, unit, bool(given.get("coarse", False)), split, added)
 
 
 def _check(found: FieldMap) -> None:
@@ -205,8 +248,14 @@ def _check(found: FieldMap) -> None:
         raise ValueError(f"there is no source for method and path, or for {REQUEST_LINE}")
     for field in sorted(IN_TIME & set(found.fields)):
         for source in found.fields[field]:
-            if source.unit is None or (field != "ts_us" and source.unit.micros is None):
-                raise ValueError(f"the source of {field} needs a unit: s, ms, us or ns")
+            stamp = field in ("ts_us", "end_us")
+            if (
+                source.unit is None
+                or (source.unit in _OF_STAMPS and not stamp)
+                or (source.unit is Unit.STATED and stamp)
+            ):
+                known_ones = "time, iso, clf, epoch, s, ms, us or ns" if stamp else "s, ms, us, ns or stated"
+                raise ValueError(f"the source of {field} needs a unit: {known_ones}")
     if found.prefix and not re.fullmatch(r"(/[^/?#\s'\"\\]+)+", found.prefix):
         raise ValueError("prefix must be a plain path such as /trickle")
     if any("" in source.path for source in found.sources()):
@@ -216,11 +265,32 @@ def _check(found: FieldMap) -> None:
     if found.layout is Layout.JSON:
         tree(found.sources())
         return
+    if found.layout is Layout.TABLE:
+        return
+    if found.layout is Layout.PATTERN:
+        if re.compile(found.pattern).groups != len(found.columns) or not found.columns:
+            raise ValueError("pattern needs named groups, (?P<status>[0-9]+), and (?:…) for all others")
+        _check_pattern(found.pattern)
     if len(set(found.columns)) != len(found.columns) or not found.columns:
         raise ValueError("columns must name each word of a line once")
     for source in found.sources():
         if unknown := sorted(set(source.path) - set(found.columns)):
             raise ValueError(f"no column is called {unknown[0]!r}")
+
+
+def _check_pattern(pattern: str) -> None:
+    """Whether DuckDB can run it, too.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    import duckdb
+
+    try:
+        with duckdb.connect() as con:
+            con.execute("SELECT regexp_matches('', ?)", [pattern]).fetchall()
+    except duckdb.Error as error:
+        raise ValueError(f"pattern: {error}") from error
 
 
 Tree = dict[str, "Tree | None"]
@@ -294,8 +364,8 @@ def key_sources(fields: FieldMap, key: ClientKey) -> dict[str, Source]:
     """
     found = {}
     for name in (part for choice in key for part in choice if part not in TARGETS):
-        path = (name,) if fields.layout is Layout.WORDS else tuple(name.split("."))
-        if fields.layout is Layout.WORDS and name not in fields.columns:
+        path = (name,) if fields.layout is not Layout.JSON else tuple(name.split("."))
+        if fields.layout is not Layout.JSON and name not in fields.columns:
             raise BadFormat(f"client key: {fields.name} has no field {name!r}")
         if re.search(r"[\"\\`\x00-\x1f]", name) or "" in path:
             raise BadFormat(f"client key: {name!r} is not a field")
@@ -317,16 +387,27 @@ def shape(
         present: fields of the map that this file's lines have.
         key: whom a line is from; prefix: in place of the map's.
     """
-    taken = {name: _first(name, sources, value) for name, sources in fields.fields.items() if name in present}
-    texts = {name: known(_coalesced(sources, value)) for name, sources in fields.fields.items() if name in present}
+    taken = {name: _first(name, sources, value, name in present) for name, sources in fields.fields.items()}
+    if "next_seq" not in present:
+        # Where it is not logged its absence says nothing about the head.
+        taken.pop("next_seq", None)
+    texts = {name: known(_coalesced(sources, value)) for name, sources in fields.fields.items()}
+    has = set(present)
     # The parts of "GET /path HTTP/1.1"; a path with spaces in it is no path.
     if REQUEST_LINE in taken:
         line = taken.pop(REQUEST_LINE)
-        taken.setdefault("method", f"nullif(split_part({line}, ' ', 1), '')")
-        taken.setdefault("path", f"nullif(split_part({line}, ' ', 2), '')")
+        for place, name in enumerate(("method", "path"), 1):
+            part = f"nullif(split_part({line}, ' ', {place}), '')"
+            taken[name] = f"coalesce({taken[name]}, {part})" if name in taken else part
+            has |= {name} if REQUEST_LINE in has else set()
     if REQUEST_ID in taken:
         taken["request"] = taken.pop(REQUEST_ID)
-    blind = [name for name, _ in LINE if name not in taken and name not in _DERIVED]
+    if end := taken.pop("end_us", None):
+        spent = f"{end} - {taken['ts_us']}"
+        spent = f"CASE WHEN {spent} >= 0 THEN {spent} END"
+        taken["dur_us"] = f"coalesce({taken['dur_us']}, {spent})" if "dur_us" in taken else spent
+        has |= {"dur_us"} if "end_us" in has else set()
+    blind = [name for name, _ in LINE if name not in has and name not in _DERIVED]
     stamps = fields.fields["ts_us"]
     if all(source.coarse for source in stamps):
         taken["coarse"] = "true"
@@ -361,35 +442,50 @@ _DERIVED: Final = frozenset({"kind", "op", "channel", "seq", "release", "request
 """Columns that follow from others, or may be missing without any loss."""
 
 
-def _first(name: str, sources: tuple[Source, ...], value: Callable[[Source], str]) -> str:
-    choices = [_one(name, source, value) for source in sources]
+def _first(name: str, sources: tuple[Source, ...], value: Callable[[Source], str], present: bool) -> str:
+    choices = [_one(name, source, value, last=source is sources[-1]) for source in sources]
     found = choices[0] if len(choices) == 1 else f"coalesce({', '.join(choices)})"
     # What is always logged if it is there says no where it is not; an original request carries no number of attempts.
-    return f"coalesce({found}, {_ABSENT[name]})" if name in _ABSENT else found
+    return f"coalesce({found}, {_ABSENT[name]})" if name in _ABSENT and present else found
 
 
 _ABSENT: Final = {"eos": "false", "attempt": "1"}
 
 
 def _coalesced(sources: tuple[Source, ...], value: Callable[[Source], str]) -> str:
-    return f"coalesce({', '.join(map(value, sources))}, CAST(NULL AS STRING))"
+    return f"coalesce({', '.join(_piece(source, value) for source in sources)}, CAST(NULL AS STRING))"
 
 
-def _one(name: str, source: Source, value: Callable[[Source], str]) -> str:
-    """SQL for one source's value, converted."""
-    raw = value(source)
+def _piece(source: Source, value: Callable[[Source], str]) -> str:
+    """SQL for the text of a source, or the piece of it that is wanted."""
+    if source.split is None:
+        return value(source)
+    return f"nullif(split_part({value(source)}, {text(source.split[0])}, {source.split[1]}), '')"
+
+
+def _one(name: str, source: Source, value: Callable[[Source], str], *, last: bool = True) -> str:
+    """SQL for one source's value, converted; of several for an address, a name may stand in the last one only."""
+    if source.plus:
+        parts = [_one(name, one, value) for one in (replace(source, plus=()), *source.plus)]
+        known_ones = ", ".join(f"coalesce({part}, -1)" for part in parts)
+        total = " + ".join(f"greatest(coalesce({part}, 0), 0)" for part in parts)
+        return f"CASE WHEN greatest({known_ones}) >= 0 THEN {total} END"
+    raw = _piece(source, value)
     if name in IN_TIME and source.unit is not None:
         match source.unit:
             case Unit.ISO:
                 return iso_us(raw)
             case Unit.CLF:
                 return clf_us(raw)
+            case Unit.EPOCH:
+                return epoch_us(raw)
+            case Unit.TIME:
+                return time_us(raw)
             case unit:
-                assert unit.micros is not None
-                return whole(raw, unit.micros / (1 if name.endswith("_us") else 1000))
+                return duration(raw, unit.micros, 1 if name.endswith("_us") else 1000)
     match _TYPES.get(name, "VARCHAR"):
         case "VARCHAR":
-            return address(known(raw)) if name == "ip" else known(raw)
+            return address(known(raw), strict=not last) if name == "ip" else known(raw)
         case "BOOLEAN":
             return flag(raw)
         case _:
@@ -426,9 +522,11 @@ def words(fields: FieldMap, quoted: frozenset[int], raw: str) -> tuple[str, Call
     cut = [f"split(trim({parts[run]}), ' ') AS run_{run}" for run in range(0, len(runs), 2)]
     whole_line = [f"{parts[run]} AS run_{run}" for run in range(1, len(runs), 2)]
     first = len(runs[0])
+    # Before the request stand addresses, of which a list may have several, and at the end of it the time.
+    least = min(first, 5)
     # The last run may be shorter where the format was changed in the middle of a file.
     needed = max((run for run in range(len(runs)) if run % 2), default=0) + 1
-    broken = f"coalesce(len(parts) < {needed} OR len(run_0) < {first}, true)"
+    broken = f"coalesce(len(parts) < {needed} OR len(run_0) < {least}, true)"
     made = f"""SELECT *, {broken} AS broken FROM (SELECT *, {", ".join([*cut, *whole_line])}
         FROM (SELECT *, split({line}, chr(34)) AS parts FROM ({raw}) l) p) w"""
 
@@ -436,7 +534,7 @@ def words(fields: FieldMap, quoted: frozenset[int], raw: str) -> tuple[str, Call
         run, place = places[column]
         if run % 2:
             return f"run_{run}"
-        if run == 0 and place > 1:
+        if run == 0 and place > max(1, first - 4):
             # A user's name, which the client chooses, may have spaces in it. What follows is counted from the end.
             return f"run_0[{place - 1 - first}]"
         return f"run_{run}[{place}]"
@@ -445,3 +543,30 @@ def words(fields: FieldMap, quoted: frozenset[int], raw: str) -> tuple[str, Call
         return " || ' ' || ".join(map(one, source.path))
 
     return made, value
+
+
+def matched(fields: FieldMap, raw: str) -> tuple[str, Callable[[Source], str]]:
+    """As :func:`words`, of lines that a regular expression takes apart."""
+    names = ", ".join(text(name) for name in fields.columns)
+    found = f"regexp_extract(rtrim(line, chr(13) || chr(10)), {text(fields.pattern)}, [{names}])"
+    some = " || ".join(f'x."{name}"' for name in fields.columns)
+    made = f"SELECT *, {some} = '' AS broken FROM (SELECT *, {found} AS x FROM ({raw}) l) m"
+    return made, lambda source: " || ' ' || ".join(f'x."{name}"' for name in source.path)
+
+
+def tabled(fields: FieldMap, raw: str) -> tuple[str, Callable[[Source], str]]:
+    """As :func:`words`, of lines with a column between two tabs or spaces; those that begin with "#" are left out."""
+    cells = f"split(rtrim(line, chr(13) || chr(10)), {text(fields.pattern)})"
+    broken = f"len(cells) <> {len(fields.columns)}"
+    cut = f"SELECT *, {cells} AS cells FROM ({raw}) l WHERE left(line, 1) <> '#'"
+    made = f"SELECT *, {broken} AS broken FROM ({cut}) t"
+
+    def one(column: str) -> str:
+        cell = f"cells[{fields.columns.index(column) + 1}]"
+        if column != "cs(User-Agent)":
+            return cell
+        # CloudFront writes %20 for a space, and IIS +.
+        spaced = cell if fields.pattern == "\t" else f"replace({cell}, '+', ' ')"
+        return f"CASE WHEN instr({cell}, '%') > 0 THEN coalesce(try(url_decode({spaced})), {cell}) ELSE {spaced} END"
+
+    return made, lambda source: " || ' ' || ".join(map(one, source.path))

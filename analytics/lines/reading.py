@@ -17,9 +17,11 @@ from tricklecast.analytics.lines.mapped import (
     Layout,
     Source,
     key_sources,
+    matched,
     of_requests,
     parse_client_key,
     shape,
+    tabled,
     tree,
     words,
 )
@@ -103,6 +105,8 @@ class Counts:
         future: lines that are later than now. doubled: lines left out because their request's id was there before.
         bad_timed: bad lines whose time could be read.
         first_us, last_us: the earliest and the latest time of all lines, bad and doubled ones too.
+        other: lines that are none of the server's, in the log of a container.
+        requests: good lines that are about one. unnamed: those without a client; unanswered: without a status.
     """
 
     lines: int = 0
@@ -114,6 +118,16 @@ class Counts:
     bad_timed: int = 0
     first_us: int | None = None
     last_us: int | None = None
+    other: int = 0
+    requests: int = 0
+    unnamed: int = 0
+    unanswered: int = 0
+
+
+SUMS: Final = (
+    "lines", "bad", "unrouted", "future", "doubled", "bad_timed", "other", "requests", "unnamed", "unanswered",
+)  # fmt: skip
+"""Fields of :class:`Counts` that add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +151,7 @@ class Recognised:
         found: dict[object, tuple[Format, list[int]]] = {}
         for number, form in enumerate(self.formats):
             fields = form.fields and (form.fields.columns, tuple(form.fields.fields.items()))
-            key = (form.name, fields, form.present, form.quoted, form.columns)
+            key = (form.name, fields, form.present, form.quoted, form.columns, form.wrapping)
             found.setdefault(key, (form, []))[1].append(number)
         return list(found.values())
 
@@ -211,10 +225,8 @@ def sources_of(form: Format, reading: Reading) -> list[Source]:
     key = _key(reading)
     if form.fields is None:
         return [Source((name,)) for name in (*OWN, *(name for name, _ in DETAILS if reading.details))]
-    mapped = [source for name, sources in form.fields.fields.items() if name in form.present for source in sources]
-    conditions = [source for source, _ in (*form.fields.only, *form.fields.gone)]
     own = key_sources(form.fields, key or DEFAULT_KEY).values()
-    return list({source.path: Source(source.path) for source in (*mapped, *conditions, *own)}.values())
+    return list({source.path: Source(source.path) for source in (*form.fields.sources(), *own)}.values())
 
 
 def values_of(sources: Sequence[Source]) -> Callable[[Source], str]:
@@ -239,11 +251,12 @@ def _structure(sources: Sequence[Source]) -> str:
         raise BadFormat(f"client key: {error}") from error
 
 
-def json_values(sources: Sequence[Source], raw: str) -> str:
+def json_values(sources: Sequence[Source], raw: str, *, mended: bool = False) -> str:
     """SELECT of ``file``, ``no``, ``line``, ``broken`` and the text of each source of a line of JSON.
 
     Args:
         raw: SELECT with ``file``, ``no`` and ``line``.
+        mended: also read what nginx writes without ``escape=json``: ``\\x22``, ``-`` and ``0.1, 0.2`` without quotes.
     """
     tests = f"(SELECT file, no, line, coalesce({unreadable()}, true) AS odd FROM ({raw}) l) o"
     # DuckDB passes over a comma too many; outside of texts there must be none.
@@ -254,9 +267,24 @@ def json_values(sources: Sequence[Source], raw: str) -> str:
     struct = _structure(sources).replace("'", "''")
     # To ask json_valid() first would be to read every line twice.
     read = f"try(json_transform(line, '{struct}'))"
+    if mended:
+        valid = "line"
+        for pattern, now in _MENDED:
+            valid = f"regexp_replace({valid}, {text(pattern)}, {text(now)}, 'g')"
+        bare = "':[ ]*-?[ ]*[,}]|:[ ]*[0-9.]+[ ]*[,:][ ]+[0-9-]'"
+        suspect = f"instr(line, {text(chr(92) + 'x')}) > 0 OR regexp_matches(line, {bare})"
+        again = read.replace("json_transform(line,", f"json_transform({valid},")
+        read = f"coalesce({read}, CASE WHEN {suspect} THEN {again} END)"
     made = f"SELECT *, CASE WHEN NOT odd THEN {read} END AS x FROM {tests}"
     named = ", ".join(f"{_taken(source)} AS s{place}" for place, source in enumerate(sources))
     return f"SELECT file, no, line, x IS NULL AS broken, {named} FROM ({made}) j"
+
+
+_MENDED: Final = (
+    (r"(^|[^\\])((?:\\\\)*)\\x", r"\1\2\\u00"),
+    (r":[ ]*([0-9.]+(?:[ ]*[,:][ ]+[0-9.-]+)+)[ ]*([,}])", r':"\1"\2'),
+    (r":[ ]*-?[ ]*([,}])", r":null\1"),
+)
 
 
 def _taken(source: Source) -> str:
@@ -280,7 +308,7 @@ def node_sql(names: Sequence[str]) -> str:
     return f"[{', '.join(values)}][file + 1]"
 
 
-def parquet_values(form: Format, number: str, no: str, table: str) -> tuple[str, Shape]:
+def parquet_values(form: Format, number: str, no: str, table: str, reading: Reading) -> tuple[str, Shape]:
     """SELECT of the values of Parquet rows, and their shape: our record's columns, whatever their types.
 
     Args:
@@ -289,7 +317,7 @@ def parquet_values(form: Format, number: str, no: str, table: str) -> tuple[str,
     there = [name for name, _ in form.columns if name in KNOWN]
     values = ", ".join(f'CAST("{name}" AS STRING) AS t_{name}' for name in there)
     raw = f"SELECT {number} AS file, {no} AS no, CAST(NULL AS STRING) AS line, false AS broken, {values} FROM {table}"
-    return raw, own_shape({name: f"t_{name}" for name in there}, Reading())
+    return raw, own_shape({name: f"t_{name}" for name in there}, reading)
 
 
 def own_shape(texts: dict[str, str], reading: Reading) -> Shape:
@@ -327,16 +355,31 @@ def selected(form: Format, reading: Reading, raw: str, node: str | None = None) 
         value = values_of(sources)
         found = own_shape({source.path[0]: value(source) for source in sources}, reading)
         values = json_values(sources, raw)
-        return parsed(found, values, window, node=node, details=reading.details)
-    if form.fields.layout is Layout.WORDS:
-        values, value = words(form.fields, form.quoted, raw)
-    else:
-        sources = sources_of(form, reading)
-        values, value = json_values(sources, raw), values_of(sources)
+        return parsed(found, values, window, node=node, details=reading.details, other=_other(form))
+    match form.fields.layout:
+        case Layout.JSON:
+            sources = sources_of(form, reading)
+            values, value = json_values(sources, raw, mended=True), values_of(sources)
+        case Layout.WORDS:
+            values, value = words(form.fields, form.quoted, raw)
+        case Layout.PATTERN:
+            values, value = matched(form.fields, raw)
+        case Layout.TABLE:
+            values, value = tabled(form.fields, raw)
     found = shape(form.fields, value, form.present, _key(reading) or DEFAULT_KEY, prefix)
     if form.fields.only:
         values = f"SELECT * FROM ({values}) every WHERE {of_requests(form.fields, value)}"
-    return parsed(found, values, window, node=node, details=reading.details)
+    return parsed(found, values, window, node=node, details=reading.details, other=_other(form))
+
+
+def _other(form: Format) -> str | None:
+    """SQL for whether a line that cannot be read is none of the format's, but of what else a container has written."""
+    if not form.wrapping:
+        return None
+    if form.fields is None or form.fields.layout is Layout.JSON:
+        return "left(ltrim(line), 1) <> '{'"
+    error_log = "regexp_matches(line, '^[0-9]{4}/[0-9]{2}/[0-9]{2} [0-9:]{8} [[]')"
+    return f'(NOT regexp_matches(line, \'"[A-Z]+ [^"]*"\') OR {error_log})'
 
 
 def _key(reading: Reading) -> ClientKey | None:
@@ -349,12 +392,14 @@ def check_understood(
     good: dict[int, int],
     bad: dict[int, int],
     window: Window = ALWAYS,
+    samples: Sequence[BadLine] = (),
 ) -> None:
     """Whether something was understood of each file that somebody gave.
 
     Args:
         searched: files that nobody gave by name; good, bad: number of such lines by the file's number.
         window: only lines of that time were looked at: a file may have none of them but broken ones without a time.
+        samples: some bad lines, for the message.
 
     Raises:
         NothingUnderstood: of one of them nothing was.
@@ -363,5 +408,14 @@ def check_understood(
     for number, name in enumerate(recognised.names):
         if bad.get(number) and not good.get(number) and (name not in found or not good):
             raise NothingUnderstood(
-                f"none of {bad[number]:,} lines of {name!r} could be read as {recognised.formats[number].name}"
+                f"none of {bad[number]:,} lines of {name!r} could be read as {recognised.formats[number].title}"
+                f"{_first_reason(samples, number, name)}; tricklecast storms check {name} shows what is understood"
             )
+
+
+def _first_reason(samples: Sequence[BadLine], number: int, name: str) -> str:
+    """What is wrong with a line of a file, if one is known."""
+    wrong = next((bad for bad in samples if bad.file in (name, str(number))), None)
+    if wrong is None:
+        return ""
+    return f": {wrong.why} cannot be read" if wrong.why != "unreadable" else f": the form differs, {wrong.text[:60]!r}"

@@ -1,4 +1,10 @@
-"""Which format a file has: what it is named does not count, only what is in it."""
+"""Which format a file has: what it is named does not count, only what is in it.
+
+First the wrapping is told (``wrapping.py``), then the format of what is inside; if nothing is known inside, the lines
+are taken as they are. JSON is known by its keys, some texts by a regular expression, a table by its line ``#Fields:``,
+and what else has a quoted request by the contents of its columns (``inferred.py``). A file of which something is
+missing is refused, and the message names it.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +13,53 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.lines.inferred import Missing, cut, infer, looks_like_request
 from tricklecast.analytics.lines.mapped import BadFormat, FieldMap, Layout, Source, Unit, built_in, load_map
+from tricklecast.analytics.lines.wrapping import MAX_DEPTH, Unwrapper, wrapping_of
 from tricklecast.trickle.records import VERSION, Kind
 
 AUTO: Final = "auto"
 TRICKLECAST: Final = "tricklecast"
 PARQUET: Final = "parquet"
 
-JSON_MAPS: Final = ("caddy", "traefik", "envoy", "nginx")
+JSON_MAPS: Final = (
+    "caddy", "traefik", "envoy", "cloudflare", "gcp", "kong", "ecs", "ecs-dotted", "nginx", "json",
+)  # fmt: skip
 """In the order in which they are tried: the most particular first."""
 
+TEXT_MAPS: Final = ("envoy-text", "haproxy", "alb")
+TABLE: Final = "w3c"
 COMBINED: Final = "combined"
 
 NAMED: Final[dict[str, tuple[str, ...]]] = {
     TRICKLECAST: (TRICKLECAST,),
-    "nginx": ("nginx", COMBINED),
-    "envoy": ("envoy",),
+    "nginx": ("nginx", "json", COMBINED),
+    "apache": (COMBINED, "json"),
+    "envoy": ("envoy", "envoy-text"),
     "caddy": ("caddy",),
-    "traefik": ("traefik",),
+    "traefik": ("traefik", COMBINED),
+    "haproxy": ("haproxy",),
+    "alb": ("alb",),
+    TABLE: (TABLE,),
+    "cloudflare": ("cloudflare",),
+    "gcp": ("gcp",),
+    "ecs": ("ecs", "ecs-dotted"),
+    "kong": ("kong",),
+    "json": ("json",),
 }
 """What can be asked for by name, and which formats that may turn out to be."""
 
-SAMPLE_LINES: Final = 200
-"""Looked at per file, so that some damage at its beginning does not hide its format."""
+SAMPLE_LINES: Final = 400
+"""Looked at per file, so that neither damage at its beginning nor what a container says first hides its format."""
 
-_COMBINED: Final = re.compile(rb'\S+ \S+ .*?\[[^\]]{20,40}\] ".*?(?<!\\)" \d+ (?:\d+|-)(?: |\r|$)')
 _OWN: Final = b'"ts_us":'
-_WORD: Final = re.compile(rb'"(?P<quoted>(?:[^"\\]|\\.)*)"(?= |$)|(?P<plain>\S+)')
-_MSEC: Final = re.compile(rb"\d{9,11}\.\d{3}")
-_SECONDS: Final = re.compile(rb"\d{1,8}\.\d{3}")
-_REQUEST_ID: Final = re.compile(rb"[0-9a-f]{32}")
+_FIELDS_LINE: Final = b"#Fields:"
 _NUMBER: Final = re.compile(r"\d*\.?\d*(?:[eE][+-]?\d+)?")
-_MAX_WORDS: Final = 64
-_MIN_WORDS: Final = 8
+_FINE: Final = re.compile(r".*:\d\d[.,]\d.*|\d{10,19}\.\d+|\d{13,19}|\d\.\d+[eE]\d+")
 _SHOWN: Final = 60
 
 
@@ -63,6 +80,7 @@ class Format:
         fields: the map, with those sources that this file uses; ``None`` for records of our own.
         present: fields of the map that this file's lines have.
         quoted: for ``words``: places of the words that stand in quotes.
+        wrapping: what stands around each line, the outer one first.
         columns: for Parquet: name and type of each column, in Arrow's words.
         versions: other versions of the record than ours that its first lines are of.
     """
@@ -73,6 +91,12 @@ class Format:
     quoted: frozenset[int] = frozenset()
     columns: tuple[tuple[str, str], ...] = ()
     versions: tuple[str, ...] = ()
+    wrapping: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Its name, for people."""
+        return " in ".join((self.name, *reversed(self.wrapping)))
 
     @property
     def coarse(self) -> bool:
@@ -107,21 +131,101 @@ def recognise(name: str, lines: Sequence[bytes], asked: str = AUTO) -> Format:
         BadFormat: there is no format that is called as asked, or the map is wrong.
     """
     check_format(asked)
+    found: Format | None = None
+    error: UnknownFormat | None = None
+    for wrapping, inner in _unwrapped(lines):
+        try:
+            found = replace(_recognised(name, inner, asked), wrapping=wrapping)
+        except UnknownFormat as unknown:
+            # What is said of the innermost lines says most.
+            error = error or unknown
+            continue
+        if not wrapping or found.fields is None or _asked_fits(found.fields, inner):
+            return found
+    if found is None or found.wrapping:
+        assert error is not None
+        raise error
+    return found
+
+
+def _unwrapped(lines: Sequence[bytes]) -> list[tuple[tuple[str, ...], list[bytes]]]:
+    """The lines without each wrapping that they may have, the most wrapped first; as they are, last."""
+    found: list[tuple[tuple[str, ...], list[bytes]]] = [((), list(lines))]
+    for wrapping, inner in found:
+        if len(wrapping) < MAX_DEPTH:
+            for name in wrapping_of(inner):
+                bare = Unwrapper((name,)).feed(b"\n".join(inner) + b"\n").split(b"\n")
+                found.append(((*wrapping, name), [line for line in bare if line.strip()]))
+    return sorted(found, key=lambda one: -len(one[0]))
+
+
+def _asked_fits(fields: FieldMap, lines: Sequence[bytes]) -> bool:
+    """Whether lines are of a map, as far as can be told: one that was asked for fits everything else."""
+    if fields.layout is Layout.JSON:
+        return any(_fits(record, fields) for line in lines if (record := _object(line)) is not None)
+    if fields.layout is Layout.PATTERN:
+        return any(map(_pattern(fields.pattern).match, lines))
+    if fields.layout is Layout.WORDS and fields.name != COMBINED:
+        return any(len(cut(line.decode("utf-8", "replace"))) == len(fields.columns) for line in lines)
+    return True
+
+
+@cache
+def _pattern(pattern: str) -> re.Pattern[bytes]:
+    return re.compile(pattern.encode())
+
+
+def _recognised(name: str, lines: Sequence[bytes], asked: str) -> Format:
     if asked.endswith(".toml"):
         return _asked_for(name, load_map(asked), lines)
-    formats = NAMED.get(asked, (TRICKLECAST, *JSON_MAPS, COMBINED))
-    if len(formats) == 1 and formats[0] != TRICKLECAST:
+    formats = NAMED.get(asked, (TRICKLECAST, *JSON_MAPS, *TEXT_MAPS, TABLE, COMBINED))
+    if len(formats) == 1 and formats[0] not in (TRICKLECAST, TABLE):
         return _asked_for(name, built_in(formats[0]), lines)
-    if len(formats) == 1 or not lines:
-        return _format(formats[0], lines)
+    if (len(formats) == 1 and formats[0] != TABLE) or not lines:
+        return _format(name, formats[0], lines)
+    if TABLE in formats and any(line.startswith(_FIELDS_LINE) for line in lines):
+        return _format(name, TABLE, lines)
     votes = Counter(found for line in lines if (found := _looks_like(line, formats)) is not None)
     if not votes:
-        raise UnknownFormat(
-            f"cannot tell the format of {name!r}, which begins with {shown(lines[0])}: "
-            f"pass --format {', '.join(NAMED)} or a field map (a .toml file)"
-        )
+        raise UnknownFormat(_why_not(name, lines, formats))
     best = max(votes.values())
-    return _format(next(found for found in formats if votes[found] == best), lines)
+    return _format(name, next(found for found in formats if votes[found] == best), lines)
+
+
+def _why_not(name: str, lines: Sequence[bytes], formats: Iterable[str]) -> str:
+    """What is missing."""
+    known = f"pass --format {', '.join(NAMED)} or a field map (a .toml file)"
+    begin = f"cannot tell the format of {name!r}, which begins with {shown(lines[0])}"
+    records = [record for line in lines if (record := _object(line)) is not None]
+    if not records:
+        if any(b'"' in line for line in lines):
+            try:
+                infer(COMBINED, (), lines)
+            except Missing as missing:
+                return f"{begin}: {missing}; {known}"
+        return f"{begin}: {known}"
+    told = ""
+    most = 0
+    for one in formats:
+        if one in JSON_MAPS:
+            lacking = _lacking(records, built_in(one))
+            if len(_NEEDED) - len(lacking) > most:
+                most = len(_NEEDED) - len(lacking)
+                told = f" it is JSON with keys as of {one}, without {' and '.join(lacking)};"
+    keys = ", ".join(list(records[0])[:12])
+    return f"{begin}:{told} its keys are {keys}; {known}"
+
+
+_NEEDED: Final = (("a time", ("ts_us",)), ("a status", ("status",)), ("a request", ("request", "path")))
+
+
+def _lacking(records: Sequence[dict[str, Any]], fields: FieldMap) -> list[str]:
+    """What a request needs that no line has."""
+
+    def there(name: str) -> bool:
+        return any(_at(record, source.path) is not None for record in records for source in fields.fields.get(name, ()))
+
+    return [what for what, names in _NEEDED if not any(map(there, names))]
 
 
 def _asked_for(name: str, fields: FieldMap, lines: Sequence[bytes]) -> Format:
@@ -145,21 +249,39 @@ def _looks_like(line: bytes, formats: tuple[str, ...]) -> str | None:
     if record is None:
         if TRICKLECAST in formats and _OWN in line:
             return TRICKLECAST  # what is left of a line of ours
-        return COMBINED if COMBINED in formats and _COMBINED.match(line) else None
+        for found in formats:
+            if found in TEXT_MAPS and _pattern(built_in(found).pattern).match(line):
+                return found
+        return COMBINED if COMBINED in formats and looks_like_request(line) else None
     for found in formats:
         if found == TRICKLECAST:
             if record.get("kind") in tuple(Kind) and "ts_us" in record:
                 return found
-        elif found != COMBINED and _fits(record, built_in(found)):
+        elif found in JSON_MAPS and _fits(record, built_in(found)):
             return found
     return None
 
 
+_MENDED: Final = (
+    (re.compile(rb"(^|[^\\])((?:\\\\)*)\\x"), rb"\1\2\\u00"),
+    (re.compile(rb":[ ]*([0-9.]+(?:[ ]*[,:][ ]+[0-9.-]+)+)[ ]*([,}])"), rb':"\1"\2'),
+    (re.compile(rb":[ ]*-?[ ]*([,}])"), rb":null\1"),
+)
+"""What nginx makes of JSON without ``escape=json``, and how it is made valid (:func:`~.reading.json_values`)."""
+
+
 def _object(line: bytes) -> dict[str, Any] | None:
+    if line.lstrip()[:1] != b"{":
+        return None
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        return None
+        for pattern, now in _MENDED:
+            line = pattern.sub(now, line)
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
     return record if isinstance(record, dict) else None
 
 
@@ -183,8 +305,16 @@ def _at(record: Any, path: Iterable[str]) -> Any:
     return record
 
 
-def _format(name: str, lines: Sequence[bytes]) -> Format:
-    return Format(TRICKLECAST, versions=_versions(lines)) if name == TRICKLECAST else _with_map(built_in(name), lines)
+def _format(name: str, form: str, lines: Sequence[bytes]) -> Format:
+    if form == TRICKLECAST:
+        return Format(TRICKLECAST, versions=_versions(lines))
+    try:
+        return _with_map(built_in(form), lines)
+    except Missing as missing:
+        raise UnknownFormat(
+            f"cannot read {name!r}, which begins with {shown(lines[0])}: {missing}; "
+            "pass --format and a field map (a .toml file)"
+        ) from missing
 
 
 def _versions(lines: Sequence[bytes]) -> tuple[str, ...]:
@@ -196,18 +326,48 @@ def _versions(lines: Sequence[bytes]) -> tuple[str, ...]:
 def _with_map(fields: FieldMap, lines: Sequence[bytes]) -> Format:
     if fields.layout is Layout.WORDS:
         return _with_words(fields, lines)
+    if fields.layout is Layout.TABLE:
+        return _with_table(fields, lines)
+    if fields.layout is Layout.PATTERN:
+        return Format(fields.name, fields, frozenset(fields.fields))
     records = [record for line in lines if (record := _object(line)) is not None]
     used = {name: _used(sources, records) for name, sources in fields.fields.items()}
     # A file without lines, or none that can be read: nothing is known of it, so everything is looked for.
     present = {name for name, sources in used.items() if sources} if records else set(used)
-    kept = {name: sources or fields.fields[name] for name, sources in used.items()}
+    if present & _OF_ANSWERS and fields.name not in _ALL_KEYS:
+        # A header that no line of the sample has may be in others.
+        present |= _OF_ANSWERS & set(used)
+    kept = dict(fields.fields)
+    if fields.name in JSON_MAPS:
+        kept["ts_us"] = tuple(_timed(source, records) for source in used["ts_us"] or kept["ts_us"])
+    if fields.name == "json":
+        kept |= {name: sources for name, sources in used.items() if sources and name != "ts_us"}
+    if fields.name == "caddy" and records and _in_nanoseconds(records):
+        kept["dur_us"] = tuple(replace(source, unit=Unit.NS) for source in kept["dur_us"])
     if "request" not in present:
         present |= {"method", "path"}
     return Format(fields.name, replace(fields, fields=kept), frozenset(present | {"ts_us"}) & set(kept))
 
 
+_OF_ANSWERS: Final = frozenset({"rseq", "next_seq", "eos"})
+_ALL_KEYS: Final = frozenset({"nginx", "json"})
+"""Formats in which every line has every key, with nothing for what is not known."""
+
+
+def _in_nanoseconds(records: list[dict[str, Any]]) -> bool:
+    """Whether Caddy writes durations as whole nanoseconds: as seconds they would be days."""
+    found = [value for record in records if isinstance(value := record.get("duration"), (int, float))]
+    return bool(found) and all(value == int(value) for value in found) and max(found) >= 100_000
+
+
+def _timed(source: Source, records: list[dict[str, Any]]) -> Source:
+    """A source of times, and whether this file's are whole seconds."""
+    values = [str(value) for record in records if (value := _at(record, source.path)) not in (None, "", "-")]
+    return replace(source, coarse=bool(values) and not any(map(_FINE.fullmatch, values)))
+
+
 def _used(sources: tuple[Source, ...], records: list[dict[str, Any]]) -> tuple[Source, ...]:
-    """The sources that this file uses: each that is looked for in every line costs time.
+    """The sources that this file uses.
 
     A header that a line does not have may be in others: it is enough that the object of all headers is there.
     """
@@ -221,36 +381,25 @@ def _there(record: dict[str, Any], source: Source) -> bool:
     if not isinstance(above, dict) or source.path[-1] not in above:
         return False
     value = above[source.path[-1]]
-    if source.unit is None or value in ("", "-", None):
+    if source.unit is None or source.unit.micros is None or value in ("", "-", None):
         return True
-    # A "timestamp" may be a number in one file and a date in another.
-    return bool(_NUMBER.fullmatch(str(value))) == (source.unit.micros is not None)
+    # A duration with a unit of its own may stand anywhere; a date is no number.
+    return bool(_NUMBER.fullmatch(str(value))) or str(value)[-1:].isalpha() or "," in str(value)
 
 
 def _with_words(fields: FieldMap, lines: Sequence[bytes]) -> Format:
-    """The map for as many words as the lines have; those beyond its own are told by what they look like."""
-    counts = Counter(len(words) for line in lines if len(words := _words(line)) >= _MIN_WORDS)
-    if not counts:
+    """The columns of this file; a map of the user's own names them, and the sample tells which stand in quotes."""
+    if not any(map(looks_like_request, lines)) and fields.name == COMBINED:
         return Format(fields.name, fields, frozenset(fields.fields), _quoted_columns(fields))
-    number = counts.most_common(1)[0][0]
-    sample = next(words for line in lines if len(words := _words(line)) == number)
-    columns, taken = list(fields.columns[:number]), set[str]()
-    # The "common" format ends before the user agent.
-    sources = {name: kept for name, given in fields.fields.items() if (kept := _in_columns(given, columns))}
-    for place in range(len(fields.columns), number):
-        columns.append(f"word_{place + 1}")
-        meaning = _meaning(sample[place][0], taken)
-        taken.add(meaning)
-        if meaning:
-            unit = None if meaning == "request_id" else Unit.S
-            sources[meaning] = (Source((columns[-1],), unit), *sources.get(meaning, ()))
-    found = replace(fields, columns=tuple(columns), fields=sources)
-    quoted = frozenset(place for place, (_, is_quoted) in enumerate(sample) if is_quoted)
-    return Format(fields.name, found, frozenset(sources), quoted)
-
-
-def _in_columns(sources: tuple[Source, ...], columns: Sequence[str]) -> tuple[Source, ...]:
-    return tuple(source for source in sources if set(source.path) <= set(columns))
+    if fields.name == COMBINED:
+        found, quoted = infer(fields.name, fields.gone, lines)
+        return Format(fields.name, found, frozenset(found.fields), quoted)
+    rows = [words for line in lines if len(words := cut(line.decode("utf-8", "replace"))) == len(fields.columns)]
+    if not rows:
+        return Format(fields.name, fields, frozenset(fields.fields), _quoted_columns(fields))
+    shape, _ = Counter(tuple(quoted for _, quoted in words) for words in rows).most_common(1)[0]
+    quoted = frozenset(place for place, is_quoted in enumerate(shape) if is_quoted)
+    return Format(fields.name, fields, frozenset(fields.fields), quoted)
 
 
 def _quoted_columns(fields: FieldMap) -> frozenset[int]:
@@ -259,20 +408,40 @@ def _quoted_columns(fields: FieldMap) -> frozenset[int]:
     return frozenset(place for place, column in enumerate(fields.columns) if column in quoted)
 
 
-def _meaning(word: bytes, taken: set[str]) -> str:
-    if _MSEC.fullmatch(word) and "ts_us" not in taken:
-        return "ts_us"
-    if _REQUEST_ID.fullmatch(word) and "request_id" not in taken:
-        return "request_id"
-    return "dur_us" if _SECONDS.fullmatch(word) and "dur_us" not in taken else ""
+def _with_table(fields: FieldMap, lines: Sequence[bytes]) -> Format:
+    """The columns that the file's last line ``#Fields:`` names.
 
-
-def _words(line: bytes) -> list[tuple[bytes, bool]]:
-    """Each word, and whether it stands in quotes."""
-    words = []
-    for found in _WORD.finditer(line.rstrip()):
-        quoted = found["quoted"]
-        words.append((found["plain"] if quoted is None else quoted, quoted is not None))
-        if len(words) > _MAX_WORDS:
-            break
-    return words
+    Raises:
+        Missing: there is none, or a column that a request needs is not among them.
+    """
+    headers = [line for line in lines if line.startswith(_FIELDS_LINE)]
+    if not headers:
+        raise Missing("it has no line #Fields:, which names the columns")
+    columns = tuple(headers[-1].decode("utf-8", "replace").partition(":")[2].split())
+    rows = [line.decode("utf-8", "replace") for line in lines if not line.startswith(b"#")]
+    between = "\t" if any("\t" in row for row in rows) else " "
+    sources = {
+        name: kept
+        for name, given in fields.fields.items()
+        if (kept := tuple(source for source in given if set(source.path) <= set(columns)))
+    }
+    for name, column in (
+        ("ts_us", "date and time"),
+        ("status", "sc-status"),
+        ("method", "cs-method"),
+        ("path", "cs-uri-stem"),
+    ):
+        if name not in sources:
+            raise Missing(f"its line #Fields: has no {column}")
+    if "dur_us" in sources:
+        place = columns.index("time-taken")
+        values = [cells[place] for row in rows if len(cells := row.split(between)) == len(columns)]
+        # IIS writes whole milliseconds, and all others seconds.
+        unit = Unit.S if any("." in value for value in values) or "sc-win32-status" not in columns else Unit.MS
+        sources["dur_us"] = tuple(replace(source, unit=unit) for source in sources["dur_us"])
+    gone = tuple((source, values) for source, values in fields.gone if set(source.path) <= set(columns))
+    if len(set(columns)) != len(columns):
+        raise Missing("its line #Fields: names a column twice")
+    return Format(
+        fields.name, replace(fields, columns=columns, fields=sources, pattern=between, gone=gone), frozenset(sources)
+    )

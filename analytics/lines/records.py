@@ -66,6 +66,9 @@ MAX_DUR_US: Final = 7 * 86_400_000_000
 MAX_LINE: Final = 1 << 20
 """Bytes; a longer line is not looked at."""
 
+OTHER: Final = "other"
+"""What is wrong with a line of another program in a container's log: it is none of the server's, and counted apart."""
+
 MAX_SAMPLE: Final = 200
 """Characters that are kept of a bad line."""
 
@@ -175,6 +178,7 @@ def parsed(
     *,
     node: str | None = None,
     details: bool = False,
+    other: str | None = None,
 ) -> str:
     """SELECT of the columns :data:`PARSED` of every line, the bad ones too; blank lines are left out.
 
@@ -183,11 +187,15 @@ def parsed(
         raw: SELECT with ``file``, ``no``, ``line`` and what the shape's fields are made of.
         window: first moment, and the first after the last, microseconds; lines of other times are left out.
         node: SQL for the server of a line that does not name one. details: add the columns :data:`DETAILS`.
+        other: SQL for whether an unreadable line is of something else, :data:`OTHER`.
     """
     values = f"SELECT file, no, line, {', '.join(_fields(shape))} FROM ({raw}) raw"
     # Our own log says what each path means.
     known = f"SELECT *, target AS path FROM ({values}) own" if shape.native else routed(values, shape.prefix)
-    checked = f"SELECT *, {_what_is_wrong(shape)} AS bad FROM ({known}) known"
+    wrong = _what_is_wrong(shape)
+    if other is not None:
+        wrong = wrong.replace("CASE ", f"CASE WHEN broken AND {other} THEN '{OTHER}' ", 1)
+    checked = f"SELECT *, {wrong} AS bad FROM ({known}) known"
     wanted_columns = [*LINE, *(DETAILS if details else ())]
     columns = ", ".join(_column(shape, name, kind, node) for name, kind in wanted_columns)
     left = f"CASE WHEN bad IS NOT NULL THEN rtrim(left(line, {MAX_SAMPLE}), chr(13) || chr(10)) END"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tricklecast.analytics.errors import BadInput, CannotWrite
 from tricklecast.analytics.lines import BadLine, LogFiles, Reading
 from tricklecast.analytics.lines.embedded import read_lines
-from tricklecast.analytics.lines.files import COMPRESSED, REMOTE, STDIN, is_parquet, open_log, piece_of
+from tricklecast.analytics.lines.files import REMOTE, is_parquet, open_log, packed, piece_of
 from tricklecast.analytics.lines.reading import check_understood, recognise_files
 from tricklecast.analytics.lines.records import DETAILS, LINE, MAX_LINE
 from tricklecast.analytics.scan import embedded
@@ -112,7 +112,7 @@ def compact(files: LogFiles, out: Path, reading: Reading, tell: Callable[[str], 
         Busy: another run writes to the folder. CannotWrite: the folder cannot be written to.
     """
     for name in files.names:
-        if REMOTE.match(name) or name == STDIN:
+        if REMOTE.match(name) or name in files.pipes:
             raise BadInput(f"compact reads files of this machine, and {name!r} is not one")
     with _opened(out) as store:
         recognised = recognise_files(files, reading)
@@ -207,7 +207,7 @@ class _Run:
         done = self._done
         done.bytes_out += sum(path.stat().st_size for path in hours.values())
         _make_moves(self._out, self._store)
-        done.lines += read.counts.lines - read.counts.bad - read.counts.doubled
+        done.lines += read.counts.lines - read.counts.bad - read.counts.other - read.counts.doubled
         done.bad += read.counts.bad
         done.samples = done.samples or read.counts.samples
         done.hours += len(hours)
@@ -252,7 +252,7 @@ def _hashes(name: str, sizes: set[int]) -> tuple[dict[int, str], list[int]] | No
                     hashes[last_end] = end_hash
             content.update(block)
             at += len(block)
-    if whole_file or name.endswith(COMPRESSED) or _is_record(tail):
+    if whole_file or packed(name) or _is_record(tail):
         last_end, end_hash = at, content.hexdigest()
     if last_end > cuts[-1]:
         cuts.append(last_end)

@@ -15,7 +15,7 @@ import orjson
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import Format, Reading, find_logs
 from tricklecast.analytics.lines.embedded import ChunkReader, read_lines
-from tricklecast.analytics.lines.files import COMPRESSED, STDIN, LineReader, node_of
+from tricklecast.analytics.lines.files import STDIN, LineReader, node_of, packed
 from tricklecast.analytics.lines.reading import recognise_files
 from tricklecast.analytics.lines.recognise import PARQUET
 from tricklecast.analytics.scan import embedded
@@ -130,7 +130,7 @@ class Tail:
             return ()
         if form.name == PARQUET:
             return self._last_rows(name, count)
-        if name.endswith(COMPRESSED):
+        if packed(name):
             kept: deque[Record] = deque(maxlen=count)
             for block in LineReader(name).blocks():
                 kept.extend(self._of(form, node_of(name), block.splitlines()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from tricklecast.analytics.report import figures as figure
@@ -22,7 +22,7 @@ from tricklecast.analytics.report.model import (
     Summary,
 )
 from tricklecast.analytics.report.plain import plain
-from tricklecast.analytics.rules.incidents import Incident
+from tricklecast.analytics.rules.incidents import Confidence, Incident
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan.reduce import WATCHED
 
@@ -33,6 +33,13 @@ TO_CHANNELS: Final = frozenset(WATCHED) - {"overload", "server_error", "web"}
 """Kinds of answer that only requests to channels have."""
 
 
+_LESS: Final = {
+    Confidence.HIGH: Confidence.MEDIUM,
+    Confidence.MEDIUM: Confidence.LOW,
+    Confidence.LOW: Confidence.LOW,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """What was read.
@@ -41,6 +48,7 @@ class Source:
         engine: which engine read it. inputs: the files.
         formats: of the files. lines, unreadable, future, unrouted, duplicates: how many.
         samples: some unreadable lines. caveats: what the reader should know about the files, one sentence each.
+        doubts: why incidents may be missing or wrong, the worst first. nothing: whether there was nothing to judge.
     """
 
     engine: Literal["embedded", "spark"]
@@ -53,6 +61,8 @@ class Source:
     duplicates: int = 0
     samples: tuple[LogLine, ...] = ()
     caveats: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    nothing: bool = False
 
 
 def ranked(incidents: Sequence[Incident]) -> list[Incident]:
@@ -101,6 +111,8 @@ def build(
     ends_us = (found.until_us or 0) - round(params.gap_s * 1e6)
     entries = []
     for number, one in enumerate(ranked(incidents), 1):
+        if source.doubts:
+            one = replace(one, confidence=_LESS[one.confidence])
         ongoing = one.until_us >= ends_us
         told = summary(one, ongoing=ongoing)
         entries.append(
@@ -156,4 +168,6 @@ def _quality(connection: DuckDBPyConnection, source: Source, params: Params) -> 
         formats=source.formats,
         samples=source.samples,
         caveats=tuple(plain(one, 500) for one in caveats),
+        doubts=tuple(plain(one, 500) for one in source.doubts),
+        nothing=source.nothing,
     )

@@ -311,7 +311,8 @@ class Quality:
         lines: all. unreadable: those that are no record. future: with a clock that is ahead; no rule judges them.
         unrouted: requests whose path is no channel's. duplicates: left out, since the inputs overlap.
         events: lifecycle events. formats: that the files have. samples: some unreadable lines.
-        caveats: what the reader should know, one sentence each.
+        caveats: what the reader should know, one sentence each. doubts: why incidents may be missing or wrong; they
+            stand first in the report. nothing: whether there was nothing to judge.
     """
 
     lines: int
@@ -323,6 +324,8 @@ class Quality:
     formats: tuple[str, ...]
     samples: tuple[LogLine, ...]
     caveats: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+    nothing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,8 +372,8 @@ class Report:
 
     @property
     def trusted(self) -> bool:
-        """Whether so few lines were unreadable that the report says something."""
-        return self.quality.unreadable <= MAX_BAD * self.quality.lines
+        """Whether so few lines were unreadable, and so much was there to judge, that the report says something."""
+        return not self.quality.nothing and self.quality.unreadable <= MAX_BAD * self.quality.lines
 
     def fails(self, severity: Severity) -> bool:
         """Whether there is an incident of this severity or a worse one."""

@@ -292,14 +292,19 @@ def line_of(entry: Entry) -> str:
 
 def verdict(entries: Sequence[Entry], figures: Figures, quality: Quality) -> Verdict:
     """The verdict on incidents in order, the worst first."""
-    warning = None
+    warnings = list(quality.doubts)
     if quality.unreadable > MAX_BAD * quality.lines:
         share = percent(quality.unreadable / quality.lines)
-        warning = (
-            f"Do not trust this report: {quality.unreadable:,} of {quality.lines:,} lines ({share}) could not be read."
+        warnings.insert(
+            0,
+            f"Do not trust this report: {quality.unreadable:,} of {quality.lines:,} lines ({share}) could not be read.",
         )
+    elif quality.nothing and not figures.requests:
+        warnings.insert(0, "These logs have no requests: there is nothing to judge.")
+    warning = " ".join(warnings) or None
     if not entries:
-        return Verdict(None, "No incidents.", _examined(figures), warning)
+        headline = "No incidents." if figures.requests and not quality.nothing else "No requests to judge."
+        return Verdict(None, headline, _examined(figures), warning)
     count = {severity: sum(one.severity is severity for one in entries) for severity in SEVERITIES}
     parts = [f"{number:,} {severity}" for severity, number in count.items() if number]
     if len(parts) == 1:

@@ -59,9 +59,9 @@ FROM (
             CASE
                 WHEN ip LIKE '%.%' THEN split_part(split_part(ip, ':', -1), '.', 1) || '.'
                     || split_part(ip, '.', 2) || '.' || split_part(ip, '.', 3) || '.0/24'
-                WHEN ip LIKE '%:%' THEN split_part(split_part(ip, '::', 1), ':', 1) || ':'
+                WHEN ip LIKE '%:%' THEN rtrim(split_part(split_part(ip, '::', 1), ':', 1) || ':'
                     || split_part(split_part(ip, '::', 1), ':', 2) || ':'
-                    || split_part(split_part(ip, '::', 1), ':', 3) || '::/48'
+                    || split_part(split_part(ip, '::', 1), ':', 3), ':') || '::/48'
             END
         END AS network
     FROM (

@@ -37,19 +37,19 @@ from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.embedded import Lines
 from tricklecast.analytics.lines.files import (
     BYTE_ORDER_MARK,
-    COMPRESSED,
     REMOTE,
-    STDIN,
     LineReader,
     LogFiles,
     Window,
     in_window,
     looks_like_log,
+    packed,
     sample_of,
 )
 from tricklecast.analytics.lines.reading import (
     KNOWN,
     MAX_SAMPLES,
+    SUMS,
     BadLine,
     Counts,
     Reading,
@@ -62,6 +62,7 @@ from tricklecast.analytics.lines.reading import (
 )
 from tricklecast.analytics.lines.recognise import PARQUET, SAMPLE_LINES, Format
 from tricklecast.analytics.lines.records import LINE, MAX_LINE, PARSED, parsed, view
+from tricklecast.analytics.lines.wrapping import Unwrapper
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -106,7 +107,6 @@ RETRY_S: Final = 0.2
 _DAY_US: Final = 86_400_000_000
 
 _NOTHING: Final = f"SELECT {', '.join(f'NULL AS {name}' for name, _ in PARSED)} LIMIT 0"
-_SUMS: Final = ("lines", "bad", "unrouted", "future", "doubled", "bad_timed")
 
 _UNSPLIT: Final = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"\x04\x22\x4d\x18", b"\xff\xfe", b"\xfe\xff")
 """What a file begins with in which a line's end cannot be found by its byte: compressed ones, and UTF-16."""
@@ -161,7 +161,8 @@ class Parse:
     def pieces(self, con: DuckDBPyConnection, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
         """Makes the table ``parsed_line`` and the view ``line`` of some rows, then of the next."""
         if self.given == "rows":
-            for table in _held(batches, whole=self.form is None):
+            wrapping = self.form.wrapping if self.form else ()
+            for table in _held(batches, whole=self.form is None, wrapping=wrapping):
                 table, names = _numbered(table)
                 yield self._parsed(con, Piece(names), table)
             return
@@ -184,7 +185,7 @@ class Parse:
                 continue
             piece.names.append(name)
             piece.numberless += [len(piece.names) - 1] if start else []
-            for batch in reader.batches(0):
+            for batch in reader.batches(0, self.form.wrapping if self.form else ()):
                 if size >= PIECE:
                     yield self._parsed(con, piece, pa.Table.from_batches(held))
                     piece, held, size = Piece([name], numberless=[0] if start else []), [], 0
@@ -201,7 +202,7 @@ class Parse:
             select = "FROM raw_line" if table is not None else _NOTHING
         elif self.form.name == PARQUET:
             typed = replace(self.form, columns=tuple((name, "") for name in table.schema.names if name != "file"))
-            raw, found = parquet_values(typed, "file", "CAST(NULL AS BIGINT)", "raw_line")
+            raw, found = parquet_values(typed, "file", "CAST(NULL AS BIGINT)", "raw_line", self.reading)
             select = parsed(found, raw, (self.reading.window.from_us, self.reading.window.to_us))
         else:
             place = "no" if "no" in table.schema.names else "CAST(NULL AS BIGINT) AS no"
@@ -225,7 +226,7 @@ class Parse:
         assert self.form is not None
         _empty_table(con)
         table = f"read_parquet('{name.replace(chr(39), chr(39) * 2)}', hive_partitioning = false)"
-        raw, found = parquet_values(self.form, "0", "CAST(NULL AS BIGINT)", table)
+        raw, found = parquet_values(self.form, "0", "CAST(NULL AS BIGINT)", table, self.reading)
         select = parsed(found, raw, (self.reading.window.from_us, self.reading.window.to_us))
         try:
             con.execute(f"INSERT INTO parsed_line BY NAME {select}")
@@ -283,14 +284,15 @@ def _of_file(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
     return batch.set_column(place, batch.schema.field("file"), numbers)
 
 
-def _held(batches: Iterable[pa.RecordBatch], whole: bool) -> Iterator[pa.Table]:
+def _held(batches: Iterable[pa.RecordBatch], whole: bool, wrapping: Sequence[str]) -> Iterator[pa.Table]:
     """Batches, some of them at a time; no rows are no piece."""
     import pyarrow as pa
 
+    unwrapper = Unwrapper(wrapping)
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if batch.num_rows:
-            held.append(_with_texts(batch))
+            held.append(_with_texts(batch, unwrapper if wrapping else None))
         if not whole and sum(one.nbytes for one in held) >= PIECE:
             yield pa.Table.from_batches(held)
             held = []
@@ -313,14 +315,16 @@ def _name_of(path: str) -> str:
     return _LOCAL.sub(r"\1:///", unquote(path)) if REMOTE.match(path) or _LOCAL.match(path) else path
 
 
-def _with_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Lines as text; as in the embedded engine, what is no UTF-8 is replaced, and a byte order mark left out."""
+def _with_texts(batch: pa.RecordBatch, unwrapper: Unwrapper | None) -> pa.RecordBatch:
+    """Lines as text; as in the embedded engine, what is no UTF-8 is replaced, and byte order mark and wrapping go."""
     import pyarrow as pa
     import pyarrow.compute as pc  # type: ignore[import-untyped]
 
     if "line" not in batch.schema.names:
         return batch
     place, lines = batch.schema.get_field_index("line"), batch.column("line")
+    if unwrapper is not None:
+        lines = pa.array(unwrapper.feed(b"\n".join(lines.to_pylist())).split(b"\n"), pa.binary())
     try:
         texts = None if pc.any(pc.starts_with(lines, BYTE_ORDER_MARK)).as_py() else lines.cast(pa.string())
     except pa.ArrowInvalid:
@@ -453,7 +457,7 @@ class SparkLines:
         damaged = set(self.lenient)
         for one in sorted(told, key=lambda one: one.counts.first_us or 0):
             has = one.counts
-            sums = {name: getattr(found, name) + getattr(has, name) for name in _SUMS}
+            sums = {name: getattr(found, name) + getattr(has, name) for name in SUMS}
             times = [us for us in (found.first_us, found.last_us, has.first_us, has.last_us) if us is not None]
             found = Counts(**sums, first_us=min(times, default=None), last_us=max(times, default=None))
             samples += [(numbers.get(bad_line.file, 0), bad_line) for bad_line in has.samples]
@@ -495,8 +499,8 @@ def read_lines(
     """
     reading = reading or Reading()
     files = files if part else listed(spark, files, reading.window)
-    if STDIN in files.names:
-        raise BadInput("Spark does not read standard input: pass --engine embedded, or a file")
+    if files.pipes:
+        raise BadInput("Spark does not read standard input or pipes: pass --engine embedded, or a file")
     recognised = recognise_in_spark(spark, files, reading, part)
     together = overlapping(recognised) if overlap is None else overlap
     return SparkLines(spark, recognised, files.searched, reading, part, together=together)
@@ -702,7 +706,7 @@ def _handed_out(spark: SparkSession, names: Sequence[str], form: Format) -> Data
             borders = range(0, size, TASK)
             spans += [(TASK, (name, start, start + TASK if start != borders[-1] else None)) for start in borders]
         else:
-            spans.append((size * (_PACKED if name.endswith(COMPRESSED) else 1), (name, 0, None)))
+            spans.append((size * (_PACKED if packed(name) else 1), (name, 0, None)))
     total = sum(size for size, _ in spans)
     cores = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     share = max(1, total // max(1, -(-total // TASK), min(cores, total // _LEAST_TASK)))
@@ -726,8 +730,6 @@ def _size(name: str) -> int:
 
 
 def _can_be_split(name: str) -> bool:
-    if name.endswith(COMPRESSED):
-        return False
     with open(name, "rb") as file:
         return not file.read(8).startswith(_UNSPLIT)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -111,13 +112,14 @@ def test_a_healthy_log(tmp_path: Path) -> None:
 
 
 def test_an_empty_log(tmp_path: Path) -> None:
-    """There is nothing wrong with it, compressed or not."""
+    """Of nothing nobody can say that it has no incidents, compressed or not."""
     (tmp_path / "a.jsonl").touch()
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b""))
     for name in ("a.jsonl", "b.jsonl.gz", "."):
         result = invoke(tmp_path / name)
-        assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "No incidents."), name
-    assert invoke("-", stdin=b"").exit_code == 0
+        assert (result.exit_code, result.stdout.splitlines()[0]) == (3, "No requests to judge."), name
+        assert "nothing to judge" in result.stderr
+    assert invoke("-", stdin=b"").exit_code == 3
 
 
 def test_an_archive_of_which_nothing_can_be_read(tmp_path: Path) -> None:
@@ -127,7 +129,8 @@ def test_an_archive_of_which_nothing_can_be_read(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         for options in ((), ("--incremental", tmp_path / "parts")):
             result = invoke(tmp_path / name, *options)
-            assert (result.exit_code, "damaged" in result.output) == (code, True), (name, options)
+            said = "damaged" if code == 0 else "cannot tell the format"
+            assert (result.exit_code, said in result.output) == (code, True), (name, options)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +183,7 @@ def test_since_and_until(logs: Path, report: dict[str, Any]) -> None:
     assert half["figures"]["requests"] + rest["figures"]["requests"] == report["figures"]["requests"]
     assert half["quality"]["caveats"][0] == "Only requests before 2025-10-09 09:15:00 UTC were looked at."
     none = invoke(logs, "--since", "2025-11-01", "--until", "2025-11-02").stdout
-    assert none.startswith("No incidents.\nExamined: no requests.\n")
+    assert none.startswith("No requests to judge.\nExamined: no requests.\n")
     assert "Only requests from 2025-11-01 00:00:00 UTC on and before 2025-11-02 00:00:00" in none
 
 
@@ -274,7 +277,7 @@ def test_the_choice_of_engine(
 
 def test_compressed_logs_are_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a log fits is a question of its lines."""
-    (tmp_path / "a.log.gz").write_bytes(bytes(100))
+    (tmp_path / "a.log.gz").write_bytes(b"\x1f\x8b" + bytes(98))
     monkeypatch.setattr(storms, "free_memory", lambda: 1000)
     monkeypatch.setattr(storms, "_spark_is_missing", str)
     files = LogFiles((str(tmp_path / "a.log.gz"),), 100)
@@ -304,3 +307,54 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
         guard.cancel()
         child.kill()
     assert (child.returncode, out, errors, list(tmp_path.iterdir())) == (130, b"", b"", [])
+
+
+LOOP = '203.0.113.7 - - [25/Nov/2025:12:00:{0:02} +0000] "GET /api/v1/token HTTP/1.1" 401 0 "-" "bad/1"\n'
+LOOPING = "".join(LOOP.format(number // 4) for number in range(200))
+
+
+@pytest.mark.parametrize("name", ["access_log", "access.log-20251124", "0.log.20251125-120000", "web.txt"])
+def test_a_folder_s_logs_are_found_whatever_they_are_called(tmp_path: Path, name: str) -> None:
+    """A file is a log if its lines are, and what is none is named."""
+    (tmp_path / name).write_text(LOOPING)
+    (tmp_path / "notes.md").write_text("# Notes\n")
+    result = invoke(tmp_path, "--fail-on", "minor")
+    assert (result.exit_code, "GET /api/v1/token" in result.stdout) == (1, True)
+    assert "notes.md" in "".join(result.stdout.split())
+
+
+def test_pipes_are_read_once(tmp_path: Path) -> None:
+    """A named pipe, or a shell's <(zcat …), is read like the file that it is of, and called by its name."""
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(LOOPING,))
+    writer.start()
+    result = invoke(tmp_path / "pipe", "-q", "--json-file", "-", "--fail-on", "minor")
+    writer.join()
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["inputs"]) == (1, [str(tmp_path / "pipe")])
+    assert (report["quality"]["lines"], len(report["incidents"])) == (200, 1)
+
+
+NO_STATUS = '[fields]\nts_us={from="t",unit="time"}\nmethod="m"\npath="p"\nip="ip"\n'
+NO_CLIENT = NO_STATUS.replace("ip=", "status=").replace('"ip"', '"s"')
+
+
+@pytest.mark.parametrize(("fields", "code", "said"), [(NO_STATUS, 3, "has a status"), (NO_CLIENT, 0, "name no client")])
+def test_what_a_log_lacks_stands_first(tmp_path: Path, fields: str, code: int, said: str) -> None:
+    """Without statuses or clients a report of no incidents would be a lie."""
+    (tmp_path / "map.toml").write_text(fields)
+    line = {"t": "2025-11-25T12:00:00Z", "m": "GET", "p": "/", "ip": "203.0.113.7", "s": 200}
+    (tmp_path / "a.log").write_text(f"{json.dumps(line)}\n" * 50)
+    result = invoke(tmp_path / "a.log", "--format", tmp_path / "map.toml")
+    assert result.exit_code == code
+    assert said in result.stdout.partition("Figures")[0]
+
+
+def test_an_hour_s_requests_may_stand_in_the_next(tmp_path: Path) -> None:
+    """A request of before --until that ended after the hour is in the next hour's folder."""
+    (tmp_path / "dt=2025-11-25" / "hr=12").mkdir(parents=True)
+    log = "".join(line[:-1] + " 30.000\n" for line in LOOPING.splitlines(keepends=True))
+    (tmp_path / "dt=2025-11-25" / "hr=12" / "access.log").write_text(log)
+    result = invoke(tmp_path, "--until", "2025-11-25T12:00:00Z", "-q", "--json-file", "-", "--fail-on", "never")
+    report = json.loads(result.stdout)
+    assert report["figures"]["requests"] == 120

@@ -45,7 +45,7 @@ def test_what_is_asked_for_is_believed() -> None:
     assert recognise("some.log", [b"words"], "tricklecast").fields is None
     with pytest.raises(UnknownFormat, match=r"some\.log"):
         recognise("some.log", [b"words"], "nginx")
-    for asked in ("apache", "none.toml"):
+    for asked in ("lighttpd", "none.toml"):
         with pytest.raises(BadFormat, match=asked):
             recognise("some.log", [NATIVE], asked)
 

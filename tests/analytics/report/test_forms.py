@@ -208,8 +208,8 @@ def test_an_empty_log(tmp_path: Path) -> None:
     empty = tmp_path / "log.jsonl"
     empty.write_text("")
     report = report_on([empty])
-    assert report.verdict.headline == "No incidents."
-    assert "No incidents." in printed(report)
-    assert "No incidents." in as_html(report)
+    assert report.verdict.headline == "No requests to judge."
+    assert "No requests to judge." in printed(report)
+    assert "No requests to judge." in as_html(report)
     assert json.loads(as_json(report))["timeline"] is None
     assert f"{PREFIX}amplification_ratio 1.0" in as_prometheus(report)

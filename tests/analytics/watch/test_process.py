@@ -85,7 +85,7 @@ def test_a_storm_is_told_while_it_happens_and_sigterm_ends_the_watch(tmp_path: P
         (["nowhere/"], "", 3, "no such log"),
         (["-", "--set", "fast_hit=3"], "", 2, "did you mean 'fast_hits'"),
         (["-", "--webhook", "hook"], "", 2, "is no http"),
-        (["-", "--format", "apache"], "", 2, "unknown format 'apache'"),
+        (["-", "--format", "lighttpd"], "", 2, "unknown format 'lighttpd'"),
     ],
 )
 def test_exit_codes(arguments: list[str], given: str, expected: int, said: str) -> None:

@@ -1,0 +1,210 @@
+"""What stands around a line of a log: containers, journals and log services each add their own to what a server wrote.
+
+A wrapping is told from a sample, like a format, and taken off before a line is parsed; there may be several around each
+other (a container's log that syslog has sent). Most are a prefix that a regular expression cuts off a whole block of
+lines at once. A container runtime cuts long lines into pieces: they are joined, and each piece but the last leaves a
+blank line, so that the number of a line is its number in the file.
+
+Beside the lines of the server there are others in such a log: of an entrypoint, of another program. They are no lines
+of the format and are counted apart (:func:`~tricklecast.analytics.lines.reading.selected`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from tricklecast.analytics.lines.records import MAX_LINE
+
+MAX_DEPTH: Final = 3
+"""Wrappings around each other."""
+
+_ISO: Final = rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_COLOUR: Final = rb"(?:\x1b\[[0-9;]*m)*"
+
+PREFIXES: Final[dict[str, tuple[bytes, bytes]]] = {
+    "kubectl": (rb"^\[pod/[^\]\n]+\] ", b""),
+    "compose": (rb"^" + _COLOUR + rb"[\w.-]+ +\|" + _COLOUR + rb" ?" + _COLOUR, b""),
+    "syslog": (
+        rb"^(?:<\d{1,3}>1 \S+ \S+ \S+ \S+ \S+ (?:-|(?:\[[^\]\n]*\])+) ?(?:\xef\xbb\xbf)?"
+        rb"|(?:<\d{1,3}>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|" + _ISO + rb") \S+ [^ :\[\n]+(?:\[\d+\])?: )",
+        b"",
+    ),
+    "csv": (rb'(?m)^"?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?"?,"(.*)"(?=\r?$)', rb"\1"),
+    "console": (
+        rb"^([0-9][^\t\n]*)\t" + _COLOUR + rb"INFO" + _COLOUR + rb"\thttp\.log\.access\S*\thandled request\t\{",
+        rb'{"ts":"\1","msg":"handled request",',
+    ),
+    "stream": (rb"^" + _ISO + rb" [^ /\n]+/\S+ ", b""),
+    "timestamp": (rb"^" + _ISO + rb"[ \t]", b""),
+}
+"""Name → what is cut off the beginning of a line, and what comes in its place."""
+
+CRI: Final = re.compile(rb"(?m)^\S+ (stdout|stderr) ([FP])(?::\S*)? ")
+_MESSAGE: Final = re.compile(rb'^\s*"message": (".*?"),?\s*$')
+_EXPORT: Final = re.compile(rb"^(?:__CURSOR|__REALTIME_TIMESTAMP)=")
+_RARE: Final = frozenset({"console"})
+"""One line tells these; the others have to be around half of them."""
+
+_COMPILED: Final = {
+    name: (re.compile(rb"(?m)" + was.removeprefix(b"(?m)")), now) for name, (was, now) in PREFIXES.items()
+}
+
+NAMES: Final = ("envelope", "cri", "journal", "aws-json", *PREFIXES)
+"""In the order in which they are tried: the most particular first."""
+
+
+class _Envelope(msgspec.Struct):
+    """The line in a JSON object: of Docker's json-file, journald, Fluent Bit, Filebeat, Loki and Cloud Logging."""
+
+    log: msgspec.Raw = msgspec.Raw(b"")
+    MESSAGE: msgspec.Raw = msgspec.Raw(b"")
+    message: msgspec.Raw = msgspec.Raw(b"")
+    textPayload: msgspec.Raw = msgspec.Raw(b"")
+    jsonPayload: msgspec.Raw = msgspec.Raw(b"")
+    line: msgspec.Raw = msgspec.Raw(b"")
+
+
+_decoder: Final = msgspec.json.Decoder(_Envelope)
+
+
+def _inside(line: bytes) -> bytes | None:
+    """What a JSON object is around; ``None`` if it is none, or around nothing."""
+    if line[:1] != b"{":
+        return None
+    try:
+        found = _decoder.decode(line)
+        for raw in (found.log, found.MESSAGE, found.message, found.textPayload, found.jsonPayload, found.line):
+            value = bytes(raw)
+            if value[:1] == b'"':
+                return msgspec.json.decode(value, type=str).encode()
+            if value[:1] == b"{":
+                return value
+            if value[:1] == b"[":
+                # The journal writes what is no UTF-8 as a list of bytes.
+                return bytes(msgspec.json.decode(value, type=list[int]))
+    except (ValueError, RecursionError):
+        return None
+    return None
+
+
+def wrapping_of(lines: Sequence[bytes]) -> list[str]:
+    """The wrappings that may be the outer one of some lines; the most particular first."""
+    found = []
+    half = len(lines) / 2
+    for name in NAMES:
+        if name == "envelope":
+            count = sum(_inside(line) is not None for line in lines)
+        elif name == "cri":
+            count = sum(bool(CRI.match(line)) for line in lines)
+        elif name == "journal":
+            count = len(lines) * any(map(_EXPORT.match, lines))
+        elif name == "aws-json":
+            count = len(lines) * any(map(_MESSAGE.match, lines))
+        else:
+            pattern, _ = _COMPILED[name]
+            count = sum(bool(pattern.match(line)) for line in lines)
+            count *= len(lines) if name in _RARE else 1
+        if count and count >= half:
+            found.append(name)
+    return found
+
+
+class Unwrapper:
+    """Takes wrappings off blocks of lines of one log, in their order.
+
+    It holds at most one unfinished line of each of a container's two streams, of each 1 MiB.
+    """
+
+    def __init__(self, wrapping: Sequence[str]) -> None:
+        """Args: wrapping: names, the outer one first."""
+        self._steps = [self._step(name) for name in wrapping]
+
+    def feed(self, block: bytes) -> bytes:
+        """The lines of a block without what is around them; as many, some of them blank.
+
+        Args:
+            block: whole lines; the log's last one may have no end.
+        """
+        for step in self._steps:
+            block = step(block)
+        return block
+
+    @staticmethod
+    def _step(name: str) -> Callable[[bytes], bytes]:
+        if name == "cri":
+            return _Pieces().cri
+        if name == "envelope":
+            return _Pieces().envelope
+        if name == "journal":
+            return _journal
+        if name == "aws-json":
+            return _aws_json
+        pattern, now = _COMPILED[name]
+        if name == "csv":
+            return lambda block: pattern.sub(now, block).replace(b'""', b'"')
+        return lambda block: pattern.sub(now, block)
+
+
+class _Pieces:
+    """Joins the pieces of long lines."""
+
+    def __init__(self) -> None:
+        # The beginning of a line whose end has not come, by stream.
+        self._begun: dict[bytes, bytes] = {}
+        # Whether this log ends each line's text with a line's end, as Docker does; others have no pieces.
+        self._ended: bool | None = None
+
+    def _join(self, stream: bytes, text: bytes, whole: bool) -> bytes:
+        if self._begun:
+            text = self._begun.pop(stream, b"") + text
+        if whole:
+            return text
+        self._begun[stream] = text[: MAX_LINE + 1]
+        return b""
+
+    def cri(self, block: bytes) -> bytes:
+        """Kubernetes' container logs: ``TIME stdout P text``."""
+        if not self._begun and not re.search(rb"(?m)^\S+ std(?:out|err) P", block):
+            return CRI.sub(b"", block)
+        lines = []
+        for line in block.split(b"\n"):
+            found = CRI.match(line)
+            lines.append(self._join(found[1], line[found.end() :].rstrip(b"\r"), found[2] == b"F") if found else line)
+        return b"\n".join(lines)
+
+    def envelope(self, block: bytes) -> bytes:
+        """A line's text in a JSON object."""
+        taken = [(line, _inside(line)) for line in block.split(b"\n")]
+        if self._ended is None:
+            self._ended = any(text.endswith(b"\n") for _, text in taken if text is not None)
+        lines = []
+        for line, text in taken:
+            if text is None:
+                lines.append(line)
+                continue
+            ended = text.endswith(b"\n") or not self._ended
+            stream = b"stderr" if self._ended and b'"stream":"stderr"' in line else b"stdout"
+            lines.append(self._join(stream, text.rstrip(b"\r\n").replace(b"\n", b" "), ended))
+        return b"\n".join(lines)
+
+
+def _journal(block: bytes) -> bytes:
+    """``journalctl -o export``: a line for each field."""
+    mark = b"MESSAGE="
+    return b"\n".join(line[len(mark) :] if line.startswith(mark) else b"" for line in block.split(b"\n"))
+
+
+def _aws_json(block: bytes) -> bytes:
+    """``aws logs filter-log-events``: JSON over several lines, one of them with the message."""
+    lines = []
+    for line in block.split(b"\n"):
+        found = _MESSAGE.match(line)
+        try:
+            lines.append(msgspec.json.decode(found[1], type=str).encode().replace(b"\n", b" ") if found else b"")
+        except ValueError:
+            lines.append(line)
+    return b"\n".join(lines)

@@ -1,0 +1,375 @@
+"""Logs as people have them, in wrappings, compressed and encoded, are read right or refused."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pytest
+
+from tests.analytics.lines.traffic import NATIVE, START_US, as_line, read_files, write
+from tricklecast.analytics.lines import BadFormat, UnknownFormat, recognise
+from tricklecast.analytics.lines.mapped import parse_map
+
+CLF: Final = "09/Oct/2025:08:53:20 +0000"
+ISO: Final = "2025-10-09T08:53:20"
+US: Final = START_US
+MS250: Final = START_US + 250_000
+
+WORDS: Final = "203.0.113.7 - - [" + CLF + '] "GET /api/v1?x=1 HTTP/1.1" 401 10 "-" "bad/1"'
+CADDY: Final[dict[str, Any]] = {
+    "level": "info",
+    "ts": US / 1e6,
+    "msg": "handled request",
+    "request": {
+        "remote_ip": "203.0.113.7",
+        "method": "GET",
+        "uri": "/api/v1?x=1",
+        "headers": {"User-Agent": ["bad/1"]},
+    },
+    "duration": 0.02,
+    "size": 10,
+    "status": 401,
+}
+NGINX: Final[dict[str, Any]] = {
+    "time": ISO + ".250Z",
+    "remote_addr": "203.0.113.7",
+    "request": "GET /api/v1?x=1 HTTP/1.1",
+    "status": 401,
+    "request_time": "0.020",
+}
+
+
+def caddy(**fields: Any) -> str:
+    return json.dumps({key: value for key, value in (CADDY | fields).items() if value is not None})
+
+
+def nginx(**fields: Any) -> str:
+    return json.dumps({key: value for key, value in (NGINX | fields).items() if value is not None})
+
+
+# name: (lines, when the request began, how long it took, whose it is)
+Case = tuple[list[str], int, int | None, str]
+TEN_MS: Final = 20_000
+IP: Final = "203.0.113.7"
+IP6: Final = "2001:db8::7"
+ISTIO: Final = (
+    f'[{ISO}.250Z] "GET /api/v1?x=1 HTTP/2" 401 - via_upstream - "-" 0 10 20 19 "{{}}" "bad/1" "4c7a" "shop" '
+    '"10.0.0.3:80" outbound|80||shop 10.0.0.1:44 10.0.0.2:80 203.0.113.7:5555 - default'
+)
+ALB: Final = (
+    f"h2 {ISO}.270000Z app/lb/5 203.0.113.7:2817 10.0.0.1:80 0.001 0.018 0.001 401 401 34 10 "
+    '"GET https://shop.example:443/api/v1?x=1 HTTP/2.0" "bad/1" ECDHE TLSv1.2 arn:aws "Root=1" "shop" "-" 0'
+)
+HAPROXY: Final = (
+    "203.0.113.7:33317 [09/Oct/2025:08:53:20.250] http-in~ app/srv1 1/0/2/16/20 401 10 - - ---- 1/1/1/1/0 0/0 "
+    '{shop|bad/1} {} "GET /api/v1?x=1 HTTP/1.1"'
+)
+CLOUDFRONT: Final = (
+    "date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status cs(User-Agent) time-taken"
+)
+IIS: Final = (
+    "date time s-ip cs-method cs-uri-stem c-ip cs(User-Agent) sc-status sc-substatus sc-win32-status time-taken"
+)
+
+CASES: Final[dict[str, Case]] = {
+    "combined": ([WORDS], US, None, IP),
+    "common": ([WORDS.rpartition(' "-"')[0]], US, None, IP),
+    "main behind a balancer": ([WORDS.replace(IP, "10.0.0.5") + ' "203.0.113.7, 10.1.1.1"'], US, None, IP),
+    "main behind a balancer, IPv6": ([WORDS.replace(IP, "10.0.0.5") + f' "{IP6}, 10.1.1.1"'], US, None, IP6),
+    "main without a balancer": ([WORDS + ' "-"'], US, None, IP),
+    "forwarded first": ([WORDS.replace(IP, "203.0.113.7, 10.1.1.1 10.0.0.5")], US, None, IP),
+    "forwarded first, quoted": (['"203.0.113.7" ' + WORDS.replace(IP, "10.0.0.5")], US, None, IP),
+    "virtual host": (["shop.example:443 " + WORDS], US, None, IP),
+    "virtual host without a port": (["shop.example " + WORDS], US, None, IP),
+    "request_time": ([WORDS + " 1.020"], US - 1_000_000, 1_020_000, IP),
+    "upstream first": ([WORDS + " 0.001 1.020"], US - 1_000_000, 1_020_000, IP),
+    "upstream last": ([WORDS + " 1.020 0.001"], US - 1_000_000, 1_020_000, IP),
+    "several upstreams": ([WORDS + ' 1.020 "0.001, 0.300"'], US - 1_000_000, 1_020_000, IP),
+    "labels": ([WORDS + ' "-" rt=1.020 uct="0.000" urt="0.400"'], US - 1_000_000, 1_020_000, IP),
+    "msec": ([WORDS + f" 0.020 {(US + 270_000) / 1e6:.3f}"], MS250, TEN_MS, IP),
+    "time_iso8601": ([WORDS.replace(CLF, ISO + "+00:00")], US, None, IP),
+    "Apache %D": ([WORDS + " 1020000"], US - 1_000_000, 1_020_000, IP),
+    "Apache %T": ([WORDS + " 2", WORDS + " 0"], US - 2_000_000, 2_000_000, IP),
+    "Apache %T %D": ([WORDS + " 1 1020000"], US - 1_000_000, 1_020_000, IP),
+    "Apache msec_frac": ([WORDS.replace(":20 +0000", ":20.250 +0000")], MS250, None, IP),
+    "Traefik CLF": ([WORDS + ' 7 "web@docker" "http://10.0.0.3:80" 1020ms'], US - 1_000_000, 1_020_000, IP),
+    "nginx JSON": ([nginx()], MS250 - TEN_MS, TEN_MS, IP),
+    "nginx JSON, forwarded": ([nginx(http_x_forwarded_for=IP, remote_addr="10.0.0.5")], MS250 - TEN_MS, TEN_MS, IP),
+    "nginx JSON, not forwarded": ([nginx(http_x_forwarded_for="-")], MS250 - TEN_MS, TEN_MS, IP),
+    "nginx JSON, IPv6": ([nginx(http_x_forwarded_for="2001:db8::7, 10.0.0.1")], MS250 - TEN_MS, TEN_MS, "2001:db8::7"),
+    "nginx JSON, unescaped": ([nginx(http_user_agent="QQ").replace("QQ", "a\\x22b\\x5C")], MS250 - TEN_MS, TEN_MS, IP),
+    "nginx JSON, bare -": ([nginx(upstream="QQ").replace('"QQ"', "-")], MS250 - TEN_MS, TEN_MS, IP),
+    "nginx JSON, bare list": ([nginx(upstream="QQ").replace('"QQ"', "0.1, 0.2")], MS250 - TEN_MS, TEN_MS, IP),
+    "+0000": ([nginx(time=ISO + ".250+0000")], MS250 - TEN_MS, TEN_MS, IP),
+    "+0200": ([nginx(time="2025-10-09T10:53:20.250+0200")], MS250 - TEN_MS, TEN_MS, IP),
+    "comma": ([nginx(time="2025-10-09 08:53:20,250")], MS250 - TEN_MS, TEN_MS, IP),
+    "milliseconds": ([nginx(time=MS250 // 1000)], MS250 - TEN_MS, TEN_MS, IP),
+    "20ms": ([nginx(request_time="20ms")], MS250 - TEN_MS, TEN_MS, IP),
+    "0.02s": ([nginx(request_time="0.02s")], MS250 - TEN_MS, TEN_MS, IP),
+    "JSON of one's own": (
+        [json.dumps({"ts": ISO + ".270Z", "method": "GET", "path": "/api/v1?x=1", "status_code": 401}
+                    | {"client_ip": IP, "duration_ms": 20})], MS250, TEN_MS, IP
+    ),
+    "Envoy text": ([ISTIO.replace(' via_upstream - "-"', "").replace("{}", IP)], MS250, TEN_MS, IP),
+    "Istio": ([ISTIO.replace("{}", IP)], MS250, TEN_MS, IP),
+    "Istio, not forwarded": ([ISTIO.replace("{}", "-")], MS250, TEN_MS, IP),
+    "Istio JSON": (
+        [json.dumps({"start_time": ISO + ".250Z", "method": "GET", "path": "/api/v1?x=1", "response_code": 401}
+                    | {"duration": 20, "downstream_remote_address": IP + ":55", "x_forwarded_for": None})],
+        MS250, TEN_MS, IP,
+    ),
+    "Caddy": ([caddy()], US - TEN_MS, TEN_MS, IP),
+    "Caddy 2.4": ([caddy(request=CADDY["request"] | {"remote_ip": None, "remote_addr": "203.0.113.7:4000"})],
+                  US - TEN_MS, TEN_MS, IP),
+    "Caddy, duration text": ([caddy(duration="20ms")], US - TEN_MS, TEN_MS, IP),
+    "Caddy, nanoseconds": ([caddy(duration=20_000_000)], US - TEN_MS, TEN_MS, IP),
+    "Caddy, iso8601": ([caddy(ts=ISO + ".250+0000")], MS250 - TEN_MS, TEN_MS, IP),
+    "Caddy, wall_milli": ([caddy(ts="2025/10/09 08:53:20.250")], MS250 - TEN_MS, TEN_MS, IP),
+    "Caddy, unix_milli_float": ([caddy(ts=MS250 / 1000)], MS250 - TEN_MS, TEN_MS, IP),
+    "Caddy, unix_nano": ([caddy(ts=MS250 * 1000)], MS250 - TEN_MS, TEN_MS, IP),
+    "Caddy console": (
+        ["2025/10/09 08:53:20.250\tINFO\thttp.log.access.log0\thandled request\t" + caddy(ts=None, msg=None),
+         "2025/10/09 08:53:21.000\tWARN\thttp\tsomething else\t{}"],
+        MS250 - TEN_MS, TEN_MS, IP,
+    ),
+    "Traefik JSON": (
+        [json.dumps({"ClientHost": IP, "DownstreamStatus": 401, "Duration": 20_000_000, "RequestMethod": "GET"}
+                    | {"RequestPath": "/api/v1?x=1", "StartUTC": ISO + ".250123456Z"})], MS250 + 123, TEN_MS, IP
+    ),
+    "HAProxy": ([HAPROXY], MS250, TEN_MS, IP),
+    "ALB": ([ALB], MS250, TEN_MS, IP),
+    "classic ELB": ([ALB.removeprefix("h2 ").partition(" ECDHE")[0]], MS250, TEN_MS, IP),
+    "ALB, not passed on": ([ALB.replace("0.001 0.018 0.001", "-1 -1 -1")], MS250 + TEN_MS, None, IP),
+    "CloudFront": (
+        ["#Version: 1.0", "#Fields: " + CLOUDFRONT,
+         f"2025-10-09\t08:53:20\tFRA2\t10\t{IP}\tGET\td.example\t/api/v1\t401\tbad/1%20(x)\t1.020"],
+        US - 1_000_000, 1_020_000, IP,
+    ),
+    "IIS": (
+        ["#Software: Microsoft Internet Information Services 10.0", "#Fields: " + IIS,
+         f"2025-10-09 08:53:20 10.0.0.1 GET /api/v1 {IP} bad/1+(x) 401 0 0 1020"], US - 1_000_000, 1_020_000, IP,
+    ),
+    "Cloudflare": (
+        [json.dumps({"EdgeStartTimestamp": ISO + ".250Z", "EdgeEndTimestamp": ISO + ".270Z", "ClientIP": IP}
+                    | {"ClientRequestMethod": "GET", "ClientRequestURI": "/api/v1?x=1", "EdgeResponseStatus": 401})],
+        MS250, TEN_MS, IP,
+    ),
+    "Cloudflare, nanoseconds": (
+        [json.dumps({"EdgeStartTimestamp": MS250 * 1000, "EdgeEndTimestamp": (MS250 + TEN_MS) * 1000, "ClientIP": IP}
+                    | {"ClientRequestMethod": "GET", "ClientRequestURI": "/api/v1?x=1", "EdgeResponseStatus": 401})],
+        MS250, TEN_MS, IP,
+    ),
+    "GCP": (
+        [json.dumps({"httpRequest": {"requestMethod": "GET", "requestUrl": "https://shop.example/api/v1?x=1",
+                                     "status": 401, "remoteIp": IP, "latency": "0.020000s"},
+                     "timestamp": ISO + ".250Z", "severity": "INFO"})], MS250, TEN_MS, IP,
+    ),
+    "ECS": (
+        [json.dumps({"@timestamp": ISO + ".270Z",
+                     "http": {"request": {"method": "GET"}, "response": {"status_code": 401}},
+                     "url": {"original": "/api/v1?x=1"},
+                     "client": {"ip": IP}, "event": {"duration": 20_000_000}})],
+        MS250, TEN_MS, IP,
+    ),
+    "ECS, dotted": (
+        [json.dumps({"@timestamp": ISO + ".270Z", "http.request.method": "GET", "http.response.status_code": 401,
+                     "url.path": "/api/v1", "source.ip": IP, "event.duration": 20_000_000})], MS250, TEN_MS, IP,
+    ),
+    "Kong": (
+        [json.dumps({"started_at": MS250 // 1000, "client_ip": IP, "latencies": {"request": 20},
+                     "request": {"method": "GET", "uri": "/api/v1?x=1"}, "response": {"status": 401}})],
+        MS250, TEN_MS, IP,
+    ),
+}  # fmt: skip
+
+
+def one_row(path: str, **reading: Any) -> dict[str, Any]:
+    rows, lines = read_files(path, **reading)
+    assert (lines.counts.bad, len({json.dumps(row["status"]) for row in rows})) == (0, 1)
+    return rows[0]
+
+
+def check(row: dict[str, Any], case: Case) -> None:
+    _, ts_us, dur_us, ip = case
+    assert (row["ts_us"], row["dur_us"], row["ip"]) == (ts_us, dur_us, ip)
+    assert (row["method"], row["path"], row["status"]) == ("GET", "/api/v1", 401)
+    assert row["client"].startswith(ip)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_format(name: str, tmp_path: Path) -> None:
+    """Time, duration, status, path and client of each format are right without a setting."""
+    check(one_row(write(tmp_path / "a.log", [line.encode() for line in CASES[name][0]])), CASES[name])
+
+
+def _docker(line: str) -> str:
+    text = json.dumps(line + "\n")
+    return f'{{"log":{text},"stream":"stdout","time":"2025-10-09T08:53:29.1Z"}}'
+
+
+def _docker_pieces(line: str) -> str:
+    head, tail = json.dumps(line[:40]), json.dumps(line[40:] + "\n")
+    return "\n".join(f'{{"log":{text},"stream":"stdout","time":"2025-10-09T08:53:29.1Z"}}' for text in (head, tail))
+
+
+WRAPPINGS: Final[dict[str, Callable[[str], str]]] = {
+    "docker json-file": _docker,
+    "docker json-file, pieces": _docker_pieces,
+    "CRI": lambda line: f"2025-10-09T08:53:29.123456789Z stdout F {line}",
+    "CRI, pieces": lambda line: (
+        f"2025-10-09T08:53:29.1Z stdout P {line[:30]}\n2025-10-09T08:53:29.1Z stderr F a word\n"
+        f"2025-10-09T08:53:29.1Z stdout P {line[30:60]}\n2025-10-09T08:53:29.2Z stdout F {line[60:]}"
+    ),
+    "journald JSON": lambda line: json.dumps({"__REALTIME_TIMESTAMP": "1", "_PID": "7", "MESSAGE": line}),
+    "journald JSON, bytes": lambda line: json.dumps({"MESSAGE": list(line.encode()), "_PID": "7"}),
+    "journald export": lambda line: f"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1\n_PID=7\nMESSAGE={line}\n",
+    "syslog": lambda line: f"Oct  9 08:53:29 web-1 nginx[17]: {line}",
+    "syslog, RFC 3164": lambda line: f"<190>Oct  9 08:53:29 web-1 nginx: {line}",
+    "syslog, RFC 5424": lambda line: f'<190>1 2025-10-09T08:53:29.003Z web-1 nginx 17 - [a@1 b="c"] {line}',
+    "rsyslog": lambda line: f"2025-10-09T08:53:29.003+02:00 web-1 nginx[17]: {line}",
+    "kubectl --prefix": lambda line: f"[pod/web-7d9-x2/nginx] {line}",
+    "kubectl --prefix --timestamps": lambda line: f"[pod/web-7d9-x2/nginx] 2025-10-09T08:53:29.1Z {line}",
+    "docker compose": lambda line: f"web-1  | {line}",
+    "docker compose, colours": lambda line: f"\x1b[36mweb-1  | \x1b[0m{line}",
+    "CloudWatch export": lambda line: f"2025-10-09T08:53:29.100Z {line}",
+    "aws logs tail": lambda line: f"2025-10-09T08:53:29.100000+00:00 web/nginx/7 {line}",
+    "aws logs filter-log-events": lambda line: (
+        f'        {{\n            "logStreamName": "a",\n            "message": {json.dumps(line)},\n        }},'
+    ),
+    "CloudWatch Insights CSV": lambda line: '2025-10-09 08:53:29.100,"' + line.replace('"', '""') + '"',
+    "Fluent Bit": lambda line: json.dumps({"log": line, "kubernetes": {"pod_name": "a"}}),
+    "Filebeat": lambda line: json.dumps({"@timestamp": "2025-10-09T08:53:29.1Z", "message": line}),
+    "syslog in CRI": lambda line: f"2025-10-09T08:53:29.1Z stdout F Oct  9 08:53:29 web-1 nginx[17]: {line}",
+}
+WRAPPED: Final = ("combined", "nginx JSON", "Caddy", "Istio", "HAProxy", "ALB", "Traefik CLF")
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+def test_every_wrapping(wrapping: str, tmp_path: Path) -> None:
+    """The wrappings of containers around web servers' logs and our own; what else a container says is counted apart."""
+    wrap = WRAPPINGS[wrapping]
+    for name in WRAPPED:
+        path = write(tmp_path / "a.log", [wrap(line).encode() for line in (*CASES[name][0], "ready for start up")])
+        check(one_row(path), CASES[name])
+    (row,), lines = read_files(write(tmp_path / "a.log", [wrap(NATIVE.decode()).encode()] * 1))
+    assert (row["channel"], row["client"], lines.counts.bad) == ("film", "player-1", 0)
+
+
+def _zst(data: bytes) -> bytes:
+    packed: bytes = pa.compress(data, "zstd", asbytes=True)
+    return packed
+
+
+PACKED: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "gz of several members": lambda data: b"".join(gzip.compress(line) for line in data.splitlines(keepends=True)),
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": _zst,
+    "zst of several frames": lambda data: b"".join(_zst(line) for line in data.splitlines(keepends=True)),
+    "byte order mark": lambda data: b"\xef\xbb\xbf" + data,
+    "CRLF": lambda data: data.replace(b"\n", b"\r\n"),
+    "CR": lambda data: data.replace(b"\n", b"\r"),
+    "UTF-16 with a mark": lambda data: data.decode().encode("utf-16"),
+    "UTF-16 BE": lambda data: data.decode().encode("utf-16-be"),
+    "UTF-16 in gz": lambda data: gzip.compress(data.decode().encode("utf-16-le")),
+}
+
+
+@pytest.mark.parametrize("packed", PACKED)
+def test_compressed_and_encoded(packed: str, tmp_path: Path) -> None:
+    """The first bytes say how a file is compressed and encoded: its name does not."""
+    case = CASES["nginx JSON"]
+    data = "".join(f"{line}\n" for line in case[0] * 3).encode()
+    (tmp_path / "access.log").write_bytes(PACKED[packed](data))
+    rows, lines = read_files(str(tmp_path))
+    assert (len(rows), lines.counts.bad, lines.damaged) == (3, 0, ())
+    check(rows[0], case)
+
+
+def test_plain_text_that_is_called_compressed(tmp_path: Path) -> None:
+    """A file called .gz that is plain text is read; Latin-1 and garbage are lines like others."""
+    log = [line.encode("latin-1") for line in (WORDS.replace("bad/1", "caf\xe9"), WORDS)]
+    rows, lines = read_files(write(tmp_path / "access.log.gz", [*log, b"\xff\xfe\x00garbage"]))
+    assert (len(rows), lines.counts.bad) == (2, 1)
+
+
+def test_a_line_beyond_a_mebibyte_is_counted(tmp_path: Path) -> None:
+    """It is never held as a whole, and the lines around it are read."""
+    long = b'{"a":"' + b"x" * (9 << 20) + b'"}'
+    rows, lines = read_files(write(tmp_path / "a.log", [nginx().encode(), long, nginx().encode()]))
+    assert (len(rows), lines.counts.bad) == (2, 1)
+
+
+def test_headers_that_come_late(tmp_path: Path) -> None:
+    """A header that the first lines do not have is read, and the format is not blind for it."""
+    traefik = json.loads(CASES["Traefik JSON"][0][0])
+    first = as_line(traefik | {"downstream_Lp-Trickle-Seq": "4"})
+    late = as_line(traefik | {"downstream_Lp-Trickle-Closed": "terminated", "request_Trickle-Client": "player-1"})
+    rows, _ = read_files(write(tmp_path / "a.log", [first] * 500 + [late]))
+    assert [row["eos"] for row in rows if row["client"] == "player-1"] == [True]
+    assert not any("eos" in row["blind"] for row in rows)
+
+
+def test_an_id_that_lines_share_is_no_requests(tmp_path: Path) -> None:
+    """A trace's id stands in each retry: it leaves out no line."""
+    rows, lines = read_files(write(tmp_path / "a.log", [f"{WORDS} {'ab' * 16}".encode()] * 250))
+    assert (len(rows), lines.counts.doubled) == (250, 0)
+    same = nginx(request_id="ab" * 16).encode()
+    rows, lines = read_files(write(tmp_path / "a.log", [same] * 250))
+    assert (len(rows), lines.counts.doubled) == (250, 0)
+
+
+REFUSED: Final[list[tuple[list[str], str]]] = [
+    ([nginx(status=None)], "without a status"),
+    ([nginx(time=None)], "without a time"),
+    ([nginx(request=None)], "without a request"),
+    (['203.0.113.7 "GET / HTTP/1.1" 200'], "no time"),
+    ([f"[{CLF}] 203.0.113.7 200"], "cannot tell the format"),
+    (["#Fields: date time c-ip cs-method cs-uri-stem", "2025-10-09 08:53:20 1.2.3.4 GET /"], "no sc-status"),
+    ([f'[{CLF}] "GET / HTTP/1.1" ok'], "no status"),
+]
+
+
+@pytest.mark.parametrize(("lines", "told"), REFUSED)
+def test_what_is_missing_is_named(lines: list[str], told: str) -> None:
+    """A log that lacks what a request needs is refused, and the message says what it lacks."""
+    with pytest.raises(UnknownFormat, match=told):
+        recognise("some.log", [line.encode() for line in lines])
+
+
+SPLIT: Final = """
+layout = "words"
+columns = ["when", "where", "request", "status", "times"]
+[fields]
+ts_us = { from = "when", unit = "epoch" }
+request = "request"
+status = { from = "status", split = "/", part = -1 }
+ip = { from = "where", split = "|", part = 2 }
+dur_us = { from = "times", split = "/", part = 1, unit = "ms", plus = { from = "times", split = "/", part = 3 } }
+"""
+
+
+def test_a_map_splits_adds_and_converts(tmp_path: Path) -> None:
+    """A column's piece is a field, several add up, and a pattern takes any line apart."""
+    (tmp_path / "a.toml").write_text(SPLIT)
+    line = f'{MS250 // 1000} edge|{IP} "GET /api/v1 HTTP/1.1" x/401 15/-1/5'
+    check(one_row(write(tmp_path / "a.log", [line.encode()]), format=str(tmp_path / "a.toml")),
+          ([], MS250 - TEN_MS, TEN_MS, IP))  # fmt: skip
+    (tmp_path / "b.toml").write_text(
+        'layout = "pattern"\nstamped = "start"\n'
+        r"pattern = '''^(?P<at>\S+) (?P<ip>\S+) (?P<verb>[A-Z]+) (?P<path>\S+) -> (?P<code>\d+) in (?P<took>\S+)$'''"
+        '\n[fields]\nts_us = {from="at", unit="time"}\nip="ip"\nmethod="verb"\npath="path"\nstatus="code"\n'
+        'dur_us={from="took", unit="stated"}\n'
+    )
+    line = f"{ISO}.250 {IP} GET /api/v1 -> 401 in 20ms"
+    check(one_row(write(tmp_path / "a.log", [line.encode()]), format=str(tmp_path / "b.toml")),
+          ([], MS250, TEN_MS, IP))  # fmt: skip
+    with pytest.raises(BadFormat, match="named groups"):
+        parse_map("layout='pattern'\npattern='(a)'\n[fields]\nts_us={from='a',unit='s'}\nrequest='b'", "a.toml")
