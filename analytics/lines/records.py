@@ -278,7 +278,9 @@ def _column(shape: Shape, name: str, kind: str, node: str | None) -> str:
     if name in _RANGES:
         value = _moment(shape) if name == "ts_us" else name
         if name == "seq":
-            value = "seq" if shape.native else "coalesce(seq, r_seq)"
+            # What matches no route has its query's number: two searches are not one request made twice.
+            query = f"CASE WHEN r_op IS NULL AND instr(target, '?') > 0 THEN hash(target) % {LAST_SEQ} END"
+            value = "seq" if shape.native else f"coalesce(seq, r_seq, {query})"
         elif name == "status" and "gone" in shape.fields:
             value = "CASE WHEN NOT gone THEN status END"
         elif name == "rseq" and not shape.native:

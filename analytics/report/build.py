@@ -29,7 +29,7 @@ from tricklecast.analytics.scan.reduce import WATCHED
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-TO_CHANNELS: Final = frozenset(WATCHED) - {"overload", "server_error", "web"}
+TO_CHANNELS: Final = frozenset(WATCHED) - {"overload", "server_error", "web", "again"}
 """Kinds of answer that only requests to channels have."""
 
 

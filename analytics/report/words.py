@@ -266,7 +266,8 @@ def impact(incident: Incident) -> str:
     if told:
         where = "its servers" if len(incident.nodes) > 1 else "its server"
         parts.append(f"{', '.join(told)} of {where} in these minutes")
-    if incident.peak_rps >= _PARAMS.peak_rps:
+    # With a lower threshold (--set peak_rps=5) the peak alone may be what is measurable.
+    if incident.peak_rps >= _PARAMS.peak_rps or not parts:
         parts.append(f"a peak of {rate(incident.peak_rps)}")
     return "; ".join(parts)
 
@@ -275,6 +276,8 @@ def _confidence(incident: Incident) -> str:
     if incident.confidence is Confidence.LOW:
         return "low: this log's format lacks a field that would decide"
     if incident.confidence is Confidence.MEDIUM:
+        if incident.storm is _S.WEB_LOOP and incident.side is Side.EITHER:
+            return "medium: several programs behind one key would look the same"
         few = "few requests of each client" if len(incident.clients) > 1 else "few requests"
         return f"medium: {few if incident.named else 'the log does not tell clients apart'}"
     return "high"

@@ -8,7 +8,7 @@ WITH watched AS (
     SELECT *, CASE WHEN is_failure(answer) OR answer = 'web' THEN '' ELSE node END AS place,
         CASE WHEN is_failure(answer) THEN 'failure' ELSE answer END AS family,
         concat_ws(chr(0), client, named, coalesce(channel, chr(1)), place, family) AS name
-    FROM candidate
+    FROM candidate WHERE answer <> 'cured'
 ),
 -- Most of what fails does so now and then: whose lines are fewer than any storm's are not looked at. A number for
 -- each of the others, because rows are sorted by it several times.

@@ -144,6 +144,45 @@ WORDS: Final[dict[StormClass, Words]] = {
 }
 
 
+_UNTIL_TOLD: Final = "stop after a few, and ask again only when something has changed"
+
+WEB: Final[tuple[tuple[range, str, str, Side], ...]] = (
+    (
+        range(100, 300),
+        "the client asks for the same thing again, as soon as it has it",
+        "poll with a pause of a second or more, or let the server hold the request until there is something new; if"
+        " several programs share this key, nothing is wrong",
+        Side.EITHER,
+    ),
+    (
+        range(300, 400),
+        "a redirect leads back to where it came from, or the client does not keep what it was given (a cookie)",
+        "look at the Location of the answer; let the client keep cookies, and stop after ten redirects",
+        Side.EITHER,
+    ),
+    (
+        range(401, 402),
+        "the client repeats a request that is rejected each time: its token is missing or has expired",
+        f"fetch a new token and ask once more with it; {_UNTIL_TOLD}",
+        Side.CLIENT,
+    ),
+    (range(403, 404), "the client repeats what it may not do", _UNTIL_TOLD, Side.CLIENT),
+    (
+        range(404, 411),
+        "the client takes a final answer for a temporary fault, and asks again for what is not there",
+        _UNTIL_TOLD,
+        Side.CLIENT,
+    ),
+    (
+        range(499, 500),
+        "the client gives up before it is answered, and asks again",
+        "raise the client's timeout above what the server needs, and back off between attempts",
+        Side.CLIENT,
+    ),
+)
+"""What is said about loops on paths of any web server: statuses, cause, advice, side. Else :data:`WORDS`."""
+
+
 def words(
     storm: StormClass,
     *,
@@ -152,6 +191,7 @@ def words(
     ends: bool = False,
     ignores_retry_after: bool = False,
     limit: str | None = None,
+    status: int | None = None,
 ) -> Words:
     """The words for an incident whose root is of a class.
 
@@ -160,7 +200,7 @@ def words(
         passed: the head was beyond its last seq: the server had moved on.
         ends: the channel ended while the storm went on, or just after.
         ignores_retry_after: the clients came back sooner than they were told.
-        limit: the name of the server's limit that refused them.
+        limit: the name of the server's limit that refused them. status: of a loop on a path of any web server.
     """
     known = WORDS[storm]
     cause, advice, side = known.cause, known.advice, known.side
@@ -174,6 +214,9 @@ def words(
         cause = "the client ignores that the channel has ended (404, Lp-Trickle-Closed)"
     elif storm is StormClass.NOT_FOUND_LOOP and trigger is None:
         cause = "the client asks for a channel that does not exist, and takes 404 for a temporary fault"
+    elif storm is StormClass.WEB_LOOP:
+        got = 499 if status is None else status
+        _, cause, advice, side = next((one for one in WEB if got in one[0]), (range(0), cause, advice, side))
     elif storm is StormClass.THUNDERING_HERD and trigger == "channel_end":
         cause = (
             "many clients act on one cue, the channel's end, and ask on together: they take it for a temporary fault"

@@ -28,7 +28,10 @@ SELECT *, CASE answer
     WHEN 'ended' THEN 'ended_loop'
     WHEN 'abandoned' THEN 'abandoned_loop'
     WHEN 'post' THEN 'repost_loop'
-    WHEN 'server_error' THEN 'server_error_loop'
+    WHEN 'server_error' THEN CASE
+        -- At the pace of a health check, which is the same whatever the answer.
+        WHEN is_path(channel) AND mean_rps * (hits - 1) / hits <= 1.02 * overload_rps() AND peak_rps < fast_rps() THEN NULL
+        ELSE 'server_error_loop' END
     WHEN 'rejected' THEN 'rejected_loop'
     -- Of other servers' routes little is known: a slow 404 may be a poll that is meant so.
     -- And beside our own traffic they are scanners' mostly, which come to an end by themselves.
@@ -36,6 +39,15 @@ SELECT *, CASE answer
             'ended', 'abandoned', 'post', 'not_found', 'seq_missing', 'rejected')) > 0 THEN NULL
         WHEN status_lo <> 404 OR mean_rps >= not_found_rps() OR peak_rps >= fast_rps()
         THEN 'web_loop' END
+    -- Good answers that are no progress: a redirect that leads back, an empty answer to a poll that does not wait, or
+    -- the same page. A redirect ends in a browser after some twenty; the others must go on, and steadily.
+    WHEN 'again' THEN CASE
+        WHEN generic() = 0 AND (SELECT count(*) FROM quality WHERE answer IN ('served', 'zero_byte',
+            'ended', 'abandoned', 'post', 'not_found', 'seq_missing', 'rejected')) > 0 THEN NULL
+        WHEN status_lo BETWEEN 300 AND 399 AND status_lo <> 304 THEN 'web_loop'
+        WHEN last_us - first_us >= same_seq_us() - 1000000 AND peak_rps <= 3 * mean_rps
+            AND mean_rps >= CASE WHEN status_lo <> 304 AND (bytes_out = 0 OR status_lo < 200 OR status_lo = 204)
+                THEN again_rps() ELSE fast_rps() END THEN 'web_loop' END
     WHEN 'seq_missing' THEN CASE
         -- Who goes on from the head each time it fell behind leaves seqs out, each time.
         WHEN unhurried AND seq_hi - seq_lo + 1 >= 2 * n AND NOT coalesce(seq_lo >= head_lo, false) THEN NULL
@@ -53,10 +65,14 @@ SELECT *, CASE answer
     WHEN 'overload' THEN CASE
         -- Polite: it waits about as long as it was told; or, told nothing, it is slow.
         WHEN retry_after_ms > 0 AND gap_ms >= told_ms AND peak_rps <= 1 + 1000 / greatest(1, told_ms) THEN NULL
-        WHEN coalesce(retry_after_ms, 0) = 0 AND (slow OR (mean_rps < overload_rps() AND peak_rps < fast_rps()))
+        WHEN coalesce(retry_after_ms, 0) = 0 AND (slow OR (mean_rps * (hits - 1) / hits <= 1.02 * overload_rps()
+            AND peak_rps < fast_rps()))
             THEN NULL
         ELSE 'overload_client' END
     WHEN 'fleet_overload' THEN 'overload_amplification'
+    WHEN 'fleet_retry' THEN CASE WHEN status_lo NOT IN (429, 503) AND status_hi NOT IN (429, 503)
+            THEN 'server_error_loop' WHEN at_once THEN 'thundering_herd' ELSE 'overload_amplification' END
+    WHEN 'fleet_miss' THEN 'web_loop'
     -- That a channel was created is no cue for all; nor is the end of one, of which each may learn by asking a few
     -- times, unless they insist. Where the log has no events, clients that insist have had some cue.
     WHEN 'fleet_herd' THEN CASE

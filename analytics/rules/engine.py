@@ -31,8 +31,8 @@ STEPS: Final = (*BY_CHANNEL, *BY_NODE, *TOGETHER)
 
 TABLES: Final[dict[str, tuple[str, ...]]] = {
     "buckets": ("buckets",),
-    "stretches": ("islands", "parts", "stretches"),
-    "fleets": ("failures", "fleet_seconds", "fleet_spans", "fleets"),
+    "stretches": ("islands", "parts", "cures", "stretches"),
+    "fleets": ("failures", "fleet_seconds", "retries", "fleet_spans", "fleets"),
     "triggers": ("cases", "plausible", "near", "silences", "triggered"),
     "classes": ("classed",),
     "episodes": ("hubs", "episodes"),

@@ -76,7 +76,7 @@ within AS (
 absorbed AS (
     SELECT f.id AS least_id, c.id
     FROM (SELECT *, nodes[1] AS node FROM classed WHERE fleet) f
-        JOIN (SELECT *, unnest(nodes) AS node FROM classed WHERE NOT fleet AND is_failure(answer)) c ON c.node = f.node
+        JOIN (SELECT *, unnest(nodes) AS node FROM classed WHERE NOT fleet AND is_bad(answer)) c ON c.node = f.node
         AND ((list_contains(f.shared, c.channel) AND c.first_us BETWEEN f.first_us - gap_us() AND f.last_us + gap_us())
             OR (list_contains(f.clients, c.clients[1])
                 AND 2 * (least(c.last_us, f.last_us + gap_us()) - greatest(c.first_us, f.first_us - gap_us()))
@@ -84,7 +84,7 @@ absorbed AS (
     UNION
     -- Also of those that it does not count, since they came as late as they were told.
     SELECT f.id, r.id
-    FROM (SELECT id, nodes[1] AS node, first_us, last_us FROM classed WHERE class = 'overload_amplification') f
+    FROM (SELECT id, nodes[1] AS node, first_us, last_us FROM classed WHERE answer IN ('fleet_overload', 'fleet_retry')) f
         JOIN refused r ON r.node = f.node
         AND 2 * (least(r.last_us, f.last_us + gap_us()) - greatest(r.first_us, f.first_us - gap_us()))
             >= greatest(1, r.last_us - r.first_us)

@@ -20,7 +20,7 @@ FROM (
             CASE WHEN retry_after_ms IS NULL AND answer <> 'overload' THEN 1e18
                 ELSE coalesce(retry_after_ms, 1000) * 1000 * early() END AS told_us
         FROM candidate
-        WHERE is_failure(answer) AND named
+        WHERE is_bad(answer) AND named
     )
 );
 
@@ -33,7 +33,7 @@ WITH seconds AS (
         count(DISTINCT client) FILTER (is_refused(answer, reason) AND early > 0) AS early_clients,
         list(DISTINCT client) FILTER (first_us < bucket_us + 500000) AS who_first,
         list(DISTINCT client) FILTER (last_us >= bucket_us + 500000) AS who_last
-    FROM failures
+    FROM failures WHERE is_failure(answer)
     GROUP BY node, bucket_us
 ),
 -- A wave need not keep to the borders of seconds: a second counts with the one before if all of both came within
@@ -70,6 +70,76 @@ UNION ALL
 SELECT 'fleet_herd', node, bucket_us, first_us, last_us, n, refused, early_clients, n + n_others
 FROM crowded WHERE crowd >= greatest(herd_clients(), herd_ratio() * usual);
 
+-- Many who each try the same request again, at a pace that no single one is accused of: one row for each client and
+-- request, with the group in time ("island") that it belongs to. Refusals and failures of a server are one kind;
+-- of what is not there on a web server, each path is one. (Of channels it is: those who wait for one poll it.) A group is a storm by its retries per request, if it does not slow down.
+CREATE OR REPLACE TEMP TABLE retries AS
+WITH rows AS (
+    SELECT *, CASE WHEN answer IN ('overload', 'server_error') THEN 'fleet_retry' ELSE 'fleet_miss' END AS fleet,
+        CASE WHEN answer IN ('overload', 'server_error') THEN '' ELSE channel END AS kind
+    FROM failures WHERE answer IN ('overload', 'server_error', 'web') AND coalesce(reason <> 'shutdown', true)
+),
+paused AS (
+    SELECT *, first_us - lag(last_us) OVER one AS pause_us FROM rows
+    WINDOW one AS (PARTITION BY node, fleet, kind, client, channel ORDER BY bucket_us, first_us)
+),
+tried AS (
+    SELECT node, fleet, kind, client, channel, chain, total(n) AS n, min(first_us) AS first_us,
+        max(last_us) AS last_us, max(retry_after_ms) AS retry_after_ms, coalesce(total(dur_us) / total(n), 0) AS took_us,
+        arg_min(step_us, bucket_us) AS early_us, arg_max(step_us, bucket_us) AS late_us
+    FROM (
+        SELECT *, sum(CASE WHEN pause_us <= slow_gap_us() THEN 0 ELSE 1 END) OVER (
+                PARTITION BY node, fleet, kind, client, channel ORDER BY bucket_us, first_us) AS chain,
+            CASE WHEN n > 1 THEN (last_us - first_us) / (n - 1) WHEN pause_us <= slow_gap_us() THEN pause_us END
+                AS step_us
+        FROM paused
+    )
+    GROUP BY node, fleet, kind, client, channel, chain
+),
+good AS (
+    SELECT client, channel, bucket_us, total(n) AS n FROM candidate WHERE answer = 'cured' GROUP BY ALL
+),
+helped AS (
+    SELECT t.node, t.fleet, t.client, t.channel, t.chain,
+        total_if(g.n, g.bucket_us BETWEEN first_us - 1000000 AND last_us + 1000000) AS cured,
+        total_if(g.n, g.bucket_us NOT BETWEEN first_us - 1000000 AND last_us + 1000000) * 1e6
+            / greatest(1000000, greatest(0, first_us - min(g.bucket_us))
+                + greatest(0, max(g.bucket_us) + 1000000 - last_us)) AS usual_rps
+    FROM tried t JOIN good g ON g.client = t.client AND g.channel = t.channel
+        AND g.bucket_us BETWEEN first_us - 120000000 AND last_us + 120000000
+    WHERE t.n >= 3 GROUP BY t.node, t.fleet, t.client, t.channel, t.chain, first_us, last_us
+),
+-- "again": it asks again sooner than a poll would, or than it was told, and nothing has helped.
+judged AS (
+    SELECT t.*, n >= 3 AND (last_us - first_us) / (n - 1) - took_us <= gap_us()
+        AND 2 * coalesce(cured, 0) < n
+        AND NOT coalesce(usual_rps > 0 AND (n - 1) * 1e6 / greatest(1, last_us - first_us) <= 1.5 * usual_rps, false)
+        AND NOT coalesce((last_us - first_us) / (n - 1) >= early() * 1000 * retry_after_ms AND retry_after_ms > 0, false) AS again
+    FROM tried t LEFT JOIN helped h ON h.node = t.node AND h.fleet = t.fleet AND h.client = t.client
+        AND h.channel = t.channel AND h.chain = t.chain
+),
+islands AS (
+    SELECT *, sum(starts) OVER (near ROWS UNBOUNDED PRECEDING) AS island
+    FROM (
+        SELECT *, CASE WHEN first_us - max(last_us) OVER (near ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+            <= gap_us() THEN 0 ELSE 1 END AS starts
+        FROM judged WINDOW near AS (PARTITION BY node, fleet, kind ORDER BY first_us, last_us)
+    )
+    WINDOW near AS (PARTITION BY node, fleet, kind ORDER BY first_us, last_us)
+),
+storms AS (
+    SELECT node, fleet, kind, island, min(first_us) AS since_us, max(last_us) AS until_us
+    FROM islands GROUP BY node, fleet, kind, island
+    HAVING count(DISTINCT client) FILTER (again) >= herd_clients()
+        AND 2 * total_if(n, again) >= total(n)
+        AND total(n) >= CASE WHEN fleet = 'fleet_retry' THEN tries() ELSE slow_hits() END * count(*)
+        AND sum(late_us) FILTER (again) < steady() * sum(early_us) FILTER (again)
+        AND (total(n) >= fast_rps() * greatest(1, (max(last_us) - min(first_us)) / 1e6)
+            OR total_if(n, again) >= 10 * slow_hits() AND total_if(n, again) >= fast_hits() * count(*) FILTER (again))
+)
+SELECT i.fleet AS answer, i.node, s.since_us, s.until_us, i.client, i.channel, i.first_us, i.last_us
+FROM islands i JOIN storms s ON s.node = i.node AND s.fleet = i.fleet AND s.kind = i.kind AND s.island = i.island;
+
 CREATE OR REPLACE TEMP TABLE fleet_spans AS
 SELECT answer, node, min(bucket_us) - 1000000 AS since_us, max(bucket_us) + 1000000 AS until_us,
     CAST(max(load) AS DOUBLE) AS peak_rps, max_by(bucket_us, (load, -bucket_us)) AS peak_us
@@ -88,7 +158,16 @@ HAVING CASE WHEN answer = 'fleet_overload'
     -- However short, if it would be a storm of each.
     THEN (count(*) >= amplified_s() AND sum(refused) >= slow_hits()) OR sum(refused) >= fast_hits() * max(early_clients)
     -- Who still comes at the same rate after so long has been polling.
-    ELSE count(*) <= herd_waves_s() OR max(load) >= herd_ratio() * quantile_disc(n, 0.5) END;
+    ELSE count(*) <= herd_waves_s() OR max(load) >= herd_ratio() * quantile_disc(n, 0.5) END
+UNION ALL
+SELECT answer, node, since_us, max(until_us), CAST(max(n) AS DOUBLE), max_by(bucket_us, (n, -bucket_us))
+FROM (
+    SELECT r.answer, r.node, r.since_us, max(r.until_us) AS until_us, f.bucket_us, total(f.n) AS n
+    FROM retries r JOIN failures f ON f.node = r.node AND f.client = r.client AND f.channel = r.channel
+        AND f.first_us BETWEEN r.first_us AND r.last_us
+    GROUP BY r.answer, r.node, r.since_us, f.bucket_us
+)
+GROUP BY answer, node, since_us;
 
 -- What each fleet's clients did in its time, a second on either side included: a wave begins and ends within
 -- seconds that are not full enough to be seen.
@@ -96,7 +175,12 @@ CREATE OR REPLACE TEMP TABLE fleets AS
 WITH inside AS (
     SELECT s.answer AS fleet, s.since_us, s.until_us, s.peak_rps, s.peak_us, f.*
     FROM fleet_spans s JOIN failures f ON f.node = s.node AND f.bucket_us BETWEEN s.since_us AND s.until_us
-        AND (s.answer = 'fleet_herd' OR is_refused(f.answer, f.reason))
+        AND (s.answer = 'fleet_herd' AND is_failure(f.answer) OR s.answer = 'fleet_overload' AND is_refused(f.answer, f.reason))
+    UNION ALL
+    SELECT s.answer, s.since_us, s.until_us, s.peak_rps, s.peak_us, f.*
+    FROM fleet_spans s JOIN retries r ON r.answer = s.answer AND r.node = s.node AND r.since_us = s.since_us
+        JOIN failures f ON f.node = r.node AND f.client = r.client AND f.channel = r.channel
+            AND f.first_us BETWEEN r.first_us AND r.last_us
 ),
 members AS (
     SELECT *,
@@ -164,11 +248,12 @@ sums AS (
 )
 SELECT s.* EXCLUDE (fleet), s.fleet AS answer, p.pulse, coalesce(h.shared, []) AS shared,
     -- Who waits as long as it was told is no herd because it came with others, unless there was a cue for all.
-    len(channels) >= herd_channels() AND h.elsewhere >= many_clients()
-        AND arrival_us <= herd_arrival_us() AND arrivals >= herd_clients() AND 2 * n_fresh >= n AND 2 * early >= n - amplification() * len(clients) AS at_once,
+    CASE WHEN s.fleet = 'fleet_retry' THEN arrival_us <= herd_arrival_us() AND arrivals >= herd_clients()
+        AND arrivals >= herd_arrival_share() * len(clients) ELSE len(channels) >= herd_channels() AND h.elsewhere >= many_clients()
+        AND arrival_us <= herd_arrival_us() AND arrivals >= herd_clients() AND 2 * n_fresh >= n AND 2 * early >= n - amplification() * len(clients) END AS at_once,
     2 * insisted >= n AND insisting >= herd_clients() AS insistent,
     sent_away >= many_clients() AS restarted
 FROM sums s JOIN judged j USING (fleet, node, since_us) JOIN pulses p USING (fleet, node, since_us)
     JOIN wanted_channels h USING (fleet, node, since_us)
 -- A herd comes again.
-WHERE s.fleet = 'fleet_overload' OR (n >= amplification() * wanted AND len(clients) >= herd_clients());
+WHERE s.fleet <> 'fleet_herd' OR (n >= amplification() * wanted AND len(clients) >= herd_clients());

@@ -187,6 +187,7 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         ends=row["ends_us"] is not None,
         ignores_retry_after=bool(row["ignores_retry_after"]),
         limit=reason.removeprefix("limit:") if reason.startswith("limit:") else None,
+        status=row["status"],
     )
     undecided = not set(told.decided_by).isdisjoint((row["blind"] or "").split(","))
     cause, fix = told.cause, told.advice
@@ -207,7 +208,10 @@ def _incident(row: Mapping[str, Any]) -> Incident:
     if undecided:
         confidence = Confidence.LOW
     else:
-        confidence = Confidence.HIGH if row["clear"] and row["named"] else Confidence.MEDIUM
+        # One good answer is like the other: several programs behind one key would look the same.
+        good = storm is StormClass.WEB_LOOP and (row["status"] or 499) < 300
+        confidence = Confidence.HIGH if row["clear"] and row["named"] and not good else Confidence.MEDIUM
+    route = any(" /" in channel for channel in row["channels"])
     first = row["samples"][0]  # of a fleet the clients become more, so that they cannot name it
     key = f"{first['node']} {row['first_us']} {first['who'] or ''}"
     return Incident(
@@ -222,8 +226,9 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         release=row["release"],
         ua=row["ua"],
         channels=tuple(row["channels"]),
-        seq_lo=row["seq_lo"],
-        seq_hi=row["seq_hi"],
+        # On a path of any web server the "seq" is that of its query.
+        seq_lo=None if route else row["seq_lo"],
+        seq_hi=None if route else row["seq_hi"],
         nodes=tuple(node for node in row["nodes"] if node),
         n=row["n"],
         peak_rps=row["peak_rps"],

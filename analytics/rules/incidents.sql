@@ -2,7 +2,7 @@
 -- members.
 CREATE OR REPLACE TEMP TABLE pulses AS
 WITH every AS (
-    SELECT incident, id, answer, fleet, nodes, clients[1] AS client, is_failure(answer) AS failure,
+    SELECT incident, id, answer, fleet, nodes, clients[1] AS client, is_bad(answer) AS failure,
         unnest(pulse) AS pulse
     FROM episodes
 ),
@@ -13,11 +13,12 @@ told AS (
         ) f ON f.incident = e.incident AND f.client = e.client AND NOT e.fleet AND e.failure
         AND e.pulse.from_us BETWEEN f.first_us AND f.last_us AND list_contains(e.nodes, f.node)
 ),
--- Two fleets of one node at one time are made of the same refusals: the overload tells them.
+-- Fleets of one node at one time are made of the same refusals: the overload tells them, else the herd.
 twice AS (
     SELECT DISTINCT e.id, e.pulse.from_us AS from_us
-    FROM every e JOIN (SELECT incident, nodes, first_us, last_us FROM episodes WHERE answer = 'fleet_overload') f
-        ON f.incident = e.incident AND e.answer = 'fleet_herd' AND f.nodes = e.nodes
+    FROM every e JOIN (SELECT incident, answer, nodes, first_us, last_us FROM episodes WHERE fleet) f
+        ON f.incident = e.incident AND f.nodes = e.nodes AND (f.answer = 'fleet_overload'
+            AND e.answer IN ('fleet_herd', 'fleet_retry') OR f.answer = 'fleet_herd' AND e.answer = 'fleet_retry')
         AND e.pulse.from_us BETWEEN f.first_us AND f.last_us
 )
 SELECT e.incident, e.id, e.pulse.from_us AS from_us, e.pulse.until_us AS until_us, e.pulse.n AS n

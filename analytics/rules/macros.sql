@@ -8,6 +8,11 @@ CREATE OR REPLACE TEMP MACRO total_if(value, condition) AS
 CREATE OR REPLACE TEMP MACRO is_failure(answer) AS
     answer IN ('overload', 'server_error', 'not_found', 'seq_missing', 'rejected');
 
+CREATE OR REPLACE TEMP MACRO is_bad(answer) AS is_failure(answer) OR answer = 'web';
+
+-- Whether it is a path of some web server, and no channel: method, path, status.
+CREATE OR REPLACE TEMP MACRO is_path(channel) AS coalesce(instr(channel, ' /') > 0, false);
+
 -- Refused by a server that has too much to do; one that goes away sends its clients away.
 CREATE OR REPLACE TEMP MACRO is_refused(answer, reason) AS answer = 'overload' AND coalesce(reason <> 'shutdown', true);
 

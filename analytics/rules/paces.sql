@@ -15,11 +15,11 @@ pulses_of_one AS (
 ),
 -- Of the pauses in a bucket only the mean is known ("of": the mean of how many). Of a full bucket ten are enough.
 pauses AS (
-    SELECT incident, pulse.from_us AS at_us, own * (pulse.until_us - pulse.from_us) / (pulse.n - 1) AS pause_us,
+    SELECT incident, own, pulse.from_us AS at_us, own * (pulse.until_us - pulse.from_us) / (pulse.n - 1) AS pause_us,
         pulse.n - 1 AS of, unnest(range(least(pulse.n - 1, 10)))
     FROM pulses_of_one WHERE pulse.n > 1
     UNION ALL
-    SELECT incident, pulse.from_us - 1,
+    SELECT incident, own, pulse.from_us - 1,
         own * (pulse.from_us - lag(pulse.until_us) OVER (PARTITION BY incident ORDER BY pulse.from_us)), 1, 0
     FROM pulses_of_one
 ),
@@ -30,13 +30,15 @@ thirds AS (
     FROM pauses WHERE pause_us >= 0
 ),
 summed AS (
-    SELECT incident, count(*) AS pauses, median(pause_us) AS pause_us,
+    SELECT incident, any_value(own) AS own, count(*) AS pauses, median(pause_us) AS pause_us,
         median(pause_us) FILTER (third = 1) AS early_us, median(pause_us) FILTER (third = 3) AS late_us,
         quantile_cont(off_us, 0.75) - quantile_cont(off_us, 0.25) AS spread_us
     FROM thirds GROUP BY incident
 )
 SELECT incident, pause_us,
     CASE WHEN pause_us < hot_us() THEN 'hot loop'
+        -- The guard holds a loop for longer each time: whether its own pauses grow cannot be told.
+        WHEN own < 0.9 THEN NULL
         WHEN late_us >= 2 * early_us AND early_us > 0 THEN 'backing off'
         WHEN spread_us <= pause_us / 2 THEN 'fixed'
         ELSE 'irregular' END AS pace

@@ -50,6 +50,9 @@ class Params:
         share, share_rps: cost is measurable from this share of the nodes' requests, handler time or bytes on (0 to 1),
             if the storm has at least so many requests per second.
         heavy_share: cost is heavy from this share on (0 to 1).
+        again_rps: good answers without content, on one URL, are a loop from this steady rate on. Per second.
+        tries: requests per failing request and client from which many clients' retries are a storm, if they do not
+            slow down. steady: a last pause less than so many times the first is not slower.
         generic: 1 to tell loops on paths that no route matches also where other paths match; else only where none does.
         peak_rps: a peak from which the rate alone is worth a warning. Per second.
     """
@@ -95,6 +98,9 @@ class Params:
     share: float = 0.1
     share_rps: float = 5.0
     heavy_share: float = 0.5
+    again_rps: float = 4.0
+    tries: float = 2.5
+    steady: float = 1.7
     generic: int = 0
     peak_rps: float = 50.0
 

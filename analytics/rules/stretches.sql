@@ -31,17 +31,46 @@ SELECT * REPLACE (CASE WHEN enough THEN part ELSE -coarse END AS part)
 FROM islands
 WHERE enough OR answer IN ('not_found', 'seq_missing', 'overload');
 
+-- Good answers to a client on a path on which it failed.
+CREATE OR REPLACE TEMP TABLE cures AS
+SELECT client, channel, bucket_us, total(n) AS n FROM candidate WHERE answer = 'cured' GROUP BY ALL;
+
 CREATE OR REPLACE TEMP TABLE stretches AS
-SELECT * REPLACE (
+WITH added AS (
+    SELECT * FROM added_up('parts')
+),
+-- "cured": good answers in its time. "usual_rps": the rate of those in the two minutes before, or after.
+cured AS (
+    SELECT key, chain, part, total_if(c.n, c.bucket_us BETWEEN first_us - 1000000 AND last_us + 1000000) AS cured,
+        greatest(
+            CASE WHEN total_if(c.n, c.bucket_us < first_us - 1000000) >= 5
+                THEN total_if(c.n, c.bucket_us < first_us - 1000000) * 1e6
+                    / greatest(1000000, first_us - min(c.bucket_us)) ELSE 0 END,
+            CASE WHEN total_if(c.n, c.bucket_us > last_us) >= 5
+                THEN total_if(c.n, c.bucket_us > last_us) * 1e6
+                    / greatest(1000000, max(c.bucket_us) + 1000000 - last_us) ELSE 0 END) AS usual_rps
+    FROM added a JOIN cures c ON c.client = a.client AND c.channel = a.channel
+        AND c.bucket_us BETWEEN first_us - 120000000 AND last_us + 120000000
+    GROUP BY key, chain, part, first_us, last_us
+)
+SELECT * EXCLUDE (cured, usual_rps) REPLACE (
         -- Where most of a stretch was healthy (its buckets are long), its requests are those that were repeated.
         CASE WHEN answer = 'served' OR (once_per_seq(answer) AND 2 * hits < n) THEN hits ELSE n END AS n,
         -- Who was held all the time had no second as full as those of its own time.
         greatest(peak_rps, mean_rps) AS peak_rps),
     part < 0 AS slow
-FROM added_up('parts')
+FROM added LEFT JOIN cured USING (key, chain, part)
 WHERE (part > 0 OR is_fast(hits, len(nodes), greatest(mean_rps, peak_rps)) OR hits >= slow_hits())
+    -- A failure after which the same request succeeds is a challenge (401, then 200; twice 401 with NTLM), or a retry
+    -- that helped: what is left must be a storm.
+    AND (coalesce(cured, 0) = 0 OR hits - 2 * cured >= slow_hits()
+        OR is_fast(hits - 2 * cured, len(nodes), greatest(mean_rps, peak_rps)))
+    -- Who asks no more often than when all is well does not retry: it polls, as a health check does.
+    AND NOT (coalesce(usual_rps, 0) > 0 AND mean_rps <= 1.5 * usual_rps)
     -- Many clients behind one key: each of many connections asked about once, and then it was over.
+    -- One path, asked for too often for that by one kind of program, is a loop.
     AND NOT (NOT once_per_seq(answer) AND named AND length_us <= crowd_us()
+        AND NOT (is_path(channel) AND answer IN ('overload', 'server_error') AND n >= slow_hits())
         AND (n < crowd_per_conn() * connections(conn_bits, n)
             OR (conn_bits IS NULL AND NOT own_name(client, named))))
     -- A network may be any number of clients: a crowd comes, and is gone. One client that changes its name at every

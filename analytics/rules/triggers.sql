@@ -40,7 +40,7 @@ SELECT * FROM (
         (['zero_byte', 'served'], ['server_start', 'server_ready', 'drain', 'server_stop'], 2),
         (['post'], ['channel_create', 'channel_end'], 0),
         (['post'], ['server_start', 'server_ready', 'drain', 'server_stop'], 1),
-        (['overload', 'server_error', 'rejected', 'web', 'fleet_overload'],
+        (['overload', 'server_error', 'rejected', 'web', 'fleet_overload', 'fleet_retry', 'fleet_miss'],
             ['server_start', 'server_ready', 'drain', 'server_stop', 'config'], 0),
         (['overload', 'server_error', 'rejected', 'fleet_overload'], ['channel_create'], 1),
         (['fleet_herd'], ['server_start', 'server_ready', 'drain', 'server_stop', 'config'], 0),

@@ -5,15 +5,11 @@ SELECT
     CASE WHEN answer NOT IN ('unparsable', 'future') THEN coalesce(substr(node, 1, 256), '') ELSE '' END AS node,
     CASE
         WHEN answer IN ('unparsable', 'future') THEN NULL
-        -- No route of ours matched: requests are told apart by method, path (its first three parts, every number
-        -- of up to 16 digits written as #, which no path has) and status.
-        WHEN channel IS NULL AND op IS NULL AND answer IN ('web', 'overload', 'server_error')
-            THEN coalesce(method, '?') || ' /' || substr(trim(TRAILING '/' FROM
-                    replace(replace(replace(replace(translate(
-                        split_part(coalesce(path, ''), '/', 2) || '/' || split_part(coalesce(path, ''), '/', 3) || '/'
-                        || split_part(coalesce(path, ''), '/', 4), '0123456789', '##########'),
-                    '##', '#'), '##', '#'), '##', '#'), '##', '#')), 1, 256)
-                || ' ' || CAST(status AS VARCHAR)
+        -- No route of ours matched: requests are told apart by method, path and status. The path is the whole one:
+        -- who asks for one page after the other repeats nothing. 499: the client left before there was an answer.
+        WHEN channel IS NULL AND op IS NULL AND answer IN ('web', 'overload', 'server_error', 'fine')
+            THEN coalesce(method, '?') || ' /' || substr(trim('/' FROM coalesce(path, '')), 1, 256)
+                || ' ' || CAST(coalesce(status, 499) AS VARCHAR)
         ELSE substr(channel, 1, 256)
     END AS channel,
     CASE
@@ -74,7 +70,8 @@ FROM (
                     AND (bytes_out > 0 OR bytes_out IS NULL AND blind LIKE '%bytes_out%') THEN 'served'
                 WHEN status IN (429, 503) THEN 'overload'
                 WHEN status >= 500 THEN 'server_error'
-                WHEN op IS NULL AND channel IS NULL AND status >= 400 THEN 'web'
+                WHEN op IS NULL AND channel IS NULL AND (status >= 400 OR status IS NULL AND reason = 'client_gone') THEN 'web'
+                WHEN op IS NULL AND channel IS NULL AND status < 400 AND client IS NOT NULL THEN 'fine'
                 WHEN status = 404 AND coalesce(op, '') <> 'api' THEN 'not_found'
                 WHEN status = 470 AND coalesce(op, '') <> 'api' THEN 'seq_missing'
                 WHEN status IN (400, 401, 403, 405) AND channel IS NOT NULL AND coalesce(op, '') <> 'api' THEN 'rejected'

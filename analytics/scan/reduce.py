@@ -1,8 +1,9 @@
 """What of a roll-up the rules read: rows that could belong to a storm, and sums for all else.
 
-* ``candidate``: the roll-up's rows of kinds that can be repeated, with ``distinct_seqs``; of what was served only rows
-  in which something was served again. A client that changes its name at every request is no client that repeats
-  anything: the failures of clients that fail once or twice are added up per network as well, with ``named`` false.
+* ``candidate``: the roll-up's rows of kinds that can be repeated, and of what cures them, with ``distinct_seqs``; of
+  what was served only rows in which something was served again. A client that changes its name at every request is no
+  client that repeats anything: the failures of clients that fail once or twice are added up per network as well, with
+  ``named`` false.
 * ``traffic``: everything, per node and minute: what a storm's share is a share of.
 * ``happened``: lifecycle events. ``lived``: from when to when each channel gave other answers than 404.
 * ``quality``: how many lines were read, could not be read, or have a clock that is wrong.
@@ -20,8 +21,11 @@ FAILURES: Final = ("overload", "server_error", "not_found", "seq_missing", "reje
 ONCE_PER_SEQ: Final = ("zero_byte", "post", "served")
 """Answers that are right once per seq and reader."""
 
-WATCHED: Final = (*FAILURES, "web", "ended", "abandoned", *ONCE_PER_SEQ)
+WATCHED: Final = (*FAILURES, "web", "again", "ended", "abandoned", *ONCE_PER_SEQ)
 """Kinds of answer that can be a storm."""
+
+CROWD: Final = (*FAILURES, "web", "cured")
+"""Kinds of answer that say whether many clients together are one."""
 
 
 def quoted(names: tuple[str, ...]) -> str:
@@ -45,7 +49,7 @@ REPEATED: Final = f"""
         SELECT *, CAST(CASE WHEN answer IN ({quoted(ONCE_PER_SEQ)}) THEN {_DISTINCT} ELSE 0 END AS BIGINT)
             AS distinct_seqs
         FROM rollup
-        WHERE answer IN ({quoted(WATCHED)}) AND client IS NOT NULL
+        WHERE answer IN ({quoted((*WATCHED, "cured"))}) AND client IS NOT NULL
             AND (answer <> 'served' OR n > {_DISTINCT})"""
 
 ANONYMOUS: Final = f"""
@@ -73,7 +77,7 @@ QUERIES: Final[dict[str, str]] = {
             CAST(sum(kept) AS BIGINT) AS kept,
             CAST(sum(kept_slow) AS BIGINT) AS kept_slow,
             CAST(bit_or(slots) AS BIGINT) AS slots
-        FROM rollup WHERE answer NOT IN ('event', 'unparsable', 'future')
+        FROM rollup WHERE answer NOT IN ('event', 'unparsable', 'future', 'cured')
         GROUP BY node, bucket_us - bucket_us % 60000000""",
     "happened": """
         SELECT node, channel, event, first_us AS ts_us FROM rollup WHERE answer = 'event'
@@ -88,6 +92,6 @@ QUERIES: Final[dict[str, str]] = {
         GROUP BY channel""",
     "quality": """
         SELECT answer, CAST(sum(n) AS BIGINT) AS n, min(first_us) AS first_us, max(last_us) AS last_us
-        FROM rollup GROUP BY answer""",
+        FROM rollup WHERE answer <> 'cured' GROUP BY answer""",
 }
 """Name of the result → its query over ``rollup``, for both engines."""

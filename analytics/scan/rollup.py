@@ -74,14 +74,50 @@ MEASURES: Final = (
 )
 """All measures, in the order of the columns."""
 
-VERSION: Final = sha256(repr((KEY, MEASURES)).encode()).hexdigest()[:12]
+VERSION: Final = sha256(repr((KEY, MEASURES, "whole paths")).encode()).hexdigest()[:12]
 """Stored with a roll-up: one of another version cannot be merged and is made anew."""
+
+FAST: Final = 3
+"""Good answers to one client on one path in a second from which it may be a loop, if it asks for little else."""
+
+_COLUMNS: Final = ", ".join((*KEY, *(one.name for one in MEASURES)))
 
 
 def roll_up_sql(rows: str) -> str:
-    """Adds up the rows of a relation with the columns of ``normalise.sql``."""
+    """Adds up the rows of a relation with the columns of ``normalise.sql``.
+
+    Most good answers of a web server (``fine``) say nothing about storms: they are added up per server and minute, as
+    ``ok``. Two kinds are kept: ``again`` is what one client gets many times in a second and asks for little else, by
+    the whole URL (a redirect may lead to another one); ``cured`` says how often a client got a good answer on a path on
+    which it also failed, under the name of that failure. A ``cured`` row is a copy: it counts in no sum of requests.
+    """
     measures = ", ".join(f"CAST({one.way}({one.of}) AS {one.type}) AS {one.name}" for one in MEASURES)
-    return f"SELECT {', '.join(KEY)}, {measures} FROM {rows} GROUP BY {', '.join(KEY)}"
+    copied = _COLUMNS.replace("channel, client", "failed.channel, paths.client").replace("answer, ", "")
+    alone = "n >= 0.8 * sum(n) OVER (PARTITION BY client, bucket_us) AND coalesce(seq_lo = seq_hi, true)"
+    redirects = f"sum(CASE WHEN {_REDIRECT} THEN n ELSE 0 END) OVER (PARTITION BY client, bucket_us)"
+    return f"""
+WITH rolled AS MATERIALIZED (SELECT {", ".join(KEY)}, {measures} FROM {rows} GROUP BY {", ".join(KEY)}),
+paths AS (
+    SELECT *, left(channel, length(channel) - 4) AS bare,
+        n >= {FAST} AND (left(channel, 4) = 'GET ' OR left(channel, 5) = 'HEAD ') AND ({alone}
+            OR {_REDIRECT} AND {redirects} >= 0.8 * sum(n) OVER (PARTITION BY client, bucket_us)) AS again
+    FROM rolled WHERE answer IN ('fine', 'web', 'overload', 'server_error')
+),
+failed AS (
+    SELECT DISTINCT client, channel, bare FROM paths WHERE answer <> 'fine' AND instr(channel, ' /') > 0
+)
+SELECT {_COLUMNS} FROM rolled WHERE answer <> 'fine'
+UNION ALL
+SELECT {_COLUMNS.replace("answer", "'again' AS answer", 1)} FROM paths WHERE again AND answer = 'fine'
+UNION ALL
+SELECT 'cured', {copied} FROM paths JOIN failed ON failed.client = paths.client AND failed.bare = paths.bare
+WHERE answer = 'fine'
+UNION ALL
+SELECT 'ok', node, NULL, NULL, false, NULL, bucket_us - bucket_us % 60000000, {merged_measures()}
+FROM paths WHERE NOT again AND answer = 'fine' GROUP BY node, bucket_us - bucket_us % 60000000"""
+
+
+_REDIRECT: Final = "(status_lo BETWEEN 300 AND 399 AND status_lo <> 304)"
 
 
 def merge_sql(rollups: str) -> str:

@@ -27,7 +27,7 @@ from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import MAX_TS_US
-from tricklecast.analytics.scan.reduce import ANONYMOUS, FAILURES, REPEATED, quoted
+from tricklecast.analytics.scan.reduce import ANONYMOUS, CROWD, REPEATED, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql
 from tricklecast.analytics.spark.lines import Parse, SparkLines, Told, connect
 
@@ -199,7 +199,7 @@ def reduce(rollup: DataFrame, size: int, params: Params | None = None) -> DuckDB
     chosen = int(rollup.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     parts = max(-(-size // ROWS), min(chosen, size // LEAST_ROWS + 1))
     rows = rollup.where("answer IS NOT NULL").select(*_NAMES)
-    failed = rows.where(f"named AND answer IN ({quoted(FAILURES)})")
+    failed = rows.where(f"named AND answer IN ({quoted(CROWD)})")
     by_channel = rows
     if parts > 1:
         # The clients of a network are in all partitions: what it is found guilty of needs a second shuffle.

@@ -116,7 +116,8 @@ def test_merged_parts_are_the_whole(connection: duckdb.DuckDBPyConnection, tmp_p
 
 def test_no_window_and_no_sort_over_lines() -> None:
     """What is done to every line is one pass: no window, no sort, no join."""
-    text = roll_up_sql(f"({normalise_sql()}) rows_").upper()
+    # What comes after "rolled" is done to groups, of which there are few.
+    text = roll_up_sql(f"({normalise_sql()}) rows_").upper().partition("PATHS AS (")[0]
     assert [word for word in (" OVER ", "ORDER BY", " JOIN ", "DISTINCT") if word in text] == []
     assert text.count("GROUP BY") == 1
 
