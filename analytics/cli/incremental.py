@@ -220,6 +220,7 @@ def _gathered(
         {place: told[number].good for place, number in enumerate(numbers) if told[number].good},
         {place: told[number].bad for place, number in enumerate(numbers)},
         reading.window,
+        shown,
     )
     return Gathered(
         here,

@@ -465,7 +465,7 @@ def _having(spans: Mapping[str, tuple[int, int]], moments: Iterable[Sequence[int
 
 
 def _spark_lines(
-    read: Callable[[tuple[str, ...]], SparkLines],
+    read_again: Callable[[tuple[str, ...]], SparkLines],
     reading: Reading,
     spans: Mapping[str, tuple[int, int]],
     connection: DuckDBPyConnection,
@@ -474,7 +474,7 @@ def _spark_lines(
     """Lines of incidents: as they stand in their files where these are few and here, else as they were understood.
 
     Args:
-        read: the lines of some files, in Spark. spans: the times that each file has.
+        read_again: the lines of some files, in Spark. spans: the times that each file has.
     """
     moments = _moments(shown)
     times = sorted({us for some in moments.values() for us in some})
@@ -486,7 +486,7 @@ def _spark_lines(
         lines = read_lines(connection, LogFiles(names), replace(reading, window=window), part=True)
         return _lines(connection, lines.recognised.names, shown)
     every = ", ".join(map(str, times))
-    rows = read(names).chosen(f"kind = 'exchange' AND ts_us IN ({every})").limit(10_000).collect()
+    rows = read_again(names).chosen(f"kind = 'exchange' AND ts_us IN ({every})").limit(10_000).collect()
     by_time: dict[int, list[dict[str, Any]]] = {}
     for row in sorted((row.asDict() for row in rows), key=repr):
         by_time.setdefault(row["ts_us"], []).append(row)

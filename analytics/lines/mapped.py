@@ -153,7 +153,7 @@ IN_TIME: Final = frozenset({"ts_us", "end_us", "dur_us", "wait_us", "retry_after
 """Fields whose sources need a unit."""
 
 _KEYS: Final = frozenset({"name", "layout", "columns", "stamped", "prefix", "only", "gone", "fields", "pattern"})
-_SOURCE_KEYS: Final = frozenset({"from", "unit", "coarse", "split", "part", "plus"})
+_SOURCE_KEYS: Final = frozenset({"from", "unit", "coarse", "split", "part"})
 _MAX_BYTES: Final = 1 << 20
 _TYPES: Final = dict(LINE) | {"end_us": "BIGINT"}
 _OF_STAMPS: Final = frozenset({Unit.ISO, Unit.CLF, Unit.EPOCH, Unit.TIME})
@@ -222,6 +222,16 @@ def _sources(given: Any) -> Iterator[Source]:
 
 
 def _source(given: Any) -> Source:
+    """One source, with those that are added to it; these have none of their own."""
+    if not isinstance(given, dict) or "plus" not in given:
+        return _plain(given)
+    plus = given["plus"]
+    first = _plain({key: value for key, value in given.items() if key != "plus"})
+    added = (replace(_plain(one), unit=first.unit) for one in (plus if isinstance(plus, list) else [plus]))
+    return replace(first, plus=tuple(added))
+
+
+def _plain(given: Any) -> Source:
     if isinstance(given, str):
         return Source(tuple(given.split(".")))
     _only_known(given, _SOURCE_KEYS, "a source")
@@ -234,9 +244,7 @@ def _source(given: Any) -> Source:
     split = (_text(given["split"]), int(given["part"])) if "split" in given else None
     if split is not None and (not split[0] or not split[1]):
         raise ValueError("split must be a text, and part a number from 1 (or from the end, -1)")
-    plus = given.get("plus", [])
-    added = tuple(replace(_source(one), unit=unit) for one in (plus if isinstance(plus, list) else [plus]))
-    return Source(keys, unit, bool(given.get("coarse", False)), split, added)
+    return Source(keys, unit, bool(given.get("coarse", False)), split)
 
 
 def _check(found: FieldMap) -> None:
@@ -465,11 +473,15 @@ def _piece(source: Source, value: Callable[[Source], str]) -> str:
 
 def _one(name: str, source: Source, value: Callable[[Source], str], *, last: bool = True) -> str:
     """SQL for one source's value, converted; of several for an address, a name may stand in the last one only."""
-    if source.plus:
-        parts = [_one(name, one, value) for one in (replace(source, plus=()), *source.plus)]
-        known_ones = ", ".join(f"coalesce({part}, -1)" for part in parts)
-        total = " + ".join(f"greatest(coalesce({part}, 0), 0)" for part in parts)
-        return f"CASE WHEN greatest({known_ones}) >= 0 THEN {total} END"
+    parts = [_converted(name, one, value, last=last) for one in (source, *source.plus)]
+    if len(parts) == 1:
+        return parts[0]
+    known_ones = ", ".join(f"coalesce({part}, -1)" for part in parts)
+    total = " + ".join(f"greatest(coalesce({part}, 0), 0)" for part in parts)
+    return f"CASE WHEN greatest({known_ones}) >= 0 THEN {total} END"
+
+
+def _converted(name: str, source: Source, value: Callable[[Source], str], *, last: bool) -> str:
     raw = _piece(source, value)
     if name in IN_TIME and source.unit is not None:
         match source.unit:

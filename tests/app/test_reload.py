@@ -349,7 +349,10 @@ def test_clients_need_a_certificate(tmp_path: Path, caplog: pytest.LogCaptureFix
         for stranger in (ssl.create_default_context(cafile=certificate), client(following, certificate)):
             with server.client(stranger) as target, pytest.raises((Failure, OSError)):
                 target.ask("GET", f"{target.base}/c/0")
-        assert len([record for record in server.records if record.reason == "handshake"]) == 2
+        eventually(
+            lambda: [record.reason for record in list(server.records)].count("handshake") == 2,
+            what="both handshakes are recorded",
+        )
         file.write_bytes(b"nothing")
         reload(server)
         assert f"tls_client_ca: {file} does not contain certificates (PEM)" in caplog.text
