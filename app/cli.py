@@ -59,6 +59,7 @@ class Mount:
 _LIVE: Final = "Publish and subscribe"
 _SERVER: Final = "Server"
 _STORMS: Final = "Access logs and retry storms"
+_ANALYTICS: Final = ("analytics", "duckdb")
 _TESTS: Final = "Tests and examples"
 
 COMMANDS: Final = {
@@ -89,16 +90,22 @@ COMMANDS: Final = {
     "store prune": Mount(
         "tricklecast.app.storage.cli", "prune", "Remove the oldest segments of a data directory.", _SERVER
     ),
-    "storms": Mount("tricklecast.analytics.cli.storms", "storms", "Find retry storms in access logs.", _STORMS),
+    "storms": Mount(
+        "tricklecast.analytics.cli.storms", "storms", "Find retry storms in access logs.", _STORMS, _ANALYTICS
+    ),
     "storms check": Mount(
-        "tricklecast.analytics.cli.check", "check", "Show what is understood of an access log.", _STORMS
+        "tricklecast.analytics.cli.check", "check", "Show what is understood of an access log.", _STORMS, _ANALYTICS
     ),
     "storms watch": Mount(
-        "tricklecast.analytics.watch.cli", "watch", "Report retry storms while they happen.", _STORMS
+        "tricklecast.analytics.watch.cli", "watch", "Report retry storms while they happen.", _STORMS, _ANALYTICS
     ),
-    "logs tail": Mount("tricklecast.analytics.logs.cli", "tail", "Show access logs as they grow.", _STORMS),
+    "logs tail": Mount("tricklecast.analytics.logs.cli", "tail", "Show access logs as they grow.", _STORMS, _ANALYTICS),
     "logs compact": Mount(
-        "tricklecast.analytics.logs.cli", "compact", "Turn access logs into hourly Parquet files.", _STORMS
+        "tricklecast.analytics.logs.cli",
+        "compact",
+        "Turn access logs into hourly Parquet files.",
+        _STORMS,
+        _ANALYTICS,
     ),
     "logs schema": Mount(
         "tricklecast.analytics.logs.cli", "schema", "Print the JSON Schema of the access log.", _STORMS
@@ -108,7 +115,7 @@ COMMANDS: Final = {
         "simulate",
         "Write access logs with known retry storms in them.",
         _STORMS,
-        ("analytics", "msgspec"),
+        _ANALYTICS,
     ),
     "demo": Mount("tricklecast.app.tools.demo", "demo", "Show everything at work, in a minute.", _TESTS, ("all", "av")),
     "stress": Mount(

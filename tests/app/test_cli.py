@@ -144,6 +144,12 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytes
         assert str(error.value) == f'{name} needs no_such_dependency: pip install "tricklecast[analytics]"'
 
 
+def test_all_commands_on_logs_need_the_extra_but_the_schema() -> None:
+    """They parse with DuckDB; a server's machine without it gets one line, and no trace."""
+    of_logs = {name for name, mount in COMMANDS.items() if mount.module.startswith("tricklecast.analytics")}
+    assert {name for name in of_logs if COMMANDS[name].extra is None} == {"logs schema"}
+
+
 def test_a_broken_installation_is_not_blamed_on_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of our own that is missing is a fault, not something to install."""
     monkeypatch.setitem(COMMANDS, "gone", Mount("tricklecast.app.no_such_module", "command", "", extra=("media", "av")))
