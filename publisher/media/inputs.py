@@ -85,6 +85,9 @@ _MERGED: Final = {"merge_pmt_versions": "1"}
 ones, whose packets PyAV does not show. Other formats have no such option, and ignore it."""
 
 _CONNECTIONLESS: Final = frozenset({"udp", "rtp"})
+_BYTE_SCHEMES: Final = frozenset({"tcp", "udp"})
+"""What comes this way is a stream of bytes, and no file in which a format may look ahead."""
+
 _FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
 
 _REORDERED: Final = frozenset({"h264", "hevc"})
@@ -199,33 +202,94 @@ class IndexFirst:
         self._skip = size - len(head)
 
 
+class NetworkBytes:
+    """The bytes that a protocol of libavformat receives, so that :class:`Watched` sees them before a container does.
+
+    Args:
+        container: the source, opened as plain ``data``. It is closed with this object.
+    """
+
+    def __init__(self, container: InputContainer) -> None:
+        self._container = container
+        self._packets = container.demux()
+        self._rest = b""  # of the last packet: at most 1 KiB, or a datagram
+
+    def begins(self) -> bool:
+        """Wait for the first bytes, or the end; ``False`` if neither came in :data:`READ_S`."""
+        from av.error import ExitError
+
+        try:
+            self._rest = bytes(next(self._packets, b""))
+        except ExitError:
+            return False
+        return True
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes; none at the end.
+
+        Raises:
+            OSError: the connection broke, or was silent for :data:`READ_S`.
+        """
+        if not self._rest:
+            self._rest = bytes(next(self._packets, b""))
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._container.close()
+
+
 class Watched:
-    """A stream of bytes that breaks if many come, and no packet among them.
+    """A stream of bytes that breaks if it goes on, and no packet comes of it: after many bytes, or some time.
 
     PyAV passes over the packets of streams that it does not know. A live source that goes on in other ones would be
     read without end, and nobody would hear of it.
+
+    Args:
+        source: the bytes. Those of a network break after a time as well: of :data:`OPEN_S` until the first packet, then
+            of :data:`READ_S`. A pipe may stand still for as long as its writer wants.
     """
 
     def __init__(self, source: ByteReader) -> None:
         self._source = source
         self._left: int | None = None  # bytes until the next packet; while streams are looked for, there is no limit
+        self._limit_s = OPEN_S if isinstance(source, NetworkBytes) else None  # from one packet to the next
+        self._since = time.monotonic()  # when it was read from first after the last packet: a slow server is no silence
+        self._is_read = True  # since the last packet
 
     def read(self, size: int, /) -> bytes:
         """The next bytes.
 
         Raises:
-            OSError: too many came without a packet.
+            OSError: too many came without a packet, or for too long.
         """
+        if not self._is_read:
+            self._is_read, self._since = True, time.monotonic()
         data = self._source.read(size)
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
                 raise OSError(f"{MAX_WITHOUT >> 20} MiB came without a packet of its streams")
+        if self._limit_s is not None and data and time.monotonic() - self._since > self._limit_s:
+            raise OSError(f"no packet of its streams came for {self._limit_s:g} s")
         return data
 
-    def packet_came(self) -> None:
-        """Count anew."""
-        self._left = MAX_WITHOUT
+    def packet_came(self, *, may_grow: bool) -> None:
+        """Count anew.
+
+        Args:
+            may_grow: streams may be announced at any time, so that the number of bytes counts.
+        """
+        self._left = MAX_WITHOUT if may_grow else None
+        self._is_read = False
+        if self._limit_s is not None:
+            self._limit_s = READ_S
+
+    def close(self) -> None:
+        """Close a connection; a pipe is its owner's."""
+        if isinstance(self._source, NetworkBytes):
+            self._source.close()
 
 
 class ContainerSource:
@@ -277,10 +341,10 @@ class ContainerSource:
 
     def _demuxed(self) -> Iterator[Packet[Stream]]:
         """The packets as they come."""
-        watched = self._watched if self._container.format.name in _GROWING else None
+        may_grow = self._container.format.name in _GROWING
         for packet in demuxed(self._container, list(self._container.streams)):
-            if watched is not None:
-                watched.packet_came()
+            if self._watched is not None:
+                self._watched.packet_came(may_grow=may_grow)
             yield packet
 
     def _check_length(self, length_s: float) -> None:
@@ -380,8 +444,10 @@ class ContainerSource:
             yield from order.filter(None)[:waiting]
 
     def close(self) -> None:
-        """Close the container."""
+        """Close the container, and the connection that it reads from."""
         self._container.close()
+        if self._watched is not None:
+            self._watched.close()
 
 
 def _length_s(decoder: Any, data: bytes) -> Fraction | None:
@@ -424,26 +490,36 @@ def open_media(
     Raises:
         InvalidInput: PyAV is not installed, or it cannot read this.
     """
+    watched = None if isinstance(source, str) or hasattr(source, "seek") else Watched(source)
+    try:
+        return ContainerSource(_container(watched or source, name, format, options or {}, timeouts_s), watched)
+    except BaseException:
+        if watched is not None:
+            watched.close()
+        raise
+
+
+def _container(
+    source: str | ByteReader,
+    name: str,
+    format: str | None,
+    options: Mapping[str, str],
+    timeouts_s: tuple[float | None, float | None],
+) -> InputContainer:
+    """Open it with libavformat; see :func:`open_media`."""
     need_pyav()
     import av
 
-    watched = None if isinstance(source, str) or hasattr(source, "seek") else Watched(source)
     timeout = None if timeouts_s == (None, None) else timeouts_s
     try:
-        container = av.open(
-            watched or source,
-            "r",
-            format,
-            options={**_MERGED, **(options or {})},
-            timeout=timeout,
-            metadata_errors="replace",
+        return av.open(
+            source, "r", format, options={**_MERGED, **options}, timeout=timeout, metadata_errors="replace"
         )  # a title in another encoding is no reason to refuse a stream
     except InvalidInput:
         raise  # by what is read from
     except (av.error.FFmpegError, OSError, ValueError) as error:
         why = "it is no media, or incomplete" if isinstance(error, av.error.InvalidDataError) else reason(error)
-        raise InvalidInput(f"cannot read {name}: {why}{_advice(source, error, options or {})}") from error
-    return ContainerSource(container, watched)
+        raise InvalidInput(f"cannot read {name}: {why}{_advice(source, error, options)}") from error
 
 
 def _advice(source: str | ByteReader, error: Exception, options: Mapping[str, str]) -> str:
@@ -589,9 +665,27 @@ class Input:
             open_s = within_s
             if scheme.startswith("rtsp"):
                 options.setdefault("listen_timeout", str(RTSP_LISTEN_S))
+        if scheme in _BYTE_SCHEMES:
+            connection = self._connect(options, open_s)
+            return Opened(open_media(connection, self.name, options=self.options), is_live=True)
         source = open_media(self.text, self.name, options=options, timeouts_s=(open_s, READ_S))
         # A source with a length is a file, wherever it lies.
         return Opened(source, is_live=scheme not in _FILE_SCHEMES or source.is_endless)
+
+    def _connect(self, options: Mapping[str, str], within_s: float | None) -> NetworkBytes:
+        """Open a stream of bytes.
+
+        A socket of UDP is open before anybody sends, and libavformat waits only for :data:`READ_S`. So it is opened
+        until the first bytes come, and ``within_s`` may be exceeded by that time.
+        """
+        deadline = None if within_s is None else time.monotonic() + within_s
+        while True:
+            connection = NetworkBytes(_container(self.text, self.name, "data", options, (within_s, READ_S)))
+            if connection.begins():
+                return connection
+            connection.close()
+            if self._scheme != "udp" or (deadline is not None and time.monotonic() >= deadline):
+                raise InvalidInput(f"cannot read {self.name}: nothing came in time")
 
 
 def _kind(text: str) -> Kind:

@@ -7,6 +7,8 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from tests.publisher.media.clips import make_clip
 from tests.publisher.media.test_reader import free_port
 from tricklecast.publisher.media import inputs
-from tricklecast.publisher.media.inputs import Input, Kind
+from tricklecast.publisher.media.inputs import Input, Kind, NetworkBytes
 from tricklecast.trickle.errors import InvalidInput
 
 
@@ -55,11 +57,48 @@ def test_some_inputs_wait_for_a_sender() -> None:
     assert Input.parse("udp://127.0.0.1:9000").listens  # there is nothing to connect to
 
 
-def test_a_sender_is_waited_for_no_longer_than_allowed() -> None:
-    """Without a limit at first; within what is left when it is opened again."""
+def test_a_sender_is_waited_for_no_longer_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a limit at first; within what is left when it is opened again. Over UDP in steps of a read's time."""
+    monkeypatch.setattr(inputs, "READ_S", 0.15)
     for url in ("udp://127.0.0.1:0", f"tcp://127.0.0.1:{free_port()}?listen=1"):
         with pytest.raises(InvalidInput, match="nothing came in time"):
             Input.parse(url).open(never, within_s=0.2)
+
+
+def test_a_sender_over_udp_may_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins when the first wait for its bytes is over."""
+    clip = make_clip(tmp_path / "clip.ts").read_bytes()
+    waited, over = threading.Event(), threading.Event()
+    begins = NetworkBytes.begins
+
+    def noted(connection: NetworkBytes) -> bool:
+        came = begins(connection)
+        inputs.READ_S = 10.0  # type: ignore[misc]  # a busy sender is not a silent one
+        waited.set()
+        return came
+
+    monkeypatch.setattr(NetworkBytes, "begins", noted)
+    monkeypatch.setattr(inputs, "READ_S", 0.05)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        port = free_port()
+
+        def send() -> None:
+            waited.wait()
+            for place in cycle(range(0, len(clip), 1316)):
+                if over.wait(0.0005):
+                    return
+                with suppress(OSError):  # nobody listens for a moment
+                    sender.sendto(clip[place : place + 1316], ("127.0.0.1", port))
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            opened = Input.parse(f"udp://127.0.0.1:{port}").open(never)
+            assert {stream.type for stream in opened.source.streams.values()} == {"video", "audio"}
+            opened.source.close()
+        finally:
+            over.set()
+            thread.join()
 
 
 def test_a_file_is_not_live(tmp_path: Path) -> None:
@@ -161,7 +200,7 @@ def test_a_camera_that_sends_over_udp_only_is_told_of() -> None:
 
 def test_a_dead_source_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the connection, and nothing comes."""
-    monkeypatch.setattr(inputs, "OPEN_S", 0.2)
+    monkeypatch.setattr(inputs, "READ_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(InvalidInput, match="nothing came in time"):

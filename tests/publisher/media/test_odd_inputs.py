@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
 from contextlib import suppress
 from fractions import Fraction
@@ -26,7 +28,7 @@ from tests.support.local import local_server
 from tricklecast.app.data_plane.units import duration_of, scanner
 from tricklecast.publisher.media import inputs, segmenter
 from tricklecast.publisher.media.encode import Encoding
-from tricklecast.publisher.media.inputs import IndexFirst, open_media
+from tricklecast.publisher.media.inputs import IndexFirst, Input, open_media
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.reader import LOOK_AHEAD, MediaOptions, Remuxer, SourceBroke
 from tricklecast.publisher.media.segmenter import Segmenter
@@ -654,6 +656,28 @@ def test_a_live_source_that_goes_on_in_other_streams_breaks(tmp_path: Path) -> N
         with pytest.raises(SourceBroke, match=r"it goes on in other streams \(video: h264, audio: aac\)"):
             list(Remuxer(Segmenter(), warn=print).steps(source, "it"))
     assert taken < len(film) + 128 * 1024
+
+
+@pytest.mark.parametrize("limit", ["MAX_WITHOUT", "READ_S"])
+def test_a_network_source_that_goes_on_in_other_streams_breaks(tmp_path: Path, limit: str) -> None:
+    """After 16 MiB, here 64 KiB, or after 10 s, here one, without a packet, although bytes come."""
+    film = made(tmp_path / "film.ts", FILM).read_bytes()
+    other = f"{FILM} -output_ts_offset 2 -mpegts_start_pid 0x300 -mpegts_pmt_start_pid 0x1100 -mpegts_service_id 7"
+    rest = made(tmp_path / "other.ts", other).read_bytes()
+
+    def send(listener: socket.socket) -> None:
+        with listener.accept()[0] as connection, suppress(OSError):
+            connection.sendall(film)
+            while True:
+                connection.sendall(rest)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
+        threading.Thread(target=send, args=[listener], daemon=True).start()
+        given = Input.parse(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+        opened = given.open(lambda: False)
+        patch.setattr(inputs, limit, 64 * 1024 if limit == "MAX_WITHOUT" else 1.0)
+        with pytest.raises(SourceBroke, match=r"it goes on in other streams \(video: h264, audio: aac\)"):
+            list(Remuxer(Segmenter(), warn=print).steps(opened.source, "it"))
 
 
 def sounds_of(segment: bytes) -> list[int]:
