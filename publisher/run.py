@@ -13,11 +13,11 @@ from typing import Any, Final
 import anyio
 
 from tricklecast.publisher.client import Publisher
-from tricklecast.publisher.events import Disconnected, Failed, PublisherEvent, Reconnected
+from tricklecast.publisher.events import Disconnected, Failed, Finished, PublisherEvent, Reconnected, Retrying
 from tricklecast.publisher.feed import Feed, Totals, stepping
 from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Source
-from tricklecast.trickle.errors import ChannelBusy, Superseded, TrickleError
+from tricklecast.trickle.errors import ChannelBusy, ConnectionLost, Superseded, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen, count, rate, size, transferred
 from tricklecast.trickle.wire import CLIENT, redacted
 
@@ -59,15 +59,24 @@ async def run(
     """
     status = Status(redacted(url), screen or Screen())
     running = anyio.CancelScope()
+    feed: Feed | None = None
+    how = STOPPED
+    all_told = False  # the feed has told each segment that was not confirmed
+    unconfirmed = 0  # segments that nobody has told by the end
 
     def on_event(event: PublisherEvent) -> None:
+        nonlocal unconfirmed
         match event:
+            case Retrying(error, attempt=1) if feed is None:
+                status.say(f"warning: {error}; trying again")
             case Failed():
                 running.cancel()  # at once: the source may be silent
             case Disconnected(error):
                 status.say(f"warning: {error}; segments are kept, and sent again when the server answers")
             case Reconnected(outage_s):
                 status.say(f"the server answers again after {outage_s:.1f} s")
+            case Finished(unconfirmed=seqs) if not all_told:
+                unconfirmed = len(seqs)
 
     def made() -> Publisher:
         """A publisher of what the source is, which is known once it is open."""
@@ -82,8 +91,6 @@ async def run(
             **(options | waits),
         )
 
-    feed: Feed | None = None
-    how = STOPPED
     try:
         async with stepping(lambda is_stopped: source.open(status, is_stopped)) as steps, made() as publisher:
             feed = Feed(publisher, steps, drops=source.drops, warn=status.say, shorten=source.shorten)
@@ -93,18 +100,25 @@ async def run(
                         await feed.run()
                     if publisher.error is not None:
                         raise publisher.error
+                    all_told = True
                     how = "interrupted before the end of the channel"  # unless the next line is done
                     how = await _leave(publisher, leave_open)
                 except anyio.get_cancelled_exc_class():
                     if how == STOPPED:
                         how = "interrupted twice: the channel stays open"
-                        how = f"interrupted, {await _leave(publisher, leave_open)}"
+                        try:
+                            how = f"interrupted, {await _leave(publisher, leave_open)}"
+                        except TrickleError as error:  # the exit code is that of the interruption
+                            how = f"interrupted, and the channel is not ended: {error}"
+                    raise
+                except TrickleError:
+                    how = STOPPED
                     raise
     except (ChannelBusy, Superseded) as error:
         raise TrickleError(_who_else(error)) from error
     finally:
         if feed is not None and not isinstance(publisher.error, ChannelBusy):
-            status.say(status.summary(feed.totals, publisher.statistics(), how))
+            status.say(status.summary(feed.totals, publisher.statistics(), how, unconfirmed))
     return feed.totals
 
 
@@ -124,9 +138,15 @@ def _who_else(error: ChannelBusy | Superseded) -> str:
 
 
 async def _leave(publisher: Publisher, leave_open: bool) -> str:
-    """End the channel, or leave it open; what was done."""
-    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S):
+    """End the channel, or leave it open; what was done.
+
+    Raises:
+        TrickleError: the channel could not be ended.
+    """
+    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S) as limit:
         await (publisher.detach() if leave_open else publisher.close())
+    if limit.cancelled_caught and not leave_open:
+        raise ConnectionLost(detail=f"no answer to the channel's end within {CLOSE_S:.0f} s")
     return "the channel is still open" if leave_open else "the channel is ended"
 
 
@@ -178,13 +198,13 @@ class Status:
             line = shorter
         return line
 
-    def summary(self, totals: Totals, statistics: PublisherStatistics, how: str) -> str:
+    def summary(self, totals: Totals, statistics: PublisherStatistics, how: str, unconfirmed: int = 0) -> str:
         """What was published, and how it ended."""
         parts = [transferred("published", totals.segments, totals.bytes, time.monotonic() - self._begun_at)]
         if totals.seq is not None:
             parts.append(f"the last one {totals.seq}")
         if statistics.retries:
             parts.append(count(statistics.retries, "retry", "retries"))
-        counts = {"dropped": totals.dropped, "lost": totals.lost}
+        counts = {"dropped": totals.dropped, "lost": totals.lost, "not confirmed": unconfirmed}
         parts += [f"{number} {name}" for name, number in counts.items() if number]
         return f"{', '.join(parts)}; {how}"

@@ -129,6 +129,8 @@ def inspect(
       tricklecast token inspect "$TOKEN" --key secret
       tricklecast token inspect < token
     """
+    if token != "-" and os.path.isfile(token):
+        raise typer.BadParameter(f"this is a file: tricklecast token inspect < {token}", param_hint="TOKEN")
     text = sys.stdin.read().strip() if token == "-" else token
     report = _inspect(text, key, audience, issuer)
     typer.echo(json.dumps(report, indent=2))

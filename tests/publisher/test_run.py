@@ -137,3 +137,49 @@ def test_who_else_publishes_is_said(error: Exception, said: str) -> None:
     """Whether another publisher went on with the channel, or began it anew."""
     assert isinstance(error, Superseded)
     assert _who_else(error) == said
+
+
+def test_interrupted_without_a_server_it_says_what_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment without an answer is not left out of the summary, and a channel whose end had none is not ended."""
+    monkeypatch.setattr("tricklecast.publisher.feed.INTERRUPTED_S", 0.01)
+    monkeypatch.setattr("tricklecast.publisher.client.CONFIRM_S", 0.01)
+    monkeypatch.setattr("tricklecast.publisher.run.CLOSE_S", 0.5)
+
+    async def main() -> None:
+        trickle, asked, said = Trickle(), asyncio.Event(), io.StringIO()
+
+        async def silent(peer: Peer, head: Head) -> None:
+            asked.set()
+            await peer.closed()
+
+        trickle.instead = {"POST 0": [silent], "DELETE": [silent]}
+        source = OneSegment(ends=False)
+        async with fake_server(trickle) as server:
+            task = asyncio.ensure_future(run(f"{server.base}/c", source, screen=Screen(said)))
+            await asked.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            source.over.set()
+        assert "published 0 segments" in said.getvalue()
+        assert "1 not confirmed; interrupted, and the channel is not ended: " in said.getvalue()
+
+    run_in_loop(main())
+
+
+def test_a_server_that_refuses_for_a_while_is_told_at_once() -> None:
+    """A proxy answers 502 while its server is away: the user hears of it at the first answer, not after a minute."""
+
+    async def main() -> None:
+        trickle, said = Trickle(), io.StringIO()
+
+        async def bad_gateway(peer: Peer, head: Head) -> None:
+            await peer.answer(502, {"Connection": "close"})
+
+        trickle.instead = {"GET next": [bad_gateway]}
+        async with fake_server(trickle) as server:
+            await run(f"{server.base}/c", OneSegment(ends=True), screen=Screen(said))
+        assert said.getvalue().startswith("warning: refused by the server (HTTP 502); trying again\n")
+        assert said.getvalue().endswith("the channel is ended\n")
+
+    run_in_loop(main())

@@ -34,9 +34,9 @@ EXIT_SIGNAL: Final = 128
 """Plus the number of the signal, as in shells."""
 
 
-def _setting(option: str) -> Any:
-    """An option for a setting of the server."""
-    text = f"The server's {option}."
+def _setting(option: str, of_server: str | None = None) -> Any:
+    """An option for a setting of the server, which may have another name there."""
+    text = f"The server's {of_server or option}."
     panel = "Settings of the server that differ from the profile's"
     return typer.Option(option, metavar="TIME", help=text, rich_help_panel=panel)
 
@@ -62,7 +62,7 @@ def conformance(
     json_file: Annotated[
         Path | None, typer.Option("--json-file", metavar="FILE", help="Write the results as JSON.")
     ] = None,
-    drain_s: Annotated[str | None, _setting("--drain-s")] = None,
+    drain_s: Annotated[str | None, _setting("--drain-s", "--channel-drain-s")] = None,
     publisher_grace_s: Annotated[str | None, _setting("--publisher-grace-s")] = None,
     skip_grace_s: Annotated[str | None, _setting("--skip-grace-s")] = None,
     ca_file: CaFile = None,

@@ -116,6 +116,13 @@ def test_an_invalid_token(text: Any, problem: str) -> None:
     assert (shown.exit_code, json.loads(shown.output)["problems"]) == (1, [problem])
 
 
+def test_the_name_of_a_file_is_no_token(secret: Path) -> None:
+    """The user is told how to show the token in it."""
+    shown = run("inspect", str(secret))
+    assert shown.exit_code == 2
+    assert "this is a file" in shown.output
+
+
 def test_a_forged_token(secret: Path) -> None:
     """The command needs the key to see that it is forged."""
     shown = run("inspect", token(b"x" * 32), "--key", secret)
