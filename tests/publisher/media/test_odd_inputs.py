@@ -387,7 +387,7 @@ def test_sound_cuts_segments_where_no_picture_comes(tmp_path: Path, container: C
 def test_a_stream_without_keyframes_is_published_all_the_same(tmp_path: Path) -> None:
     """One segment shows what the server takes; the next ones are smaller, and say that nobody can begin there."""
     endless = "-x264-params intra-refresh=1:keyint=infinite -b:v 400k"
-    source = made(tmp_path / "film.ts", f"{picture(8, '320x180')} {tone(8)} {H264} {endless} {AAC}")
+    source = made(tmp_path / "film.ts", f"{picture(12, '320x180')} {tone(12)} {H264} {endless} {AAC}")
     with local_server(max_segment_bytes=100_000) as server:
         url = f"http://127.0.0.1:{server.port}/trickle/endless"
         command = [sys.executable, "-m", "tricklecast", "publish", url, str(source), "--no-realtime", "--leave-open"]
