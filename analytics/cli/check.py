@@ -61,7 +61,7 @@ def check(
 
 
 def _checked(files: LogFiles, name: str, reading: Reading) -> tuple[list[str], bool]:
-    """What is told of a file, and whether it is understood."""
+    """The lines that the command prints of a file, and whether the file is understood."""
     from tricklecast.analytics.lines.files import REMOTE, is_parquet, sample_of
     from tricklecast.analytics.lines.recognise import NothingUnderstood, UnknownFormat, recognise
 

@@ -28,13 +28,12 @@ from tricklecast.analytics.errors import BadInput, CannotWrite
 from tricklecast.analytics.lines import LINE
 from tricklecast.analytics.lines.files import ALWAYS, REMOTE, LogFiles, Window, node_of
 from tricklecast.analytics.lines.reading import (
-    MAX_SAMPLES,
-    SUMS,
     BadLine,
     Counts,
     Reading,
     Recognised,
     check_understood,
+    first_samples,
     recognise_files,
 )
 from tricklecast.analytics.lines.recognise import Format
@@ -207,10 +206,11 @@ def _gathered(
             number: replace(file, good=0 if outside else file.good)
             for number, file in zip(one.numbers, facts.files, strict=True)
         }
-        samples += [(one.numbers[int(bad.file)], bad) for bad in has.samples]
-        counts = Counts(**{name: getattr(counts, name) + getattr(has, name) for name in SUMS})
-    samples.sort(key=lambda sample: (sample[0], sample[1].no or 0, sample[1].text))
-    shown = tuple(replace(bad, file=names[number]) for number, bad in samples[:MAX_SAMPLES])
+        for bad in has.samples:
+            number = one.numbers[int(bad.file)]
+            samples.append((number, replace(bad, file=names[number])))
+        counts += has
+    shown = tuple(first_samples(samples))
     numbers = sorted(told)
     formats = tuple(Format(told[number].name) for number in numbers)
     here = tuple(names[number] for number in numbers)

@@ -27,6 +27,7 @@ from tricklecast.analytics.rules import engine, incidents
 from tricklecast.analytics.rules.incidents import Incident
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
+from tricklecast.analytics.scan.normalise import AHEAD_US
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -49,9 +50,6 @@ class Stage(Protocol):
             name: what is done. total: bytes to read, 0 where that is not known; the context's value is told those read.
         """
 
-
-AHEAD_US: Final = 600_000_000
-"""A line that is later than now by more than this has a clock that is wrong. Microseconds."""
 
 MAX_WITH_LINES: Final = 200
 """Incidents, the worst first, of which lines are shown."""

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
 _LOG_NAME: Final = re.compile(r"(^|[._-])(access|log|jsonl|ndjson|parquet)([._-]|\d*$)", re.IGNORECASE)
-"""What a log in a folder is called: ``access.log``, ``access_log-20251124.gz``, ``app.jsonl.1``."""
+"""Names of logs in a folder: ``access.log``, ``access_log-20251124.gz``, ``app.jsonl.1``."""
 
 STDIN: Final = "-"
 STDIN_SHOWN: Final = "standard input"
 SPOOLED: Final = "tricklecast-standard-input-"
-"""What the name of a temporary file begins with that has the lines of standard input, or of a pipe."""
+"""The beginning of the name of a temporary file with the lines of standard input, or of a pipe."""
 REMOTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 """What is left to Spark."""
 
@@ -126,10 +126,11 @@ def find_logs(arguments: Sequence[str], window: Window = ALWAYS) -> LogFiles:
     """
     found: dict[str, str] = {}
     given: set[str] = set()
+    passed: list[str] = []
     for argument in arguments:
         if argument.startswith("file:///"):
             argument = unquote(argument.removeprefix("file://"))
-        for name in _expand(argument):
+        for name in _expand(argument, passed):
             identity = name if name == STDIN or REMOTE.match(name) else os.path.realpath(name)
             found.setdefault(identity, name)
             if not os.path.isdir(argument):
@@ -147,7 +148,7 @@ def find_logs(arguments: Sequence[str], window: Window = ALWAYS) -> LogFiles:
             copies=tuple(name for name in local if name in copies),
             searched=frozenset(name for identity, name in wanted.items() if identity not in given),
             other_hours=len(found) - len(wanted),
-            passed=tuple(name for argument in arguments if os.path.isdir(argument) for name in _looked(argument)[1]),
+            passed=tuple(passed),
             pipes=pipes,
         )
     except OSError as error:
@@ -187,7 +188,7 @@ def spooled(files: LogFiles) -> Iterator[LogFiles]:
 
 
 def shown_name(name: str) -> str:
-    """What a file is called for people: a pipe by its own name."""
+    """The name of a file in messages and reports: for the copy of a pipe, that of the pipe."""
     if not Path(name).name.startswith(SPOOLED):
         return name
     was = unquote(Path(name).name.removeprefix(SPOOLED).rpartition("=")[0])
@@ -212,18 +213,20 @@ def in_window(path: str, window: Window) -> bool:
     return not (after or (window.to_us is not None and start_us >= window.to_us + LATE_US))
 
 
-def _expand(argument: str) -> list[str]:
+def _expand(argument: str, passed: list[str]) -> list[str]:
+    """The logs that an argument means; ``passed`` gets the other files of folders."""
     if argument == STDIN or REMOTE.match(argument):
         return [argument]
     try:
         if os.path.isdir(argument):
-            names = list(_looked(argument)[0])
+            names, others = _looked(argument)
+            passed += others
         elif os.path.exists(argument):
             names = [argument]
         else:
             matches = sorted(glob.glob(argument, recursive=True))
             names = [name for name in matches if not os.path.isdir(name)]
-            names = names or [found for name in matches if os.path.isdir(name) for found in _expand(name)]
+            names = names or [found for name in matches if os.path.isdir(name) for found in _expand(name, passed)]
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot read {argument!r}: {error}") from error
     if not names:
@@ -232,7 +235,7 @@ def _expand(argument: str) -> list[str]:
     return names
 
 
-def _looked(folder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _looked(folder: str) -> tuple[list[str], list[str]]:
     """The logs below a folder, and the files that are none; not those below hidden ones.
 
     A file that is not called like a log is one if its first lines are.
@@ -246,7 +249,7 @@ def _looked(folder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             logs.append(str(path))
         else:
             others.append(str(path))
-    return tuple(logs), tuple(others)
+    return logs, others
 
 
 def _is_log(name: str) -> bool:
@@ -406,7 +409,8 @@ class _Utf16:
     def __init__(self, file: IO[bytes], coding: str) -> None:
         self._file = file
         self._decode = codecs.getincrementaldecoder(coding)("replace")
-        # What was decoded and not asked for yet; at most twice of what is read at a time.
+        # Text that was decoded and that read1() has not returned yet. UTF-8 is at most half as long again as UTF-16,
+        # so that this is at most 6 MiB: one and a half times BLOCK.
         self._left = b""
 
     def read1(self, size: int) -> bytes:

@@ -108,7 +108,7 @@ def infer(
 
 
 class _Told:
-    """What the columns of a sample mean."""
+    """Gives each column of a sample its meaning: one after the other takes its column, the surest first."""
 
     def __init__(self, columns: list[list[str]], quoted: tuple[bool, ...]) -> None:
         self._columns, self._quoted = columns, quoted
@@ -178,20 +178,10 @@ class _Told:
 
     def _agent(self, fields: dict[str, tuple[Source, ...]], request: int) -> None:
         """Of two texts after the request, the one with links is the referer."""
-        texts = [
-            place
-            for place in sorted(self._free)
-            if (
-                place > request
-                and self._quoted[place]
-                and not all(
-                    _IPS.fullmatch(value) or _UPSTREAM.fullmatch(value)
-                    for value in self._columns[place]
-                    if value != "-"
-                )
-            )
-            or (place > request and self._quoted[place] and set(self._columns[place]) == {"-"})
-        ][:2]
+
+        def is_text(place: int) -> bool:
+            given = [value for value in self._columns[place] if value != "-"]
+            return not given or not all(_IPS.fullmatch(value) or _UPSTREAM.fullmatch(value) for value in given)
 
         def links(place: int) -> bool:
             return any(map(_LINK.match, self._columns[place]))
@@ -199,6 +189,8 @@ class _Told:
         def agents(place: int) -> bool:
             return any(map(_AGENT.match, self._columns[place]))
 
+        quoted = [place for place in sorted(self._free) if place > request and self._quoted[place]]
+        texts = list(filter(is_text, quoted))[:2]
         if not texts:
             return
         agent = texts[-1]
@@ -213,7 +205,7 @@ class _Told:
                 self._take(place, "http_referer")
 
     def _address(self, fields: dict[str, tuple[Source, ...]], request: int) -> None:
-        """What a balancer forwards comes before the address of the connection, which is the balancer's."""
+        """Behind a balancer, the connection has the balancer's address: a forwarded one is the client's, and wins."""
         agent = next((place for place, name in self.names.items() if name == "http_user_agent"), None)
         forwarded, direct = list[int](), list[int]()
         for place in sorted(self._free):

@@ -48,7 +48,7 @@ class Layout(StrEnum):
     WORDS = "words"
     """Words between spaces, those with spaces in quotes: the "combined" format and its kin."""
     PATTERN = "pattern"
-    """What a regular expression (RE2) finds; its named groups are the columns."""
+    """A regular expression (RE2) takes the line apart; its named groups are the columns."""
     TABLE = "table"
     """Columns between tabs or spaces that a line ``#Fields:`` of the file names: W3C, IIS, CloudFront."""
 
@@ -147,7 +147,8 @@ TARGETS: Final = frozenset({*(name for name, _ in LINE), REQUEST_ID, "trace", "e
     "event",
     "blind",
 }
-"""What a map can fill: a foreign log has exchanges only. ``end_us`` beside ``ts_us`` gives the duration."""
+"""Fields of the record that a map can fill: a foreign log has exchanges only. ``end_us`` beside ``ts_us`` gives the
+duration."""
 
 IN_TIME: Final = frozenset({"ts_us", "end_us", "dur_us", "wait_us", "retry_after_ms", "guard_ms"})
 """Fields whose sources need a unit."""

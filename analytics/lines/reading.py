@@ -123,11 +123,23 @@ class Counts:
     unnamed: int = 0
     unanswered: int = 0
 
+    def __add__(self, other: Counts) -> Counts:
+        """Those of both, without samples: :func:`first_samples`."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
+        times = [us for us in (self.first_us, self.last_us, other.first_us, other.last_us) if us is not None]
+        return Counts(**sums, first_us=min(times, default=None), last_us=max(times, default=None))
 
-SUMS: Final = (
+
+_SUMS: Final = (
     "lines", "bad", "unrouted", "future", "doubled", "bad_timed", "other", "requests", "unnamed", "unanswered",
 )  # fmt: skip
 """Fields of :class:`Counts` that add up."""
+
+
+def first_samples(found: Iterable[tuple[int, BadLine]]) -> list[BadLine]:
+    """The first few of bad lines, each of which comes with its file's number, in the order of files and lines."""
+    ordered = sorted(found, key=lambda sample: (sample[0], sample[1].no or 0, sample[1].text))
+    return [bad for _, bad in ordered[:MAX_SAMPLES]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +426,7 @@ def check_understood(
 
 
 def _first_reason(samples: Sequence[BadLine], number: int, name: str) -> str:
-    """What is wrong with a line of a file, if one is known."""
+    """Why a line of a file cannot be read, for the end of a message; empty if no such line is known."""
     wrong = next((bad for bad in samples if bad.file in (name, str(number))), None)
     if wrong is None:
         return ""

@@ -193,7 +193,7 @@ def _recognised(name: str, lines: Sequence[bytes], asked: str) -> Format:
 
 
 def _why_not(name: str, lines: Sequence[bytes], formats: Iterable[str]) -> str:
-    """What is missing."""
+    """The message of a format that cannot be told; it names the fields that the lines lack, if they are near to one."""
     known = f"pass --format {', '.join(NAMED)} or a field map (a .toml file)"
     begin = f"cannot tell the format of {name!r}, which begins with {shown(lines[0])}"
     records = [record for line in lines if (record := _object(line)) is not None]

@@ -41,6 +41,9 @@ COLUMNS: Final[dict[str, str]] = {
 MAX_TS_US: Final = 4_102_444_800_000_000
 """2100-01-01, microseconds."""
 
+AHEAD_US: Final = 600_000_000
+"""A line that is later than now by more than this has a clock that is wrong. Microseconds."""
+
 
 def normalise_sql(latest_us: int = MAX_TS_US) -> str:
     """The query over ``line``.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.files import STDIN
@@ -17,15 +17,13 @@ from tricklecast.analytics.lines.recognise import AUTO, PARQUET, SAMPLE_LINES, F
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import Incident, found
 from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.scan.normalise import AHEAD_US
 from tricklecast.analytics.spark import scan
 from tricklecast.analytics.spark.lines import Parse, SparkLines, cut
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from pyspark.sql import DataFrame
-
-AHEAD_US: Final = 600_000_000
-"""A line that is later than now by more than this has a clock that is wrong. Microseconds."""
 
 
 def incidents(

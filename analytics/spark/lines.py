@@ -48,13 +48,12 @@ from tricklecast.analytics.lines.files import (
 )
 from tricklecast.analytics.lines.reading import (
     KNOWN,
-    MAX_SAMPLES,
-    SUMS,
     BadLine,
     Counts,
     Reading,
     Recognised,
     check_understood,
+    first_samples,
     node_sql,
     parquet_values,
     recognise_files,
@@ -456,20 +455,17 @@ class SparkLines:
         good, bad = Counter[int](), Counter[int]()
         damaged = set(self.lenient)
         for one in sorted(told, key=lambda one: one.counts.first_us or 0):
-            has = one.counts
-            sums = {name: getattr(found, name) + getattr(has, name) for name in SUMS}
-            times = [us for us in (found.first_us, found.last_us, has.first_us, has.last_us) if us is not None]
-            found = Counts(**sums, first_us=min(times, default=None), last_us=max(times, default=None))
-            samples += [(numbers.get(bad_line.file, 0), bad_line) for bad_line in has.samples]
+            found += one.counts
+            samples += [(numbers.get(bad_line.file, 0), bad_line) for bad_line in one.counts.samples]
             for into, by_name in ((good, one.good), (bad, one.bad)):
                 into.update({numbers.get(name, 0): count for name, count in by_name.items()})
             damaged.update(one.damaged)
         if not self.part:
             check_understood(self.recognised, self.searched, good, bad, self.reading.window)
-        samples.sort(key=lambda sample: (sample[0], sample[1].no or 0, sample[1].text))
-        shown = tuple(one for _, one in samples[:MAX_SAMPLES])
         named = tuple(name for name in self.recognised.names if name in damaged)
-        return Lines(self.recognised, replace(found, samples=shown), named, dict(good), dict(bad))
+        return Lines(
+            self.recognised, replace(found, samples=tuple(first_samples(samples))), named, dict(good), dict(bad)
+        )
 
 
 def _work(batches: Iterator[pa.RecordBatch], work: Any, parse: Parse) -> Iterator[pa.RecordBatch]:

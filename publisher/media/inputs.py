@@ -684,7 +684,7 @@ class Input:
             if connection.begins():
                 return connection
             connection.close()
-            if self._scheme != "udp" or (deadline is not None and time.monotonic() >= deadline):
+            if self._scheme not in _CONNECTIONLESS or (deadline is not None and time.monotonic() >= deadline):
                 raise InvalidInput(f"cannot read {self.name}: nothing came in time")
 
 
