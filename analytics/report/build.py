@@ -15,6 +15,8 @@ from tricklecast.analytics.report.model import (
     VERSION,
     Curve,
     Entry,
+    History,
+    Lift,
     LogLine,
     Quality,
     Rate,
@@ -97,6 +99,9 @@ def build(
     params: Params | None = None,
     lines: Mapping[str, Sequence[LogLine]] | None = None,
     baseline: tuple[Rate, ...] = (),
+    history: Mapping[str, History] | None = None,
+    lifts: Mapping[str, Sequence[Lift]] | None = None,
+    muted: Mapping[str, str] | None = None,
 ) -> Report:
     """The report.
 
@@ -104,6 +109,8 @@ def build(
         connection: on which all steps of the rules have run, and :func:`analytics.report.figures.prepare`.
         incidents: what they found. params: their thresholds. source: what was read.
         lines: some lines of each incident, by its id. baseline: rates here and in other logs.
+        history: what earlier reports say of an incident; lifts: what sets its requests apart; muted: why it does not
+            count. By its id; those that have none are not there.
     """
     params = params or Params()
     found = figure.figures(connection)
@@ -122,6 +129,9 @@ def build(
                 ongoing=ongoing,
                 curve=curves.get(one.number, Curve(one.since_us, 1_000_000, ())),
                 lines=tuple((lines or {}).get(one.id, ())),
+                history=(history or {}).get(one.id),
+                lifts=tuple((lifts or {}).get(one.id, ())),
+                muted=(muted or {}).get(one.id),
             )
         )
     quality = _quality(connection, source, params)

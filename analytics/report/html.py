@@ -80,6 +80,8 @@ def as_html(report: Report) -> str:
     return page.render(
         report=report,
         max_open=MAX_OPEN,
+        counting=[one for one in report.incidents if one.muted is None],
+        muted=[one for one in report.incidents if one.muted is not None],
         style=Markup(style),  # our own file
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
         timeline=_timeline(report.timeline, report.incidents) if report.timeline else None,

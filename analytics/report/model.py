@@ -7,7 +7,7 @@ fields of their own are as the log has them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
@@ -52,18 +52,6 @@ class Words:
     cause: str
     fix: str
 
-    def details(self) -> tuple[tuple[str, str], ...]:
-        """What is told below the sentence on what happened, with its titles."""
-        return (
-            ("When", self.when),
-            ("Phases", self.phases),
-            ("Root", self.root),
-            ("Impact", self.impact),
-            ("Confidence", self.confidence),
-            ("Cause", self.cause),
-            ("Fix", self.fix),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
@@ -94,6 +82,41 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """What earlier reports say of incidents with the same fingerprint; made by :func:`analytics.report.words.history`.
+
+    Attributes:
+        state: `new`; `again`; or `regressed`: it was over before a release, and is back.
+        first_us: when the first one began, microseconds since the epoch. times: how many, with this one.
+        release: for `regressed` the release since which it had been gone. words: all of it as a sentence.
+    """
+
+    state: Literal["new", "again", "regressed"]
+    first_us: int
+    times: int
+    release: str | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """A value that the requests of an incident have far more often than all others of the same time.
+
+    Made by :func:`analytics.report.words.lift`.
+
+    Attributes:
+        kind: of what. name: the value, as the log has it. here, others: shares of the requests that have it, 0 to 1.
+        words: all of it as a sentence.
+    """
+
+    kind: Literal["release", "user agent", "path", "network", "node"]
+    name: str
+    here: float
+    others: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """One incident; the same object in a report and in an alert of the watch.
 
@@ -114,6 +137,7 @@ class Summary:
         since_us, until_us: first and last arrival, microseconds since the epoch.
         trigger, trigger_us: the event that set it off, and when. ended_us: when the channel ended in its course.
         phases: what it consists of, in the order of time. impact: what it cost, and whom it harmed.
+        fingerprint: the same for incidents of one kind, whenever they happen; empty where it is not known.
     """
 
     id: str
@@ -145,6 +169,7 @@ class Summary:
     ended_us: int | None
     phases: tuple[Phase, ...]
     impact: Impact
+    fingerprint: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +179,37 @@ class Entry(Summary):
     Attributes:
         number: its place in this report. ongoing: whether the log ends with it.
         curve: its requests over time. lines: some of them, as they stand in the log.
+        history: what earlier reports say of its kind; ``None`` without a memory (`--table`).
+        lifts: what sets its requests apart from all others of the same time.
+        muted: why it counts neither for the verdict nor for the exit code; ``None`` if it does.
     """
 
     number: int
     ongoing: bool
     curve: Curve
     lines: tuple[LogLine, ...]
+    history: History | None = None
+    lifts: tuple[Lift, ...] = ()
+    muted: str | None = None
+
+    def details(self) -> tuple[tuple[str, str], ...]:
+        """What is told below the sentence on what happened, with its titles."""
+        history = (("History", self.history.words),) if self.history else ()
+        apart = (("Apart", "; ".join(one.words for one in self.lifts)),) if self.lifts else ()
+        muted = (("Muted", self.muted),) if self.muted else ()
+        words = self.words
+        return (
+            *muted,
+            ("When", words.when),
+            *history,
+            ("Phases", words.phases),
+            ("Root", words.root),
+            ("Impact", words.impact),
+            *apart,
+            ("Confidence", words.confidence),
+            ("Cause", words.cause),
+            ("Fix", words.fix),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,8 +426,10 @@ class Report:
         return not self.quality.nothing and self.quality.unreadable <= MAX_BAD * self.quality.lines
 
     def fails(self, severity: Severity) -> bool:
-        """Whether there is an incident of this severity or a worse one."""
-        return any(SEVERITIES.index(one.severity) <= SEVERITIES.index(severity) for one in self.incidents)
+        """Whether there is an incident of this severity or a worse one that is not muted."""
+        return any(
+            SEVERITIES.index(one.severity) <= SEVERITIES.index(severity) for one in self.incidents if one.muted is None
+        )
 
 
 def schema(kind: type[Report] | type[Alert] = Report) -> dict[str, Any]:

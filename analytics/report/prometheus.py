@@ -23,9 +23,10 @@ def as_prometheus(report: Report) -> str:
     from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
     registry = CollectorRegistry()
-    incidents = Counter((one.storm, one.severity) for one in report.incidents)
+    counting = [one for one in report.incidents if one.muted is None]
+    incidents = Counter((one.storm, one.severity) for one in counting)
     requests: Counter[tuple[str, str]] = Counter()
-    for one in report.incidents:
+    for one in counting:
         requests[one.storm, one.severity] += one.n
     labels = ("class", "severity")
     count = Gauge(f"{PREFIX}incidents", "Incidents by the class of their root.", labels, registry=registry)
@@ -45,6 +46,7 @@ def _figures(report: Report) -> dict[str, tuple[str, float | None]]:
     figures, quality, worst = report.figures, report.quality, report.figures.worst_minute
     since, until = (None if us is None else us / 1e6 for us in (figures.since_us, figures.until_us))
     return {
+        "muted_incidents": ("Incidents that are muted.", sum(one.muted is not None for one in report.incidents)),
         "requests": ("Requests in the log.", figures.requests),
         "failed_requests": ("Requests that were answered with an error.", figures.failures),
         "wasted_requests": ("Requests that only repeated another one.", figures.wasted_requests),

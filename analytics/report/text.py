@@ -16,7 +16,7 @@ from tricklecast.analytics.report.words import client_name
 from tricklecast.analytics.rules.incidents import Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tricklecast.analytics.report.model import Entry, LogLine, Offender, Report, Timeline
 
@@ -79,23 +79,32 @@ def _report(report: Report, width: int) -> Iterator[tuple[Text, int]]:
         yield from _section("Compared with the baseline")
         for rate in report.baseline:
             yield Text(f"{rate.words}."), 2
-    for entry in report.incidents[:MAX_INCIDENTS]:
+    counting = [one for one in report.incidents if one.muted is None]
+    for entry in counting[:MAX_INCIDENTS]:
         yield Text(), 0
         yield from _incident(entry)
-    if rest := report.incidents[MAX_INCIDENTS:]:
+    if rest := counting[MAX_INCIDENTS:]:
         yield from _section(f"{len(rest):,} more, in short (--explain ID shows one; --html and --json-file have all)")
-        for entry in rest[:MAX_SHORT]:
-            head = Text(f"{entry.number} {entry.severity}", style=_STYLES[entry.severity])
-            yield head.append(f" {entry.words.happened} [{entry.id}]", style="not bold"), 2
-        if len(rest) > MAX_SHORT:
-            yield Text(f"… {len(rest) - MAX_SHORT:,} more"), 2
+        yield from _short(rest)
     if report.timeline is not None:
         yield from _timeline(report.timeline, width)
     yield from _section("Figures")
     for tile in report.tiles:
         yield _titled(tile.name, f"{tile.value} ({tile.note})"), 2
     yield from _offenders(report)
+    if muted := [one for one in report.incidents if one.muted is not None]:
+        yield from _section(f"{len(muted):,} muted")
+        yield from _short(muted)
     yield from _quality(report)
+
+
+def _short(entries: Sequence[Entry]) -> Iterator[tuple[Text, int]]:
+    for entry in entries[:MAX_SHORT]:
+        head = Text(f"{entry.number} {entry.severity}", style=_STYLES[entry.severity])
+        why = f" ({entry.muted})" if entry.muted else ""
+        yield head.append(f" {entry.words.happened} [{entry.id}]{why}", style="not bold"), 2
+    if len(entries) > MAX_SHORT:
+        yield Text(f"… {len(entries) - MAX_SHORT:,} more"), 2
 
 
 def _section(title: str) -> Iterator[tuple[Text, int]]:
@@ -112,7 +121,7 @@ def _incident(entry: Entry) -> Iterator[tuple[Text, int]]:
     head.append(f"{_DOT}{entry.severity}{_DOT}{entry.words.fault}{_DOT}{entry.id}", style="not bold")
     yield head, 0
     yield Text(f"{entry.words.happened}."), 2
-    for title, text in entry.words.details():
+    for title, text in entry.details():
         yield _titled(title, f"{text}."), 2
     # The first and the last; page and JSON have those between.
     for line in dict.fromkeys((*entry.lines[:1], *entry.lines[-1:])):

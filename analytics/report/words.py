@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from tricklecast.analytics.report.formats import clock, counted, date_and_time, percent, rate, size, span
-from tricklecast.analytics.report.model import MAX_BAD, SEVERITIES, Verdict, Words
+from tricklecast.analytics.report.model import MAX_BAD, SEVERITIES, History, Lift, Verdict, Words
 from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.rules.classes import Side, StormClass
 from tricklecast.analytics.rules.incidents import Confidence, Incident, Pace
@@ -283,6 +283,39 @@ def _confidence(incident: Incident) -> str:
     return "high"
 
 
+def history(
+    state: Literal["new", "again", "regressed"], first_us: int, times: int, release: str | None = None
+) -> History:
+    """What earlier reports say of an incident's kind.
+
+    Args:
+        state, first_us, times, release: see :class:`~analytics.report.model.History`.
+    """
+    told = f"{state} (first seen {date_and_time(first_us)[:10]}, {_ordinal(times)} time)"
+    if state == "new":
+        told = "new: not seen before"
+    elif state == "regressed":
+        told = f"regressed: last seen before release {plain(release)}; {told.partition(' ')[2][1:-1]}"
+    return History(state, first_us, times, release, told)
+
+
+def _ordinal(number: int) -> str:
+    last = 0 if number // 10 % 10 == 1 else number % 10
+    return f"{number:,}{({1: 'st', 2: 'nd', 3: 'rd'}).get(last, 'th')}"
+
+
+def lift(
+    kind: Literal["release", "user agent", "path", "network", "node"], name: str, here: float, others: float
+) -> Lift:
+    """A value that an incident's requests have far more often than others.
+
+    Args:
+        kind, name, here, others: see :class:`~analytics.report.model.Lift`.
+    """
+    told = f"{percent(here)} have the {kind} {plain(name, 80)}, {percent(others)} of all other requests of this time"
+    return Lift(kind, name, round(here, 6), round(others, 6), told)
+
+
 def line_of(entry: Entry) -> str:
     """An incident in one paragraph: the form in which an SRE passes it on."""
     words = entry.words
@@ -305,17 +338,19 @@ def verdict(entries: Sequence[Entry], figures: Figures, quality: Quality) -> Ver
     elif quality.nothing and not figures.requests:
         warnings.insert(0, "These logs have no requests: there is nothing to judge.")
     warning = " ".join(warnings) or None
-    if not entries:
-        headline = "No incidents." if figures.requests and not quality.nothing else "No requests to judge."
-        return Verdict(None, headline, _examined(figures), warning)
-    count = {severity: sum(one.severity is severity for one in entries) for severity in SEVERITIES}
+    counting = [one for one in entries if one.muted is None]
+    muted = f"; {len(entries) - len(counting):,} muted" if len(entries) > len(counting) else ""
+    if not counting:
+        headline = "No incidents" if figures.requests and not quality.nothing else "No requests to judge"
+        return Verdict(None, f"{headline}{muted}.", _examined(figures), warning)
+    count = {severity: sum(one.severity is severity for one in counting) for severity in SEVERITIES}
     parts = [f"{number:,} {severity}" for severity, number in count.items() if number]
     if len(parts) == 1:
-        parts = [f"{'all ' if len(entries) > 1 else ''}{entries[0].severity}"]
-    headline = f"{counted(len(entries), 'incident')}: {', '.join(parts)}"
-    if ongoing := sum(one.ongoing for one in entries):
+        parts = [f"{'all ' if len(counting) > 1 else ''}{counting[0].severity}"]
+    headline = f"{counted(len(counting), 'incident')}: {', '.join(parts)}"
+    if ongoing := sum(one.ongoing for one in counting):
         headline += f"; {ongoing:,} still going on when the log ends"
-    return Verdict(entries[0].severity, f"{headline}.", _examined(figures), warning)
+    return Verdict(counting[0].severity, f"{headline}{muted}.", _examined(figures), warning)
 
 
 def _examined(figures: Figures) -> str:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tests.analytics.report.sample import report_on
 from tests.analytics.support.writer import LogWriter, write_lines
-from tricklecast.analytics.report import model, text
+from tricklecast.analytics.report import model, text, words
 from tricklecast.analytics.report.html import as_html
 from tricklecast.analytics.report.json import as_dict, as_json
 from tricklecast.analytics.report.model import Rate, Report, Words
@@ -115,6 +115,23 @@ def test_the_verdict_counts_incidents(report: Report) -> None:
     assert report.verdict.headline.startswith(f"{len(report.incidents)} incidents: {', '.join(parts)}")
     assert report.verdict.severity is report.incidents[0].severity
     assert report.fails(Severity.MINOR)
+
+
+def test_the_muted_stand_last_and_count_for_nothing(report: Report) -> None:
+    """They are told in a section of their own; verdict, exit code and gauges are about the others."""
+    lift, history = words.lift("node", "n1", 0.9, 0.1), words.history("again", 1_760_000_000_000_000, 2)
+    entries = [replace(one, muted="until 2026-01-01", lifts=(lift,), history=history) for one in report.incidents]
+    entries[-1] = replace(entries[-1], muted=None)
+    told = words.verdict(entries, report.figures, report.quality)
+    some = replace(report, incidents=tuple(entries), verdict=told)
+    assert told.headline.startswith(f"1 incident: {entries[-1].severity}")
+    assert told.headline.endswith(f"; {len(entries) - 1} muted.")
+    assert some.fails(Severity.MINOR)
+    assert not replace(some, incidents=tuple(entries[:-1])).fails(Severity.MINOR)
+    for form in (squeezed(printed(some)), squeezed(visible(as_html(some)))):
+        assert form.index(entries[-1].id) < form.index(entries[0].id)
+        assert all(squeezed(one) in form for one in ("until 2026-01-01", lift.words, history.words))
+    assert f"{PREFIX}muted_incidents {len(entries) - 1}.0" in as_prometheus(some)
 
 
 def test_figures_fit_together(report: Report) -> None:

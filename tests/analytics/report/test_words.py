@@ -190,3 +190,23 @@ def test_a_baseline_is_two_rates_and_their_ratio(before: tuple[int, int], here: 
     """And a word where there is no ratio."""
     now, then = (Figures(1000, 0, n, 0, 0, 0.0, 1.0, 0.0, None, (), (), 0, 3_600_000_000) for n in (here[0], before[0]))
     assert expected in compare(now, here[1], then, before[1])[0].words
+
+
+@pytest.mark.parametrize(
+    ("state", "times", "expected"),
+    [
+        ("new", 1, "new: not seen before"),
+        ("again", 4, "again (first seen 2025-10-09, 4th time)"),
+        ("regressed", 22, "regressed: last seen before release v2; first seen 2025-10-09, 22nd time"),
+    ],
+)
+def test_what_earlier_reports_say(state: Any, times: int, expected: str) -> None:
+    """New, again, or back after a release."""
+    assert words.history(state, 1_760_000_000_000_000, times, "v2").words == expected
+
+
+def test_a_lift_is_two_shares() -> None:
+    """In the storm, and among all others of the same time."""
+    assert words.lift("release", "v\x1b2", 0.96, 0.1).words == (
+        "96 % have the release v\\x1b2, 10 % of all other requests of this time"
+    )
