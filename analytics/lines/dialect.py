@@ -25,6 +25,20 @@ def whole(value: str, factor: float = 1.0) -> str:
     return f"try_cast(trunc({scaled}) AS BIGINT)"
 
 
+_GRPC: Final = (
+    "ok", "canceled", "unknown", "invalidargument", "deadlineexceeded", "notfound", "alreadyexists", "permissiondenied",
+    "resourceexhausted", "failedprecondition", "aborted", "outofrange", "unimplemented", "internal", "unavailable",
+    "dataloss", "unauthenticated",
+)  # fmt: skip
+"""gRPC's statuses in the order of their numbers."""
+
+
+def grpc_code(value: str) -> str:
+    """The number of a gRPC status: ``14``, ``UNAVAILABLE``, ``DeadlineExceeded``, ``Cancelled``; null for all else."""
+    name = f"replace(replace(lower({value}), '_', ''), 'cancelled', 'canceled')"
+    return f"coalesce({whole(value)}, nullif(list_position([{', '.join(map(text, _GRPC))}], {name}), 0) - 1)"
+
+
 def known(value: str) -> str:
     """Text, or null where a log writes ``-`` or nothing for what it does not know."""
     return f"nullif(nullif({value}, '-'), '')"

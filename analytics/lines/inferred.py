@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tricklecast.analytics.lines.mapped import FieldMap, Layout, Source, Unit
@@ -34,6 +35,7 @@ _WHOLE: Final = re.compile(r"\d+")
 _FRACTION: Final = re.compile(r"\d{1,8}\.(?:\d{3}|\d{6})")
 _STATED: Final = re.compile(r"\d+(?:\.\d+)?(?:ns|us|\u00b5s|ms|s)")
 _LABEL: Final = re.compile(r"(?:rt|request_time|req_time|reqtime|duration|dur|took|latency|elapsed)=")
+_GRPC: Final = re.compile(r"grpc(?:[._-]?(?:status|code))?=")
 _UPSTREAM: Final = re.compile(r"-|[\d.]+(?:(?: ?, ?| : )(?:-|[\d.]+))*")
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _AGENT: Final = re.compile(r"[\w.-]+/\d|Mozilla")
@@ -159,6 +161,8 @@ class _Told:
         self._agent(fields, request)
         self._address(fields, request)
         self._id(fields)
+        if labelled := self._labelled(_GRPC, "grpc_status"):
+            fields["grpc"] = (labelled,)
         self._duration(fields, status)
         return fields
 
@@ -237,14 +241,18 @@ class _Told:
             if len(set(values)) == len(values):
                 fields["request_id"] = (Source((self._take(place, "request_id"),)),)
 
+    def _labelled(self, label: re.Pattern[str], name: str) -> Source | None:
+        """The column that has a label: ``rt=0.020`` or ``rt="0.020"``, whose value is the next column."""
+        for place in self._where(label.match):
+            self._take(place, name)
+            if place + 1 in self._free and self._quoted[place + 1] and self._columns[place][0].endswith("="):
+                return Source((self._take(place + 1, f"{name}_value"),))
+            return Source((name,), split=("=", 2))
+        return None
+
     def _duration(self, fields: dict[str, tuple[Source, ...]], status: int) -> None:
-        for place in self._where(_LABEL.match):
-            self._take(place, "request_time")
-            follows = place + 1 in self._free and self._quoted[place + 1] and self._columns[place][0].endswith("=")
-            if follows:
-                fields["dur_us"] = (Source((self._take(place + 1, "request_time_value"),), Unit.S),)
-            else:
-                fields["dur_us"] = (Source(("request_time",), Unit.S, split=("=", 2)),)
+        if labelled := self._labelled(_LABEL, "request_time"):
+            fields["dur_us"] = (replace(labelled, unit=Unit.S),)
             return
         if stated := self._where(_STATED.fullmatch, after=status, dash=True):
             fields["dur_us"] = (Source((self._take(stated[-1], "request_time"),), Unit.STATED),)

@@ -24,6 +24,7 @@ from tricklecast.analytics.lines.dialect import (
     duration,
     epoch_us,
     flag,
+    grpc_code,
     iso_us,
     known,
     text,
@@ -447,7 +448,7 @@ def shape(
     return Shape(taken, prefix=fields.prefix if prefix is None else prefix, blind=tuple(blind))
 
 
-_DERIVED: Final = frozenset({"kind", "op", "channel", "seq", "release", "request", "blind", "client"})
+_DERIVED: Final = frozenset({"kind", "op", "channel", "seq", "release", "request", "blind", "client", "grpc"})
 """Columns that follow from others, or may be missing without any loss."""
 
 
@@ -502,7 +503,7 @@ def _converted(name: str, source: Source, value: Callable[[Source], str], *, las
         case "BOOLEAN":
             return flag(raw)
         case _:
-            return whole(raw)
+            return grpc_code(raw) if name == "grpc" else whole(raw)
 
 
 def of_requests(fields: FieldMap, value: Callable[[Source], str]) -> str:

@@ -25,6 +25,7 @@ LINE: Final[tuple[tuple[str, str], ...]] = (
     ("method", "VARCHAR"),
     ("path", "VARCHAR"),
     ("status", "INT"),
+    ("grpc", "INT"),
     ("channel", "VARCHAR"),
     ("epoch", "BIGINT"),
     ("seq", "BIGINT"),
@@ -50,7 +51,8 @@ LINE: Final[tuple[tuple[str, str], ...]] = (
 """Columns of ``line``, in order, with DuckDB's types.
 
 ``request`` is an id that no other request has, where the format has one; ``blind`` names, between commas, the columns
-that the line's format cannot know. ``ts_us`` among them means that the log's times are whole seconds.
+that the line's format cannot know. ``ts_us`` among them means that the log's times are whole seconds. ``grpc`` is the
+status of a gRPC call, 0 to 16, whose HTTP status is 200 also where it failed.
 """
 
 PARSED: Final = (*LINE, ("file", "INT"), ("no", "BIGINT"), ("bad", "VARCHAR"), ("text", "VARCHAR"))
@@ -76,6 +78,7 @@ _BYTES: Final = 1 << 50
 _RANGES: Final[dict[str, tuple[int, int]]] = {
     "ts_us": (1, MAX_TS_US),
     "status": (100, 999),
+    "grpc": (0, 16),
     "epoch": (0, 1 << 31),
     "seq": (-LAST_SEQ, LAST_SEQ),
     "rseq": (0, LAST_SEQ),

@@ -14,6 +14,7 @@ COLUMNS: Final[dict[str, str]] = {
     "method": "VARCHAR",
     "path": "VARCHAR",
     "status": "INTEGER",
+    "grpc": "INTEGER",
     "channel": "VARCHAR",
     "epoch": "BIGINT",
     "seq": "BIGINT",

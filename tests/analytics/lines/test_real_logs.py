@@ -326,6 +326,28 @@ def test_an_id_that_lines_share_is_no_requests(tmp_path: Path) -> None:
     assert (len(rows), lines.counts.doubled) == (250, 0)
 
 
+GRPC: Final[dict[str, tuple[str, int | None]]] = {
+    "nginx": (nginx(upstream_http_grpc_status="14"), 14),
+    "nginx, none": (nginx(grpc_status="-"), None),
+    "Envoy": (
+        as_line({"start_time": ISO + "Z", "method": "POST", "path": "/a.B/C", "response_code": 200}
+                | {"grpc_status": "DeadlineExceeded"}).decode(), 4
+    ),
+    "Envoy text": (ISTIO + " grpc_status=UNAVAILABLE", 14),
+    "words": (WORDS + ' rt=0.020 grpc_status="8"', 8),
+    "dotted": (as_line({"ts": US, "method": "POST", "path": "/a", "status": 200, "grpc.code": "Canceled"}).decode(), 1),
+    "nested": (as_line({"ts": US, "method": "POST", "path": "/a", "status": 200, "grpc": {"status": 0}}).decode(), 0),
+    "out of range": (nginx(grpc_status=99), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRPC)
+def test_grpc_status(name: str, tmp_path: Path) -> None:
+    """A gRPC call fails with HTTP status 200; its own status is a number or a name."""
+    rows, lines = read_files(write(tmp_path / "a.log", [GRPC[name][0].encode()]))
+    assert ([row["grpc"] for row in rows], lines.counts.bad) == ([GRPC[name][1]], 0)
+
+
 REFUSED: Final[list[tuple[list[str], str]]] = [
     ([nginx(status=None)], "without a status"),
     ([nginx(time=None)], "without a time"),
