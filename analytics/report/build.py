@@ -162,8 +162,12 @@ def _quality(connection: DuckDBPyConnection, source: Source, params: Params) -> 
     if source.unrouted:
         # As the rules have it: beside requests to channels, what is refused elsewhere is scanners' mostly.
         alone = params.generic or not any(counts.get(answer) for answer in TO_CHANNELS)
-        judged = "judged by method, path and status" if alone else "only 429 and 5xx count there, unless --generic"
-        caveats.append(f"{counted(source.unrouted, 'request')} to paths that are not channels: {judged}.")
+        caveats.append(
+            "Requests are judged by client, method, path and status, as those of any web server."
+            if alone
+            else f"{counted(source.unrouted, 'request')} to paths that are not channels:"
+            " only 429 and 5xx count there, unless --generic."
+        )
     if source.duplicates:
         caveats.append(f"{counted(source.duplicates, 'line')} left out, because other lines have the same requests.")
     if lines and not events:

@@ -49,7 +49,7 @@ def figures(connection: DuckDBPyConnection) -> Figures:
         in_incidents=total["in_incidents"],
         wasted_requests=total["wasted"],
         wasted_bytes=total["wasted_bytes"],
-        wasted_handler_s=round(total["wasted_s"], 6),
+        wasted_handler_s=None if total["wasted_s"] is None else round(total["wasted_s"], 6),
         amplification=round(max(1, total["requests"]) / max(1, total["requests"] - total["wasted"]), 6),
         retry_ratio=round(total["wasted"] / max(1, total["requests"]), 6),
         worst_minute=WorstMinute(
@@ -127,18 +127,23 @@ def tiles(found: Figures) -> tuple[Tile, ...]:
     worst = found.worst_minute
     at = f"{plain(worst.node)}, {date_and_time(worst.minute_us)[:16]} UTC" if worst else ""
     return (
-        Tile("Requests", f"{found.requests:,}", f"{percent(found.failures / max(1, found.requests))} failed"),
+        Tile("Requests", f"{found.requests:,}", f"{percent(found.failures / max(1, found.requests))} of them failed"),
         Tile(
             "Amplification",
             times(found.amplification),
-            f"requests per wanted request; {percent(found.retry_ratio)} were repeats",
+            f"requests per wanted request; {percent(found.retry_ratio)} of all were repeats",
         ),
         Tile(
             "Wasted",
             counted(found.wasted_requests, "request"),
-            # Without any time the log does not say how long requests took, or nothing was wasted.
-            size(found.wasted_bytes)
-            + (f", {span(found.wasted_handler_s)} of handling" if found.wasted_handler_s else ""),
+            ", ".join(
+                (
+                    "bytes not known" if found.wasted_bytes is None else size(found.wasted_bytes),
+                    f"{span(found.wasted_handler_s)} of handling"
+                    if found.wasted_handler_s is not None
+                    else "the log has no durations",
+                )
+            ),
         ),
         Tile(
             "Worst minute",

@@ -5,8 +5,8 @@ SELECT incident, id, class, fleet, named, clients, channels, nodes, ua,
     CASE WHEN release_lo = release_hi THEN release_hi END AS release,
     n * part AS n,
     part * greatest(0, hits - CASE WHEN fleet THEN len(clients) ELSE 1 END) AS wasted,
-    (coalesce(bytes_in, 0) + coalesce(bytes_out, 0)) * part AS bytes,
-    coalesce(dur_us, 0) * part AS dur_us
+    coalesce(bytes_in + bytes_out, bytes_in, bytes_out) * part AS bytes,
+    dur_us * part AS dur_us
 FROM parts_of_incidents WHERE part > 0;
 
 CREATE OR REPLACE TEMP TABLE figure_totals AS
@@ -18,8 +18,9 @@ FROM (
 ) t, (
     SELECT CAST(round(coalesce(sum(n), 0)) AS BIGINT) AS in_incidents,
         CAST(round(coalesce(sum(wasted), 0)) AS BIGINT) AS wasted,
-        CAST(round(coalesce(sum(bytes * wasted / n), 0)) AS BIGINT) AS wasted_bytes,
-        coalesce(sum(dur_us * wasted / n), 0) / 1e6 AS wasted_s
+        -- Not known where no line has any; nothing where there is no incident.
+        CASE WHEN count(*) = 0 THEN 0 ELSE CAST(round(sum(bytes * wasted / n)) AS BIGINT) END AS wasted_bytes,
+        CASE WHEN count(*) = 0 THEN 0 ELSE sum(dur_us * wasted / n) / 1e6 END AS wasted_s
     FROM figure_parts
 ) i;
 

@@ -20,8 +20,8 @@ from markupsafe import Markup
 from tricklecast.analytics.report.formats import clock, counted, date_and_time, percent, rate, span
 from tricklecast.analytics.report.plain import plain, spelled
 from tricklecast.analytics.report.scale import TimeAxis, round_top, thinned
-from tricklecast.analytics.report.text import offender_name, shown
-from tricklecast.analytics.report.words import client_name
+from tricklecast.analytics.report.text import offender_name, shown, who_sent
+from tricklecast.analytics.report.words import client_name, places
 
 if TYPE_CHECKING:
     from tricklecast.analytics.report.model import Curve, Entry, Marker, Report, Timeline
@@ -100,7 +100,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"plain": plain, "percent": percent, "moment": date_and_time, "shown": shown}
-    made.globals |= {"client_name": client_name, "offender_name": offender_name, "counted": counted}
+    made.globals |= {
+        "client_name": client_name,
+        "offender_name": offender_name,
+        "counted": counted,
+        "places": places,
+        "who_sent": who_sent,
+    }
     return made
 
 

@@ -331,7 +331,7 @@ class Figures:
     Attributes:
         requests: all. failures: those that were answered with 4xx or 5xx. in_incidents: those of incidents.
         wasted_requests: of these, all that a client sent after the first one for the same thing; wasted_bytes: their
-            bodies; wasted_handler_s: seconds of handling them.
+            bodies; wasted_handler_s: seconds of handling them; ``None`` where no line has any.
         amplification: requests per wanted (not wasted) request. retry_ratio: wasted requests per request, 0 to 1.
         worst_minute: where it was highest; ``None`` if no server was busy. offenders: who sent most of it.
         nodes: the servers.
@@ -342,8 +342,8 @@ class Figures:
     failures: int
     in_incidents: int
     wasted_requests: int
-    wasted_bytes: int
-    wasted_handler_s: float
+    wasted_bytes: int | None
+    wasted_handler_s: float | None
     amplification: float
     retry_ratio: float
     worst_minute: WorstMinute | None

@@ -1,7 +1,8 @@
-"""The report for people, in a terminal of 80 columns or more; colours only there."""
+"""The report for people. Colours are for terminals only, and so is wrapping: a line in a pipe is for other programs."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from typing import IO, TYPE_CHECKING, Final
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from tricklecast.analytics.report.model import Entry, LogLine, Offender, Report, Timeline
 
 WIDTH: Final = 80
-"""Columns where there is no terminal to ask: a pipe, a CI log."""
+"""Columns of bars where there is no terminal to ask: a pipe, a CI log."""
+
+UNWRAPPED: Final = 1_000_000
+"""Columns of a console that breaks no line."""
 
 MAX_WIDTH: Final = 120
 """Longer lines are hard to read."""
@@ -49,10 +53,16 @@ def console(file: IO[str]) -> Console:
     """A console for a report.
 
     Args:
-        file: where it writes; colours and the terminal's width if it is a terminal.
+        file: where it writes; colours and the terminal's width if it is a terminal. ``COLUMNS`` sets the width of
+            whatever it is.
     """
-    terminal = file.isatty()
-    width = min(MAX_WIDTH, max(40, shutil.get_terminal_size((WIDTH, 24)).columns)) if terminal else WIDTH
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told):
+        width = max(40, int(told))
+    elif file.isatty():
+        width = min(MAX_WIDTH, max(40, shutil.get_terminal_size((WIDTH, 24)).columns))
+    else:
+        width = UNWRAPPED
     return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
 
 
@@ -87,7 +97,7 @@ def _report(report: Report, width: int) -> Iterator[tuple[Text, int]]:
         yield from _section(f"{len(rest):,} more, in short (--explain ID shows one; --html and --json-file have all)")
         yield from _short(rest)
     if report.timeline is not None:
-        yield from _timeline(report.timeline, width)
+        yield from _timeline(report.timeline, width if width < UNWRAPPED else WIDTH)
     yield from _section("Figures")
     for tile in report.tiles:
         yield _titled(tile.name, f"{tile.value} ({tile.note})"), 2
@@ -162,9 +172,18 @@ def _offenders(report: Report) -> Iterator[tuple[Text, int]]:
         found = [one for one in report.figures.offenders if one.kind == kind]
         if found:
             if kind == "client":
-                yield from _section("Who sent the requests of the incidents")
+                yield from _section(who_sent(report))
             names = ", ".join(f"{offender_name(one)} {percent(one.share)}" for one in found[:MAX_OFFENDERS])
             yield _titled(title, names), 2
+
+
+def who_sent(report: Report) -> str:
+    """The title of the offenders: of how many requests their shares are."""
+    stormy, requests = report.figures.in_incidents, report.figures.requests
+    share = percent(stormy / max(1, requests))
+    return (
+        f"Who sent the requests of the incidents ({stormy:,} of {requests:,}, {share}); shares are of these {stormy:,}"
+    )
 
 
 def offender_name(one: Offender) -> str:

@@ -39,9 +39,8 @@ PHASES: Final[dict[StormClass, str]] = {
     _S.SERVER_ERROR_LOOP: "server error",
     _S.REJECTED_LOOP: "rejected",
     _S.ABANDONED_LOOP: "given up",
-    _S.WEB_LOOP: "failed",
 }
-"""What the client got, in a word or two."""
+"""What the client got, in a word or two; on a path of any web server it is the status."""
 
 HAPPENED: Final[dict[StormClass, str]] = {
     _S.ZERO_BYTE_LOOP: "{who} asked for {what} {times}, got it empty and never moved on",
@@ -79,7 +78,6 @@ ROOTS: Final[dict[StormClass, str]] = {
     _S.SERVER_ERROR_LOOP: "the server failed",
     _S.REJECTED_LOOP: "the server rejected the request",
     _S.ABANDONED_LOOP: "the client did not wait for the answer",
-    _S.WEB_LOOP: "the request failed",
 }
 """What it began with."""
 
@@ -121,7 +119,10 @@ def describe(incident: Incident, *, ongoing: bool = False) -> Words:
         fault=fault(incident),
         happened=_happened(incident),
         when=_when(incident, ongoing=ongoing),
-        phases=f" {_ARROW} ".join(f"{PHASES[one.storm]} {_TIMES} {one.n:,}" for one in incident.phases),
+        phases=f" {_ARROW} ".join(
+            f"{_statuses(incident) if one.storm is _S.WEB_LOOP else PHASES[one.storm]} {_TIMES} {one.n:,}"
+            for one in incident.phases
+        ),
         root=_root(incident),
         impact=impact(incident),
         confidence=_confidence(incident),
@@ -174,16 +175,35 @@ def fault(incident: Incident) -> str:
 
 def target(incident: Incident) -> str:
     """What was asked for: ``film/17``, ``4 channels``, ``GET /api/token``."""
-    if len(incident.channels) > 1:
-        return f"{len(incident.channels):,} channels ({plain(incident.channels[0])} the most)"
-    if not incident.channels:
+    names = list(dict.fromkeys(map(place_name, incident.channels)))
+    if not names:
         return "the server"
-    if route := _ROUTE.fullmatch(incident.channels[0]):
-        return plain(route[1].rstrip("/"))
+    if len(names) > 1:
+        return f"{places(names, incident.channels)} ({plain(names[0])} the most)"
+    if _ROUTE.fullmatch(incident.channels[0]):
+        return plain(names[0])
     name, low, high = plain(incident.channels[0]), incident.seq_lo, incident.seq_hi
     if low is None or high is None:
         return name
     return f"{name}/{low}" if low == high else f"{name}/{low}\N{EN DASH}{high}"
+
+
+def place_name(channel: str) -> str:
+    """A channel's name; of a path of any web server the method and the path, without the status."""
+    route = _ROUTE.fullmatch(channel)
+    return route[1].rstrip("/") if route else channel
+
+
+def places(names: Sequence[str], channels: Sequence[str], count: int | None = None) -> str:
+    """How many channels, or paths of any web server."""
+    noun = "path" if channels and all(map(_ROUTE.fullmatch, channels)) else "channel"
+    return counted(len(names) if count is None else count, noun)
+
+
+def _statuses(incident: Incident) -> str:
+    """What a web server answered: ``401``, ``301 or 302``."""
+    found = sorted({route[2] for route in map(_ROUTE.fullmatch, incident.channels) if route})
+    return " or ".join(found) if 0 < len(found) <= 3 else "an error"
 
 
 def _happened(incident: Incident) -> str:
@@ -195,16 +215,17 @@ def _happened(incident: Incident) -> str:
     alone = len(incident.clients) == 1
     if len(incident.phases) > 1 and alone:
         form = "{who} asked for {what} {times} and never moved on"
+    if incident.channels and all(map(_ROUTE.fullmatch, incident.channels)):
+        form = form.replace("asked for", "sent").replace("and never moved on", "and never got what it wanted")
     if not alone:
         form = form.replace("was rejected", "were rejected")
     name = who(incident.clients, incident.release, incident.ua, named=incident.named)
-    route = _ROUTE.fullmatch(incident.channels[0]) if incident.channels else None
     return form.format(
         who=name,
         what=target(incident),
         times=times,
         where=_nodes(incident.nodes),
-        status=route[2] if route else "an error",
+        status=_statuses(incident),
     )
 
 
@@ -226,7 +247,7 @@ def _when(incident: Incident, *, ongoing: bool) -> str:
 
 def _root(incident: Incident) -> str:
     storm = incident.storm
-    began = ROOTS[storm]
+    began = f"the server answered {_statuses(incident)}" if storm is _S.WEB_LOOP else ROOTS[storm]
     if storm is _S.ZERO_BYTE_LOOP and incident.ended_us is not None:
         began = "channel closed before its DELETE"
     elif storm in (_S.NOT_FOUND_LOOP, _S.NOT_FOUND_DRIP) and incident.trigger == "channel_end":
@@ -253,15 +274,16 @@ def impact(incident: Incident) -> str:
         parts.append(f"{counted(cost.others_refused, 'request')} of others refused")
     if cost.others_slowed >= _PARAMS.harm_n:
         parts.append(f"{counted(cost.others_slowed, 'answer')} to others slow")
+    took_us = cost.handler_us or 0
     shares = [
         (cost.request_share, "requests", ""),
-        (cost.handler_share, "handler time", span(cost.handler_us / 1e6) if cost.handler_us >= 1000 else None),
+        (cost.handler_share, "handler time", span(took_us / 1e6) if took_us >= 1000 else None),
         (cost.byte_share, "bytes", size(cost.bytes) if cost.bytes else None),
     ]
     told = [
         f"{percent(share)} of the {name}{f' ({amount})' if amount else ''}"
         for share, name, amount in shares
-        if share >= 0.01 and amount is not None
+        if share is not None and share >= 0.01 and amount is not None
     ]
     if told:
         where = "its servers" if len(incident.nodes) > 1 else "its server"

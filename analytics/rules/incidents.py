@@ -67,17 +67,17 @@ class Impact:
     Attributes:
         request_share, handler_share, byte_share: of all requests, handler time (without what the storm guard held) and
             body bytes on its nodes in its minutes, 0 to 1.
-        bytes: body bytes. handler_us: handler time, microseconds.
+        bytes: body bytes. handler_us: handler time, microseconds. Like their shares, ``None`` where no line has any.
         others_refused: 429, 503 and 5xx to others on its nodes, beyond those of the minutes before.
         others_slowed: waits of others for segments that were there already, beyond those of the minutes before.
         measurable: whether any of it is above what can be told from chance.
     """
 
     request_share: float
-    handler_share: float
-    byte_share: float
-    bytes: int
-    handler_us: int
+    handler_share: float | None
+    byte_share: float | None
+    bytes: int | None
+    handler_us: int | None
     others_refused: int
     others_slowed: int
     measurable: bool
@@ -197,10 +197,10 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         fix = f"{fix}; or: {other.advice}"
     impact = Impact(
         request_share=row["request_share"],
-        handler_share=row["handler_share"],
-        byte_share=row["byte_share"],
-        bytes=round(row["bytes"] or 0),
-        handler_us=round(row["dur_us"] or 0),
+        handler_share=None if row["dur_us"] is None else row["handler_share"],
+        byte_share=None if row["bytes"] is None else row["byte_share"],
+        bytes=None if row["bytes"] is None else round(row["bytes"]),
+        handler_us=None if row["dur_us"] is None else round(row["dur_us"]),
         others_refused=row["others_refused"],
         others_slowed=row["others_slowed"],
         measurable=row["severity"] != Severity.MINOR,

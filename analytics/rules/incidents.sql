@@ -71,7 +71,7 @@ GROUP BY ALL;
 CREATE OR REPLACE TEMP TABLE impacts AS
 WITH totals AS (
     SELECT incident, CAST(round(sum(n * part)) AS BIGINT) AS n, sum(dur_us * part) AS dur_us,
-        sum((coalesce(bytes_in, 0) + coalesce(bytes_out, 0)) * part) AS bytes, sum(n_refused * part) AS refused,
+        sum(coalesce(bytes_in + bytes_out, bytes_in, bytes_out) * part) AS bytes, sum(n_refused * part) AS refused,
         min(first_us) AS first_us, max(last_us) AS last_us, list_sort(list_distinct(flatten(list(nodes)))) AS nodes
     FROM parts_of_incidents GROUP BY incident
 ),
@@ -125,7 +125,7 @@ elsewhere AS (
 SELECT w.incident, w.n, w.first_us, w.last_us, w.nodes, w.bytes, w.dur_us,
     least(1.0, w.n / greatest(1, d.n)) AS request_share,
     least(1.0, coalesce(w.dur_us, 0) / greatest(1, d.dur_us)) AS handler_share,
-    least(1.0, w.bytes / greatest(1, d.bytes)) AS byte_share,
+    least(1.0, coalesce(w.bytes, 0) / greatest(1, d.bytes)) AS byte_share,
     CAST(greatest(0, d.refused - w.refused - coalesce(e.refused, 0) - coalesce(b.refused, 0)) AS BIGINT)
         AS others_refused,
     CAST(greatest(0, d.kept_slow - coalesce(b.kept_slow * d.kept / greatest(1, b.kept), 0)) AS BIGINT) AS others_slowed,

@@ -461,7 +461,7 @@ class SparkLines:
                 into.update({numbers.get(name, 0): count for name, count in by_name.items()})
             damaged.update(one.damaged)
         if not self.part:
-            check_understood(self.recognised, self.searched, good, bad, self.reading.window)
+            check_understood(self.recognised, self.searched, good, bad, self.reading.window, first_samples(samples))
         named = tuple(name for name in self.recognised.names if name in damaged)
         return Lines(
             self.recognised, replace(found, samples=tuple(first_samples(samples))), named, dict(good), dict(bad)

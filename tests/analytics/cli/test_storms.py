@@ -225,7 +225,12 @@ def test_any_web_server_s_log(tmp_path: Path) -> None:
         (one,) = told(tmp_path / "access.log", *options)["incidents"]
         assert (one["storm"], one["n"]) == ("web_loop", 900)
         assert one["words"]["happened"].startswith("192.0.2.7 (app/2) sent GET /api/token 900 times")
-    assert "  Wasted: 899 requests (10.5 KiB)\n" in invoke(tmp_path / "access.log").stdout  # it has no durations
+        assert (one["impact"]["handler_us"], one["impact"]["handler_share"]) == (None, None)  # it has no durations
+    assert told(tmp_path / "access.log")["figures"]["wasted_handler_s"] is None
+    said = invoke(tmp_path / "access.log", "--set", "peak_rps=5").stdout
+    assert "  Wasted: 899 requests (10.5 KiB, the log has no durations)\n" in said
+    assert "  Impact: 100 % of the requests" in said
+    assert "channel" not in said
 
 
 def test_other_paths_beside_channels(tmp_path: Path) -> None:

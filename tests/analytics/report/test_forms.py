@@ -163,13 +163,18 @@ def test_the_terminal_s_width_is_kept(report: Report, hostile: Report, width: in
 
 
 def test_colours_are_for_terminals_only(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe gets plain text, in 80 columns."""
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+    """A pipe gets plain text, one line for each sentence and bars of 80 columns; ``COLUMNS`` says otherwise."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     out = io.StringIO()
-    console = text.console(out)
-    text.print_report(report, console)
-    assert (console.width, "\x1b" in out.getvalue()) == (80, False)
+    text.print_report(report, text.console(out))
+    lines = [line.strip() for line in out.getvalue().splitlines()]
+    assert "\x1b" not in out.getvalue()
+    for entry in report.incidents[: text.MAX_INCIDENTS]:
+        assert {f"{entry.words.happened}.", f"Cause: {entry.words.cause}.", f"Fix: {entry.words.fix}."} <= set(lines)
+    assert max(len(line) for line in lines if line.startswith("requests  ")) <= text.WIDTH
+    monkeypatch.setenv("COLUMNS", "70")
+    assert text.console(io.StringIO()).width == 70
 
 
 def test_hostile_names_are_spelled_out_in_the_terminal(hostile: Report) -> None:

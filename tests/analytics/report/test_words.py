@@ -41,8 +41,21 @@ def test_every_class_has_its_words(storm: StormClass) -> None:
     told = describe(sample_incident(storm))
     assert told.happened.startswith("player-1 (myplayer/1.4) ")
     assert "90 times in 18 s (5/s)" in told.happened
-    assert told.phases == f"{words.PHASES[storm]} {TIMES} 90"
+    assert told.phases == f"{words.PHASES.get(storm, 'an error')} {TIMES} 90"
     assert told.fault in ("client fault", "server fault", "publisher fault", "either side's fault")
+
+
+@pytest.mark.parametrize("storm", [S.WEB_LOOP, S.OVERLOAD_CLIENT, S.SERVER_ERROR_LOOP, S.OVERLOAD_AMPLIFICATION])
+def test_a_web_server_has_paths_and_statuses(storm: StormClass) -> None:
+    """And no channels, publishers and segments."""
+    paths = ("GET /a 301", "GET /b 302")
+    one = replace(
+        sample_incident(storm), channels=paths, seq_lo=None, seq_hi=None, phases=phases((storm, 80), (S.WEB_LOOP, 10))
+    )
+    for told in (describe(one), describe(replace(one, phases=one.phases[:1]))):
+        said = " ".join((told.happened, told.when, told.phases, told.root, told.impact))
+        assert not any(word in said for word in ("channel", "asked for", "moved on", "publisher", "segment"))
+    assert describe(one).phases.endswith(f"301 or 302 {TIMES} 10")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +101,8 @@ def test_products(release: str | None, ua: str | None, expected: str | None) -> 
         ({"channels": ("film",), "seq_lo": 8, "seq_hi": 39}, "film/8\N{EN DASH}39"),
         ({"channels": ("film",), "seq_lo": None, "seq_hi": None}, "film"),
         ({"channels": ("a", "b")}, "2 channels (a the most)"),
+        ({"channels": ("GET /a 401", "GET /a 403")}, "GET /a"),
+        ({"channels": ("GET /a 401", "GET /b 401")}, "2 paths (GET /a the most)"),
         ({"channels": ("GET /api/token/ 401",), "seq_lo": None, "seq_hi": None}, "GET /api/token"),
         ({"channels": ()}, "the server"),
     ],

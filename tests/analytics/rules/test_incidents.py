@@ -472,7 +472,7 @@ def test_a_log_without_durations_says_nothing_of_handler_time(find: Find) -> Non
     loops = [one | {"dur_us": None} for one in loop(1, 400, 0.15)]
     busy = [one | {"dur_us": None} for one in viewers(300, 60)]
     (one,) = find([{name: value for name, value in each.items() if value is not None} for each in [*loops, *busy]])
-    assert (one.impact.handler_share, one.severity) == (0.0, Severity.MINOR)
+    assert (one.impact.handler_share, one.impact.handler_us, one.severity) == (None, None, Severity.MINOR)
 
 
 def test_every_class_has_words() -> None:

@@ -109,6 +109,19 @@ def test_a_file_that_has_gone(spark: SparkSession, logs: Path) -> None:
     assert rolled.lines.counts.lines > 2 * SLICE
 
 
+def test_a_log_of_which_nothing_is_understood(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark says why, in the words of the embedded engine."""
+    log = tmp_path / "access.log"
+    line = '192.0.2.7 - - [99/Foo/2025:08:00:00 +0000] "GET /a HTTP/1.1" 200 12 "-" "app/2"\n'
+    log.write_text(line * 30)
+    said = []
+    for engine in (None, Spark()):
+        with pytest.raises(BadInput, match="none of 30 lines") as refused:
+            report(log, engine=engine)
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+
+
 def test_a_data_frame_to_a_data_frame(spark: SparkSession, tmp_path: Path) -> None:
     """The incidents of lines of text and of records are those of the report; other columns are refused."""
     path = tmp_path / "a.jsonl"
