@@ -191,7 +191,7 @@ def _chosen(found: Sequence[Incident], wanted: str) -> Incident:
     order = ranked(found)
     if wanted.isdecimal() and 1 <= int(wanted) <= len(order):
         return order[int(wanted) - 1]
-    matching = [one for one in order if one.id.startswith(wanted)]
+    matching = [one for one in order if one.id == wanted] or [one for one in order if one.id.startswith(wanted)]
     if len(matching) == 1:
         return matching[0]
     if matching:

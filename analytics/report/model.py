@@ -121,7 +121,8 @@ class Summary:
     """One incident; the same object in a report and in an alert of the watch.
 
     Attributes:
-        id: the same for the same lines in every report and in the live watch.
+        id: the same in every report and in the live watch, whichever part of the storm these see.
+        fingerprint: the same for all storms of a class by a kind of client, on a kind of channel, of a release.
         storm: the class of its root. side: which side should change.
         instead: another class that it may be, where the log's format cannot tell.
         severity: what it costs. confidence: how sure the class is. words: all of it in sentences.
@@ -141,6 +142,7 @@ class Summary:
     """
 
     id: str
+    fingerprint: str
     storm: StormClass
     side: Side
     instead: StormClass | None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.classes import Side, StormClass, words
@@ -97,7 +99,11 @@ class Incident:
     """One storm, with everything that belongs to it.
 
     Attributes:
-        id: the same for the same lines, in a report and in the live watch.
+        id: the same in every report and in the live watch, whichever part of the storm these see: it follows from the
+            client and channel of the storm, or, of many clients, from its server. Of several storms of the same ones in
+            a report the newest has it; those before it have ``-2``, ``-3`` behind it.
+        fingerprint: the same for all storms of a class by a kind of client, on a kind of channel, of a release. Names
+            are of a kind if they differ in numbers only.
         number: its key in the tables of the rules (:func:`analytics.rules.engine.explain`).
         storm: class of its root. instead: another class that it may be as well, where the format cannot tell.
         confidence, severity: see there.
@@ -118,6 +124,7 @@ class Incident:
     """
 
     id: str
+    fingerprint: str
     number: int
     storm: StormClass
     instead: StormClass | None
@@ -174,7 +181,56 @@ def found(connection: DuckDBPyConnection) -> list[Incident]:
     """The incidents of a connection on which all steps have run."""
     answer = connection.execute("SELECT * FROM incidents ORDER BY first_us, incident")
     names = [column[0] for column in answer.description or ()]
-    return [_incident(dict(zip(names, row, strict=True))) for row in answer.fetchall()]
+    every = [_incident(dict(zip(names, row, strict=True))) for row in answer.fetchall()]
+    times: Counter[str] = Counter()
+    for place, one in sorted(enumerate(every), key=lambda each: (-each[1].until_us, -each[1].since_us, each[0])):
+        times[one.id] += 1
+        if times[one.id] > 1:
+            every[place] = replace(one, id=f"{one.id}-{times[one.id]}")
+    return every
+
+
+def _digest(*parts: str) -> str:
+    return sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def _id(clients: Sequence[str], channels: Sequence[str], nodes: Sequence[str]) -> str:
+    """Made of what stays while a storm grows, or a part of it is seen: no times, no class, no list of clients.
+
+    Of several servers it is the first by name: a restart that is cut off no longer holds them together.
+    """
+    paths = {pathed(channel) for channel in channels}
+    where = paths.pop() if len(paths) == 1 else ""
+    return _digest(clients[0], where) if len(clients) == 1 else _digest("", where, nodes[0])
+
+
+def without_place(name: str) -> str:
+    """An id without what tells several storms of the same ones apart."""
+    return name.partition("-")[0]
+
+
+def pathed(channel: str) -> str:
+    """A channel, or method and path without the status: this changes in the course of a storm."""
+    return channel.rpartition(" ")[0] if " /" in channel else channel
+
+
+_FAMILY: Final = re.compile(
+    # An address, which may have a port or a checksum of the user agent behind it; a UUID; an id of letters and digits;
+    # a number.
+    r"^(?:[0-9]+(?:[.][0-9]+){3}|(?=[^:]*:[^:]*:)[0-9a-fA-F:.]+)(?=$|[:+#]).*"
+    r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    r"|\b(?=[a-zA-Z]*[0-9])(?:[0-9a-fA-F]+|[0-9a-zA-Z]{16,})\b|[0-9]+"
+)
+
+
+def family(names: Sequence[str]) -> str:
+    """The kind of most of some names, without their numbers: ``player-17`` and ``player-4`` are ``player-#``.
+
+    The first 100 names are looked at; without a majority it is ``*``.
+    """
+    kinds = Counter(_FAMILY.sub("#", name) for name in names[:100])
+    kind, n = max(kinds.items(), key=lambda each: (each[1], each[0]), default=("", 0))
+    return kind if 2 * n > kinds.total() or not kinds else "*"
 
 
 def _incident(row: Mapping[str, Any]) -> Incident:
@@ -212,10 +268,10 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         good = storm is StormClass.WEB_LOOP and (row["status"] or 499) < 300
         confidence = Confidence.HIGH if row["clear"] and row["named"] and not good else Confidence.MEDIUM
     route = any(" /" in channel for channel in row["channels"])
-    first = row["samples"][0]  # of a fleet the clients become more, so that they cannot name it
-    key = f"{first['node']} {row['first_us']} {first['who'] or ''}"
+    where = [pathed(channel) for channel in row["channels"]]
     return Incident(
-        id=sha256(key.encode()).hexdigest()[:12],
+        id=_id(row["clients"], row["channels"], row["nodes"]),
+        fingerprint=_digest(storm, family(row["clients"]), family(where), row["release"] or ""),
         number=row["incident"],
         storm=storm,
         instead=told.instead if undecided else None,

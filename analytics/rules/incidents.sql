@@ -140,9 +140,7 @@ WITH facts AS (
         bool_and(named) AS named, min(seq_lo) AS seq_lo, max(seq_hi) AS seq_hi,
         CASE WHEN min(release_lo) = max(release_hi) THEN max(release_hi) END AS release, max(ua) AS ua,
         max(reason) AS reason, max(status_hi) AS status, sum(guard_ms * part) AS guard_ms, max(blind) AS blind,
-        list({'node': nodes[1], 'ts_us': first_us, 'request': request,
-                'who': CASE WHEN NOT fleet THEN concat_ws(chr(0), clients[1], channel) END}
-            ORDER BY first_us, id)[:5] AS samples
+        list({'node': nodes[1], 'ts_us': first_us, 'request': request} ORDER BY first_us, id)[:5] AS samples
     FROM parts_of_incidents GROUP BY incident
 ),
 -- The busiest first. What a fleet did is taken to be its members' in equal parts.

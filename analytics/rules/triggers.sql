@@ -21,7 +21,6 @@ WITH every AS (
         peak_us + 1000000 AS onset_us
     FROM fleets
 )
--- The first gives its incident the id: of those that begin together it must be the same while they last.
 SELECT row_number() OVER (ORDER BY first_us, fleet DESC, clients, channels, nodes, answer, last_us) AS id, * FROM every;
 
 -- How plausible an event is for an answer: 0 is the likeliest.

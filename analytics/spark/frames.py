@@ -43,9 +43,9 @@ def incidents(
         format, client_key, path_prefix, generic, params: as of ``tricklecast storms`` (``--set`` for params).
 
     Returns:
-        a row for each incident, in the order of time: ``id``, ``storm``, ``severity``, ``confidence``, ``side``,
-        ``since`` and ``until`` (timestamps), ``requests``, ``peak_rps``, ``mean_rps``, ``clients`` and ``channels``
-        (the busiest first), ``nodes``, ``release``, ``trigger``, ``cause``, ``fix``.
+        a row for each incident, in the order of time: ``id``, ``fingerprint``, ``storm``, ``severity``,
+        ``confidence``, ``side``, ``since`` and ``until`` (timestamps), ``requests``, ``peak_rps``, ``mean_rps``,
+        ``clients`` and ``channels`` (the busiest first), ``nodes``, ``release``, ``trigger``, ``cause``, ``fix``.
 
     Raises:
         UnknownFormat: the format of the lines cannot be told. NothingUnderstood: not one of them could be read.
@@ -92,6 +92,7 @@ def _table(every: list[Incident]) -> pa.Table:
     moment, texts = pa.timestamp("us", tz="UTC"), pa.list_(pa.string())
     columns = {
         "id": (pa.string(), [one.id for one in every]),
+        "fingerprint": (pa.string(), [one.fingerprint for one in every]),
         "storm": (pa.string(), [str(one.storm) for one in every]),
         "severity": (pa.string(), [str(one.severity) for one in every]),
         "confidence": (pa.string(), [str(one.confidence) for one in every]),

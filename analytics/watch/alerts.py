@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Final, Literal
 
 import msgspec
@@ -12,7 +13,7 @@ from tricklecast.analytics.report.build import summary
 from tricklecast.analytics.report.json import as_dict
 from tricklecast.analytics.report.model import VERSION, Alert, Summary
 from tricklecast.analytics.rules.classes import StormClass
-from tricklecast.analytics.rules.incidents import Incident, Severity
+from tricklecast.analytics.rules.incidents import Incident, Severity, without_place
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.watch.window import Found
 
@@ -73,11 +74,16 @@ class Known:
             and (not self.channels or not set(self.channels).isdisjoint(incident.channels))
         )
 
-    def goes_on_as(self, incident: Incident, ids: Container[str]) -> bool:
-        """Whether an incident is this one, or goes on with it if it is not among those that were found."""
+    def touches(self, incident: Incident) -> bool:
+        """Whether an incident of the same clients, channels or servers was at the same time, or follows at once."""
         then = self.incident
-        late = then.since_us < incident.since_us <= then.until_us + self.gap_us
-        return then.id == incident.id or (then.id not in ids and late and self.meets(incident))
+        near = max(then.since_us, incident.since_us) <= min(then.until_us, incident.until_us) + self.gap_us
+        return near and without_place(then.id) == without_place(incident.id)
+
+    def goes_on_as(self, incident: Incident) -> bool:
+        """Whether an incident of others begins in this one's course, and has clients and channels in common with it."""
+        then = self.incident
+        return then.since_us < incident.since_us <= then.until_us + self.gap_us and self.meets(incident)
 
     def alert(self, now_us: int, into: str | None = None) -> AlertBody:
         """Its last alert.
@@ -140,11 +146,12 @@ class Tracker:
         """
         told_us = now_us if told_us is None else told_us
         alerts: list[AlertBody] = []
-        ids = {each.incident.id for each in found}
         seen: set[str] = set()
         for each in found:
             incident = each.incident
-            before = self._before(incident, ids)
+            before = self._before(incident, found)
+            if before is None and self._told_of_a_later_one(incident):
+                continue
             after = self._entry(each, before, now_us)
             seen.add(after.incident.id)
             if before is not None and _size(after.incident) == _size(before.incident):
@@ -191,13 +198,25 @@ class Tracker:
                 self.gone.add(name)
         return alerts, False
 
-    def _before(self, incident: Incident, ids: Container[str]) -> Known | None:
+    def _before(self, incident: Incident, found: Sequence[Found]) -> Known | None:
         """The known incident that this one is, or goes on with: the rules do not find the beginning of that one now.
 
         Its rows have left the window, or come too slowly at the moment.
         """
-        known = [known for known in self._known.values() if known.goes_on_as(incident, ids)]
-        return max(known, key=lambda known: (known.open, known.grown_us), default=None)
+        known = [
+            each
+            for each in self._known.values()
+            if each.touches(incident)
+            or (each.goes_on_as(incident) and not any(each.touches(other.incident) for other in found))
+        ]
+        return max(known, key=lambda each: (each.open, each.touches(incident), each.grown_us), default=None)
+
+    def _told_of_a_later_one(self, incident: Incident) -> bool:
+        """Whether a later storm of the same ones has taken its id: then it was told, and is over."""
+        return any(
+            each.incident.since_us > incident.until_us and without_place(each.incident.id) == without_place(incident.id)
+            for each in self._known.values()
+        )
 
     @staticmethod
     def _part_of(known: Known, found: Sequence[Found]) -> str | None:
@@ -215,6 +234,10 @@ class Tracker:
             then = before.incident
             since_us, until_us = min(then.since_us, incident.since_us), max(then.until_us, incident.until_us)
             incident = replace(incident, id=then.id, since_us=since_us, until_us=until_us, n=max(then.n, incident.n))
+        former = before or self._known.get(incident.id)
+        if before is None and former is not None and former.open:
+            incident = replace(incident, id=next(name for name in _places(incident.id) if name not in self._known))
+            former = None
         body = summary(incident, most=SHOWN)
         grown = before is None or _size(body) != _size(before.incident)
         return Known(
@@ -225,7 +248,7 @@ class Tracker:
             grown_us=(found.seen_us or now_us) if grown or before is None else before.grown_us,
             clients=_both(incident.clients, before.clients if before else ()),
             channels=_both(incident.channels, before.channels if before else ()),
-            told=before.told if before else 0,
+            told=former.told if former else 0,
         )
 
     def _put(self, known: Known) -> None:
@@ -236,6 +259,10 @@ class Tracker:
         known = replace(known, told=known.told + 1)
         self._put(known)
         return known.alert(now_us, into)
+
+
+def _places(name: str) -> Iterator[str]:
+    return (f"{without_place(name)}-{place}" for place in count(2))
 
 
 def _both(some: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:

@@ -160,6 +160,7 @@ def as_alerts(alert: AlertBody, now: datetime) -> list[dict[str, Any]]:
             "class": incident["storm"],
             "severity": severity,
             "incident": incident["id"],
+            "fingerprint": incident["fingerprint"],
             "node": incident["nodes"][0] if len(incident["nodes"]) == 1 else None,
             "channel": incident["channels"][0] if incident["n_channels"] == 1 else None,
         }

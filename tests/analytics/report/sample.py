@@ -21,6 +21,7 @@ def sample_incident(storm: StormClass) -> Incident:
     """One client, 90 requests in 18 s, of one phase."""
     return Incident(
         id="0123456789ab",
+        fingerprint="c0ffee123456",
         number=1,
         storm=storm,
         instead=None,

@@ -197,14 +197,28 @@ def test_a_storm_that_costs_more_is_told_as_worse(watched: Watched) -> None:
     assert watched.step(*loop(300, 3, 0.005), after_s=SLOW_S) == []
 
 
-def test_what_came_before_makes_it_another_incident(watched: Watched) -> None:
-    """If an earlier line turns out to belong to it, it has the report's new id, and the old one is over."""
+def test_what_came_before_leaves_it_its_id(watched: Watched) -> None:
+    """Earlier lines that turn out to belong to it are no news; another client on its channel makes it one of many."""
     [(_, first)] = watched.step(*loop(10, 3))
-    news = watched.step(*loop(30, 0, 0.1), after_s=SLOW_S)
+    assert watched.step(*loop(30, 0, 0.1), after_s=SLOW_S) == []
+    news = watched.step(*loop(30, 1, 0.1, client="b"), after_s=SLOW_S)
     [second] = {name for _, name in news} - {first}
-    assert sorted(news) == [("firing", second), ("resolved", first)]
+    assert sorted(news) == sorted([("firing", second), ("resolved", first)])
     assert {each["into"] for each in watched.news} == {None, second}
     assert [one.id for one in reported(watched.log)] == [second]
+
+
+def test_a_storm_that_comes_again_has_the_newest_id(watched: Watched) -> None:
+    """What was told of the former one is not told again although the rules still find it, and no alert has its key."""
+    keys = []
+    for turn in range(3):
+        [(began, name)] = watched.step(*loop(20, 40.0 * turn), after_s=SLOW_S)
+        keys += [each["key"] for each in watched.news]
+        assert (began, watched.news[0]["incident"]["n"]) == ("firing", 20)
+        assert watched.step(after_s=38.0) == [("resolved", name)]
+        keys += [each["key"] for each in watched.news]
+    assert [one.id for one in reported(watched.log)] == [f"{name}-3", f"{name}-2", name]
+    assert len(set(keys)) == 6
 
 
 def test_a_storm_keeps_its_id_when_its_beginning_leaves_the_window(

@@ -1,0 +1,81 @@
+"""Ids and fingerprints: what is seen of a storm does not change its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.analytics.rules.test_web import STORMS
+from tests.analytics.support.scenarios import write_all
+from tests.analytics.support.writer import write_lines
+from tricklecast.analytics.rules.incidents import Incident, family, incidents, without_place
+from tricklecast.analytics.scan import embedded
+from tricklecast.analytics.simulate.plan import sizes
+from tricklecast.analytics.simulate.run import simulate_logs
+from tricklecast.analytics.simulate.truth import Set
+
+Halves = Iterator[tuple[list[Incident], list[Incident]]]
+
+
+def halves(paths: list[Path]) -> Halves:
+    """All incidents, and those of the time after and before the middle of some of them."""
+    with embedded.connect(0) as connection:
+        embedded.read_jsonl(connection, paths)
+        connection.execute("CREATE TABLE every AS FROM line")
+        whole = incidents(connection, "every")
+        nodes = [one.nodes[0] for one in whole if len(one.nodes) == 1]
+        # Where each storm has a node of its own, all are cut at once.
+        apart = len(set(nodes)) > len(whole) / 2
+        cuts = [whole] if apart else [[one] for one in whole[:: len(whole) // 2]]
+        for cut in cuts:
+            middles = [(one.nodes[0] if apart else None, (one.since_us + one.until_us) // 2) for one in cut]
+            connection.execute("CREATE OR REPLACE TEMP TABLE middle (node VARCHAR, at_us BIGINT)")
+            connection.executemany("INSERT INTO middle VALUES (?, ?)", middles)
+            for way in (">=", "<"):
+                connection.execute(f"""CREATE OR REPLACE TEMP VIEW half AS
+                    SELECT every.* FROM every JOIN middle ON coalesce(middle.node = every.node, true)
+                    WHERE ts_us {way} at_us""")
+                yield cut, incidents(connection, "half")
+
+
+def test_half_a_storm_has_the_same_id(tmp_path: Path) -> None:
+    """``--since`` and ``--until`` that move through a storm do not change it: hand-made ones, and the simulator's."""
+    lines = [
+        line | {"node": name, "client": f"{line['client']}@{name}"}
+        for name, (scene, _, _) in STORMS.items()
+        for line in scene
+    ]
+    by_hand = write_lines(tmp_path / "log.jsonl", write_all(7)[0] + [orjson.dumps(line).decode() for line in lines])
+    simulate_logs(tmp_path / "simulated", 21, Set.STANDARD, sizes(lines=20_000, kind=Set.STANDARD))
+    found = lost = 0
+    for paths in ([by_hand], sorted((tmp_path / "simulated").rglob("*.jsonl"))):
+        for cut, half in halves(paths):
+            for one in cut:
+                same = [each for each in half if not set(each.clients).isdisjoint(one.clients)]
+                same = [each for each in same if each.until_us >= one.since_us and each.since_us <= one.until_us]
+                found += bool(same)
+                lost += not same
+                assert not same or without_place(one.id) in {without_place(each.id) for each in same}, one
+    assert found > 3 * lost
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["player-1", "player-27"], "player-#"),
+        (["GET /users/17/photo", "GET /users/4711/photo"], "GET /users/#/photo"),
+        (["f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "0b1c4d2e-aaaa-bbbb-cccc-00a0c91e6bf6"], "#"),
+        (["9c621e8a5dac51f8", "00a0c91e6bf6ffff"], "#"),
+        (["192.0.2.7+#abcdef01", "2001:db8::1", "::ffff:192.0.2.7", "198.51.100.4"], "#"),
+        (["V1StGXR8Z5jdHi6Bmy", "a1B2c3D4e5F6g7H8i9"], "#"),
+        (["film", "news", "talk"], "*"),
+        (["deadbeef", "facade"], "*"),
+        ([], ""),
+    ],
+)
+def test_kinds_of_names(names: list[str], kind: str) -> None:
+    """Names that differ in numbers only are of a kind; of several kinds the one of most counts."""
+    assert family(names) == kind
