@@ -11,7 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 
@@ -26,6 +26,9 @@ from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import COLUMNS, normalise_sql
 from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, QUERIES, SELDOM, WATCHED, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql, roll_up_sql
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
 WINDOW_S: Final = 300.0
 """How long a row is kept after it was read. Rows of open incidents, and events, are kept for longer. Seconds."""
@@ -194,6 +197,18 @@ class Window:
         self._note_clocks(rows, now_us)
         columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in NAMES]
         return Added(sum(counts.values()), counts["unparsable"], columns)
+
+    def add_rows(self, rows: pa.Table, now_us: int) -> Columns:
+        """Adds rows that were rolled up elsewhere; returns them as :meth:`add` does.
+
+        Args:
+            rows: with the columns of the roll-up, in any order. now_us: when they came, microseconds since the epoch.
+        """
+        columns = [rows[name].to_pylist() for name in NAMES[:-1]] + [[now_us] * rows.num_rows]
+        self.restore([columns], now_us)
+        self._fresh += rows.num_rows
+        self._note_clocks(list(zip(*columns, strict=True)), now_us)
+        return columns
 
     def _statement(self, form: Format) -> str:
         """The name of the prepared statement that adds lines of a format."""

@@ -23,8 +23,9 @@ from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.store.store import Store
 from tricklecast.analytics.watch import window
 from tricklecast.analytics.watch.deliver import Lines, as_alerts, for_people, for_programs, headline
+from tricklecast.analytics.watch.judge import SLOW_S, Judge
 from tricklecast.analytics.watch.outbox import Sender
-from tricklecast.analytics.watch.run import SLOW_S, Watch, WatchRequest
+from tricklecast.analytics.watch.run import Watch, WatchRequest
 
 
 class Watched:
@@ -161,7 +162,7 @@ def test_ids_are_those_of_the_report(watched: Watched) -> None:
 
 def test_healthy_traffic_is_silent_and_never_judged(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who gets each segment once costs no run of the rules."""
-    monkeypatch.setattr(watched.watch.window, "judge", lambda: pytest.fail("the rules were run"))
+    monkeypatch.setattr(watched.watch.judge.window, "judge", lambda: pytest.fail("the rules were run"))
     for turn in range(100):
         served = {"status": 200, "rseq": turn, "next_seq": turn + 1, "bytes_out": 900}
         assert watched.step(*[line(turn, client=f"viewer-{each}", **served) for each in range(5)]) == []
@@ -183,7 +184,7 @@ def test_a_server_whose_clock_is_wrong_is_watched_as_any_other(watched: Watched)
     wrong = loop(10, years_s, node="edge-2", client="x", channel="news")
     told = watched.step(*wrong, *loop(10))
     assert [status for status, _ in told] == ["firing", "firing"]
-    assert watched.watch.window.skew_s == {"edge-2": pytest.approx(years_s, abs=5)}
+    assert watched.watch.judge.window.skew_s == {"edge-2": pytest.approx(years_s, abs=5)}
     assert {one.id for one in reported(watched.log)} == {name for _, name in told}
     assert sorted(watched.step(after_s=7.0)) == sorted(("resolved", name) for _, name in told)
 
@@ -230,7 +231,7 @@ def test_a_storm_keeps_its_id_when_its_beginning_leaves_the_window(
     [(_, name)] = watched.step(*loop(10))
     for turn in range(1, 30):
         assert watched.step(*loop(20, 4 * turn, 0.1), after_s=4.0) == []
-    assert [each.incident.id for each in watched.watch.tracker.open()] == [name]
+    assert [each.incident.id for each in watched.watch.judge.tracker.open()] == [name]
 
 
 def test_when_there_is_too_much_the_smallest_go_first(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,8 +241,8 @@ def test_when_there_is_too_much_the_smallest_go_first(watched: Watched, monkeypa
     watched.step(event, *loop(10))
     crowd = [line(1, client=f"client-{each}") for each in range(100)]
     watched.step(*crowd, *loop(5, 1, client="busy"), after_s=window.TIDY_S)
-    assert watched.watch.window.dropped > 80
-    rows = watched.watch.window._rules.execute("SELECT answer, client FROM part").fetchall()
+    assert watched.watch.judge.window.dropped > 80
+    rows = watched.watch.judge.window._rules.execute("SELECT answer, client FROM part").fetchall()
     assert ("event", None) in rows
     assert {"player-1", "busy"} <= {client for _, client in rows}
 
@@ -253,7 +254,7 @@ def test_a_restart_goes_on_with_what_was_counted(tmp_path: Path, store: Store, w
     again = Watched(tmp_path, store)
     told = again.step(*loop(4, 0.31))
     assert [status for status, _ in told] == ["firing"]
-    assert {each.incident.id for each in again.watch.tracker.open()} == {name, told[0][1]}
+    assert {each.incident.id for each in again.watch.judge.tracker.open()} == {name, told[0][1]}
     assert again.news[0]["incident"]["n"] == 10
 
 
@@ -322,6 +323,24 @@ def test_a_state_of_other_logs_is_refused(tmp_path: Path, store: Store, watched:
 
     with pytest.raises(BadInput, match="another watch"):
         Watched(tmp_path, store, tmp_path / "other.jsonl")
+
+
+def test_a_batch_of_rows_from_elsewhere_is_added_once(tmp_path: Path, watched: Watched) -> None:
+    """A kill in between brings the batch again, under its number: it counts once, and its storm is told once."""
+    append(watched.log, loop(10))
+    with embedded.connect(0) as connection, Store(tmp_path / "other") as store:
+        read_lines(connection, find_logs([str(watched.log)]))
+        embedded.roll_up(connection)
+        rows = connection.sql("SELECT * FROM rollup").to_arrow_table()
+        judge = Judge(store, ["told"], clock=watched.clock, wall_us=watched.clock.wall_us)
+        [alert] = judge.add_batch(0, rows)
+        assert (alert["status"], alert["incident"]["n"], store.undelivered()) == ("firing", 10, 1)
+        assert judge.add_batch(0, rows) == []
+        again = Judge(store, ["told"], clock=watched.clock, wall_us=watched.clock.wall_us)
+        assert again.add_batch(0, rows) == []
+        watched.clock.now_s += 10
+        [over] = again.add_batch(1, rows.slice(0, 0))
+        assert (over["status"], over["incident"]["n"]) == ("resolved", 10)
 
 
 def test_params_decide(tmp_path: Path, store: Store) -> None:
