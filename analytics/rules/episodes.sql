@@ -68,25 +68,41 @@ crowds AS (
 -- belong to a moment's overload.
 within AS (
     SELECT c.node, c.first_us AS crowd_us, r.id
-    FROM crowds c JOIN refused r ON r.node = c.node
+    FROM (SELECT *, unnest(slices(first_us, last_us)) AS slice FROM crowds) c
+        JOIN refused r ON r.node = c.node AND slice(middle(r.first_us, r.last_us)) = c.slice
         AND 2 * (least(r.last_us, c.last_us) - greatest(r.first_us, c.first_us)) >= r.last_us - r.first_us
 ),
 -- A fleet tells what its clients did in its time, and what began with it on a channel of many of them, however long
 -- that lasts.
+fleet AS (
+    SELECT *, unnest(slices(since_us, until_us)) AS slice
+    FROM (
+        SELECT id, answer, nodes[1] AS node, shared, clients, first_us - gap_us() AS since_us,
+            last_us + gap_us() AS until_us
+        FROM classed WHERE fleet
+    )
+),
+alone AS (
+    SELECT id, clients[1] AS client, channel, unnest(nodes) AS node, first_us, last_us
+    FROM classed WHERE NOT fleet AND is_bad(answer)
+),
 absorbed AS (
     SELECT f.id AS least_id, c.id
-    FROM (SELECT *, nodes[1] AS node FROM classed WHERE fleet) f
-        JOIN (SELECT *, unnest(nodes) AS node FROM classed WHERE NOT fleet AND is_bad(answer)) c ON c.node = f.node
-        AND ((list_contains(f.shared, c.channel) AND c.first_us BETWEEN f.first_us - gap_us() AND f.last_us + gap_us())
-            OR (list_contains(f.clients, c.clients[1])
-                AND 2 * (least(c.last_us, f.last_us + gap_us()) - greatest(c.first_us, f.first_us - gap_us()))
-                    >= greatest(1, c.last_us - c.first_us)))
+    FROM (SELECT *, unnest(shared) AS channel FROM fleet) f
+        JOIN alone c ON c.node = f.node AND c.channel = f.channel AND slice(c.first_us) = f.slice
+        AND c.first_us BETWEEN f.since_us AND f.until_us
+    UNION
+    SELECT f.id, c.id
+    FROM (SELECT *, unnest(clients) AS client FROM fleet) f
+        JOIN alone c ON c.node = f.node AND c.client = f.client AND slice(middle(c.first_us, c.last_us)) = f.slice
+        AND 2 * (least(c.last_us, f.until_us) - greatest(c.first_us, f.since_us))
+            >= greatest(1, c.last_us - c.first_us)
     UNION
     -- Also of those that it does not count, since they came as late as they were told.
     SELECT f.id, r.id
-    FROM (SELECT id, nodes[1] AS node, first_us, last_us FROM classed WHERE answer IN ('fleet_overload', 'fleet_retry')) f
-        JOIN refused r ON r.node = f.node
-        AND 2 * (least(r.last_us, f.last_us + gap_us()) - greatest(r.first_us, f.first_us - gap_us()))
+    FROM fleet f JOIN refused r ON f.answer IN ('fleet_overload', 'fleet_retry') AND r.node = f.node
+        AND slice(middle(r.first_us, r.last_us)) = f.slice
+        AND 2 * (least(r.last_us, f.until_us) - greatest(r.first_us, f.since_us))
             >= greatest(1, r.last_us - r.first_us)
 )
 SELECT least_id, unnest(ids) AS id, rule FROM hub WHERE len(ids) > 1

@@ -105,9 +105,10 @@ helped AS (
         total_if(g.n, g.bucket_us NOT BETWEEN first_us - 1000000 AND last_us + 1000000) * 1e6
             / greatest(1000000, greatest(0, first_us - min(g.bucket_us))
                 + greatest(0, max(g.bucket_us) + 1000000 - last_us)) AS usual_rps
-    FROM tried t JOIN good g ON g.client = t.client AND g.channel = t.channel
+    FROM (SELECT *, unnest(slices(first_us - 120000000, last_us + 120000000)) AS slice FROM tried WHERE n >= 3) t
+        JOIN good g ON g.client = t.client AND g.channel = t.channel AND slice(g.bucket_us) = t.slice
         AND g.bucket_us BETWEEN first_us - 120000000 AND last_us + 120000000
-    WHERE t.n >= 3 GROUP BY t.node, t.fleet, t.client, t.channel, t.chain, first_us, last_us
+    GROUP BY t.node, t.fleet, t.client, t.channel, t.chain, first_us, last_us
 ),
 -- "again": it asks again sooner than a poll would, or than it was told, and nothing has helped.
 judged AS (
@@ -163,8 +164,9 @@ UNION ALL
 SELECT answer, node, since_us, max(until_us), CAST(max(n) AS DOUBLE), max_by(bucket_us, (n, -bucket_us))
 FROM (
     SELECT r.answer, r.node, r.since_us, max(r.until_us) AS until_us, f.bucket_us, total(f.n) AS n
-    FROM retries r JOIN failures f ON f.node = r.node AND f.client = r.client AND f.channel = r.channel
-        AND f.first_us BETWEEN r.first_us AND r.last_us
+    FROM (SELECT *, unnest(slices(first_us, last_us)) AS slice FROM retries) r
+        JOIN failures f ON f.node = r.node AND f.client = r.client AND f.channel = r.channel
+            AND slice(f.first_us) = r.slice AND f.first_us BETWEEN r.first_us AND r.last_us
     GROUP BY r.answer, r.node, r.since_us, f.bucket_us
 )
 GROUP BY answer, node, since_us;
@@ -174,13 +176,16 @@ GROUP BY answer, node, since_us;
 CREATE OR REPLACE TEMP TABLE fleets AS
 WITH inside AS (
     SELECT s.answer AS fleet, s.since_us, s.until_us, s.peak_rps, s.peak_us, f.*
-    FROM fleet_spans s JOIN failures f ON f.node = s.node AND f.bucket_us BETWEEN s.since_us AND s.until_us
+    FROM (SELECT *, unnest(slices(since_us, until_us)) AS slice FROM fleet_spans) s
+        JOIN failures f ON f.node = s.node AND slice(f.bucket_us) = s.slice
+        AND f.bucket_us BETWEEN s.since_us AND s.until_us
         AND (s.answer = 'fleet_herd' AND is_failure(f.answer) OR s.answer = 'fleet_overload' AND is_refused(f.answer, f.reason))
     UNION ALL
     SELECT s.answer, s.since_us, s.until_us, s.peak_rps, s.peak_us, f.*
-    FROM fleet_spans s JOIN retries r ON r.answer = s.answer AND r.node = s.node AND r.since_us = s.since_us
+    FROM fleet_spans s JOIN (SELECT *, unnest(slices(first_us, last_us)) AS slice FROM retries) r
+            ON r.answer = s.answer AND r.node = s.node AND r.since_us = s.since_us
         JOIN failures f ON f.node = r.node AND f.client = r.client AND f.channel = r.channel
-            AND f.first_us BETWEEN r.first_us AND r.last_us
+            AND slice(f.first_us) = r.slice AND f.first_us BETWEEN r.first_us AND r.last_us
 ),
 members AS (
     SELECT *,

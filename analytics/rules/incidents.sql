@@ -6,18 +6,23 @@ WITH every AS (
         unnest(pulse) AS pulse
     FROM episodes
 ),
+fleet AS (
+    SELECT incident, answer, nodes, nodes[1] AS node, clients, first_us, last_us,
+        unnest(slices(first_us, last_us)) AS slice
+    FROM episodes WHERE fleet
+),
 told AS (
     SELECT DISTINCT e.id, e.pulse.from_us AS from_us
     FROM every e JOIN (
-            SELECT incident, nodes[1] AS node, unnest(clients) AS client, first_us, last_us FROM episodes WHERE fleet
+            SELECT incident, node, slice, unnest(clients) AS client, first_us, last_us FROM fleet
         ) f ON f.incident = e.incident AND f.client = e.client AND NOT e.fleet AND e.failure
-        AND e.pulse.from_us BETWEEN f.first_us AND f.last_us AND list_contains(e.nodes, f.node)
+        AND slice(e.pulse.from_us) = f.slice AND e.pulse.from_us BETWEEN f.first_us AND f.last_us AND list_contains(e.nodes, f.node)
 ),
 -- Fleets of one node at one time are made of the same refusals: the overload tells them, else the herd.
 twice AS (
     SELECT DISTINCT e.id, e.pulse.from_us AS from_us
-    FROM every e JOIN (SELECT incident, answer, nodes, first_us, last_us FROM episodes WHERE fleet) f
-        ON f.incident = e.incident AND f.nodes = e.nodes AND (f.answer = 'fleet_overload'
+    FROM every e JOIN fleet f
+        ON f.incident = e.incident AND f.nodes = e.nodes AND slice(e.pulse.from_us) = f.slice AND (f.answer = 'fleet_overload'
             AND e.answer IN ('fleet_herd', 'fleet_retry') OR f.answer = 'fleet_herd' AND e.answer = 'fleet_retry')
         AND e.pulse.from_us BETWEEN f.first_us AND f.last_us
 )
@@ -99,27 +104,22 @@ traffics AS (
         ASOF LEFT JOIN until_minute f ON f.node = s.node AND f.minute_us < s.from_us
     GROUP BY s.incident, s.during
 ),
--- Refusals that other incidents of these minutes tell are theirs: of those on one of the nodes, all that had begun
--- without those that were over.
-places AS (SELECT nodes, row_number() OVER () AS place FROM (SELECT DISTINCT nodes FROM windows)),
-near AS (
-    SELECT DISTINCT a.place, b.place AS other
-    FROM (SELECT place, unnest(nodes) AS node FROM places) a JOIN (SELECT place, unnest(nodes) AS node FROM places) b
-        USING (node)
-),
+-- Refusals that other incidents of these minutes tell are theirs: on each of the nodes, those of all that had begun
+-- without those of all that were over. An incident's are taken to be its nodes' in equal parts.
+shares AS (SELECT * REPLACE (refused / len(nodes) AS refused), unnest(nodes) AS node FROM windows),
 begun AS (
-    SELECT place, first_us, sum(sum(refused)) OVER (PARTITION BY place ORDER BY first_us) AS refused
-    FROM windows JOIN places USING (nodes) GROUP BY place, first_us
+    SELECT node, first_us, sum(sum(refused)) OVER (PARTITION BY node ORDER BY first_us) AS refused
+    FROM shares GROUP BY node, first_us
 ),
 over_by AS (
-    SELECT place, last_us, sum(sum(refused)) OVER (PARTITION BY place ORDER BY last_us) AS refused
-    FROM windows JOIN places USING (nodes) GROUP BY place, last_us
+    SELECT node, last_us, sum(sum(refused)) OVER (PARTITION BY node ORDER BY last_us) AS refused
+    FROM shares GROUP BY node, last_us
 ),
 elsewhere AS (
-    SELECT w.incident, sum(coalesce(b.refused, 0) - coalesce(o.refused, 0)) - any_value(w.refused) AS refused
-    FROM (SELECT w.*, other FROM windows w JOIN places USING (nodes) JOIN near USING (place)) w
-        ASOF LEFT JOIN begun b ON b.place = w.other AND b.first_us <= w.until_us + 60000000
-        ASOF LEFT JOIN over_by o ON o.place = w.other AND o.last_us < w.from_us
+    SELECT w.incident, sum(coalesce(b.refused, 0) - coalesce(o.refused, 0) - w.refused) AS refused
+    FROM shares w
+        ASOF LEFT JOIN begun b ON b.node = w.node AND b.first_us <= w.until_us + 60000000
+        ASOF LEFT JOIN over_by o ON o.node = w.node AND o.last_us < w.from_us
     GROUP BY w.incident
 )
 SELECT w.incident, w.n, w.first_us, w.last_us, w.nodes, w.bytes, w.dur_us,

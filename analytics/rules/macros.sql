@@ -18,6 +18,13 @@ CREATE OR REPLACE TEMP MACRO is_refused(answer, reason) AS answer = 'overload' A
 
 CREATE OR REPLACE TEMP MACRO once_per_seq(answer) AS answer IN ('zero_byte', 'post', 'served');
 
+-- Minutes: what is near in time is joined by the minutes that it touches and only then compared, because a join by the
+-- times alone looks at every pair.
+CREATE OR REPLACE TEMP MACRO slice(us) AS CAST(us AS BIGINT) // 60000000;
+CREATE OR REPLACE TEMP MACRO slices(since, until) AS range(slice(since), slice(until) + 1);
+-- What lies for its greater half in another's time has its middle in it.
+CREATE OR REPLACE TEMP MACRO middle(since, until) AS since + (until - since) // 2;
+
 -- How many connections 62 bits stand for: at least 1, at most n; 1 where the log does not say.
 CREATE OR REPLACE TEMP MACRO connections(bits, n) AS
     CASE WHEN bits IS NULL THEN 1

@@ -49,7 +49,8 @@ cured AS (
             CASE WHEN total_if(c.n, c.bucket_us > last_us) >= 5
                 THEN total_if(c.n, c.bucket_us > last_us) * 1e6
                     / greatest(1000000, max(c.bucket_us) + 1000000 - last_us) ELSE 0 END) AS usual_rps
-    FROM added a JOIN cures c ON c.client = a.client AND c.channel = a.channel
+    FROM (SELECT *, unnest(slices(first_us - 120000000, last_us + 120000000)) AS slice FROM added) a
+        JOIN cures c ON c.client = a.client AND c.channel = a.channel AND slice(c.bucket_us) = a.slice
         AND c.bucket_us BETWEEN first_us - 120000000 AND last_us + 120000000
     GROUP BY key, chain, part, first_us, last_us
 )

@@ -50,12 +50,17 @@ SELECT * FROM (
 
 CREATE OR REPLACE TEMP TABLE near AS
 WITH of_channel AS (
-    SELECT c.id, e.event, e.ts_us FROM cases c JOIN happened e ON e.channel = c.channel
+    SELECT c.id, e.event, e.ts_us
+    FROM (SELECT *, unnest(slices(first_us - end_before_us(), last_us + slow_gap_us())) AS slice FROM cases) c
+        JOIN happened e ON e.channel = c.channel AND slice(e.ts_us) = c.slice
     WHERE e.event IN ('channel_create', 'channel_end') AND list_contains(c.nodes, e.node)
         AND e.ts_us BETWEEN c.first_us - end_before_us() AND c.last_us + slow_gap_us()
 ),
 of_server AS (
-    SELECT c.id, e.event, e.ts_us FROM (SELECT *, unnest(nodes) AS node FROM cases) c JOIN happened e USING (node)
+    SELECT c.id, e.event, e.ts_us
+    FROM (SELECT *, unnest(slices(first_us - restart_before_us(), onset_us)) AS slice
+            FROM (SELECT *, unnest(nodes) AS node FROM cases)) c
+        JOIN happened e ON e.node = c.node AND slice(e.ts_us) = c.slice
     WHERE e.event IN ('server_start', 'server_ready', 'drain', 'server_stop', 'config')
         AND e.ts_us BETWEEN c.first_us - restart_before_us() AND c.onset_us
 )
@@ -67,8 +72,9 @@ CREATE OR REPLACE TEMP TABLE silences AS
 WITH seconds AS (
     SELECT c.id, second.at_us, second.at_us < c.first_us - 10000000 AS usual,
         (t.slots >> CAST((second.at_us - t.minute_us) // 1000000 AS INT)) & 1 = 0 AS silent
-    FROM (FROM cases WHERE answer = 'fleet_herd') c
-        JOIN traffic t ON t.node = c.nodes[1] AND t.minute_us BETWEEN c.first_us - 130000000 AND c.onset_us,
+    FROM (SELECT *, unnest(slices(first_us - 130000000, onset_us)) AS slice FROM cases WHERE answer = 'fleet_herd') c
+        JOIN traffic t ON t.node = c.nodes[1] AND slice(t.minute_us) = c.slice
+            AND t.minute_us BETWEEN c.first_us - 130000000 AND c.onset_us,
         unnest(range(t.minute_us, t.minute_us + 60000000, 1000000)) AS second (at_us)
     WHERE second.at_us BETWEEN c.first_us - 70000000 AND c.onset_us
 ),
