@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from tricklecast.analytics.rules.params import Params
@@ -29,17 +30,43 @@ TOGETHER: Final = ("triggers", "classes", "episodes", "paces", "incidents")
 STEPS: Final = (*BY_CHANNEL, *BY_NODE, *TOGETHER)
 """The whole chain."""
 
-TABLES: Final[dict[str, tuple[str, ...]]] = {
-    "buckets": ("buckets",),
-    "stretches": ("islands", "parts", "cures", "stretches"),
-    "fleets": ("failures", "fleet_seconds", "retries", "fleet_spans", "fleets"),
-    "triggers": ("cases", "plausible", "near", "silences", "triggered"),
-    "classes": ("classed",),
-    "episodes": ("hubs", "episodes"),
-    "paces": ("paces",),
-    "incidents": ("pulses", "parts_of_incidents", "peaks", "phases", "roots", "impacts", "incidents"),
+CONTRACTS: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "buckets": {"buckets": ("key chain bucket_us", "client named place family n nodes first_us last_us part coarse")},
+    "stretches": {
+        "islands": ("key chain part", "client named answer n hits readers own_s mean_rps enough"),
+        "parts": ("key chain part first_us", "client named answer n"),
+        "cures": ("client channel bucket_us", "n"),
+        "stretches": ("client named channel? place family first_us", "answer n hits peak_rps nodes last_us pulse slow"),
+    },
+    "fleets": {
+        "failures": ("node client answer bucket_us channel?", "n first_us last_us early"),
+        "fleet_seconds": ("answer node bucket_us", "n refused load first_us last_us"),
+        "retries": ("answer node client channel? first_us", "since_us until_us last_us"),
+        "fleet_spans": ("answer node since_us", "until_us peak_rps peak_us"),
+        "fleets": ("answer node since_us", "n clients channels first_us last_us pulse shared at_once insistent"),
+    },
+    "triggers": {
+        "cases": ("id", "answer fleet n hits peak_rps mean_rps nodes clients channels first_us last_us onset_us pulse"),
+        "plausible": ("answer event", "rank"),
+        "near": ("id event ts_us", ""),
+        "silences": ("id", ""),
+        "triggered": ("id", "answer fleet n lives"),
+    },
+    "classes": {"classed": ("id", "class answer fleet n ahead rises")},
+    "episodes": {"hubs": ("rule least_id id", ""), "episodes": ("id", "incident class fleet n")},
+    "paces": {"paces": ("incident", "pause_us")},
+    "incidents": {
+        "pulses": ("id from_us", "incident until_us n"),
+        "parts_of_incidents": ("id", "incident part"),
+        "peaks": ("incident", "peak_rps"),
+        "phases": ("incident class", "n first_us last_us fleet clients"),
+        "roots": ("incident", "class clear"),
+        "impacts": ("incident", "n first_us last_us nodes request_share others_refused others_slowed others"),
+        "incidents": ("incident", "class severity n peak_rps mean_rps first_us last_us nodes clients channels phases"),
+    },
 }
-"""What each step makes."""
+"""What each step makes: its tables, of each the columns that tell its rows apart, and others that are never null. None
+of the former is, unless it has a ``?``."""
 
 MOST: Final = 200
 """Rows of one table that :func:`explain` gives."""
@@ -67,6 +94,23 @@ def run(connection: DuckDBPyConnection, params: Params | None = None, steps: Seq
     connection.execute(prelude(params or Params()))
     for step in steps:
         connection.execute(step_sql(step))
+
+
+def broken(connection: DuckDBPyConnection) -> Iterator[str]:
+    """The contracts that the tables of a connection do not keep, in words; for tests."""
+    present = {row[0] for row in connection.execute("SHOW TABLES").fetchall()}
+    for table, (names, others) in chain.from_iterable(tables.items() for tables in CONTRACTS.values()):
+        if table not in present:
+            continue
+        key = names.replace("?", "").split()
+        (rows, keys), *_ = connection.execute(
+            f"SELECT count(*), count(DISTINCT ({', '.join(key)}, 0)) FROM {table}"
+        ).fetchall()
+        if rows != keys:
+            yield f"{table}: {rows} rows have {keys} keys ({', '.join(key)})"
+        full = [name for name in (*names.split(), *others.split()) if not name.endswith("?")]
+        counts = connection.execute(f"SELECT {', '.join(f'count({name})' for name in full)} FROM {table}").fetchall()[0]
+        yield from (f"{table}: {name} is null" for name, count in zip(full, counts, strict=True) if count < rows)
 
 
 def explain(connection: DuckDBPyConnection, incident: int) -> Iterator[tuple[str, list[str], list[tuple[Any, ...]]]]:

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 NOW_US = 1_760_000_400_000_000
 
 
-@pytest.mark.parametrize("corpus", ["scenarios", "chaos", "hostile", "anonymous", "empty"])
+@pytest.mark.parametrize("corpus", ["scenarios", "chaos", "hostile", "anonymous", "web", "empty"])
 def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row by row, and incident by incident, also where clients of one network are in several partitions."""
+    """Row by row, and incident by incident, also where clients of one network are in several partitions; and every
+    table of every step keeps its contract."""
     monkeypatch.setattr(on_spark, "ROWS", 2000)
     monkeypatch.setattr(on_spark, "LEAST_ROWS", 1)
     match corpus:
@@ -54,6 +55,20 @@ def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str, mon
                 f'"node":"n","channel":"film","client":"{number:x}","ip":"192.0.2.7","conn":{number}}}'
                 for number in range(4 * 1500)
             ]
+        case "web":
+            # Many who retry, one that loops, and a challenge that is met: in a format of any web server.
+            asked = [
+                ("10.0.0.{0}", "/a", 503, 20, 8),
+                ("10.1.0.{0}", "/b", 404, 1, 400),
+                ("10.2.0.1", "/c", 401, 1, 60),
+            ]
+            lines = [
+                f'{who.format(client)} - - [09/Oct/2025:08:{no // 60:02}:{no % 60:02} +0000] "GET {path} HTTP/1.1" '
+                f'{status} 9 "-" "x/1"'
+                for who, path, status, clients, times in asked
+                for client in range(clients)
+                for no in range(times)
+            ]
         case _:
             lines = []
     path = write_lines(tmp_path / "log.jsonl", lines)
@@ -63,6 +78,7 @@ def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str, mon
     with embedded.connect() as connection:
         read = lines_embedded.read_lines(connection, files, now_us=NOW_US)
         here = incidents(connection)
+        assert list(engine.broken(connection)) == []
         connection.register("arrived", rolled.rows.where("told IS NULL").drop("told").toArrow())
         connection.execute(f"CREATE TABLE merged AS {merge_sql('arrived')}")
         for one, other in (("rollup", "merged"), ("merged", "rollup")):
@@ -70,5 +86,6 @@ def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str, mon
     with on_spark.reduce(rolled.rows, rolled.size) as there:
         engine.run(there, None, engine.TOGETHER)
         assert found(there) == here
+        assert list(engine.broken(there)) == []
     assert rolled.lines.counts == read.counts
     assert bool(here) == (corpus != "empty")

@@ -1,0 +1,66 @@
+"""The steps of the rules as a chain: the contracts of their tables, and joins that do not look at every pair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pytest
+
+from tricklecast.analytics.rules import engine
+from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.scan import embedded
+
+
+@pytest.fixture
+def prepared() -> Iterator[duckdb.DuckDBPyConnection]:
+    """What the first step reads, of one line."""
+    with embedded.connect() as connection:
+        connection.execute("CREATE TEMP TABLE line AS SELECT 1::BIGINT AS ts_us, 'n' AS node, 'exchange' AS kind")
+        embedded.roll_up(connection)
+        embedded.reduce(connection)
+        yield connection
+
+
+def test_a_broken_contract_is_told(prepared: duckdb.DuckDBPyConnection) -> None:
+    """Rows that share a key, and nulls; every table that a step makes has a contract."""
+    inputs = {row[0] for row in prepared.execute("SHOW TABLES").fetchall()}
+    engine.run(prepared)
+    made = {row[0] for row in prepared.execute("SHOW TABLES").fetchall()} - inputs
+    assert made == {table for tables in engine.CONTRACTS.values() for table in tables}
+    assert tuple(engine.CONTRACTS) == engine.STEPS
+    assert list(engine.broken(prepared)) == []
+    prepared.execute(
+        "CREATE OR REPLACE TEMP TABLE cures AS SELECT 'a' AS client, 'b' AS channel, 1 AS bucket_us, n "
+        "FROM (VALUES (1), (NULL)) t(n)"
+    )
+    assert list(engine.broken(prepared)) == [
+        "cures: 2 rows have 1 keys (client, channel, bucket_us)",
+        "cures: n is null",
+    ]
+
+
+def operators(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All operators of a plan."""
+    for one in plan:
+        yield one
+        yield from operators(one["children"])
+
+
+def test_no_join_looks_at_every_pair(prepared: duckdb.DuckDBPyConnection) -> None:
+    """What is joined by a time between two others is joined by the minute, too, unless it is one case's own."""
+    prepared.execute(engine.prelude(Params()))
+    joins = 0
+    for statement in (one for step in engine.STEPS for one in prepared.extract_statements(engine.step_sql(step))):
+        (_, text), *_ = prepared.execute(f"EXPLAIN (FORMAT json) {statement.query}").fetchall()
+        for join in operators(json.loads(text)):
+            told = join["extra_info"].get("Conditions", ())
+            conditions = [told] if isinstance(told, str) else told
+            between = [one for one in conditions if "_us" in one and (">=" in one or "<=" in one)]
+            if join["name"] == "HASH_JOIN" and len(between) > 1:
+                assert any("// 60000000" in one or one == "id = id" for one in conditions), conditions
+                joins += 1
+        prepared.execute(statement)
+    assert joins > 5
