@@ -423,6 +423,7 @@ def _show(made: Made, outputs: dict[str, str], *, explained: bool, quiet: bool) 
 
 def _explained(made: Made) -> Iterator[str]:
     from tricklecast.analytics.report.formats import counted
+    from tricklecast.analytics.report.mitigate import mitigations
     from tricklecast.analytics.report.plain import plain
     from tricklecast.analytics.report.text import shown
     from tricklecast.analytics.report.words import line_of
@@ -431,6 +432,8 @@ def _explained(made: Made) -> Iterator[str]:
     entry = next(one for one in made.report.incidents if one.number == _number(made))
     yield line_of(entry)
     yield from (f"    {shown(line)}" for line in entry.lines)
+    for one in mitigations(entry, made.report.quality.formats):
+        yield from ("", f"{one.title}:", *(f"    {line}".rstrip() for line in one.code.splitlines()))
     for name, columns, rows in made.steps:
         yield ""
         yield f"{name}: {counted(len(rows), 'row')}{' or more' if len(rows) == MOST else ''}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from tricklecast.analytics.report import figures as figure
 from tricklecast.analytics.report import words
 from tricklecast.analytics.report.formats import counted
+from tricklecast.analytics.report.mitigate import mitigations
 from tricklecast.analytics.report.model import (
     MAX_NAMES,
     SEVERITIES,
@@ -30,6 +31,9 @@ from tricklecast.analytics.scan.reduce import WATCHED
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+MAX_MITIGATED: Final = 200
+"""Incidents, the worst first, with snippets against them: a report of thousands would consist of these."""
 
 TO_CHANNELS: Final = frozenset(WATCHED) - {"overload", "server_error", "web", "again"}
 """Kinds of answer that only requests to channels have."""
@@ -131,6 +135,7 @@ def build(
                 lines=tuple((lines or {}).get(one.id, ())),
                 history=(history or {}).get(one.id),
                 lifts=tuple((lifts or {}).get(one.id, ())),
+                mitigations=mitigations(told, source.formats) if number <= MAX_MITIGATED else (),
                 muted=(muted or {}).get(one.id),
             )
         )

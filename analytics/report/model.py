@@ -117,6 +117,20 @@ class Lift:
 
 
 @dataclass(frozen=True, slots=True)
+class Mitigation:
+    """What to paste against an incident; names in it are escaped for the syntax that it is in.
+
+    Attributes:
+        kind: where it belongs: a proxy, the options of a tricklecast server, the client. title: what it does.
+        code: the text to paste; its comments say where.
+    """
+
+    kind: Literal["nginx", "envoy", "tricklecast", "client"]
+    title: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """One incident; the same object in a report and in an alert of the watch.
 
@@ -139,6 +153,7 @@ class Summary:
         trigger, trigger_us: the event that set it off, and when. ended_us: when the channel ended in its course.
         phases: what it consists of, in the order of time. impact: what it cost, and whom it harmed.
         fingerprint: the same for incidents of one kind, whenever they happen; empty where it is not known.
+        held_s: how long the storm guard held its requests, all together, seconds.
     """
 
     id: str
@@ -172,6 +187,7 @@ class Summary:
     phases: tuple[Phase, ...]
     impact: Impact
     fingerprint: str = field(default="", kw_only=True)
+    held_s: float = field(default=0.0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +199,7 @@ class Entry(Summary):
         curve: its requests over time. lines: some of them, as they stand in the log.
         history: what earlier reports say of its kind; ``None`` without a memory (`--table`).
         lifts: what sets its requests apart from all others of the same time.
+        mitigations: what to paste against it; the 200 worst incidents have some.
         muted: why it counts neither for the verdict nor for the exit code; ``None`` if it does.
     """
 
@@ -192,6 +209,7 @@ class Entry(Summary):
     lines: tuple[LogLine, ...]
     history: History | None = None
     lifts: tuple[Lift, ...] = ()
+    mitigations: tuple[Mitigation, ...] = ()
     muted: str | None = None
 
     def details(self) -> tuple[tuple[str, str], ...]:

@@ -204,4 +204,9 @@ def _quality(report: Report) -> Iterator[tuple[Text, int]]:
         yield Text(shown(sample, 120), style="dim"), 4
     if report.incidents:
         yield Text(), 0
-        yield Text(f"Why is this an incident? --explain {report.incidents[0].id}. A page: --html FILE."), 0
+        yield (
+            Text(
+                f"Why is it one, and what to paste against it? --explain {report.incidents[0].id}. A page: --html FILE."
+            ),
+            0,
+        )
