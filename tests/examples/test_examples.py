@@ -14,10 +14,13 @@ import signal
 import subprocess
 import sys
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ import pytest
 
 from tests.analytics.support.scenarios import STORMS
 from tests.analytics.support.writer import LogWriter
-from tests.support.spark_cluster import HOME, spark_cluster
+from tests.support.spark_cluster import HOME, run_in_cluster, spark_cluster
 from tests.support.spark_cluster import environment as spark_environment
 from tests.support.waiting import eventually
 from tricklecast import Publisher, Subscriber
@@ -281,18 +284,35 @@ def test_storms_job(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_storms_table(tmp_path: Path) -> None:
-    """On a cluster, through spark-submit, the incidents become rows of a table."""
+    """The incidents become rows of a table, also where the driver runs on a worker (--deploy-mode cluster), which gets
+    the job and the package from a web server: no file of the machine that submits it is needed."""
     writer = LogWriter("relay", random.Random(0))
     (truth,) = STORMS["not_found_loop"](writer)
-    log, table = tmp_path / "access.jsonl", tmp_path / "table"
+    log, table, served = tmp_path / "access.jsonl", tmp_path / "table", tmp_path / "served"
     log.write_text("".join(f"{line}\n" for line in writer.lines()))
     compact(find_logs([str(log)]), tmp_path / "hours", Reading(details=True), print)
-    arguments = [str(ROOT / "examples" / "storms_table.py"), str(tmp_path / "hours"), str(table)]
-    with spark_cluster(tmp_path) as master:
-        command = [str(HOME / "bin" / "spark-submit"), "--master", master, *arguments]
-        environment = {**spark_environment(), "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
-        assert done.returncode == 0, done.stderr
+    served.mkdir()
+    shutil.copy(ROOT / "examples" / "storms_table.py", served)
+    with zipfile.ZipFile(served / "tricklecast.zip", "w") as package:
+        for name in ("__init__.py", "analytics", "app", "trickle"):
+            for path in sorted({ROOT / "tricklecast" / name, *(ROOT / name).rglob("*")}):
+                if path.is_file() and path.suffix in (".py", ".sql"):
+                    package.write(path, f"tricklecast/{path.relative_to(ROOT).as_posix().removeprefix('tricklecast/')}")
+    (tmp_path / "cluster").mkdir()
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=served)) as web,
+        ThreadPoolExecutor() as pool,
+        spark_cluster(tmp_path / "cluster") as master,
+    ):
+        pool.submit(web.serve_forever)
+        url = f"http://127.0.0.1:{web.server_port}"
+        job = [f"{url}/storms_table.py", str(tmp_path / "hours"), str(table)]
+        memory = ("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.cores=1")
+        try:
+            said = run_in_cluster(tmp_path / "cluster", master, *memory, "--py-files", f"{url}/tricklecast.zip", *job)
+        finally:
+            web.shutdown()
+    assert said == "1 incidents\n"
     with duckdb.connect() as con:
         rows = con.execute(f"SELECT storm, requests FROM '{table}/*.parquet'").fetchall()
     assert rows == [(truth.storm, truth.n)]

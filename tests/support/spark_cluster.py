@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx
 import pyspark
 
 from tests.support.waiting import eventually
@@ -27,6 +28,7 @@ def environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": HOST,
         "PYSPARK_PYTHON": sys.executable,
         "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=true -Dspark.master.rest.port=0",
     }
 
 
@@ -41,10 +43,40 @@ def spark_cluster(folder: Path) -> Iterator[str]:
         options = ["--host", HOST, "--port", "0", "--webui-port", "0"]
         log = running.enter_context(_daemon(folder / "master.log", "master.Master", *options))
         (master,) = _said(log, r"Starting Spark master at (spark://\S+)").groups()
-        options += ["--cores", "2", "--memory", "1g", "--work-dir", str(folder / "work"), master]
+        options += ["--cores", "2", "--memory", "2g", "--work-dir", str(folder / "work"), master]
         log = running.enter_context(_daemon(folder / "worker.log", "worker.Worker", *options))
         _said(log, "Successfully registered with master")
         yield master
+
+
+def run_in_cluster(folder: Path, master: str, *arguments: str) -> str:
+    """Runs a job in Python whose driver is a process of a worker's, as --deploy-mode cluster does; gives its output.
+
+    spark-submit refuses that for Python on a standalone cluster; the master's REST interface does not.
+
+    Args:
+        folder: of the cluster. arguments: of spark-submit.
+    """
+    (port,) = _said(folder / "master.log", r"Started REST server .* with port (\d+)").groups()
+    job = {
+        "action": "CreateSubmissionRequest",
+        "clientSparkVersion": pyspark.__version__,
+        "appResource": "",
+        "mainClass": "org.apache.spark.deploy.SparkSubmit",
+        "appArgs": ["--master", master, *arguments],
+        "environmentVariables": {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST},
+        "sparkProperties": {"spark.app.name": "job", "spark.master": master, "spark.submit.deployMode": "cluster"},
+    }
+    rest = f"http://{HOST}:{port}/v1/submissions"
+    name = httpx.post(f"{rest}/create", json=job).raise_for_status().json()["submissionId"]
+
+    def state() -> str:
+        return str(httpx.get(f"{rest}/status/{name}").json()["driverState"])
+
+    eventually(lambda: state() not in ("SUBMITTED", "RUNNING"), within_s=WITHIN_S, what="the driver ends")
+    here = folder / "work" / name
+    assert state() == "FINISHED", (here / "stderr").read_text()[-4000:]
+    return (here / "stdout").read_text()
 
 
 @contextmanager
