@@ -2,12 +2,12 @@
 
 spark-submit --master MASTER --deploy-mode cluster storms_table.py LOG TABLE [--hours N]
 
-LOG is what "tricklecast logs compact" writes; TABLE is a path or URL for Parquet, to which rows are added. Rows of one
-incident have the same id: the last one counts.
+LOG is the folder that "tricklecast logs compact" writes; TABLE is a path or URL for Parquet, to which rows are added.
+Rows of one incident have the same id: the last one counts.
 """
 
 import argparse
-import time
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -20,13 +20,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("log")
     parser.add_argument("table")
-    parser.add_argument("--hours", type=float, default=0.0, help="of the log; 0 (the default) is all of it")
+    parser.add_argument("--hours", type=int, default=0, help="of the log, and the present one; 0 (the default) is all")
     options = parser.parse_args()
     spark = SparkSession.builder.appName("storms").getOrCreate()
-    lines = spark.read.option("recursiveFileLookup", "true").option("mergeSchema", "true").parquet(options.log)
-    if options.hours:
-        lines = lines.where(F.col("ts_us") >= round((time.time() - 3600 * options.hours) * 1e6))
-    found = incidents(lines).withColumn("found", F.current_timestamp())
+    now, where = datetime.now(UTC), options.log
+    if options.hours:  # only these folders are listed
+        hours = (now - timedelta(hours=back) for back in range(options.hours + 1))
+        where += "/{" + ",".join(f"{hour:dt=%Y-%m-%d/hr=%H}" for hour in hours) + "}"
+    lines = spark.read.option("recursiveFileLookup", "true").option("mergeSchema", "true").parquet(where)
+    found = incidents(lines).withColumn("found", F.current_timestamp()).persist()
     found.write.mode("append").parquet(options.table)
     print(f"{found.count()} incidents")
 
