@@ -305,7 +305,7 @@ class EmbeddedReader:
         before = _identities(files.names)
         folder = self.parts.new()
         self._new.append(folder)
-        with embedded.connect(files.size) as con:
+        with embedded.bounded(files.size) as con:
             found = read_lines(con, files, replace(self._reading, window=window), self._now_us, part=True)
             if len(found.recognised.names) < len(files.names):
                 return found.recognised, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,12 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.errors import BadInput, CannotWrite
 from tricklecast.analytics.lines import ALWAYS, LINE, BadLine, Counts, LogFiles, Reading, Window
-from tricklecast.analytics.lines.files import REMOTE, LineReader, is_parquet, shown_name, spooled
+from tricklecast.analytics.lines.files import REMOTE, LineReader, is_parquet, shown_name, spooled, unpacked
 from tricklecast.analytics.report import figures
 from tricklecast.analytics.report.build import Source, build, ranked
 from tricklecast.analytics.report.formats import counted, date_and_time
+from tricklecast.analytics.report.formats import size as bytes_of
 from tricklecast.analytics.report.model import Figures, LogLine, Rate, Report
 from tricklecast.analytics.rules import engine, incidents
 from tricklecast.analytics.rules.incidents import Incident
@@ -141,13 +143,13 @@ def make(asked: Asked, stage: Stage) -> Made:
         BadInput: a file cannot be read, or nothing of it was understood; there is no such incident.
         SparkUnavailable, SparkFailed: Spark is missing, did not start, or failed.
     """
-    with _interrupted_queries():
+    with _own_errors():
         return _make(asked, stage)
 
 
 @contextmanager
-def _interrupted_queries() -> Iterator[None]:
-    """Turns what DuckDB makes of Ctrl-C back into what it was."""
+def _own_errors() -> Iterator[None]:
+    """Turns what DuckDB makes of Ctrl-C back into what it was, and tells of a full disk in one line."""
     import duckdb
 
     try:
@@ -156,7 +158,18 @@ def _interrupted_queries() -> Iterator[None]:
         # The second where the rows came from Python.
         if "Query interrupted" in str(error) or "KeyboardInterrupt" in str(error):
             raise KeyboardInterrupt from error
+        full = "max_temp_directory_size" in str(error) or os.strerror(errno.ENOSPC) in str(error)
+        if full or isinstance(error, duckdb.OutOfMemoryException):
+            raise _too_large("is full" if full else "did not help: memory is short") from error
         raise
+
+
+def _too_large(why: str) -> CannotWrite:
+    folder = tempfile.gettempdir()
+    return CannotWrite(
+        f"these logs are too large for this machine: {folder!r}, for what does not fit into memory, {why}."
+        " Set TMPDIR to a folder on a larger disk, shorten the time (--since, --until), or pass --engine spark"
+    )
 
 
 def _make(asked: Asked, stage: Stage) -> Made:
@@ -210,9 +223,13 @@ def _embedded(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
 
     now_us = _now_us()
     known = None if files.pipes else files.size
-    with embedded.connect(known) as connection, ExitStack() as held:
+    with embedded.bounded(known) as connection, ExitStack() as held:
         with stage(f"reading {counted(len(files.names), 'file')}", files.size) as advance:
             files = held.enter_context(spooled(files))
+            # How much of the log a part of its time is cannot be known before.
+            lack = embedded.missing_room(unpacked(files.names), least=True)
+            if lack > 0 and asked.reading.window == ALWAYS:
+                raise _too_large(f"lacks at least {bytes_of(lack)}")
             if _is_empty(files):
                 columns = ", ".join(f"{name} {kind}" for name, kind in LINE)
                 connection.execute(f"CREATE TEMP TABLE line ({columns})")
@@ -252,7 +269,7 @@ def _embedded_incremental(asked: Asked, files: LogFiles, stage: Stage, root: str
     reader = EmbeddedReader(
         LocalParts(root), asked.reading, lambda con: _relation(con, asked), now_us, now_us + AHEAD_US
     )
-    with closing(reader), embedded.connect(files.size) as connection:
+    with closing(reader), embedded.bounded(files.size) as connection:
         with stage(f"reading new parts of {counted(len(files.names), 'file')}", files.size) as advance:
             gathered = gather(reader, files, asked.reading, asked.generic, advance)
             reader.roll_up(connection, gathered)

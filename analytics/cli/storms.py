@@ -6,12 +6,12 @@ import json
 import os
 import re
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from tricklecast.analytics.cli.pipeline import Advance, Asked, Made
     from tricklecast.analytics.lines import LogFiles
     from tricklecast.analytics.report.model import Report
-
-HELD: Final = 2
-"""Bytes of memory that the embedded engine takes for a byte of log."""
-
-PACKED: Final = 8
-"""How many times larger a log is than its compressed file."""
 
 LOCAL: Final = "local[*]"
 
@@ -119,7 +113,7 @@ def storms(
     engine: Annotated[
         EngineName,
         typer.Option(
-            help="embedded (DuckDB, no Java), or spark. auto takes embedded for local logs that fit into memory.",
+            help="embedded (DuckDB, no Java), or spark. auto takes embedded for local logs that fit on the disk.",
             rich_help_panel=_ENGINE,
         ),
     ] = EngineName.AUTO,
@@ -275,8 +269,9 @@ def choose_engine(
     Raises:
         ValueError: the engine that was asked for cannot do this.
     """
-    from tricklecast.analytics.lines.files import REMOTE
+    from tricklecast.analytics.lines.files import REMOTE, unpacked
     from tricklecast.analytics.report.formats import size
+    from tricklecast.analytics.scan.embedded import missing_room
 
     remote = [*files.remote, *(baseline.remote if baseline else ())]
     if incremental is not None and REMOTE.match(incremental):
@@ -292,36 +287,15 @@ def choose_engine(
         return EngineName.SPARK, ""
     if files.pipes:
         return EngineName.EMBEDDED, "standard input or a pipe: embedded engine (Spark reads files: --engine spark FILE)"
-    amount = sum(_unpacked(one) for one in (files, baseline) if one is not None)
+    # One after the other is read, and then forgotten.
+    amount = max(unpacked(one.names) for one in (files, baseline) if one is not None)
     logs = f"{size(amount)} of local logs"
-    if HELD * amount <= free_memory():
+    if missing_room(amount) <= 0:
         return EngineName.EMBEDDED, f"{logs}: embedded engine; --engine spark reads them with Spark"
-    if missing := _spark_is_missing():
-        return EngineName.EMBEDDED, f"{logs} may not fit into memory, but {missing}: embedded engine"
-    return EngineName.SPARK, f"{logs} may not fit into memory: Spark; --engine embedded reads them without it"
-
-
-def _unpacked(files: LogFiles) -> int:
-    """Bytes of local logs, compressed ones as large as they are as a rule."""
-    from tricklecast.analytics.lines.files import REMOTE, packed
-
-    size = 0
-    for name in files.names:
-        with suppress(OSError):
-            size += os.path.getsize(name) if not REMOTE.match(name) and packed(name) else 0
-    return files.size + (PACKED - 1) * size
-
-
-def free_memory() -> int:
-    """Bytes of memory that this process may still take."""
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-    with suppress(OSError, ValueError):  # "max" where a container has no limit
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        found = min(found, limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    return found
+    logs += f" may not fit into {tempfile.gettempdir()}"
+    if why := _spark_is_missing():
+        return EngineName.EMBEDDED, f"{logs}, but {why}: embedded engine"
+    return EngineName.SPARK, f"{logs}: Spark; --engine embedded reads them without it"
 
 
 def _spark_is_missing() -> str:

@@ -26,8 +26,8 @@ import tempfile
 import zlib
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
@@ -55,6 +55,8 @@ REMOTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 COMPRESSED: Final = (".gz", ".bz2", ".zst", ".xz")
 """Names of what is not followed while it grows."""
+PACKED: Final = 8
+"""How many times larger a log is than its compressed file."""
 BLOCK: Final = 4 << 20
 """Bytes that are read at a time. Lines of the engines' tables point into blocks, so they are not copied."""
 
@@ -378,6 +380,16 @@ def packed(name: str) -> bool:
             return is_compressed(file.read(8))
     except OSError:
         return name.endswith(COMPRESSED)
+
+
+def unpacked(names: Iterable[str]) -> int:
+    """Bytes of local logs, compressed ones as large as they are as a rule; pipes and URIs count nothing."""
+    size = 0
+    for name in names:
+        with suppress(OSError):
+            if not REMOTE.match(name) and not is_pipe(name):
+                size += os.path.getsize(name) * (PACKED if packed(name) else 1)
+    return size
 
 
 def _decompressed(name: str, first: bytes) -> IO[bytes]:

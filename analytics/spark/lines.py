@@ -37,6 +37,7 @@ from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.embedded import Lines
 from tricklecast.analytics.lines.files import (
     BYTE_ORDER_MARK,
+    PACKED,
     REMOTE,
     LineReader,
     LogFiles,
@@ -80,9 +81,6 @@ TASK: Final = 128 << 20
 
 _LEAST_TASK: Final = 8 << 20
 """Fewer bytes are no task of their own, even if cores are idle: a worker takes a second to start."""
-
-_PACKED: Final = 8
-"""How many times larger a log is than its compressed file."""
 
 LONGEST: Final = 16 << 20
 """Bytes of a line that Spark itself reads; it leaves a longer one out, which no memory holds for certain."""
@@ -702,7 +700,7 @@ def _handed_out(spark: SparkSession, names: Sequence[str], form: Format) -> Data
             borders = range(0, size, TASK)
             spans += [(TASK, (name, start, start + TASK if start != borders[-1] else None)) for start in borders]
         else:
-            spans.append((size * (_PACKED if packed(name) else 1), (name, 0, None)))
+            spans.append((size * (PACKED if packed(name) else 1), (name, 0, None)))
     total = sum(size for size, _ in spans)
     cores = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     share = max(1, total // max(1, -(-total // TASK), min(cores, total // _LEAST_TASK)))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import pytest
 from typer.testing import CliRunner, Result
 
 from tricklecast.analytics.cli import storms
 from tricklecast.analytics.cli.storms import EngineName, choose_engine
 from tricklecast.analytics.lines import LogFiles
+from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.simulate.formats import FormatName
 from tricklecast.analytics.simulate.plan import sizes
 from tricklecast.analytics.simulate.run import simulate_logs
@@ -251,42 +256,73 @@ def test_without_java(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tricklecast.analytics.spark.java.find_java", lambda: None)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", classmethod(lambda cls: None))
-    monkeypatch.setattr(storms, "free_memory", lambda: 0)
+    monkeypatch.setattr(embedded, "HELD", 1 << 40)
     result = invoke(logs, "--engine", "spark")
     assert result.exit_code == 4
     assert "install" in result.stderr
     result = invoke(logs)
     assert result.exit_code in (0, 1)
-    assert "may not fit into memory, but Spark needs Java 17: embedded engine" in result.stderr
+    assert "may not fit into /tmp, but Spark needs Java 17: embedded engine" in result.stderr
 
 
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which 1,000 bytes of logs fit, and on which Spark can run."""
+    monkeypatch.setattr(embedded, "MEMORY", 0)
+    monkeypatch.setattr(storms, "_spark_is_missing", str)
+    monkeypatch.setattr(embedded.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000 * embedded.HELD))
+
+
+@pytest.mark.usefixtures("room")
 @pytest.mark.parametrize(
-    ("files", "master", "expected"),
+    ("name", "content", "master", "expected"),
     [
-        (LogFiles(("a",), 500), None, EngineName.EMBEDDED),
-        (LogFiles(("a",), 501), None, EngineName.SPARK),
-        (LogFiles(("s3a://bucket/a",)), None, EngineName.SPARK),
-        (LogFiles(("hdfs://host/a",)), None, EngineName.SPARK),
-        (LogFiles(("a",), 10), "spark://host:7077", EngineName.SPARK),
-        (LogFiles(("-",)), None, EngineName.EMBEDDED),
+        ("a.log", bytes(1000), None, EngineName.EMBEDDED),
+        ("a.log", bytes(1001), None, EngineName.SPARK),
+        ("a.log.gz", b"\x1f\x8b" + bytes(123), None, EngineName.EMBEDDED),
+        ("a.log.gz", b"\x1f\x8b" + bytes(124), None, EngineName.SPARK),  # its lines are 8 times as large
+        ("a.log", b"", "spark://host:7077", EngineName.SPARK),
+        ("s3a://bucket/a", b"", None, EngineName.SPARK),
+        ("hdfs://host/a", b"", None, EngineName.SPARK),
+        ("-", b"", None, EngineName.EMBEDDED),
     ],
 )
 def test_the_choice_of_engine(
-    files: LogFiles, master: str | None, expected: EngineName, monkeypatch: pytest.MonkeyPatch
+    name: str, content: bytes, master: str | None, expected: EngineName, tmp_path: Path
 ) -> None:
-    """DuckDB for what is here and fits into memory; Spark for the rest, if it can run."""
-    monkeypatch.setattr(storms, "free_memory", lambda: 1000)
-    monkeypatch.setattr(storms, "_spark_is_missing", str)
-    assert choose_engine(EngineName.AUTO, files, None, master)[0] is expected
+    """DuckDB for what is here and fits into memory and on the disk; Spark for the rest, if it can run."""
+    if content:
+        name = str(tmp_path / name)
+        Path(name).write_bytes(content)
+    assert choose_engine(EngineName.AUTO, LogFiles((name,), len(content)), None, master)[0] is expected
 
 
-def test_compressed_logs_are_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a log fits is a question of its lines."""
-    (tmp_path / "a.log.gz").write_bytes(b"\x1f\x8b" + bytes(98))
-    monkeypatch.setattr(storms, "free_memory", lambda: 1000)
-    monkeypatch.setattr(storms, "_spark_is_missing", str)
-    files = LogFiles((str(tmp_path / "a.log.gz"),), 100)
-    assert choose_engine(EngineName.AUTO, files, None, None)[0] is EngineName.SPARK
+@pytest.mark.usefixtures("room")
+def test_logs_that_do_not_fit(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line that says what to do, whether that is known before or found when the disk is full; nothing is left."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(embedded, "SMALL", 0)
+
+    def said() -> str:
+        result = invoke(logs, "--engine", "embedded")
+        assert (result.exit_code, result.stdout, list(tmp_path.iterdir())) == (2, "", [])
+        assert "Set TMPDIR" in result.stderr
+        assert result.stderr.count("\n") == 1
+        return result.stderr
+
+    assert "lacks at least" in said()
+    monkeypatch.undo()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(embedded, "SMALL", 0)
+    full = f"{os.strerror(errno.ENOSPC)}: a file of DuckDB"
+
+    def roll_up(connection: duckdb.DuckDBPyConnection, *_: object, **__: object) -> None:
+        connection.execute("SELECT error(?)", [full]).fetchall()
+
+    monkeypatch.setattr(embedded, "roll_up", roll_up)
+    assert "is full" in said()
 
 
 def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
