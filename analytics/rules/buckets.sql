@@ -1,11 +1,11 @@
 -- Who got what, by bucket of time, and which island in time each bucket belongs to: what one client kept getting
 -- on one channel without a longer pause ("part"), or with pauses that a slow loop may have ("coarse"). The key has
 -- no seq (a client that sweeps upwards would escape it) and no release (the client's own word). Failures share one
--- key without a node, so that nobody stays below a threshold by collecting 404, 470 and 503 in turn, or hides
--- behind a load balancer; where one kind of failure follows another, that is a new island.
+-- key, so that nobody stays below a threshold by collecting 404, 470 and 503 in turn, and nobody hides behind a load
+-- balancer (but a segment is had once from each server); where one kind of failure follows another, that is a new island.
 CREATE OR REPLACE TEMP TABLE buckets AS
 WITH watched AS (
-    SELECT *, CASE WHEN is_failure(answer) OR answer = 'web' THEN '' ELSE node END AS place,
+    SELECT *, CASE WHEN once_per_seq(answer) THEN node ELSE '' END AS place,
         CASE WHEN is_failure(answer) THEN 'failure' ELSE answer END AS family,
         concat_ws(chr(0), client, named, coalesce(channel, chr(1)), place, family) AS name
     FROM candidate WHERE answer <> 'cured'
@@ -98,7 +98,7 @@ rated AS (
                 THEN row_hits / greatest(1.0, bit_count(slots) - 1) END,
             -- Buckets of posts and segments are long: what two of them hold need not have come at once.
             CASE WHEN family NOT IN ('post', 'served') THEN (row_hits + lag(row_hits) OVER near)
-                / greatest(1.0, own_us(last_us - lag(first_us) OVER near,
+                / greatest(1.0, clock_s(blind) + own_us(last_us - lag(first_us) OVER near,
                     coalesce(guard_ms, 0) + coalesce(lag(guard_ms) OVER near, 0), n + lag(n) OVER near) / 1e6)
                 END) AS peak_rps,
         CASE WHEN family = 'served' THEN CAST(bit_count(slots) AS DOUBLE) ELSE 1.0 END AS busy_s

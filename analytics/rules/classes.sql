@@ -53,7 +53,7 @@ SELECT *, CASE answer
         WHEN unhurried AND seq_hi - seq_lo + 1 >= 2 * n AND NOT coalesce(seq_lo >= head_lo, false) THEN NULL
         -- Asking about once a second whether the next segment is there is waiting for it; falling behind now and
         -- then is no loop; asking on past a head that stands still is one.
-        WHEN ahead AND unhurried AND NOT rises AND coalesce(seq_hi <= head_hi + 1, true) THEN NULL
+        WHEN (ahead OR head_hi IS NULL) AND unhurried AND NOT rises AND coalesce(seq_hi <= head_hi + 1, true) THEN NULL
         WHEN ahead AND slow AND NOT (head_lo IS NOT DISTINCT FROM head_hi AND rises) THEN NULL
         WHEN ahead THEN 'seq_ahead_sweep'
         WHEN NOT slow THEN 'seq_behind_loop' END

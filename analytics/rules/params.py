@@ -62,7 +62,7 @@ class Params:
     fast_hits: int = 8
     fast_rps: float = 8.0
     slow_hits: int = 30
-    not_found_rps: float = 2.0
+    not_found_rps: float = 1.8
     overload_rps: float = 1.0
     early: float = 0.5
     crowd_s: float = 2.0

@@ -93,14 +93,14 @@ def roll_up_sql(rows: str) -> str:
     """
     measures = ", ".join(f"CAST({one.way}({one.of}) AS {one.type}) AS {one.name}" for one in MEASURES)
     copied = _COLUMNS.replace("channel, client", "failed.channel, paths.client").replace("answer, ", "")
-    alone = "n >= 0.8 * sum(n) OVER (PARTITION BY client, bucket_us) AND coalesce(seq_lo = seq_hi, true)"
-    redirects = f"sum(CASE WHEN {_REDIRECT} THEN n ELSE 0 END) OVER (PARTITION BY client, bucket_us)"
+    alone = "n >= 0.8 * sum(n) OVER (PARTITION BY client, node, bucket_us) AND coalesce(seq_lo = seq_hi, true)"
+    redirects = f"sum(CASE WHEN {_REDIRECT} THEN n ELSE 0 END) OVER (PARTITION BY client, node, bucket_us)"
     return f"""
 WITH rolled AS MATERIALIZED (SELECT {", ".join(KEY)}, {measures} FROM {rows} GROUP BY {", ".join(KEY)}),
 paths AS (
     SELECT *, left(channel, length(channel) - 4) AS bare,
         n >= {FAST} AND (left(channel, 4) = 'GET ' OR left(channel, 5) = 'HEAD ') AND ({alone}
-            OR {_REDIRECT} AND {redirects} >= 0.8 * sum(n) OVER (PARTITION BY client, bucket_us)) AS again
+            OR {_REDIRECT} AND {redirects} >= 0.8 * sum(n) OVER (PARTITION BY client, node, bucket_us)) AS again
     FROM rolled WHERE answer IN ('fine', 'web', 'overload', 'server_error')
 ),
 failed AS (

@@ -492,7 +492,7 @@ def test_each_step_can_be_pasted_and_explained(tmp_path: Path) -> None:
         for step in engine.STEPS:
             shell.execute(engine.step_sql(step))
             tables = {row[0] for row in shell.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-            assert set(engine.TABLES[step]) <= tables
+            assert set(engine.CONTRACTS[step]) <= tables
         number = shell.execute("SELECT incident FROM incidents").fetchall()[0][0]
         told = {table: rows for table, _, rows in engine.explain(shell, number)}
     assert len(told["candidate"]) == 10
