@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from tricklecast.analytics.cli.maintenance import Maintenance
 from tricklecast.analytics.errors import BadInput, CannotWrite
 from tricklecast.analytics.lines import ALWAYS, LINE, BadLine, Counts, LogFiles, Reading, Window
 from tricklecast.analytics.lines.files import REMOTE, LineReader, is_parquet, shown_name, spooled, unpacked
@@ -102,6 +103,7 @@ class Asked:
         generic: whether all lines are judged as those of any web server, by method, path and status.
         explain: the incident whose steps are wanted: its id, the beginning of it, or its number in the report.
         spark: ``None`` for the embedded engine.
+        maintenance: incidents that lie in one of its windows are muted.
         incremental: a folder, or with Spark a URL, where roll-ups of files are kept from run to run.
     """
 
@@ -113,6 +115,7 @@ class Asked:
     explain: str | None = None
     spark: Spark | None = None
     incremental: str | None = None
+    maintenance: Maintenance = field(default_factory=Maintenance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,20 @@ def _make(asked: Asked, stage: Stage) -> Made:
                 rates = figures.compare(figures.figures(here.connection), len(here.found), *before)
             lines = here.lines(shown) if shown else {}
             source = replace(here.source, caveats=(*_looked_at(asked.reading.window), *here.source.caveats))
-            report = build(here.connection, here.found, source, params=asked.params, lines=lines, baseline=rates)
+            muted = {
+                one.id: f"in maintenance ({window})"
+                for one in here.found
+                if (window := asked.maintenance.covers(one.since_us, one.until_us))
+            }
+            report = build(
+                here.connection,
+                here.found,
+                source,
+                params=asked.params,
+                lines=lines,
+                baseline=rates,
+                muted=muted,
+            )
             steps = tuple(engine.explain(here.connection, chosen.number)) if chosen is not None else ()
         return Made(report, chosen.id if chosen else None, steps, here.notes)
 

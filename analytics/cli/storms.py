@@ -11,12 +11,14 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tricklecast.analytics.cli.interrupts import interruptible
+from tricklecast.analytics.cli.maintenance import parse_maintenance
 from tricklecast.analytics.cli.options import FORMAT, ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
 from tricklecast.analytics.cli.outputs import STDOUT, check_outputs, write_at_once
 from tricklecast.analytics.cli.thresholds import thresholds
@@ -91,6 +93,15 @@ def storms(
         list[str] | None,
         typer.Option(
             metavar="LOG", help="Compare rates with those of these logs. May be repeated.", rich_help_panel=_REPORT
+        ),
+    ] = None,
+    maintenance: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WINDOW",
+            help="Mute incidents within such a time: 02:00-04:00 (UTC), 'sun 22:00-06:00 Europe/Berlin', TIME/TIME, or"
+            " FILE.toml. May be repeated.",
+            rich_help_panel=_REPORT,
         ),
     ] = None,
     quiet: Annotated[
@@ -187,6 +198,7 @@ def storms(
                     incremental=incremental,
                     flags=(verbose, quiet),
                 )
+                asked = replace(asked, maintenance=parse_maintenance(maintenance or ()))
             except ValueError as error:
                 raise typer.BadParameter(str(error)) from None
             from tricklecast.analytics.cli.pipeline import make

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from tricklecast.analytics.cli.maintenance import parse_maintenance
 from tricklecast.analytics.cli.options import ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
 from tricklecast.analytics.cli.thresholds import thresholds
 from tricklecast.analytics.errors import AnalyticsError
@@ -21,6 +22,24 @@ class Beginning(StrEnum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+Alerts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KIND:URL",
+        help="Tell slack:URL, pagerduty:KEY, alertmanager:URL or webhook:URL; @FILE in place of a URL or key reads it"
+        " from a file. May be repeated.",
+    ),
+]
+MaintenanceWindows = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="WINDOW",
+        help="Hold alerts back: 02:00-04:00 (UTC), 'sat,sun 22:00-06:00 Europe/Berlin', TIME/TIME, or FILE.toml."
+        " May be repeated.",
+    ),
+]
 
 
 def watch(
@@ -41,6 +60,8 @@ def watch(
     alertmanager: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="Send alerts to this Alertmanager. May be repeated.")
     ] = None,
+    alert: Alerts = None,
+    maintenance: MaintenanceWindows = None,
     log_format: LogFormat = "auto",
     client_key: ClientKey = None,
     path_prefix: PathPrefix = None,
@@ -59,10 +80,11 @@ def watch(
 
     \b
       tricklecast storms watch access.jsonl --state /var/lib/storms
-      tricklecast storms watch /var/log/nginx/trickle.log --webhook https://hooks.example.org/alerts
+      tricklecast storms watch /var/log/nginx/trickle.log --alert slack:@/etc/storms/slack-url
     """
     # They bring DuckDB along, which takes longer than a usage error.
     from tricklecast.analytics.lines import BadFormat, Reading
+    from tricklecast.analytics.watch.deliver import receiver
     from tricklecast.analytics.watch.run import WatchRequest, run
 
     try:
@@ -77,6 +99,8 @@ def watch(
             json=json,
             webhooks=tuple(map(_url, webhook or ())),
             alertmanagers=tuple(map(_url, alertmanager or ())),
+            receivers=tuple(map(receiver, alert or ())),
+            maintenance=parse_maintenance(maintenance or ()),
             quiet=quiet,
         )
     except (ValueError, BadFormat) as error:

@@ -1,17 +1,21 @@
-"""Who is told: standard output, a webhook, Prometheus's Alertmanager."""
+"""Who is told: standard output, a webhook, Prometheus's Alertmanager, Slack, PagerDuty."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from tricklecast.analytics.report.formats import clock
 from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.watch.alerts import AlertBody
+from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
     import httpx
@@ -28,6 +32,11 @@ REFRESH_S: Final = 60.0
 
 MAX_LABEL: Final = 128
 """Characters of a label's value: the names in it come from whoever sent the requests."""
+
+PAGERDUTY: Final = "https://events.pagerduty.com/v2/enqueue"
+
+MAX_SUMMARY: Final = 1024
+"""Characters of PagerDuty's ``summary``; Slack takes 3,000 of a text and 2,000 of a field."""
 
 _AGAIN: Final = frozenset({408, 425, 429})
 """Refusals by which the same request may succeed later; as may those from 500 on."""
@@ -95,24 +104,34 @@ class Lines:
 
 
 class Webhook:
-    """POSTs each alert by itself, as JSON. ``Idempotency-Key`` is the same when it is sent again."""
+    """POSTs each alert by itself, as JSON; ``Idempotency-Key`` is the same when it is sent again."""
 
     at_once = 1
     refresh_s: float | None = None
 
-    def __init__(self, url: str, client: Callable[[], httpx.Client] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        client: Callable[[], httpx.Client] | None = None,
+        *,
+        kind: str = "webhook",
+        secret: str = "",
+        made: Callable[[AlertBody], dict[str, Any]] = dict,
+    ) -> None:
         """
         Args:
             url: where to; client: makes the HTTP client.
+            kind: what people call it; secret: what tells it from others of its kind, the URL if not given.
+            made: an alert in the form that it takes.
         """
-        self.name, self.label = _names("webhook", url)
-        self._url = url
+        self.name, self.label = _names(kind, url, secret)
+        self._url, self._made = url, made
         self._client = (client or _client)()
 
     def tell(self, alerts: Sequence[AlertBody]) -> None:
         """See :class:`Receiver`."""
         for each in alerts:
-            _post(self._client, self._url, dict(each), {"Idempotency-Key": str(each["key"])})
+            _post(self._client, self._url, self._made(each), {"Idempotency-Key": str(each["key"])})
 
 
 class Alertmanager:
@@ -141,6 +160,71 @@ class Alertmanager:
         _post(self._client, self._url, [made for each in alerts for made in as_alerts(each, self._now())], {})
 
 
+def _pagerduty(url: str, client: Callable[[], httpx.Client] | None = None) -> Receiver:
+    """PagerDuty, Events API version 2.
+
+    Args:
+        url: the integration's routing key, which is a secret, or a URL with ``?routing_key=``.
+    """
+    where, _, query = url.partition("?") if "/" in url else (PAGERDUTY, "", f"routing_key={url}")
+    key = parse_qs(query).get("routing_key", [""])[0]
+    if not key:
+        raise ValueError("pagerduty: takes a routing key, or a URL with ?routing_key=KEY")
+    return Webhook(where, client, kind="pagerduty", secret=url, made=partial(as_event, routing_key=key))
+
+
+def _slack(url: str, client: Callable[[], httpx.Client] | None = None) -> Receiver:
+    """An incoming webhook of Slack, or of a server that takes its form (Mattermost). The URL is a secret."""
+    return Webhook(url, client, kind="slack", made=as_message)
+
+
+KINDS: Final[dict[str, Callable[[str], Receiver]]] = {
+    "webhook": Webhook,
+    "alertmanager": Alertmanager,
+    "slack": _slack,
+    "pagerduty": _pagerduty,
+}
+
+_HOSTS: Final = {
+    "hooks.slack.com": "slack",
+    "events.pagerduty.com": "pagerduty",
+    "events.eu.pagerduty.com": "pagerduty",
+}
+
+
+def receiver(text: str) -> Receiver:
+    """The receiver that ``--alert`` names: ``slack:https://...``; a URL alone is a webhook, or what its host tells.
+
+    Args:
+        text: kind and URL; the URL may stand in a file, ``slack:@FILE``, so that no list of processes shows it.
+
+    Raises:
+        ValueError: it is none, or the file cannot be read. The message has no secret.
+    """
+    kind, colon, url = text.partition(":")
+    if not colon or kind in ("http", "https"):
+        url, kind = text, ""
+    elif kind not in KINDS:
+        raise ValueError(f"no such receiver: {plain(kind)!r}; there are {', '.join(KINDS)}")
+    if url.startswith("@"):
+        try:
+            url = Path(url[1:]).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"cannot read {url[1:]!r}: {getattr(error, 'strerror', None) or error}") from None
+    if kind == "pagerduty" and re.fullmatch(r"\w{8,64}", url, re.ASCII):
+        return _pagerduty(url)
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        good = parts.scheme in ("http", "https") and bool(host) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good:
+        shown = kind or redacted(url)  # what follows a kind may be a secret
+        raise ValueError(f"{plain(shown, 80)!r} needs a URL that begins with http:// or https://")
+    return KINDS[kind or _HOSTS.get(host, "webhook")](url)
+
+
 def as_alerts(alert: AlertBody, now: datetime) -> list[dict[str, Any]]:
     """An alert as Alertmanager knows it.
 
@@ -153,6 +237,7 @@ def as_alerts(alert: AlertBody, now: datetime) -> list[dict[str, Any]]:
     if alert["status"] != "firing":
         severities += [(each, now) for each in ("minor", "warn", "critical") if each != incident["severity"]]
     begun = datetime.fromtimestamp(incident["since_us"] / 1e6, UTC)
+    place = incident["channels"][0] if incident["n_channels"] == 1 else ""
     made = []
     for severity, until in severities:
         labels = {
@@ -162,7 +247,7 @@ def as_alerts(alert: AlertBody, now: datetime) -> list[dict[str, Any]]:
             "incident": incident["id"],
             "fingerprint": incident["fingerprint"],
             "node": incident["nodes"][0] if len(incident["nodes"]) == 1 else None,
-            "channel": incident["channels"][0] if incident["n_channels"] == 1 else None,
+            "path" if " /" in place else "channel": place,
         }
         notes = {"summary": headline(alert), "cause": incident["words"]["cause"], "advice": incident["words"]["fix"]}
         made.append(
@@ -174,6 +259,46 @@ def as_alerts(alert: AlertBody, now: datetime) -> list[dict[str, Any]]:
             }
         )
     return made
+
+
+_COLOURS: Final = {"critical": "#c4162a", "warn": "#d9a400", "minor": "#59636e"}
+_OVER: Final = "#1a7f37"
+
+
+def as_message(alert: AlertBody) -> dict[str, Any]:
+    """An alert as Slack knows it. Its blocks are plain text: no name in them is a link, a mention or an emoji."""
+    incident, words = alert["incident"], alert["incident"]["words"]
+
+    def text(value: str, most: int) -> dict[str, Any]:
+        return {"type": "plain_text", "text": value[:most], "emoji": False}
+
+    blocks = [{"type": "section", "text": text(headline(alert), 3000)}]
+    if alert["status"] != "resolved":
+        told = (("Cause", words["cause"]), ("Fix", words["fix"]), ("Impact", words["impact"]), ("When", words["when"]))
+        blocks.append({"type": "section", "fields": [text(f"{name}: {value}", 2000) for name, value in told]})
+    colour = _OVER if alert["status"] == "resolved" else _COLOURS[incident["severity"]]
+    # The text is for notifications, where Slack reads it as markup.
+    escaped = headline(alert).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return {"text": escaped, "attachments": [{"color": colour, "blocks": blocks}]}
+
+
+def as_event(alert: AlertBody, routing_key: str) -> dict[str, Any]:
+    """An alert as PagerDuty knows it. All of one incident have its id as ``dedup_key``."""
+    incident, words = alert["incident"], alert["incident"]["words"]
+    event = {"routing_key": routing_key, "dedup_key": f"tricklecast-{incident['id']}"}
+    if alert["status"] == "resolved":
+        return event | {"event_action": "resolve"}
+    severities = {"critical": "critical", "warn": "warning", "minor": "info"}
+    payload = {
+        "summary": headline(alert)[:MAX_SUMMARY],
+        "source": plain(", ".join(incident["nodes"]) or "tricklecast", MAX_LABEL),
+        "severity": severities[incident["severity"]],
+        "timestamp": datetime.fromtimestamp(incident["since_us"] / 1e6, UTC).isoformat(timespec="milliseconds"),
+        "class": incident["storm"],
+        "custom_details": {name: words[name] for name in ("when", "impact", "cause", "fix", "confidence")}
+        | {"fingerprint": incident["fingerprint"], "requests": incident["n"]},
+    }
+    return event | {"event_action": "trigger", "payload": payload, "client": "tricklecast storms watch"}
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -203,10 +328,10 @@ def headline(alert: AlertBody) -> str:
 # --- HTTP -------------------------------------------------------------------------------------------------------------
 
 
-def _names(kind: str, url: str) -> tuple[str, str]:
-    """What a URL is called in the outbox and before people: it may have a password in it."""
-    parts = urlsplit(url)
-    return f"{kind}-{hashlib.sha256(url.encode()).hexdigest()[:12]}", f"{kind} {parts.netloc.rpartition('@')[2] or '?'}"
+def _names(kind: str, url: str, secret: str = "") -> tuple[str, str]:
+    """What a URL is called in the outbox and before people: it may have a password in it, or be one."""
+    digest = hashlib.sha256((secret or url).encode()).hexdigest()[:12]
+    return f"{kind}-{digest}", f"{kind} {urlsplit(url).netloc.rpartition('@')[2] or '?'}"
 
 
 def _client() -> httpx.Client:
@@ -221,7 +346,8 @@ def _post(client: httpx.Client, url: str, document: Any, headers: dict[str, str]
     try:
         answer = client.post(url, content=json.dumps(document), headers=headers | {"Content-Type": "application/json"})
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise NotDelivered(str(error) or type(error).__name__) from error
+        # Some of these quote the URL.
+        raise NotDelivered((str(error) or type(error).__name__).replace(url, "the URL")) from error
     if answer.is_success:
         return
     for_good = 300 <= answer.status_code < 500 and answer.status_code not in _AGAIN

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from math import exp
 from typing import TYPE_CHECKING, Final
 
+from tricklecast.analytics.cli.maintenance import Maintenance
 from tricklecast.analytics.lines import Reading
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan.rollup import VERSION
 from tricklecast.analytics.store.store import Store
 from tricklecast.analytics.watch.alerts import AlertBody, Tracker
+from tricklecast.analytics.watch.outbox import Held
 from tricklecast.analytics.watch.window import Columns, Window
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Judge:
     """The rows of the last minutes, and the incidents that are known.
 
     Attributes:
-        began: ids of the incidents that were told. window, tracker: see there.
+        began: ids of the incidents that were told. window, tracker, held: see there.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Judge:
         reading: Reading | None = None,
         *,
         kept: bool = True,
+        maintenance: Maintenance | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
@@ -60,7 +63,7 @@ class Judge:
         Args:
             store: what is known of earlier runs. receivers: names of those who are told, in the outbox.
             params: thresholds. reading: how lines are read.
-            kept: rows are written down as well, for the next run.
+            kept: rows are written down as well, for the next run. maintenance: when alerts are held back.
             clock: seconds; wall_us: microseconds since the epoch.
         """
         params = params or Params()
@@ -69,6 +72,7 @@ class Judge:
         self._receivers = list(receivers)
         self.window = Window(params, reading, clock)
         self.tracker = Tracker(params, store.incidents())
+        self.held = Held(store, maintenance)
         self.window.restore(store.rows(VERSION), wall_us())
         self._looked_at = clock() - SLOW_S
         self._looking_s, self._load = 0.1, 0.0
@@ -103,7 +107,7 @@ class Judge:
         if look:
             alerts += self._look(now_us)
             over, _ = self.tracker.over(now_us, self.window.asked, all_read=True)
-        alerts += over
+        alerts = self.held.sift(alerts + over, now_us, self.tracker)
         self.began |= {each["incident"]["id"] for each in alerts if each["status"] == "firing"}
         open_clients = {client for known in self.tracker.open() for client in known.clients}
         tidied = bool(rows) and self.window.tidy(list(open_clients), now_us)
@@ -118,6 +122,7 @@ class Judge:
                     self._store.add_rows(VERSION, columns)
             self._store.put_incidents(self.tracker.stored())
             self._store.forget_incidents(self.tracker.gone)
+            self.held.write(self._store)
             self._store.post(self._receivers, [(each["key"], each) for each in alerts])
         self.tracker.written()
         return alerts

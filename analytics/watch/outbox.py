@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from threading import Event, Thread
 from typing import Final
 
 import stamina
 
+from tricklecast.analytics.cli.maintenance import Maintenance
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.watch.alerts import known_from
+from tricklecast.analytics.watch.alerts import AlertBody, Status, Tracker, known_from
 from tricklecast.analytics.watch.deliver import NotDelivered, Receiver
+
+HELD: Final = "held"
+"""The fact of the store with what is held back."""
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
@@ -34,6 +39,58 @@ def tell_waiting(store: Store, receiver: Receiver) -> int:
         receiver.tell([alert for _, _, alert in waiting])
         store.delivered(number for number, _, _ in waiting)
     return len(waiting)
+
+
+class Held:
+    """Alerts of maintenance: held back, and told at its end if their incidents still go on.
+
+    What was told before it and is over now is told at once: that wakes nobody.
+
+    Attributes:
+        count: how many were held back by this process.
+    """
+
+    def __init__(self, store: Store, maintenance: Maintenance | None = None) -> None:
+        """
+        Args:
+            store: what an earlier run held back. maintenance: when.
+        """
+        self._maintenance = maintenance or Maintenance()
+        self._status: dict[str, Status] = store.fact(HELD) or {}  # by the incident's id
+        self.count = 0
+
+    def sift(self, alerts: Sequence[AlertBody], now_us: int, tracker: Tracker) -> list[AlertBody]:
+        """Those that are told now; among them are those whose maintenance is over.
+
+        Args:
+            now_us: microseconds since the epoch. tracker: what is known of their incidents.
+        """
+        quiet = self._maintenance.covers(now_us) is not None
+        told: list[AlertBody] = []
+        for each in alerts:
+            name, status = each["incident"]["id"], each["status"]
+            if status == "resolved":
+                if self._status.pop(name, None) == "firing":
+                    self.count += 1  # nobody has heard of it
+                else:
+                    told.append(each)
+            elif quiet:
+                self._status.setdefault(name, status)
+                self.count += 1
+            else:
+                told.append({**each, "status": self._status.pop(name, status)})
+        if self._status and not quiet:
+            told += [
+                replace(known, status=self._status[known.incident.id]).alert(now_us)
+                for known in tracker.open()
+                if known.incident.id in self._status
+            ]
+            self._status = {}
+        return told
+
+    def write(self, store: Store) -> None:
+        """Writes down what is held back."""
+        store.set_fact(HELD, self._status)
 
 
 class Sender:
@@ -136,7 +193,9 @@ class Sender:
         """Tells again what goes on."""
         now_us = time.time_ns() // 1000
         known = map(known_from, self._store.incidents().values())
-        firing = [each.alert(now_us) for each in known if each.open]
+        held = self._store.fact(HELD) or {}
+        # One that was told before maintenance goes on, though it is worse now.
+        firing = [each.alert(now_us) for each in known if each.open and held.get(each.incident.id) != "firing"]
         try:
             for first in range(0, len(firing), self._receiver.at_once):
                 self._receiver.tell(firing[first : first + self._receiver.at_once])

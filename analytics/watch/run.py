@@ -17,6 +17,7 @@ from typing import IO, Final
 
 import stamina
 
+from tricklecast.analytics.cli.maintenance import Maintenance
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import Reading
 from tricklecast.analytics.lines.files import node_of
@@ -56,6 +57,7 @@ class WatchRequest:
         earliest: begin with what is there already, if the state knows no better.
         state: folder of what must survive a restart; ``None`` for nothing.
         json: JSON lines on standard output, instead of words. webhooks, alertmanagers: URLs.
+        receivers: others, as ``--alert`` names them. maintenance: when alerts are held back.
         quiet: nothing but alerts and errors.
     """
 
@@ -67,6 +69,8 @@ class WatchRequest:
     json: bool = False
     webhooks: tuple[str, ...] = ()
     alertmanagers: tuple[str, ...] = ()
+    receivers: tuple[Receiver, ...] = ()
+    maintenance: Maintenance = field(default_factory=Maintenance)
     quiet: bool = False
 
 
@@ -103,7 +107,16 @@ class Watch:
             raise BadInput(f"{str(request.state)!r} is the state of another watch: use another --state, or remove it")
         names = [receiver.name for receiver in receivers]
         kept = request.state is not None
-        self.judge = Judge(store, names, request.params, request.reading, kept=kept, clock=clock, wall_us=wall_us)
+        self.judge = Judge(
+            store,
+            names,
+            request.params,
+            request.reading,
+            kept=kept,
+            maintenance=request.maintenance,
+            clock=clock,
+            wall_us=wall_us,
+        )
         self._understood: dict[str, list[int]] = {}
         with store.transaction():
             store.set_fact("logs", logs)
@@ -170,7 +183,11 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
     """
     stamina.instrumentation.set_on_retry_hooks([])  # the status says it
     local = Lines(out or sys.stdout, for_programs if request.json else for_people)
-    remote: list[Receiver] = [*map(Webhook, request.webhooks), *map(Alertmanager, request.alertmanagers)]
+    remote: list[Receiver] = [
+        *map(Webhook, request.webhooks),
+        *map(Alertmanager, request.alertmanagers),
+        *request.receivers,
+    ]
     with ExitStack() as held:
         folder = request.state
         if folder is None:
@@ -245,6 +262,8 @@ class Status:
             "lines were left out, because there were too many rows; those of the fewest lines went first",
         )
         self._count(watch.bad, "lines could not be read")
+        if not self._quiet:
+            self._count(watch.judge.held.count, "alerts were held back, because of maintenance")
 
     def _count(self, number: int, what: str) -> None:
         """How many so far; again when it has doubled, since this may go on."""

@@ -235,6 +235,10 @@ def test_any_web_server_s_log(tmp_path: Path) -> None:
     said = invoke(tmp_path / "access.log", "--set", "peak_rps=5").stdout
     assert "  Wasted: 899 requests (10.5 KiB, the log has no durations)\n" in said
     assert "  Impact: 100 % of the requests" in said
+    muted = invoke(tmp_path / "access.log", "--maintenance", "08:00-09:00")
+    assert (muted.exit_code, muted.stdout.partition("\n")[0]) == (0, "No incidents; 1 muted.")
+    assert "(in maintenance (08:00-09:00))" in muted.stdout
+    assert invoke(tmp_path / "access.log", "--maintenance", "09:00-10:00").exit_code == 1
     assert "channel" not in said
 
 
