@@ -516,8 +516,7 @@ def _spark_lines(
         window = Window(times[0], times[-1] + 1)
         lines = read_lines(connection, LogFiles(names), replace(reading, window=window), part=True)
         return _lines(connection, lines.recognised.names, shown)
-    every = ", ".join(map(str, times))
-    rows = read_again(names).chosen(f"kind = 'exchange' AND ts_us IN ({every})").limit(10_000).collect()
+    rows = read_again(names).of_moments(times).limit(10_000).collect()
     by_time: dict[int, list[dict[str, Any]]] = {}
     for row in sorted((row.asDict() for row in rows), key=repr):
         by_time.setdefault(row["ts_us"], []).append(row)

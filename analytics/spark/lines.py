@@ -149,11 +149,13 @@ class Parse:
     Attributes:
         form: of all of it; ``None`` for rows that were parsed before.
         given: ``files`` to open, as JSON in the column ``files``; or ``rows``, with the name of each one's file.
+        moments: of the lines of our own format, only those of these times; all if there are none.
     """
 
     form: Format | None
     reading: Reading
     given: Literal["files", "rows"]
+    moments: tuple[int, ...] = ()
 
     def pieces(self, con: DuckDBPyConnection, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
         """Makes the table ``parsed_line`` and the view ``line`` of some rows, then of the next."""
@@ -184,7 +186,7 @@ class Parse:
             piece.numberless += [len(piece.names) - 1] if start else []
             for batch in reader.batches(0, self.form.wrapping if self.form else ()):
                 if size >= PIECE:
-                    yield self._parsed(con, piece, pa.Table.from_batches(held))
+                    yield self._parsed(con, piece, pa.Table.from_batches(held).combine_chunks())
                     piece, held, size = Piece([name], numberless=[0] if start else []), [], 0
                 held.append(_of_file(batch, len(piece.names) - 1))
                 size += batch.column("line").buffers()[2].size
@@ -192,7 +194,7 @@ class Parse:
             piece.damaged += [name] if reader.damaged else []
             piece.unfinished += [(len(piece.names) - 1, reader.lines)] if reader.unfinished else []
         if held or piece.damaged or piece.gone:
-            yield self._parsed(con, piece, pa.Table.from_batches(held) if held else None)
+            yield self._parsed(con, piece, pa.Table.from_batches(held).combine_chunks() if held else None)
 
     def _parsed(self, con: DuckDBPyConnection, piece: Piece, table: pa.Table | None) -> Piece:
         if table is None or self.form is None:
@@ -204,6 +206,10 @@ class Parse:
         else:
             place = "no" if "no" in table.schema.names else "CAST(NULL AS BIGINT) AS no"
             raw = f"SELECT file, {place}, line FROM raw_line"
+            if self.moments and self.form.fields is None:
+                # To look for a number costs a sixth of parsing a line.
+                times = ", ".join(f"'{moment}'" for moment in self.moments)
+                raw += f""" WHERE regexp_extract(line, '"ts_us": ?(\\d+)', 1) IN ({times})"""
             select = selected(self.form, self.reading, raw, node_sql(piece.names))
         _empty_table(con)
         if table is not None:
@@ -370,6 +376,7 @@ class SparkLines:
         gone: those that were not there any more.
         together: requests with one id are brought together, and count once.
         frame: rows that somebody has read, in place of files, and how they are parsed.
+        moments: as of :class:`Parse`.
     """
 
     spark: SparkSession
@@ -381,6 +388,7 @@ class SparkLines:
     gone: frozenset[str] = frozenset()
     together: bool = False
     frame: tuple[DataFrame, Parse] | None = None
+    moments: tuple[int, ...] = ()
 
     def mapped(
         self, work: Callable[[Iterator[pa.RecordBatch], Parse], Iterator[pa.RecordBatch]], columns: str
@@ -411,11 +419,11 @@ class SparkLines:
             names = [self.recognised.names[number] for number in numbers]
             remote = [name for name in names if REMOTE.match(name) and name not in self.gone]
             if local := [name for name in names if not REMOTE.match(name)]:
-                yield _handed_out(self.spark, local, form), Parse(form, self.reading, "files")
+                yield _handed_out(self.spark, local, form), Parse(form, self.reading, "files", self.moments)
             for some in ([one for one in remote if one not in self.lenient], [*self.lenient.intersection(remote)]):
                 if some:
                     rows = _remote(self.spark, form, some, lenient=some[0] in self.lenient)
-                    yield rows, Parse(form, self.reading, "rows")
+                    yield rows, Parse(form, self.reading, "rows", self.moments)
 
     def of(self, names: Iterable[str]) -> SparkLines:
         """The lines of some of the files."""
@@ -435,9 +443,11 @@ class SparkLines:
         query = "SELECT p.*, n.name FROM parsed_line p LEFT JOIN named n ON n.number = p.file"
         return self.mapped(partial(_queried, query=query), _spark_columns((*PARSED, ("name", "VARCHAR"))))
 
-    def chosen(self, condition: str) -> DataFrame:
-        """Good lines of which a condition holds."""
-        return self.mapped(partial(_queried, query=f"FROM line WHERE {condition}"), _spark_columns(LINE))
+    def of_moments(self, times: Iterable[int]) -> DataFrame:
+        """Good lines of requests that arrived at these times."""
+        some = replace(self, moments=tuple(times))
+        query = f"FROM line WHERE kind = 'exchange' AND ts_us IN ({', '.join(map(str, some.moments))})"
+        return some.mapped(partial(_queried, query=query), _spark_columns(LINE))
 
     def summed(self, told: Iterable[Told]) -> Lines:
         """What was in the files.

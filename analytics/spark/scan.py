@@ -323,15 +323,17 @@ def _collected(arrived: dict[str, list[bytes]], params: Params) -> DuckDBPyConne
     """The tables of all partitions together."""
     import pyarrow as pa
 
-    with connect() as con:
-        con.execute(f"CREATE TEMP TABLE nothing ({_TABLE})")
-        steps = (*engine.BY_CHANNEL, *engine.BY_NODE)
-        empty = run_steps(con, "nothing", steps, ("stretches", "fleets", *_SMALL), params)
+    tables = {name: [pa.ipc.open_stream(part).read_all() for part in parts] for name, parts in arrived.items()}
+    if missing := {"stretches", "fleets", *_SMALL}.difference(tables):
+        # No partition had rows for them: only the steps know their columns.
+        with connect() as con:
+            con.execute(f"CREATE TEMP TABLE nothing ({_TABLE})")
+            empty = run_steps(con, "nothing", (*engine.BY_CHANNEL, *engine.BY_NODE), tuple(missing), params)
+        tables |= {name: [table] for name, table in empty.items()}
     connection = embedded.connect()
-    for name, none in empty.items():
-        parts = [none, *(pa.ipc.open_stream(part).read_all() for part in arrived.get(name, ()))]
+    for name, parts in tables.items():
         connection.register("arrived", pa.concat_tables(parts))
-        query = _together(none.column_names, _SMALL[name]) if name in _SMALL else "FROM arrived"
+        query = _together(parts[0].column_names, _SMALL[name]) if name in _SMALL else "FROM arrived"
         connection.execute(f"CREATE TEMP TABLE {name} AS {query}")
         connection.unregister("arrived")
     return connection

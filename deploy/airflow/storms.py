@@ -19,6 +19,7 @@ with DAG(
 ):
     SparkSubmitOperator(
         task_id="incidents",
+        name="storms",
         application="s3a://jobs/storms_table.py",
         py_files="s3a://jobs/tricklecast.zip",
         deploy_mode="cluster",

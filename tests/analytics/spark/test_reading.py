@@ -84,6 +84,7 @@ def test_objects_that_only_spark_can_read(
     spark.conf.set("fs.viewfs.mounttable.logs.link./in", f"file://{logs}")
     here, there = report(logs), report("viewfs://logs/in", engine=Spark())
     assert there["figures"] == here["figures"]
+    assert [len(one["lines"]) for one in there["incidents"]] == [len(one["lines"]) for one in here["incidents"]]
     without_lines = [[{**one, "lines": 0} for one in told["incidents"]] for told in (here, there)]
     assert without_lines[0] == without_lines[1]
     whole = (logs / "b.jsonl.gz").read_bytes()
