@@ -29,7 +29,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
 
@@ -63,6 +62,7 @@ from tricklecast.analytics.lines.reading import (
 from tricklecast.analytics.lines.recognise import PARQUET, SAMPLE_LINES, Format
 from tricklecast.analytics.lines.records import LINE, MAX_LINE, PARSED, parsed, view
 from tricklecast.analytics.lines.wrapping import Unwrapper
+from tricklecast.analytics.scan.embedded import bounded
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -85,8 +85,8 @@ _LEAST_TASK: Final = 8 << 20
 LONGEST: Final = 16 << 20
 """Bytes of a line that Spark itself reads; it leaves a longer one out, which no memory holds for certain."""
 
-MEMORY: Final = "1GiB"
-"""What the DuckDB of a worker may take; beyond, it goes on in a folder on disk."""
+MEMORY: Final = 1 << 30
+"""Bytes that the DuckDB of a worker may take; beyond, it goes on in a folder on disk."""
 
 SAMPLED: Final = 5
 """Objects of one prefix that are looked into to tell the format of all of them."""
@@ -112,18 +112,9 @@ _UNSPLIT: Final = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"\x04
 @contextmanager
 def connect() -> Iterator[DuckDBPyConnection]:
     """The database of a worker, which bounds its memory. Spark runs as many of these at a time as it has cores."""
-    import duckdb
-
-    with TemporaryDirectory(prefix="tricklecast-duckdb-") as spill:
-        config: dict[str, str | bool | int | float | list[str]] = {
-            "autoinstall_known_extensions": "false",
-            "threads": 1,
-            "memory_limit": MEMORY,
-            "temp_directory": spill,
-            "preserve_insertion_order": "false",
-        }
-        with duckdb.connect(":memory:", config=config) as con:
-            yield con
+    with bounded(memory=MEMORY) as con:
+        con.execute("SET threads = 1")
+        yield con
 
 
 @dataclass(slots=True)

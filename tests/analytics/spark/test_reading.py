@@ -22,6 +22,7 @@ from tricklecast.analytics.lines.recognise import UnknownFormat
 from tricklecast.analytics.logs.compact import compact
 from tricklecast.analytics.report.json import as_json
 from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.scan import embedded as embedded_scan
 from tricklecast.analytics.spark import lines as spark_lines
 from tricklecast.analytics.spark import scan
 
@@ -191,3 +192,12 @@ def test_pulses_of_a_task_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(one["n"] for one in long[1]) == 2000
         monkeypatch.setattr(scan, "MAX_PULSES", 2000)
         assert len(con.sql(scan._bounded(con, "stretches")).fetchall()[1][1]) == 1000
+
+
+def test_no_other_run_removes_what_a_worker_has_on_disk() -> None:
+    """A report that begins meanwhile removes the folders of those that were killed, and no other."""
+    with spark_lines.connect() as con:
+        (folder,) = con.execute("SELECT current_setting('temp_directory')").fetchall()[0]
+        with embedded_scan.bounded():
+            assert Path(folder).is_dir()
+    assert not Path(folder).exists()
