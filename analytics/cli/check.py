@@ -97,6 +97,7 @@ def _told(form: Format, reading: Reading, sample: Sequence[bytes]) -> tuple[list
         found += [f"{name}: {_value(first[name])}{_source(form, name)}" for name in _SHOWN]
     found.append(f"{len(rows):,} lines looked at: {len(requests):,} requests, {len(bad):,} unreadable, {other:,} other")
     found += [f"line {row['no']}: {row['bad']} cannot be read: {_cut(row['text'] or '')}" for row in bad[:MAX_BAD]]
+    found += [form.unsure] if form.unsure else []
     for name in _NEEDED:
         missing = sum(row[name] is None and row["reason"] is None for row in requests)
         if missing:

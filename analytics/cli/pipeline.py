@@ -579,6 +579,7 @@ def _source(
         caveats.append(f"{counted(counts.other, 'line')} of other programs passed over.")
     if 0 < counts.unanswered < counts.requests:
         caveats.append(f"{counted(counts.unanswered, 'request')} without a status.")
+    caveats += sorted({getattr(form, "unsure", "") for form in recognised.formats} - {""})
     if any(form.coarse for form in recognised.formats):
         caveats.append("This log's times are whole seconds: pauses between requests cannot be judged.")
     return Source(

@@ -78,14 +78,14 @@ def iso_us(value: str) -> str:
 
 
 def clf_us(value: str) -> str:
-    """Microseconds since 1970 of ``09/Oct/2025:08:53:20 +0000``, with a fraction or without a zone (then UTC) as well;
-    brackets around it allowed."""
+    """Microseconds since 1970 of ``09/Oct/2025:08:53:20 +0000``, with a fraction, without a zone (then UTC), or with a
+    space before the hour as well; brackets around it allowed."""
     bare = f"translate({value}, '[]', '')"
-    form = "^[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9]{2}:[0-9]{2}:[0-9]{2}"
-    usual = f"CASE WHEN regexp_matches({bare}, '{form} [+-][0-9]{{4}}$') THEN {bare} END"
+    form = "^[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}[: ][0-9]{2}:[0-9]{2}:[0-9]{2}"
+    usual = f"CASE WHEN regexp_matches({bare}, '{form.replace(': ', ':', 1)} [+-][0-9]{{4}}$') THEN {bare} END"
     odd = f"regexp_matches({bare}, '{form}([.,][0-9]{{1,9}})?( ?(Z|{_ZONE}))?$')"
     zone = f"coalesce(nullif(replace(regexp_extract({bare}, '[+-][0-9]{{2}}:?[0-9]{{2}}$'), ':', ''), ''), '+0000')"
-    stamp = f"CASE WHEN {odd} THEN left({bare}, 20) || ' ' || {zone} END"
+    stamp = f"CASE WHEN {odd} THEN left({bare}, 11) || ':' || substr({bare}, 13, 8) || ' ' || {zone} END"
     fraction = f"CAST(rpad(regexp_extract({bare}, '[.,]([0-9]{{1,6}})', 1), 6, '0') AS BIGINT)"
     pattern = "'%d/%b/%Y:%H:%M:%S %z'"
     return (
@@ -140,6 +140,10 @@ def duration(value: str, micros: float | None, per: int = 1) -> str:
 
 
 _ADDRESS: Final = "[0-9]{1,3}([.][0-9]{1,3}){3}"
+_GROUP: Final = "[0-9A-Fa-f]{1,4}"
+_SOME: Final = f"({_GROUP}:){{0,6}}({_GROUP})?"
+_ADDRESS6: Final = f"({_GROUP}:){{7}}{_GROUP}|{_SOME}::{_SOME}"
+"""Eight groups, or fewer around "::"; 08:53:20 is none."""
 
 
 def address(value: str, *, strict: bool = False) -> str:
@@ -151,7 +155,7 @@ def address(value: str, *, strict: bool = False) -> str:
     plain = f"regexp_matches({value}, '^{_ADDRESS}$')"
     found = (
         f"regexp_extract({value}, '(^|[ ,=\"\\[])(::ffff:)?({_ADDRESS})(]?:[0-9]+)?($|[] ,;\"])', 3)",
-        f"regexp_extract({value}, '(^|[ ,=\"\\[])([0-9A-Fa-f]{{0,4}}(:[0-9A-Fa-f]{{0,4}}){{2,7}})($|[] ,;%\"])', 2)",
+        f"regexp_extract({value}, '(^|[ ,=\"\\[])({_ADDRESS6})($|[] ,;%\"])', 2)",
     )
     # The one that comes first.
     first = f"split_part({value}, ',', 1)"

@@ -1,4 +1,6 @@
-"""Lines of words whose columns nobody has named: nginx's and Apache's "combined", and what people append to it.
+"""What the columns of a log are for that nobody has named, told by their contents, and JSON's keys by their names, too.
+
+Lines of words are nginx's and Apache's "combined", and what people append to it.
 
 A server's administrator writes the format, and the log does not say it. But the values tell what they are: a time in
 brackets, a quoted request with the status after it, addresses, a user agent. A column gets its meaning from *all*
@@ -7,42 +9,75 @@ sample lines of the most frequent shape, because one line misleads: a "-" may be
 
 A line is cut at its quotes, and what is not quoted at its spaces;
 :func:`~tricklecast.analytics.lines.mapped.words` does the same in SQL.
+
+The keys of JSON and logfmt have names, but each framework has its own: :func:`named` knows them by a table of names
+(maps/json.toml) and believes a name only if the values are of its kind.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from statistics import median
+from typing import Any, Final
 
-from tricklecast.analytics.lines.mapped import FieldMap, Layout, Source, Unit
+from tricklecast.analytics.lines.mapped import LEADING, PAIR, FieldMap, Source, Stamp, Unit
 
 Word = tuple[str, bool]
 """A word, and whether it stands in quotes."""
 
-_IP: Final = r"(?:\d{1,3}(?:\.\d{1,3}){3}|\[?[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}\]?)"
+_GROUP: Final = "[0-9A-Fa-f]{1,4}"
+_IP6: Final = rf"(?:(?:{_GROUP}:){{7}}{_GROUP}|(?:{_GROUP}:){{0,6}}(?:{_GROUP})?::(?:{_GROUP}:){{0,6}}(?:{_GROUP})?)"
+_IP: Final = rf"(?:(?:::ffff:)?\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?::\d+)?|\[{_IP6}\](?::\d+)?|{_IP6}(?:%\w+)?)"
 _IPS: Final = re.compile(rf"(?:unknown|{_IP})(?:, ?(?:unknown|{_IP}))*,?")
 _REQUEST: Final = re.compile(r"[A-Z]{2,16} \S.*")
 _HTTP: Final = re.compile(r"[A-Z]{2,16} \S.* HTTP/\d(?:\.\d)?")
-_CLF: Final = re.compile(r"\[?\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d([.,]\d+)?(?: ?[+-]\d{4})?\]?")
+_CLF: Final = re.compile(r"\[?\d\d/[A-Z][a-z]{2}/\d{4}[: ]\d\d:\d\d:\d\d([.,]\d+)?(?: ?[+-]\d{4})?\]?")
 _ZONE: Final = re.compile(r"[+-]\d{2}:?\d{2}\]")
-_ISO: Final = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d([.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?")
+_ISO: Final = re.compile(r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d([.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?")
+_DAY: Final = re.compile(r"\[?(?:\d\d/[A-Z][a-z]{2}/\d{4}|\d{4}[-/]\d\d[-/]\d\d)")
+_HOUR: Final = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?")
+_FINE: Final = re.compile(r":\d\d[.,]\d")
 _MSEC: Final = re.compile(r"\[?\d{10}\.\d{3,6}\]?|\d{13}|\d{16}")
 _STATUS: Final = re.compile(r"[1-9]\d\d|0|000|-")
 _WHOLE: Final = re.compile(r"\d+")
 _FRACTION: Final = re.compile(r"\d{1,8}\.(?:\d{3}|\d{6})")
+_PLAIN: Final = re.compile(r"\d+(?:\.\d+)?")
 _STATED: Final = re.compile(r"\d+(?:\.\d+)?(?:ns|us|\u00b5s|ms|s)")
-_LABEL: Final = re.compile(r"(?:rt|request_time|req_time|reqtime|duration|dur|took|latency|elapsed)=")
-_GRPC: Final = re.compile(r"grpc(?:[._-]?(?:status|code))?=")
+_LABEL: Final = re.compile(
+    r"(?:rt|request_time|req_time|reqtime|duration|dur|took|latency|elapsed|response_time|resp_time|time)[=:](?!\d{9})"
+)
+_UNITS: Final = {
+    "ms": Unit.MS,
+    "msec": Unit.MS,
+    "s": Unit.S,
+    "sec": Unit.S,
+    "us": Unit.US,
+    "\u00b5s": Unit.US,
+    "ns": Unit.NS,
+}
+_GRPC: Final = re.compile(r"grpc(?:[._-]?(?:status|code))?[=:]")
+_FORWARDED: Final = re.compile(r"(?:x_forwarded_for|xff|forwarded_for|forwarded|fwd)[=:]")
+_PORT: Final = re.compile(r"[.\]][\da-fA-F]*:\d+")
 _UPSTREAM: Final = re.compile(r"-|[\d.]+(?:(?: ?, ?| : )(?:-|[\d.]+))*")
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _AGENT: Final = re.compile(r"[\w.-]+/\d|Mozilla")
 _LINK: Final = re.compile(r"(?:https?|android-app)://")
 
-_LEAST_MICROS: Final = 20
-"""Microseconds that no request of Apache's takes less than; whole seconds are less as a rule."""
+_LEAST_MICROS: Final = 10_000
+"""Half of the requests take as many microseconds at least where a number without a unit is taken for Apache's %D:
+as milliseconds, which Tomcat and Jetty write in the same place, that would be ten seconds."""
+
+_MOST_SECONDS: Final = 20
+"""Where Apache is said to have written them, smaller numbers than this are whole seconds, %T."""
+
+_LONG: Final = 60
+"""Half of the requests take less than this many seconds, or the numbers are no seconds."""
+
+_MOST_HEADERS: Final = 4096
+"""Bytes that the headers of an answer have less than, as a rule."""
 
 MOST: Final = 0.9
 """Share of a column's values that tell its meaning."""
@@ -57,7 +92,8 @@ def cut(line: str) -> list[Word]:
         if place % 2:
             found.append((run, True))
         elif run.strip():
-            found += [(word, False) for word in run.strip().split(" ")]
+            # Lists of nginx's upstreams and of forwarded addresses have spaces in them.
+            found += [(word, False) for word in run.strip().replace(", ", ",").split(" ")]
         if len(found) > MAX_WORDS:
             break
     return found
@@ -67,13 +103,20 @@ def _is_time(word: str) -> bool:
     return bool(_CLF.fullmatch(word) or _ISO.fullmatch(word) or _MSEC.fullmatch(word))
 
 
+def _has_time(words: Sequence[Word]) -> bool:
+    return any(
+        _is_time(word) or (_DAY.fullmatch(word) and after and _HOUR.fullmatch(after))
+        for (word, _), (after, _) in zip(words, [*words[1:], ("", False)], strict=True)
+    )
+
+
 def looks_like_request(line: bytes) -> bool:
     """Whether a line has what these formats all have: a time, and a status after something quoted."""
     words = cut(line.decode("utf-8", "replace"))
     quoted = next((place for place, (_, is_quoted) in enumerate(words) if is_quoted), None)
     return (
         quoted is not None
-        and any(_is_time(word) for word, _ in words)
+        and _has_time(words)
         and any(re.fullmatch(r"[1-9]\d\d|0|000", word) and not is_quoted for word, is_quoted in words)
         and any(is_quoted and _REQUEST.match(word) for word, is_quoted in words)
     )
@@ -83,37 +126,40 @@ class Missing(ValueError):
     """The lines have no column of a kind that a request needs; the message names it."""
 
 
-def infer(
-    name: str, gone: tuple[tuple[Source, tuple[str, ...]], ...], lines: Sequence[bytes]
-) -> tuple[FieldMap, frozenset[int]]:
-    """The field map of some lines, and which columns stand in quotes.
+def infer(base: FieldMap, lines: Sequence[bytes]) -> tuple[FieldMap, frozenset[int], str]:
+    """The field map of some lines, which columns stand in quotes, and what could not be decided, in a sentence.
 
     Args:
-        name: of the format. gone: statuses that say that the client left first.
+        base: what is known of the lines before their columns are told.
 
     Raises:
         Missing: no time, no request or no status.
     """
     rows = [words for line in lines if (words := cut(line.decode("utf-8", "replace")))]
     telling = [words for words in rows if any(quoted and _REQUEST.match(word) for word, quoted in words)]
-    telling = [words for words in telling if any(_is_time(word) for word, _ in words)] or telling
+    telling = [words for words in telling if _has_time(words)] or telling
     if not telling:
         raise Missing('it has no quoted request ("GET /path HTTP/1.1")')
     (shape, _), *_ = Counter(tuple(quoted for _, quoted in words) for words in telling).most_common(1)
     sample = [words for words in telling if tuple(quoted for _, quoted in words) == shape]
     columns = [[words[place][0] for words in sample] for place in range(len(shape))]
-    told = _Told(columns, shape)
+    told = _Told(columns, shape, base.stamped)
     fields = told.fields()
     names = tuple(told.names[place] for place in range(len(shape)))
-    found = FieldMap(name, Layout.WORDS, names, fields, gone=gone)
-    return found, frozenset(place for place, quoted in enumerate(shape) if quoted)
+    found = replace(base, columns=names, fields=fields, stamped=told.stamped)
+    return found, frozenset(place for place, quoted in enumerate(shape) if quoted), told.unsure
 
 
 class _Told:
     """Gives each column of a sample its meaning: one after the other takes its column, the surest first."""
 
-    def __init__(self, columns: list[list[str]], quoted: tuple[bool, ...]) -> None:
+    def __init__(self, columns: list[list[str]], quoted: tuple[bool, ...], stamped: Stamp) -> None:
         self._columns, self._quoted = columns, quoted
+        # Apache and Traefik write when a request began, all others when it ended. A line in Apache's own format says
+        # which of the two it is only by its duration.
+        self._apache = stamped is Stamp.START
+        self.stamped = stamped
+        self.unsure = ""
         self._free = set(range(len(columns)))
         # The name of each column, for --client-key.
         self.names = {place: f"word_{place + 1}" for place in range(len(columns))}
@@ -174,56 +220,62 @@ class _Told:
             path = [self._take(place, "time_local")]
             if place + 1 in self._free and _most(_ZONE.fullmatch, self._columns[place + 1]):
                 path.append(self._take(place + 1, "zone"))
-            fine = any(re.search(r":\d\d[.,]\d", value) for value in values)
-            found.append(Source(tuple(path), Unit.TIME, coarse=not fine))
+            found.append(Source(tuple(path), Unit.TIME, coarse=not any(map(_FINE.search, values))))
+        for place in [] if found else self._where(_DAY.fullmatch):
+            if place + 1 in self._free and _most(_HOUR.fullmatch, self._columns[place + 1]):
+                coarse = not any(map(_FINE.search, self._columns[place + 1]))
+                path = [self._take(place, "day"), self._take(place + 1, "hour")]
+                if place + 2 in self._free and _most(_ZONE.fullmatch, self._columns[place + 2]):
+                    path.append(self._take(place + 2, "zone"))
+                found.append(Source(tuple(path), Unit.TIME, coarse=coarse))
+                break
         if not found:
             raise Missing("it has no time ([09/Oct/2025:08:53:20 +0000], ISO 8601 or $msec)")
         return tuple(sorted(found, key=lambda source: source.coarse))
 
     def _agent(self, fields: dict[str, tuple[Source, ...]], request: int) -> None:
-        """Of two texts after the request, the one with links is the referer."""
+        """Of the texts after the request: the one that looks like an agent most often, else the second one."""
 
-        def is_text(place: int) -> bool:
-            given = [value for value in self._columns[place] if value != "-"]
-            return not given or not all(_IPS.fullmatch(value) or _UPSTREAM.fullmatch(value) for value in given)
-
-        def links(place: int) -> bool:
-            return any(map(_LINK.match, self._columns[place]))
-
-        def agents(place: int) -> bool:
-            return any(map(_AGENT.match, self._columns[place]))
+        def share(pattern: re.Pattern[str], place: int) -> float:
+            return sum(map(bool, map(pattern.match, self._columns[place]))) / len(self._columns[place])
 
         quoted = [place for place in sorted(self._free) if place > request and self._quoted[place]]
-        texts = list(filter(is_text, quoted))[:2]
-        if not texts:
+        texts = []
+        for place in quoted:
+            given = [value for value in self._columns[place] if value not in ("-", "")]
+            if not given or not all(_IPS.fullmatch(value) or _UPSTREAM.fullmatch(value) for value in given):
+                texts.append(place)
+        agent = max(texts, key=lambda place: (share(_AGENT, place), -place), default=None)
+        if agent is None:
             return
-        agent = texts[-1]
-        if len(texts) == 2 and (links(texts[1]) or (agents(texts[0]) and not agents(texts[1]) and not links(texts[0]))):
-            agent = texts[0]
-        elif len(texts) == 1 and links(agent):
-            self._take(agent, "http_referer")
-            return
-        fields["ua"] = (Source((self._take(agent, "http_user_agent"),)),)
-        for place in texts:
-            if place != agent:
-                self._take(place, "http_referer")
+        if not share(_AGENT, agent):
+            agent = next((place for place in reversed(texts[:2]) if not share(_LINK, place)), None)
+        if agent is not None:
+            fields["ua"] = (Source((self._take(agent, "http_user_agent"),)),)
+        for place in [place for place in texts if agent is None or place < agent][:1]:
+            self._take(place, "http_referer")
 
     def _address(self, fields: dict[str, tuple[Source, ...]], request: int) -> None:
         """Behind a balancer, the connection has the balancer's address: a forwarded one is the client's, and wins."""
         agent = next((place for place, name in self.names.items() if name == "http_user_agent"), None)
+        sources = [labelled] if (labelled := self._labelled(_FORWARDED, "http_x_forwarded_for")) else []
         forwarded, direct = list[int](), list[int]()
         for place in sorted(self._free):
             values = [value for value in self._columns[place] if value not in ("-", "")]
+            behind = agent is not None and place == agent + 1
             if not _most(_IPS.fullmatch, values):
                 continue
-            if place > request:
-                listed = any("," in value for value in values)
-                behind = agent is not None and place == agent + 1 and self._quoted[place]
-                if (values and listed) or behind:
-                    forwarded.append(place)
-            elif values:
+            if place < request and values:
                 direct.append(place)
-        sources = [Source((self._take(place, "http_x_forwarded_for"),)) for place in forwarded[:1]]
+            elif any(map(_PORT.search, values)):
+                continue  # an upstream's address has a port
+            elif (behind and self._quoted[place]) or any("," in value for value in values):
+                forwarded.append(place)
+        if not sources and not direct and not forwarded:
+            # Envoy has the addresses after the request.
+            behind_it = self._where(_IPS.fullmatch, after=request, dash=True)
+            forwarded = [place for place in behind_it if not any(map(_PORT.search, self._columns[place]))]
+        sources += [Source((self._take(place, "http_x_forwarded_for"),)) for place in forwarded[:1] if not sources]
         for number, place in enumerate(direct):
             last = number == len(direct) - 1
             sources.append(Source((self._take(place, "remote_addr" if last else f"forwarded_{number + 1}"),)))
@@ -245,29 +297,58 @@ class _Told:
         """The column that has a label: ``rt=0.020`` or ``rt="0.020"``, whose value is the next column."""
         for place in self._where(label.match):
             self._take(place, name)
-            if place + 1 in self._free and self._quoted[place + 1] and self._columns[place][0].endswith("="):
+            mark = re.search("[=:]", self._columns[place][0])
+            if place + 1 in self._free and self._quoted[place + 1] and self._columns[place][0][-1:] in "=:":
                 return Source((self._take(place + 1, f"{name}_value"),))
-            return Source((name,), split=("=", 2))
+            return Source((name,), split=(mark[0] if mark else "=", 2))
         return None
 
     def _duration(self, fields: dict[str, tuple[Source, ...]], status: int) -> None:
         if labelled := self._labelled(_LABEL, "request_time"):
-            fields["dur_us"] = (replace(labelled, unit=Unit.S),)
+            # A fraction is of seconds; a whole number without a unit may be anything.
+            (place,) = (place for place, name in self.names.items() if name == labelled.path[0])
+            values = [
+                value.partition(labelled.split[0])[2] if labelled.split else value for value in self._columns[place]
+            ]
+            fields["dur_us"] = (replace(labelled, unit=Unit.S if any("." in one for one in values) else Unit.STATED),)
             return
         if stated := self._where(_STATED.fullmatch, after=status, dash=True):
-            fields["dur_us"] = (Source((self._take(stated[-1], "request_time"),), Unit.STATED),)
+            last = stated[-1]
+            fields["dur_us"] = (Source((self._take(last, "request_time"),), Unit.STATED),)
+            if last == len(self._quoted) - 1 and self._quoted[last - 2 : last] == (True, True):
+                self.stamped = Stamp.START  # Traefik: router, service, duration
             return
+        for place in self._where(_UNITS.get, after=status):
+            if place - 1 in self._where(_PLAIN.fullmatch, after=status, dash=True):
+                unit = _UNITS[self._columns[place][0]]
+                fields["dur_us"] = (Source((self._take(place - 1, "request_time"),), unit),)
+                return
         if fractions := self._where(_FRACTION.fullmatch, after=status, dash=True):
             sums = {place: sum(map(_number, self._columns[place])) for place in fractions}
             best = max(fractions, key=lambda place: (sums[place], "-" not in self._columns[place], -place))
-            fields["dur_us"] = (Source((self._take(best, "request_time"),), Unit.S),)
+            if median(map(_number, self._columns[best])) < _LONG:
+                fields["dur_us"] = (Source((self._take(best, "request_time"),), Unit.S),)
             return
-        numbers = [place for place in self._where(_WHOLE.fullmatch, after=status) if not self._quoted[place]]
-        if len(numbers) == 1 or (len(numbers) == 2 and self._same(*numbers)):
+        agent = max((place for place, name in self.names.items() if name == "http_user_agent"), default=status)
+        numbers = [place for place in self._where(_WHOLE.fullmatch, after=agent) if not self._quoted[place]]
+        both = len(numbers) == 2 and self._same(*numbers)
+        if both or (len(numbers) == 1 and not self._is_size(numbers[0], status + 1)):
             place = max(numbers, key=lambda one: sum(map(_number, self._columns[one])))
-            micros = len(numbers) == 2 or min(map(_number, self._columns[place])) >= _LEAST_MICROS
-            unit = Unit.US if micros else Unit.S
-            fields["dur_us"] = (Source((self._take(place, "request_time"),), unit),)
+            took = list(map(_number, self._columns[place]))
+            if not (both or self._apache or median(took) >= _LEAST_MICROS):
+                self.unsure = (
+                    f"Column {place + 1}, a whole number, may be a duration, and nothing says its unit: --format apache"
+                    " reads it as %D or %T, and a field map (storms check) as anything else."
+                )
+                return
+            seconds = not both and min(took) < _MOST_SECONDS and median(took) < _LEAST_MICROS
+            fields["dur_us"] = (Source((self._take(place, "request_time"),), Unit.S if seconds else Unit.US),)
+            self.stamped = Stamp.START
+
+    def _is_size(self, place: int, size: int) -> bool:
+        """Whether a column is the size of the answer with its headers."""
+        both = zip(map(_number, self._columns[place]), map(_number, self._columns[size]), strict=True)
+        return all(0 <= whole - body < _MOST_HEADERS for whole, body in both)
 
     def _same(self, one: int, other: int) -> bool:
         """Whether two columns are the seconds and the microseconds of one duration."""
@@ -287,3 +368,134 @@ def _number(value: str) -> float:
         return float(value)
     except ValueError:
         return 0.0
+
+
+# --- JSON and logfmt --------------------------------------------------------------------------------------------------
+
+Sources = dict[str, tuple[Source, ...]]
+_VERB: Final = re.compile(r"[A-Z]{3,16}")
+_TARGET: Final = re.compile(r"(?:/|\*$|[a-z]+://)\S*|[^\s/]+/\S*")
+_CODE: Final = re.compile(r"[1-9]\d\d|0{1,3}|-1")
+_TOOK: Final = re.compile(
+    "(?:duration|dur|latency|elapsed|took|(?:response|request|taken|total|processing|execution|service|elapsed|run)?time"
+    "|timetaken|total)(?:in)?(s|sec|seconds|ms|msec|millis|milliseconds|us|usec|micros|microseconds|ns|nsec|nanos|nanoseconds)"
+)
+_BEHIND: Final = re.compile("upstream|backend|origin|server|local|target|destination|service", re.IGNORECASE)
+"""Keys of what a proxy asked itself."""
+_BEGUN: Final = re.compile("start|begin|begun|received|request|reqtime|accepted")
+_MAX_DEPTH: Final = 4
+_MAX_PATHS: Final = 400
+
+
+def named(table: FieldMap, records: Sequence[dict[str, Any]]) -> Sources:
+    """The sources of fields whose keys are called as those of a map, however they are written and wherever they stand.
+
+    ``clientIP``, ``client.ip`` and ``props.client-ip`` are all ``client_ip``. A key counts only if its values are of
+    the kind: "status": "ok" is none.
+    """
+    columns = columns_of(records)
+    called: dict[str, list[tuple[str, ...]]] = {}
+    for path in sorted(columns, key=len):
+        keys = [_bare(key) for key in path if not key.isdigit()]
+        for name in {"".join(keys[-1:]), "".join(keys[-2:])}:
+            called.setdefault(name, []).append(path)
+    found: Sources = {}
+    for field, sources in table.fields.items():
+        choices = {
+            path: replace(source, path=path)
+            for source in sources
+            for path in called.get(_bare("".join(source.path)), ())
+            if _is_kind(field, source.unit, columns[path])
+            and (field in _ANYWHERE or not _BEHIND.search(".".join(path[:-1])))
+        }
+        if field == "dur_us":
+            for name, paths in called.items():
+                if stated := _TOOK.fullmatch(name):
+                    unit = Unit({"m": "ms", "u": "us", "n": "ns", "s": "s"}[stated[1][0]])
+                    for path in paths:
+                        if _is_kind(field, unit, columns[path]) and not _BEHIND.search(".".join(path[:-1])):
+                            choices.setdefault(path, Source(path, unit))
+        if choices:
+            found[field] = tuple(choices.values())
+    if "ts_us" not in found and (LEADING,) in columns:
+        found["ts_us"] = (Source((LEADING,), Unit.TIME),)
+    return found
+
+
+def columns_of(records: Sequence[dict[str, Any]]) -> dict[tuple[str, ...], list[str]]:
+    """The values of each key of some records, as texts; of a list the first one."""
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for record in records:
+        for path, value in _leaves(record):
+            if value not in ("", "-", "None", "null") and (path in columns or len(columns) < _MAX_PATHS):
+                columns.setdefault(path, []).append(value)
+    return columns
+
+
+_ANYWHERE: Final = frozenset({"request", "method", "path", "ua", "node", "grpc"})
+
+
+def begun(path: Sequence[str]) -> bool:
+    """Whether a key is that of the time when a request began, as far as its name says."""
+    return bool(_BEGUN.search(_bare("".join(path[-2:]))))
+
+
+def _leaves(record: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(record, dict) and len(path) < _MAX_DEPTH:
+        for key, below in record.items():
+            if key and not re.search(r"[\"\\`\x00-\x1f]", key):
+                yield from _leaves(below, (*path, key))
+    elif isinstance(record, list):
+        if record and isinstance(record[0], str):
+            yield (*path, "0"), record[0]
+    elif path and record is not None and not isinstance(record, dict):
+        yield path, str(record)
+
+
+def _bare(key: str) -> str:
+    return re.sub("[^a-z0-9]", "", key.lower())
+
+
+def _is_kind(field: str, unit: Unit | None, values: Sequence[str]) -> bool:
+    match field:
+        case "ts_us":
+            return _most(_is_moment, values)
+        case "dur_us":
+            if unit is Unit.STATED:
+                return _most(_STATED.fullmatch, values)
+            numbers = [float(value) for value in values if _PLAIN.fullmatch(value)]
+            # Seconds that are hours are no seconds.
+            long = unit is not None and unit.micros is not None and median(numbers or [0]) * unit.micros > 3600e6
+            return not long and _most(lambda value: _PLAIN.fullmatch(value) or _STATED.fullmatch(value), values)
+        case "status":
+            return _most(_CODE.fullmatch, values)
+        case "method":
+            return _most(_VERB.fullmatch, values)
+        case "path":
+            return _most(_TARGET.fullmatch, values)
+        case "request":
+            return _most(_HTTP.fullmatch, values)
+        case "ip":
+            return _most(_IPS.fullmatch, values)
+        case "bytes_out" | "bytes_in":
+            return _most(_WHOLE.fullmatch, values)
+    return True
+
+
+def _is_moment(value: str) -> bool:
+    if _is_time(value):
+        return True
+    number = _number(value)
+    return any(9e8 * scale < number < 4.2e9 * scale for scale in (1, 1e3, 1e6, 1e9))
+
+
+def pairs(line: bytes) -> dict[str, str] | None:
+    """The values of a line of logfmt, ``at=info status=200 path="/a b"``; ``None`` if it is none."""
+    text = line.decode("utf-8", "replace")
+    found: dict[str, str] = {}
+    for name, value in re.findall(PAIR, text):
+        found.setdefault(name, value.strip('"'))
+    if len(found) < 4:
+        return None
+    first = text.lstrip().partition(" ")[0]
+    return {LEADING: first} | found if _is_time(first) else found

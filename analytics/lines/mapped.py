@@ -51,7 +51,9 @@ class Layout(StrEnum):
     PATTERN = "pattern"
     """A regular expression (RE2) takes the line apart; its named groups are the columns."""
     TABLE = "table"
-    """Columns between tabs or spaces that a line ``#Fields:`` of the file names: W3C, IIS, CloudFront."""
+    """Columns between tabs, spaces or another text; a line ``#Fields:`` of the file may name them: W3C, CloudFront."""
+    LOGFMT = "logfmt"
+    """``key=value`` between spaces, values with spaces in quotes."""
 
 
 class Stamp(StrEnum):
@@ -154,7 +156,15 @@ duration."""
 IN_TIME: Final = frozenset({"ts_us", "end_us", "dur_us", "wait_us", "retry_after_ms", "guard_ms"})
 """Fields whose sources need a unit."""
 
-_KEYS: Final = frozenset({"name", "layout", "columns", "stamped", "prefix", "only", "gone", "fields", "pattern"})
+LEADING: Final = "(leading)"
+"""The first word of a line of logfmt, which may be its time."""
+
+PAIR: Final = r"""(?:^|[ \t])([A-Za-z_][\w.-]*)=("(?:[^"\\]|\\.)*"|[^ \t"]*)"""
+"""A key and its value in a line of logfmt, for Python and RE2."""
+
+_KEYS: Final = frozenset(
+    {"name", "layout", "columns", "stamped", "prefix", "only", "gone", "fields", "pattern", "between"}
+)
 _SOURCE_KEYS: Final = frozenset({"from", "unit", "coarse", "split", "part"})
 _MAX_BYTES: Final = 1 << 20
 _TYPES: Final = dict(LINE) | {"end_us": "BIGINT"}
@@ -203,11 +213,14 @@ def parse_map(toml: str, name: str) -> FieldMap:
 
 
 def _build(table: Mapping[str, Any], name: str) -> FieldMap:
+    layout = Layout(table.get("layout", Layout.JSON))
     pattern = _text(table.get("pattern", ""))
     groups = re.compile(pattern).groupindex if pattern else {}
+    if layout is Layout.TABLE:
+        pattern = _text(table.get("between", "\t"))
     return FieldMap(
         name=_text(table.get("name", name)),
-        layout=Layout(table.get("layout", Layout.JSON)),
+        layout=layout,
         columns=tuple(groups) or tuple(_text(column) for column in table.get("columns", ())),
         fields={field: tuple(_sources(given)) for field, given in table["fields"].items()},
         stamped=Stamp(table.get("stamped", Stamp.END)),
@@ -275,8 +288,10 @@ def _check(found: FieldMap) -> None:
     if found.layout is Layout.JSON:
         tree(found.sources())
         return
-    if found.layout is Layout.TABLE:
+    if found.layout is Layout.LOGFMT or (found.layout is Layout.TABLE and not found.columns):
         return
+    if found.layout is Layout.TABLE and not found.pattern:
+        raise ValueError("between must be the text between two columns, such as a tab")
     if found.layout is Layout.PATTERN:
         if re.compile(found.pattern).groups != len(found.columns) or not found.columns:
             raise ValueError("pattern needs named groups, (?P<status>[0-9]+), and (?:…) for all others")
@@ -375,7 +390,7 @@ def key_sources(fields: FieldMap, key: ClientKey) -> dict[str, Source]:
     found = {}
     for name in (part for choice in key for part in choice if part not in TARGETS):
         path = (name,) if fields.layout is not Layout.JSON else tuple(name.split("."))
-        if fields.layout is not Layout.JSON and name not in fields.columns:
+        if fields.layout not in (Layout.JSON, Layout.LOGFMT) and name not in fields.columns:
             raise BadFormat(f"client key: {fields.name} has no field {name!r}")
         if re.search(r"[\"\\`\x00-\x1f]", name) or "" in path:
             raise BadFormat(f"client key: {name!r} is not a field")
@@ -533,7 +548,7 @@ def words(fields: FieldMap, quoted: frozenset[int], raw: str) -> tuple[str, Call
     # Apache escapes a quote by a backslash; nginx writes \x22.
     line = "replace(rtrim(line, chr(13) || chr(10)), chr(92) || chr(34), chr(92) || 'x22')"
     parts = [f"parts[{run + 1}]" for run in range(len(runs))]
-    cut = [f"split(trim({parts[run]}), ' ') AS run_{run}" for run in range(0, len(runs), 2)]
+    cut = [f"split(replace(trim({parts[run]}), ', ', ','), ' ') AS run_{run}" for run in range(0, len(runs), 2)]
     whole_line = [f"{parts[run]} AS run_{run}" for run in range(1, len(runs), 2)]
     first = len(runs[0])
     # Before the request stand addresses, of which a list may have several, and at the end of it the time.
@@ -582,5 +597,19 @@ def tabled(fields: FieldMap, raw: str) -> tuple[str, Callable[[Source], str]]:
         # CloudFront writes %20 for a space, and IIS +.
         spaced = cell if fields.pattern == "\t" else f"replace({cell}, '+', ' ')"
         return f"CASE WHEN instr({cell}, '%') > 0 THEN coalesce(try(url_decode({spaced})), {cell}) ELSE {spaced} END"
+
+    return made, lambda source: " || ' ' || ".join(map(one, source.path))
+
+
+def paired(raw: str) -> tuple[str, Callable[[Source], str]]:
+    """As :func:`words`, of lines of logfmt; of a key that a line has twice the first value counts."""
+    line = "rtrim(line, chr(13) || chr(10))"
+    lists = ", ".join(f"regexp_extract_all({line}, {text(PAIR)}, {group}) AS {'kv'[group - 1]}" for group in (1, 2))
+    made = f"SELECT *, coalesce(len(k) < 4, true) AS broken FROM (SELECT *, {lists} FROM ({raw}) l) p"
+
+    def one(key: str) -> str:
+        if key == LEADING:
+            return "split_part(ltrim(line), ' ', 1)"
+        return f"trim(v[nullif(list_position(k, {text(key)}), 0)], chr(34))"
 
     return made, lambda source: " || ' ' || ".join(map(one, source.path))

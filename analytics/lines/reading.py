@@ -19,6 +19,7 @@ from tricklecast.analytics.lines.mapped import (
     key_sources,
     matched,
     of_requests,
+    paired,
     parse_client_key,
     shape,
     tabled,
@@ -378,6 +379,8 @@ def selected(form: Format, reading: Reading, raw: str, node: str | None = None) 
             values, value = matched(form.fields, raw)
         case Layout.TABLE:
             values, value = tabled(form.fields, raw)
+        case Layout.LOGFMT:
+            values, value = paired(raw)
     found = shape(form.fields, value, form.present, _key(reading) or DEFAULT_KEY, prefix)
     if form.fields.only:
         values = f"SELECT * FROM ({values}) every WHERE {of_requests(form.fields, value)}"

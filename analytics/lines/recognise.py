@@ -11,45 +11,63 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import median
 from typing import Any, Final
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines.inferred import Missing, cut, infer, looks_like_request
-from tricklecast.analytics.lines.mapped import BadFormat, FieldMap, Layout, Source, Unit, built_in, load_map
-from tricklecast.analytics.lines.wrapping import MAX_DEPTH, Unwrapper, wrapping_of
+from tricklecast.analytics.lines.inferred import Missing, begun, cut, infer, looks_like_request, named, pairs
+from tricklecast.analytics.lines.mapped import (
+    BadFormat,
+    FieldMap,
+    Layout,
+    Source,
+    Stamp,
+    Unit,
+    built_in,
+    load_map,
+    tree,
+)
+from tricklecast.analytics.lines.wrapping import MAX_DEPTH, STAMPED, Unwrapper, wrapping_of
 from tricklecast.trickle.records import VERSION, Kind
 
 AUTO: Final = "auto"
 TRICKLECAST: Final = "tricklecast"
 PARQUET: Final = "parquet"
 
+JSON: Final = "json"
 JSON_MAPS: Final = (
-    "caddy", "traefik", "envoy", "cloudflare", "gcp", "kong", "ecs", "ecs-dotted", "nginx", "json",
+    "caddy", "traefik", "envoy", "cloudflare", "gcp", "kong", "ecs", "ecs-dotted", "nginx", JSON,
 )  # fmt: skip
 """In the order in which they are tried: the most particular first."""
 
-TEXT_MAPS: Final = ("envoy-text", "haproxy", "alb")
+TEXT_MAPS: Final = ("envoy-text", "haproxy", "alb", "squid", "gin")
 TABLE: Final = "w3c"
+LOGFMT: Final = "logfmt"
 COMBINED: Final = "combined"
+APACHE: Final = "apache"
+_INFERRED: Final = (COMBINED, APACHE)
 
 NAMED: Final[dict[str, tuple[str, ...]]] = {
     TRICKLECAST: (TRICKLECAST,),
-    "nginx": ("nginx", "json", COMBINED),
-    "apache": (COMBINED, "json"),
+    "nginx": ("nginx", JSON, COMBINED),
+    APACHE: (APACHE, JSON),
     "envoy": ("envoy", "envoy-text"),
     "caddy": ("caddy",),
     "traefik": ("traefik", COMBINED),
     "haproxy": ("haproxy",),
     "alb": ("alb",),
+    "squid": ("squid",),
+    "gin": ("gin",),
     TABLE: (TABLE,),
     "cloudflare": ("cloudflare",),
     "gcp": ("gcp",),
     "ecs": ("ecs", "ecs-dotted"),
     "kong": ("kong",),
-    "json": ("json",),
+    JSON: (JSON,),
+    LOGFMT: (LOGFMT,),
 }
 """What can be asked for by name, and which formats that may turn out to be."""
 
@@ -83,6 +101,7 @@ class Format:
         wrapping: what stands around each line, the outer one first.
         columns: for Parquet: name and type of each column, in Arrow's words.
         versions: other versions of the record than ours that its first lines are of.
+        unsure: what could not be decided about its lines, in a sentence.
     """
 
     name: str
@@ -92,6 +111,7 @@ class Format:
     columns: tuple[tuple[str, str], ...] = ()
     versions: tuple[str, ...] = ()
     wrapping: tuple[str, ...] = ()
+    unsure: str = ""
 
     @property
     def title(self) -> str:
@@ -149,14 +169,19 @@ def recognise(name: str, lines: Sequence[bytes], asked: str = AUTO) -> Format:
 
 
 def _unwrapped(lines: Sequence[bytes]) -> list[tuple[tuple[str, ...], list[bytes]]]:
-    """The lines without each wrapping that they may have, the most wrapped first; as they are, last."""
+    """The lines without each wrapping that they may have, the most wrapped first; then as they are.
+
+    Last, with the time of the wrapping before each line, which may have none of its own.
+    """
     found: list[tuple[tuple[str, ...], list[bytes]]] = [((), list(lines))]
     for wrapping, inner in found:
-        if len(wrapping) < MAX_DEPTH:
+        # A table's first columns look like the time that a container writes before a line.
+        table = any(line.startswith(_FIELDS_LINE) for line in inner)
+        if len(wrapping) < MAX_DEPTH and STAMPED not in wrapping and not table:
             for name in wrapping_of(inner):
                 bare = Unwrapper((name,)).feed(b"\n".join(inner) + b"\n").split(b"\n")
                 found.append(((*wrapping, name), [line for line in bare if line.strip()]))
-    return sorted(found, key=lambda one: -len(one[0]))
+    return sorted(found, key=lambda one: (STAMPED in one[0], -len(one[0])))
 
 
 def _asked_fits(fields: FieldMap, lines: Sequence[bytes]) -> bool:
@@ -165,7 +190,7 @@ def _asked_fits(fields: FieldMap, lines: Sequence[bytes]) -> bool:
         return any(_fits(record, fields) for line in lines if (record := _object(line)) is not None)
     if fields.layout is Layout.PATTERN:
         return any(map(_pattern(fields.pattern).match, lines))
-    if fields.layout is Layout.WORDS and fields.name != COMBINED:
+    if fields.layout is Layout.WORDS and fields.name not in _INFERRED:
         return any(len(cut(line.decode("utf-8", "replace"))) == len(fields.columns) for line in lines)
     return True
 
@@ -178,7 +203,7 @@ def _pattern(pattern: str) -> re.Pattern[bytes]:
 def _recognised(name: str, lines: Sequence[bytes], asked: str) -> Format:
     if asked.endswith(".toml"):
         return _asked_for(name, load_map(asked), lines)
-    formats = NAMED.get(asked, (TRICKLECAST, *JSON_MAPS, *TEXT_MAPS, TABLE, COMBINED))
+    formats = NAMED.get(asked, (TRICKLECAST, *JSON_MAPS, *TEXT_MAPS, TABLE, COMBINED, LOGFMT))
     if len(formats) == 1 and formats[0] not in (TRICKLECAST, TABLE):
         return _asked_for(name, built_in(formats[0]), lines)
     if (len(formats) == 1 and formats[0] != TABLE) or not lines:
@@ -187,45 +212,35 @@ def _recognised(name: str, lines: Sequence[bytes], asked: str) -> Format:
         return _format(name, TABLE, lines)
     votes = Counter(found for line in lines if (found := _looks_like(line, formats)) is not None)
     if not votes:
-        raise UnknownFormat(_why_not(name, lines, formats))
+        raise UnknownFormat(_why_not(name, lines))
     best = max(votes.values())
     return _format(name, next(found for found in formats if votes[found] == best), lines)
 
 
-def _why_not(name: str, lines: Sequence[bytes], formats: Iterable[str]) -> str:
-    """The message of a format that cannot be told; it names the fields that the lines lack, if they are near to one."""
-    known = f"pass --format {', '.join(NAMED)} or a field map (a .toml file)"
+def _why_not(name: str, lines: Sequence[bytes]) -> str:
+    """The message of a format that cannot be told; it names what the lines lack, if they are near to one."""
+    known = f"pass --format {', '.join(NAMED)} or a field map (a .toml file), which storms check {name} drafts"
     begin = f"cannot tell the format of {name!r}, which begins with {shown(lines[0])}"
-    records = [record for line in lines if (record := _object(line)) is not None]
-    if not records:
+    records = [record for line in lines if (record := _object(line) or pairs(line)) is not None]
+    if len(records) * 2 < len(lines):
         if any(b'"' in line for line in lines):
             try:
-                infer(COMBINED, (), lines)
+                infer(built_in(COMBINED), lines)
             except Missing as missing:
                 return f"{begin}: {missing}; {known}"
         return f"{begin}: {known}"
-    told = ""
-    most = 0
-    for one in formats:
-        if one in JSON_MAPS:
-            lacking = _lacking(records, built_in(one))
-            if len(_NEEDED) - len(lacking) > most:
-                most = len(_NEEDED) - len(lacking)
-                told = f" it is JSON with keys as of {one}, without {' and '.join(lacking)};"
-    keys = ", ".join(list(records[0])[:12])
-    return f"{begin}:{told} its keys are {keys}; {known}"
+    found = named(built_in(JSON), records).keys()
+    lacking = " and ".join(what for what, choices in _NEEDED if not any(names <= found for names in choices))
+    told = f" it has keys and values, without {lacking};" if lacking else ""
+    return f"{begin}:{told} its keys are {', '.join(list(records[0])[:12])}; {known}"
 
 
-_NEEDED: Final = (("a time", ("ts_us",)), ("a status", ("status",)), ("a request", ("request", "path")))
-
-
-def _lacking(records: Sequence[dict[str, Any]], fields: FieldMap) -> list[str]:
-    """What a request needs that no line has."""
-
-    def there(name: str) -> bool:
-        return any(_at(record, source.path) is not None for record in records for source in fields.fields.get(name, ()))
-
-    return [what for what, names in _NEEDED if not any(map(there, names))]
+_NEEDED: Final = (
+    ("a time", ({"ts_us"},)),
+    ("a status", ({"status"},)),
+    ("a request", ({"request"}, {"method", "path"})),
+)
+"""Fields without which a line says nothing about a request."""
 
 
 def _asked_for(name: str, fields: FieldMap, lines: Sequence[bytes]) -> Format:
@@ -252,14 +267,24 @@ def _looks_like(line: bytes, formats: tuple[str, ...]) -> str | None:
         for found in formats:
             if found in TEXT_MAPS and _pattern(built_in(found).pattern).match(line):
                 return found
-        return COMBINED if COMBINED in formats and looks_like_request(line) else None
+        inferred = next((one for one in _INFERRED if one in formats), None)
+        if inferred and looks_like_request(line):
+            return inferred
+        values = pairs(line) if LOGFMT in formats else None
+        return LOGFMT if values is not None and _has_all(named(built_in(JSON), [values])) else None
     for found in formats:
         if found == TRICKLECAST:
             if record.get("kind") in tuple(Kind) and "ts_us" in record:
                 return found
+        elif found == JSON:
+            return JSON if _has_all(named(built_in(JSON), [record])) else None
         elif found in JSON_MAPS and _fits(record, built_in(found)):
             return found
     return None
+
+
+def _has_all(fields: Container[str]) -> bool:
+    return all(any(all(name in fields for name in names) for names in choices) for _, choices in _NEEDED)
 
 
 _MENDED: Final = (
@@ -326,12 +351,14 @@ def _versions(lines: Sequence[bytes]) -> tuple[str, ...]:
 def _with_map(fields: FieldMap, lines: Sequence[bytes]) -> Format:
     if fields.layout is Layout.WORDS:
         return _with_words(fields, lines)
-    if fields.layout is Layout.TABLE:
+    if fields.layout is Layout.TABLE and not fields.columns:
         return _with_table(fields, lines)
-    if fields.layout is Layout.PATTERN:
+    if fields.name == LOGFMT:
+        return _with_logfmt(fields, lines)
+    if fields.layout is not Layout.JSON:
         return Format(fields.name, fields, frozenset(fields.fields))
     records = [record for line in lines if (record := _object(line)) is not None]
-    used = {name: _used(sources, records) for name, sources in fields.fields.items()}
+    used = {name: () if fields.name == JSON else _used(sources, records) for name, sources in fields.fields.items()}
     # A file without lines, or none that can be read: nothing is known of it, so everything is looked for.
     present = {name for name, sources in used.items() if sources} if records else set(used)
     if present & _OF_ANSWERS and fields.name not in _ALL_KEYS:
@@ -339,25 +366,69 @@ def _with_map(fields: FieldMap, lines: Sequence[bytes]) -> Format:
         present |= _OF_ANSWERS & set(used)
     kept = dict(fields.fields)
     if fields.name in JSON_MAPS:
-        kept["ts_us"] = tuple(_timed(source, records) for source in used["ts_us"] or kept["ts_us"])
-    if fields.name == "json":
-        kept |= {name: sources for name, sources in used.items() if sources and name != "ts_us"}
-    if fields.name == "caddy" and records and _in_nanoseconds(records):
-        kept["dur_us"] = tuple(replace(source, unit=Unit.NS) for source in kept["dur_us"])
+        told = named(built_in(JSON), records)
+        for name, sources in told.items():
+            # A map's own key is surer than a name; but the address of a connection may be a balancer's.
+            if not used.get(name) or fields.name == JSON or (name == "ip" and fields.name == "nginx"):
+                # Keys that the sample does not have may come later; but each line has its time.
+                later = kept.get(name, ()) if name != "ts_us" else ()
+                kept[name] = tuple(dict.fromkeys((*sources, *used.get(name, ()), *later)))
+                present.add(name)
+                if name == "ts_us" and begun(sources[0].path):
+                    fields = replace(fields, stamped=Stamp.START)
+        stamps = kept["ts_us"] if fields.name == JSON else used["ts_us"]
+        kept["ts_us"] = tuple(_timed(source, records) for source in stamps or kept["ts_us"])
+        kept = _compatible(kept, {source for sources in (*used.values(), *told.values()) for source in sources})
+    if fields.name == "caddy" and records:
+        kept["dur_us"] = tuple(replace(source, unit=_unit_of_caddy(records)) for source in kept["dur_us"])
     if "request" not in present:
         present |= {"method", "path"}
     return Format(fields.name, replace(fields, fields=kept), frozenset(present | {"ts_us"}) & set(kept))
 
 
 _OF_ANSWERS: Final = frozenset({"rseq", "next_seq", "eos"})
-_ALL_KEYS: Final = frozenset({"nginx", "json"})
+_ALL_KEYS: Final = frozenset({"nginx", JSON})
 """Formats in which every line has every key, with nothing for what is not known."""
 
 
-def _in_nanoseconds(records: list[dict[str, Any]]) -> bool:
-    """Whether Caddy writes durations as whole nanoseconds: as seconds they would be days."""
+def _unit_of_caddy(records: list[dict[str, Any]]) -> Unit:
+    """Caddy writes durations as seconds with a fraction, as whole milliseconds, or as whole nanoseconds."""
     found = [value for record in records if isinstance(value := record.get("duration"), (int, float))]
-    return bool(found) and all(value == int(value) for value in found) and max(found) >= 100_000
+    if not found or any(isinstance(value, float) for value in found):
+        return Unit.S
+    middle = median(found)
+    # In between it may be long polls in milliseconds, or tiny files in nanoseconds: it is not known.
+    return Unit.MS if middle < 15_000 else Unit.NS if middle > 60_000 else Unit.STATED
+
+
+def _compatible(fields: dict[str, tuple[Source, ...]], there: Container[Source]) -> dict[str, tuple[Source, ...]]:
+    """The sources that one schema can have: a key is a value or an object, and none differs from another by case.
+
+    Args:
+        there: those that the sample has; they come before all others.
+    """
+    taken: list[Source] = []
+    every = [source for sources in fields.values() for source in sources]
+    for source in sorted(every, key=lambda source: source not in there):
+        try:
+            tree([*taken, source])
+        except ValueError:
+            continue
+        taken.append(source)
+    kept = {name: tuple(source for source in sources if source in taken) for name, sources in fields.items()}
+    return {name: sources for name, sources in kept.items() if sources}
+
+
+def _with_logfmt(fields: FieldMap, lines: Sequence[bytes]) -> Format:
+    records = [record for line in lines if (record := pairs(line)) is not None]
+    found = named(built_in(JSON), records)
+    if not _has_all(found):
+        return Format(fields.name, fields, frozenset(fields.fields))
+    found["ts_us"] = tuple(_timed(source, records) for source in found["ts_us"])
+    # What the sample does not have may come later under its plain name.
+    every = {name: (*found.get(name, ()), *sources) for name, sources in fields.fields.items()}
+    stamped = Stamp.START if begun(found["ts_us"][0].path) else Stamp.END
+    return Format(fields.name, replace(fields, fields=every | found, stamped=stamped), frozenset(found))
 
 
 def _timed(source: Source, records: list[dict[str, Any]]) -> Source:
@@ -381,6 +452,8 @@ def _there(record: dict[str, Any], source: Source) -> bool:
     if not isinstance(above, dict) or source.path[-1] not in above:
         return False
     value = above[source.path[-1]]
+    if isinstance(value, dict):
+        return False
     if source.unit is None or source.unit.micros is None or value in ("", "-", None):
         return True
     # A duration with a unit of its own may stand anywhere; a date is no number.
@@ -389,11 +462,11 @@ def _there(record: dict[str, Any], source: Source) -> bool:
 
 def _with_words(fields: FieldMap, lines: Sequence[bytes]) -> Format:
     """The columns of this file; a map of the user's own names them, and the sample tells which stand in quotes."""
-    if not any(map(looks_like_request, lines)) and fields.name == COMBINED:
-        return Format(fields.name, fields, frozenset(fields.fields), _quoted_columns(fields))
-    if fields.name == COMBINED:
-        found, quoted = infer(fields.name, fields.gone, lines)
-        return Format(fields.name, found, frozenset(found.fields), quoted)
+    if fields.name in _INFERRED:
+        if not any(map(looks_like_request, lines)):
+            return Format(fields.name, fields, frozenset(fields.fields), _quoted_columns(fields))
+        found, quoted, unsure = infer(fields, lines)
+        return Format(fields.name, found, frozenset(found.fields), quoted, unsure=unsure)
     rows = [words for line in lines if len(words := cut(line.decode("utf-8", "replace"))) == len(fields.columns)]
     if not rows:
         return Format(fields.name, fields, frozenset(fields.fields), _quoted_columns(fields))

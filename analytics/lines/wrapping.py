@@ -19,6 +19,7 @@ import msgspec
 
 from tricklecast.analytics.lines.records import MAX_LINE
 
+STAMPED: Final = "stamped"
 MAX_DEPTH: Final = 3
 """Wrappings around each other."""
 
@@ -53,8 +54,9 @@ _COMPILED: Final = {
     name: (re.compile(rb"(?m)" + was.removeprefix(b"(?m)")), now) for name, (was, now) in PREFIXES.items()
 }
 
-NAMES: Final = ("envelope", "cri", "journal", "aws-json", *PREFIXES)
-"""In the order in which they are tried: the most particular first."""
+NAMES: Final = ("envelope", STAMPED, "cri", "journal", "aws-json", *PREFIXES)
+"""In the order in which they are tried: the most particular first. ``stamped`` is an envelope whose time is put before
+the line, for lines without one of their own."""
 
 
 class _Envelope(msgspec.Struct):
@@ -64,31 +66,53 @@ class _Envelope(msgspec.Struct):
     MESSAGE: msgspec.Raw = msgspec.Raw(b"")
     message: msgspec.Raw = msgspec.Raw(b"")
     textPayload: msgspec.Raw = msgspec.Raw(b"")
-    jsonPayload: msgspec.Raw = msgspec.Raw(b"")
     line: msgspec.Raw = msgspec.Raw(b"")
+    short_message: msgspec.Raw = msgspec.Raw(b"")
+    event: msgspec.Raw = msgspec.Raw(b"")
+    raw: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="_raw")
+    jsonPayload: msgspec.Raw = msgspec.Raw(b"")
+    log_processed: msgspec.Raw = msgspec.Raw(b"")
+    # When the line was written, for lines that do not say so themselves.
+    time: msgspec.Raw = msgspec.Raw(b"")
+    timestamp: msgspec.Raw = msgspec.Raw(b"")
+    at: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="@timestamp")
+    journal_us: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="__REALTIME_TIMESTAMP")
 
 
 _decoder: Final = msgspec.json.Decoder(_Envelope)
 
 
-def _inside(line: bytes) -> bytes | None:
-    """What a JSON object is around; ``None`` if it is none, or around nothing."""
+def _inside(line: bytes, stamped: bool = False) -> bytes | None:
+    """The line that a JSON object is around; ``None`` if it is none, or around nothing.
+
+    Args:
+        stamped: put the object's time before the line.
+    """
     if line[:1] != b"{":
         return None
     try:
         found = _decoder.decode(line)
-        for raw in (found.log, found.MESSAGE, found.message, found.textPayload, found.jsonPayload, found.line):
-            value = bytes(raw)
-            if value[:1] == b'"':
-                return msgspec.json.decode(value, type=str).encode()
-            if value[:1] == b"{":
-                return value
-            if value[:1] == b"[":
-                # The journal writes what is no UTF-8 as a list of bytes.
-                return bytes(msgspec.json.decode(value, type=list[int]))
+        text = _text_of(found)
+        if text is None or not stamped:
+            return text
+        whens = (bytes(raw).strip(b'"') for raw in (found.time, found.timestamp, found.at, found.journal_us))
+        when = next((when for when in whens if when[:1].isdigit() and b" " not in when), None)
+        return text if when is None else when + b" " + text
     except (ValueError, RecursionError):
         return None
-    return None
+
+
+def _text_of(found: _Envelope) -> bytes | None:
+    texts = [bytes(raw) for raw in (found.log, found.MESSAGE, found.message, found.textPayload, found.line)]
+    texts += [bytes(raw) for raw in (found.short_message, found.event, found.raw)]
+    for value in texts:
+        if value[:1] == b'"' and value != b'""':
+            return msgspec.json.decode(value, type=str).encode()
+        if value[:1] == b"[":
+            # The journal writes what is no UTF-8 as a list of bytes.
+            return bytes(msgspec.json.decode(value, type=list[int]))
+    objects = (bytes(found.jsonPayload), bytes(found.log_processed), *texts)
+    return next((value for value in objects if value[:1] == b"{"), None)
 
 
 def wrapping_of(lines: Sequence[bytes]) -> list[str]:
@@ -96,7 +120,7 @@ def wrapping_of(lines: Sequence[bytes]) -> list[str]:
     found = []
     half = len(lines) / 2
     for name in NAMES:
-        if name == "envelope":
+        if name in ("envelope", STAMPED):
             count = sum(_inside(line) is not None for line in lines)
         elif name == "cri":
             count = sum(bool(CRI.match(line)) for line in lines)
@@ -137,8 +161,8 @@ class Unwrapper:
     def _step(name: str) -> Callable[[bytes], bytes]:
         if name == "cri":
             return _Pieces().cri
-        if name == "envelope":
-            return _Pieces().envelope
+        if name in ("envelope", STAMPED):
+            return _Pieces(stamped=name == STAMPED).envelope
         if name == "journal":
             return _journal
         if name == "aws-json":
@@ -152,7 +176,8 @@ class Unwrapper:
 class _Pieces:
     """Joins the pieces of long lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, stamped: bool = False) -> None:
+        self._stamped = stamped
         # The beginning of a line whose end has not come, by stream.
         self._begun: dict[bytes, bytes] = {}
         # Whether this log ends each line's text with a line's end, as Docker does; others have no pieces.
@@ -178,7 +203,7 @@ class _Pieces:
 
     def envelope(self, block: bytes) -> bytes:
         """A line's text in a JSON object."""
-        taken = [(line, _inside(line)) for line in block.split(b"\n")]
+        taken = [(line, _inside(line, self._stamped and not self._begun)) for line in block.split(b"\n")]
         if self._ended is None:
             self._ended = any(text.endswith(b"\n") for _, text in taken if text is not None)
         lines = []

@@ -95,11 +95,27 @@ CASES: Final[dict[str, Case]] = {
     "labels": ([WORDS + ' "-" rt=1.020 uct="0.000" urt="0.400"'], US - 1_000_000, 1_020_000, IP),
     "msec": ([WORDS + f" 0.020 {(US + 270_000) / 1e6:.3f}"], MS250, TEN_MS, IP),
     "time_iso8601": ([WORDS.replace(CLF, ISO + "+00:00")], US, None, IP),
-    "Apache %D": ([WORDS + " 1020000"], US - 1_000_000, 1_020_000, IP),
-    "Apache %T": ([WORDS + " 2", WORDS + " 0"], US - 2_000_000, 2_000_000, IP),
-    "Apache %T %D": ([WORDS + " 1 1020000"], US - 1_000_000, 1_020_000, IP),
+    "Apache %D": ([WORDS + " 1020000"], US, 1_020_000, IP),
+    "Apache %T %D": ([WORDS + " 1 1020000"], US, 1_020_000, IP),
+    "a number without a unit": ([WORDS + " 20"], US, None, IP),
+    "bytes with headers": ([WORDS + " 310"], US, None, IP),
+    "morgan": ([WORDS + " 1020.000 ms"], US - 1_000_000, 1_020_000, IP),
+    "labels with colons": ([WORDS + f' response_time:1.020 x_forwarded_for:"{IP}, 10.0.0.1"'], US - 1_000_000,
+                           1_020_000, IP),
+    "hypercorn": ([f"[{ISO} +0000] [7] [INFO] [{IP6}]:5555 - - [{CLF}]{WORDS.partition(']')[2]}"], US, None, IP6),
+    "uvicorn with times": ([f'{ISO.replace("T", " ")},250 - INFO - {IP}:5 - "GET /api/v1 HTTP/1.1" 401'],
+                           MS250, None, IP),
+    "werkzeug": ([f'{IP} - - [09/Oct/2025 08:53:20] "GET /api/v1 HTTP/1.1" 401 -'], US, None, IP),
+    "Squid": ([f"{(MS250 + TEN_MS) / 1e6:.3f}     20 {IP} TCP_MISS/401 10 GET http://a/api/v1 - DIRECT/a text/html"],
+              MS250, TEN_MS, IP),
+    "Gin": ([f'[GIN] 2025/10/09 - 08:53:20 | 401 |     1.020s |     {IP} | GET      "/api/v1?x=1"'],
+            US - 1_000_000, 1_020_000, IP),
+    "logfmt": ([f'time={ISO}.270Z level=info msg="a status=200 b" method=GET path="/api/v1?x=1" status=401 took_ms=20 '
+                f"remote_addr={IP}"], MS250, TEN_MS, IP),
+    "Heroku": ([f'{ISO}.270+00:00 heroku[router]: at=info method=GET path="/api/v1" fwd="{IP}" connect=1ms '
+                "service=20ms status=401"], MS250, TEN_MS, IP),
     "Apache msec_frac": ([WORDS.replace(":20 +0000", ":20.250 +0000")], MS250, None, IP),
-    "Traefik CLF": ([WORDS + ' 7 "web@docker" "http://10.0.0.3:80" 1020ms'], US - 1_000_000, 1_020_000, IP),
+    "Traefik CLF": ([WORDS + ' 7 "web@docker" "http://10.0.0.3:80" 1020ms'], US, 1_020_000, IP),
     "nginx JSON": ([nginx()], MS250 - TEN_MS, TEN_MS, IP),
     "nginx JSON, forwarded": ([nginx(http_x_forwarded_for=IP, remote_addr="10.0.0.5")], MS250 - TEN_MS, TEN_MS, IP),
     "nginx JSON, not forwarded": ([nginx(http_x_forwarded_for="-")], MS250 - TEN_MS, TEN_MS, IP),
@@ -117,6 +133,18 @@ CASES: Final[dict[str, Case]] = {
         [json.dumps({"ts": ISO + ".270Z", "method": "GET", "path": "/api/v1?x=1", "status_code": 401}
                     | {"client_ip": IP, "duration_ms": 20})], MS250, TEN_MS, IP
     ),
+    "names in other words": (
+        [json.dumps({"timeStamp": ISO + ".270Z", "upstream": {"status": 200}, "status": "ok",
+                     "properties": {"httpMethod": "GET", "requestUri": "/api/v1", "httpStatus": 401},
+                     "props": {"clientIP": IP, "timeTakenMs": 20}})], MS250, TEN_MS, IP,
+    ),
+    "start by its name": (
+        [json.dumps({"startedAt": MS250 // 1000, "latency_human": "20ms", "latency": 20_000_000, "remote_ip": IP,
+                     "res": {"statusCode": 401}, "req": {"method": "GET", "url": "/api/v1?x=1"}})], MS250, TEN_MS, IP,
+    ),
+    "nginx JSON behind Cloudflare": (
+        [nginx(remote_addr="10.0.0.5", http_cf_connecting_ip=IP)], MS250 - TEN_MS, TEN_MS, IP
+    ),
     "Envoy text": ([ISTIO.replace(' via_upstream - "-"', "").replace("{}", IP)], MS250, TEN_MS, IP),
     "Istio": ([ISTIO.replace("{}", IP)], MS250, TEN_MS, IP),
     "Istio, not forwarded": ([ISTIO.replace("{}", "-")], MS250, TEN_MS, IP),
@@ -129,6 +157,7 @@ CASES: Final[dict[str, Case]] = {
     "Caddy 2.4": ([caddy(request=CADDY["request"] | {"remote_ip": None, "remote_addr": "203.0.113.7:4000"})],
                   US - TEN_MS, TEN_MS, IP),
     "Caddy, duration text": ([caddy(duration="20ms")], US - TEN_MS, TEN_MS, IP),
+    "Caddy, milliseconds": ([caddy(duration=20)], US - TEN_MS, TEN_MS, IP),
     "Caddy, nanoseconds": ([caddy(duration=20_000_000)], US - TEN_MS, TEN_MS, IP),
     "Caddy, iso8601": ([caddy(ts=ISO + ".250+0000")], MS250 - TEN_MS, TEN_MS, IP),
     "Caddy, wall_milli": ([caddy(ts="2025/10/09 08:53:20.250")], MS250 - TEN_MS, TEN_MS, IP),
