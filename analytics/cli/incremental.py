@@ -391,14 +391,14 @@ class SparkReader:
 
     def identities(self, files: LogFiles) -> dict[str, str | None]:
         """As of :class:`Reader`; in an object store that which changes when a file is written."""
-        from tricklecast.analytics.spark.lines import versions
+        from tricklecast.analytics.spark.objects import versions
 
         local = [name for name in files.names if not REMOTE.match(name)]
         return _identities(local) | versions(self._spark, files.remote)
 
     def recognise(self, files: LogFiles) -> Recognised:
         """As of :class:`Reader`."""
-        from tricklecast.analytics.spark.lines import recognise_in_spark
+        from tricklecast.analytics.spark.objects import recognise_in_spark
 
         return recognise_in_spark(self._spark, files, self._reading)
 

@@ -435,7 +435,7 @@ def _spark_incremental(
     spark: SparkSession, asked: Asked, files: LogFiles, root: str
 ) -> tuple[DataFrame, Source, _LinesOf, tuple[str, ...]]:
     from tricklecast.analytics.cli.incremental import SparkReader, gather, lines_of
-    from tricklecast.analytics.spark.lines import listed
+    from tricklecast.analytics.spark.objects import listed
     from tricklecast.analytics.store.parts import SparkParts
 
     now_us = _now_us()

@@ -355,10 +355,10 @@ def open_log(name: str) -> IO[bytes]:
         return sys.stdin.buffer
     with open(name, "rb") as file:
         first = file.read(_MAX_SNIFFED) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-    coding = _utf16(first)
+    coding = utf16(first)
     if is_compressed(first):
         with _decompressed(name, first) as file:
-            coding = _utf16(piece_of(file, 64)[0])
+            coding = utf16(piece_of(file, 64)[0])
     found = _decompressed(name, first)
     return cast("IO[bytes]", _Utf16(found, coding)) if coding else found
 
@@ -405,7 +405,7 @@ def _decompressed(name: str, first: bytes) -> IO[bytes]:
     return cast("IO[bytes]", lzma.open(name)) if kind == "xz" else open(name, "rb")
 
 
-def _utf16(first: bytes) -> str | None:
+def utf16(first: bytes) -> str | None:
     """The encoding of text that begins so, if it is UTF-16; Windows' programs write it, not all of them with a mark."""
     if first[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16-le" if first[:2] == codecs.BOM_UTF16_LE else "utf-16-be"

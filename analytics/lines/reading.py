@@ -152,12 +152,14 @@ class Recognised:
         formats: of each.
         strange: files that were found in a folder beside the others, and are of no known format.
         unreadable: Parquet files without a whole footer.
+        whole: objects whose lines Spark cannot read itself (:mod:`analytics.spark.objects`).
     """
 
     names: tuple[str, ...]
     formats: tuple[Format, ...]
     strange: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    whole: frozenset[str] = frozenset()
 
     def groups(self) -> list[tuple[Format, list[int]]]:
         """Files that are read alike, as numbers, by format."""

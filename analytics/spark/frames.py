@@ -19,7 +19,8 @@ from tricklecast.analytics.rules.incidents import Incident, found
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan.normalise import AHEAD_US
 from tricklecast.analytics.spark import scan
-from tricklecast.analytics.spark.lines import Parse, SparkLines, cut
+from tricklecast.analytics.spark.lines import Parse, SparkLines
+from tricklecast.analytics.spark.objects import cut
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types

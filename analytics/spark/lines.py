@@ -1,7 +1,7 @@
 """Lines in Spark: it hands out what is to be read, and each Python worker parses its share with DuckDB, by the SQL of
 the embedded engine.
 
-Logs are read in one of three ways.
+Logs are read in one of four ways.
 
 * Files that have the same path on every machine are opened by the workers, with the reader of the embedded engine. A
   task is a list of files, or of parts of a large one. So compression, damage, a line of 600 MB and the numbers of lines
@@ -9,6 +9,7 @@ Logs are read in one of three ways.
 * Text in an object store is read by Spark, which has the user's credentials. The name of its file comes with each line.
   Spark never passes over a file that it cannot read: the job fails and names the file, which is tried again, and then
   read up to the damage, and told (:func:`~tricklecast.analytics.spark.scan.roll_up`).
+* Objects whose lines Spark cannot read are handed to workers whole (:mod:`~tricklecast.analytics.spark.objects`).
 * Parquet in an object store is read by Spark, column by column; columns that only some files have are null in the
   others.
 
@@ -20,17 +21,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import unquote
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.embedded import Lines
@@ -40,14 +38,10 @@ from tricklecast.analytics.lines.files import (
     REMOTE,
     LineReader,
     LogFiles,
-    Window,
-    in_window,
-    looks_like_log,
     packed,
     sample_of,
 )
 from tricklecast.analytics.lines.reading import (
-    KNOWN,
     BadLine,
     Counts,
     Reading,
@@ -56,23 +50,19 @@ from tricklecast.analytics.lines.reading import (
     first_samples,
     node_sql,
     parquet_values,
-    recognise_files,
     selected,
 )
-from tricklecast.analytics.lines.recognise import PARQUET, SAMPLE_LINES, Format
-from tricklecast.analytics.lines.records import LINE, MAX_LINE, PARSED, parsed, view
+from tricklecast.analytics.lines.recognise import PARQUET, Format
+from tricklecast.analytics.lines.records import LINE, PARSED, parsed, view
 from tricklecast.analytics.lines.wrapping import Unwrapper
 from tricklecast.analytics.scan.embedded import bounded
+from tricklecast.analytics.spark.objects import listed, name_of, recognise_in_spark, rows_of, whole
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from duckdb import DuckDBPyConnection
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-_MISSING: Final = "PATH_NOT_FOUND"
-_LOCAL: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
-_GLOB: Final = re.compile(r"([\\*?\[\]{}])")
-_TEXT_BYTES: Final = 1 << 16
 PIECE: Final = 64 << 20
 """Bytes of lines that a worker parses at a time."""
 
@@ -82,27 +72,10 @@ TASK: Final = 128 << 20
 _LEAST_TASK: Final = 8 << 20
 """Fewer bytes are no task of their own, even if cores are idle: a worker takes a second to start."""
 
-LONGEST: Final = 16 << 20
-"""Bytes of a line that Spark itself reads; it leaves a longer one out, which no memory holds for certain."""
-
 MEMORY: Final = 1 << 30
 """Bytes that the DuckDB of a worker may take; beyond, it goes on in a folder on disk."""
 
-SAMPLED: Final = 5
-"""Objects of one prefix that are looked into to tell the format of all of them."""
-
-MANY: Final = 100
-"""Files of this machine whose names are alike, of which no more are looked into than of objects."""
-
-MAX_FOLDERS: Final = 10_000
-"""Folders of days or hours that one URI stands for."""
-
-AT_ONCE: Final = 8
-"""Objects that are looked into at the same time: most of it is latency."""
-
 RETRY_S: Final = 0.2
-_DAY_US: Final = 86_400_000_000
-
 _NOTHING: Final = f"SELECT {', '.join(f'NULL AS {name}' for name, _ in PARSED)} LIMIT 0"
 
 _UNSPLIT: Final = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"\x04\x22\x4d\x18", b"\xff\xfe", b"\xfe\xff")
@@ -139,13 +112,14 @@ class Parse:
 
     Attributes:
         form: of all of it; ``None`` for rows that were parsed before.
-        given: ``files`` to open, as JSON in the column ``files``; or ``rows``, with the name of each one's file.
+        given: ``files`` to open, as JSON in the column ``files``; ``objects``, with ``file`` and ``content``; or
+            ``rows``, with the name of each one's file.
         moments: of the lines of our own format, only those of these times; all if there are none.
     """
 
     form: Format | None
     reading: Reading
-    given: Literal["files", "rows"]
+    given: Literal["files", "objects", "rows"]
     moments: tuple[int, ...] = ()
 
     def pieces(self, con: DuckDBPyConnection, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
@@ -156,20 +130,24 @@ class Parse:
                 table, names = _numbered(table)
                 yield self._parsed(con, Piece(names), table)
             return
+        if self.given == "objects":
+            yield from self._files(con, _unpacked(batches))
+            return
         for batch in batches:
             for text in batch.column("files").to_pylist():
                 if self.form is not None and self.form.name == PARQUET:
                     for name, _, _ in json.loads(text):
                         yield self._parquet(con, name)
                 else:
-                    yield from self._files(con, json.loads(text))
+                    spans: list[tuple[str, int, int | None]] = json.loads(text)
+                    opened = ((name, start, _opened(name, start, until)) for name, start, until in spans)
+                    yield from self._files(con, opened)
 
-    def _files(self, con: DuckDBPyConnection, spans: Iterable[tuple[str, int, int | None]]) -> Iterator[Piece]:
+    def _files(self, con: DuckDBPyConnection, opened: Iterable[tuple[str, int, LineReader | None]]) -> Iterator[Piece]:
         import pyarrow as pa
 
         piece, held, size = Piece([]), list[pa.RecordBatch](), 0
-        for name, start, until in spans:
-            reader = _opened(name, start, until)
+        for name, start, reader in opened:
             if reader is None:
                 piece.gone.append(name)
                 continue
@@ -254,6 +232,16 @@ def _opened(name: str, start: int, until: int | None) -> LineReader | None:
     return None
 
 
+def _unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, LineReader]]:
+    """The lines of whole objects: each is a temporary file until the next one."""
+    for batch in batches:
+        for name, content in zip(batch.column("file").to_pylist(), batch.column("content"), strict=True):
+            with NamedTemporaryFile(prefix="tricklecast-object-") as file:
+                file.write(content.as_buffer())
+                file.flush()
+                yield name_of(name), 0, LineReader(file.name)
+
+
 def _line_at(file: Any, at: int) -> int:
     """Where the first line begins that does not begin before a position."""
     if at == 0:
@@ -300,13 +288,7 @@ def _numbered(table: pa.Table) -> tuple[pa.Table, list[str]]:
     told = table.column(place).combine_chunks().dictionary_encode()
     if hasattr(told, "combine_chunks"):
         told = told.combine_chunks()
-    return table.set_column(place, "file", told.indices), [_name_of(path) for path in told.dictionary.to_pylist()]
-
-
-def _name_of(path: str) -> str:
-    """The name of a file, as it is listed, of the URL that Spark gives with a row."""
-    # Hadoop writes file:/x for what is file:///x everywhere else.
-    return _LOCAL.sub(r"\1:///", unquote(path)) if REMOTE.match(path) or _LOCAL.match(path) else path
+    return table.set_column(place, "file", told.indices), [name_of(path) for path in told.dictionary.to_pylist()]
 
 
 def _with_texts(batch: pa.RecordBatch, unwrapper: Unwrapper | None) -> pa.RecordBatch:
@@ -411,16 +393,19 @@ class SparkLines:
             remote = [name for name in names if REMOTE.match(name) and name not in self.gone]
             if local := [name for name in names if not REMOTE.match(name)]:
                 yield _handed_out(self.spark, local, form), Parse(form, self.reading, "files", self.moments)
+            if objects := [name for name in remote if name in self.recognised.whole]:
+                yield whole(self.spark, objects), Parse(form, self.reading, "objects", self.moments)
+            remote = [name for name in remote if name not in self.recognised.whole]
             for some in ([one for one in remote if one not in self.lenient], [*self.lenient.intersection(remote)]):
                 if some:
-                    rows = _remote(self.spark, form, some, lenient=some[0] in self.lenient)
+                    rows = rows_of(self.spark, form, some, lenient=some[0] in self.lenient)
                     yield rows, Parse(form, self.reading, "rows", self.moments)
 
     def of(self, names: Iterable[str]) -> SparkLines:
         """The lines of some of the files."""
         wanted, recognised = frozenset(names), self.recognised
         kept = [(name, form) for name, form in zip(recognised.names, recognised.formats, strict=True) if name in wanted]
-        some = Recognised(tuple(name for name, _ in kept), tuple(form for _, form in kept))
+        some = Recognised(tuple(name for name, _ in kept), tuple(form for _, form in kept), whole=recognised.whole)
         return replace(self, recognised=some, part=True)
 
     @property
@@ -499,197 +484,6 @@ def read_lines(
     recognised = recognise_in_spark(spark, files, reading, part)
     together = overlapping(recognised) if overlap is None else overlap
     return SparkLines(spark, recognised, files.searched, reading, part, together=together)
-
-
-# --- listing and looking into objects
-
-
-def listed(spark: SparkSession, files: LogFiles, window: Window) -> LogFiles:
-    """The files with those in place of each URI that it leads to."""
-    names: list[str] = []
-    searched = set(files.searched)
-    for name in files.names:
-        if not REMOTE.match(name):
-            names.append(name)
-            continue
-        found = list_remote(spark, name, window)
-        names += found
-        if found != [name]:
-            searched.update(found)
-    return replace(files, names=tuple(dict.fromkeys(names)), searched=frozenset(searched))
-
-
-def list_remote(spark: SparkSession, uri: str, window: Window) -> list[str]:
-    """The files below a URI, or those that it is a glob for, without those of other hours; sorted.
-
-    Files of other days are left out before the list is brought here. With ``{yyyy}``, ``{mm}``, ``{dd}``, ``{hh}`` in
-    the URI, only the folders of these days (and hours) are listed at all.
-
-    Raises:
-        BadInput: there are none, or the URI is for days and the window has no beginning.
-    """
-    from pyspark.errors import AnalysisException
-
-    # Names and sizes only: nothing of the contents is read.
-    files = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-    pattern = _of_days(uri, window)
-    try:
-        rows = files.load(pattern).select("path")
-        if (days := _days(window)) is not None:
-            day = "regexp_replace(regexp_extract(path, '[/=]([0-9]{4}[-/][0-9]{2}[-/][0-9]{2})/', 1), '/', '-')"
-            rows = rows.where(f"{day} = '' OR {day} BETWEEN '{days[0]}' AND '{days[1]}'")
-        paths = sorted(row["path"] for row in rows.collect())
-    except AnalysisException as error:
-        if error.getCondition() == _MISSING:
-            raise BadInput(f"no such log: {uri!r}") from error
-        raise
-    named = len(paths) == 1 and paths[0].rstrip("/").endswith(uri.rstrip("/").rpartition("/")[2])
-    globbed = any(char in uri for char in "*?[") or pattern != uri
-    found = paths if named or globbed else [path for path in paths if looks_like_log(path)]
-    if not found:
-        raise BadInput(f"no logs (*.jsonl, *.log, *.parquet, also compressed) in {uri!r}")
-    return [_name_of(path) for path in found if in_window(path, window)]
-
-
-def _days(window: Window) -> tuple[str, str] | None:
-    """The first and the last day of a window, one more on either side: a log may be of when requests ended."""
-    if window.from_us is None and window.to_us is None:
-        return None
-    first = _moment(window.from_us - _DAY_US) if window.from_us is not None else datetime.min.replace(tzinfo=UTC)
-    last = _moment(window.to_us + _DAY_US) if window.to_us is not None else datetime.max.replace(tzinfo=UTC)
-    return f"{first:%Y-%m-%d}".rjust(10, "0"), f"{last:%Y-%m-%d}"
-
-
-def _moment(us: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
-
-
-def _of_days(uri: str, window: Window) -> str:
-    """A URI with places for days or hours as a glob of those of a window."""
-    if "{dd}" not in uri:
-        return uri
-    if window.from_us is None:
-        raise BadInput(f"{uri!r} is for days: pass --since, and --until for the last one")
-    step = timedelta(hours=1) if "{hh}" in uri else timedelta(days=1)
-    last = _moment(window.to_us if window.to_us is not None else time.time_ns() // 1000)
-    at, names = _moment(window.from_us).replace(minute=0, second=0, microsecond=0), []
-    # Requests of a window may stand in the hour after it, in which they ended.
-    while at.date() <= last.date() if "{hh}" not in uri else at <= last + step:
-        made = uri
-        for place, code in (("{yyyy}", "%Y"), ("{mm}", "%m"), ("{dd}", "%d"), ("{hh}", "%H")):
-            made = made.replace(place, at.strftime(code))
-        names.append(made)
-        at += step
-        if len(names) > MAX_FOLDERS:
-            raise BadInput(f"{uri!r} is more than {MAX_FOLDERS:,} folders since --since: leave {{hh}} out of it")
-    start = uri.index("{")
-    start = uri.rindex("/", 0, start) + 1
-    return f"{uri[:start]}{{{','.join(name[start:] for name in dict.fromkeys(names))}}}"
-
-
-def versions(spark: SparkSession, uris: Sequence[str]) -> dict[str, str | None]:
-    """What changes when the file of a URI is written again: its size and time; ``None`` where Spark does not tell."""
-    if not uris:
-        return {}
-    rows = spark.read.format("binaryFile").load([spark_path(name) for name in uris])
-    told = {
-        _LOCAL.sub(r"\1:///", row.path): f"{row.path} {row.length} {row.modificationTime}"
-        for row in rows.select("path", "length", "modificationTime").collect()
-    }
-    return {name: told.get(name) for name in uris}
-
-
-def recognise_in_spark(spark: SparkSession, files: LogFiles, reading: Reading, part: bool = False) -> Recognised:
-    """:func:`~tricklecast.analytics.lines.reading.recognise_files` of files that Spark reads.
-
-    Objects of one folder whose names differ in digits only are of one format, if some that are looked into are: then
-    they share one sample. So the number of jobs is that of the folders, not of the objects.
-    """
-    alike: dict[str, list[str]] = {}
-    for name in files.names:
-        if ".parquet" not in name:
-            alike.setdefault(re.sub(r"\d+", "0", name), []).append(name)
-    # Each of a few files of this machine is looked into: that costs nothing.
-    groups = [names for names in alike.values() if REMOTE.match(names[0]) or len(names) > MANY]
-    chosen = [name for names in groups for name in names[:: -(-len(names) // SAMPLED)]]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        samples = dict(zip(chosen, pool.map(partial(_sample, spark), chosen), strict=True))
-    first_of: dict[str, str] = {}
-    for names in groups:
-        parts = {name: samples[name] for name in names if name in samples}
-        if len({_format_name(name, lines, reading) for name, lines in parts.items()}) == 1:
-            samples[names[0]] = [line for one in parts.values() for line in one[: SAMPLE_LINES // len(parts)]]
-            first_of.update((name, names[0]) for name in names)
-    few = replace(files, names=tuple(dict.fromkeys(first_of.get(name, name) for name in files.names)))
-    found = recognise_files(few, reading, lambda name: samples.get(name) or _sample(spark, name), part)
-    forms = dict(zip(found.names, found.formats, strict=True))
-
-    def those(firsts: Container[str]) -> tuple[str, ...]:
-        return tuple(name for name in files.names if first_of.get(name, name) in firsts)
-
-    every = those(forms)
-    return Recognised(
-        every,
-        tuple(forms[first_of.get(name, name)] for name in every),
-        those(found.strange),
-        those(found.unreadable),
-    )
-
-
-def _format_name(name: str, sample: Sequence[bytes], reading: Reading) -> str | None:
-    from tricklecast.analytics.lines.recognise import UnknownFormat, recognise
-
-    try:
-        return recognise(name, sample, reading.format).name
-    except UnknownFormat:
-        return None
-
-
-def _sample(spark: SparkSession, name: str) -> Sequence[bytes]:
-    """The first lines of a file."""
-    if not REMOTE.match(name):
-        return sample_of(name)
-    # Whether it is damaged is found when all of it is read.
-    text = _lenient(_text(spark)).text(spark_path(name))
-    rows = text.selectExpr(f"substring(value, 1, {_TEXT_BYTES}) AS value").limit(SAMPLE_LINES).collect()
-    return [row.value.encode("utf-8", "replace").rstrip(b"\r") for row in rows if row.value.strip()]
-
-
-def _text(spark: SparkSession) -> DataFrameReader:
-    return (
-        spark.read.option("lineSep", "\n")
-        .option("recursiveFileLookup", "true")
-        .option("mapreduce.input.linerecordreader.line.maxlength", str(LONGEST))
-    )
-
-
-def _lenient(reader: DataFrameReader) -> DataFrameReader:
-    return reader.option("ignoreCorruptFiles", "true").option("ignoreMissingFiles", "true")
-
-
-def spark_path(name: str) -> str:
-    """The path under which Spark reads a file; what looks like a glob in it is taken for what it is."""
-    return _GLOB.sub(r"\\\1", name)
-
-
-def _remote(spark: SparkSession, form: Format, names: Sequence[str], *, lenient: bool) -> DataFrame:
-    """The rows of files that only Spark can read, with the name of each one's file."""
-    paths = [spark_path(name) for name in names]
-    file = "_metadata.file_path AS file"
-    if form.name == PARQUET:
-        rows = spark.read.option("recursiveFileLookup", "true").option("mergeSchema", "true").parquet(*paths)
-        return rows.selectExpr(file, *(f"`{field.name}`" for field in rows.schema if field.name in KNOWN))
-    reader = _text(spark)
-    if lenient:
-        # These are known to be damaged, and told: what is before the damage is read.
-        reader = _lenient(reader)
-    return reader.text(paths).selectExpr(file, cut("value"))
-
-
-def cut(column: str) -> str:
-    """Spark's SQL for lines of text as workers take them: of one that is too long, as much as tells that it is."""
-    line = f"CASE WHEN octet_length({column}) > {MAX_LINE} THEN left({column}, {MAX_LINE + 1}) ELSE {column} END"
-    return f"CAST({line} AS BINARY) AS line"
 
 
 def _handed_out(spark: SparkSession, names: Sequence[str], form: Format) -> DataFrame:

@@ -68,7 +68,7 @@ def run_in_cluster(folder: Path, master: str, *arguments: str) -> str:
         "sparkProperties": {"spark.app.name": "job", "spark.master": master, "spark.submit.deployMode": "cluster"},
     }
     rest = f"http://{HOST}:{port}/v1/submissions"
-    name = httpx.post(f"{rest}/create", json=job).raise_for_status().json()["submissionId"]
+    name = str(httpx.post(f"{rest}/create", json=job).raise_for_status().json()["submissionId"])
 
     def state() -> str:
         return str(httpx.get(f"{rest}/status/{name}").json()["driverState"])
@@ -76,7 +76,7 @@ def run_in_cluster(folder: Path, master: str, *arguments: str) -> str:
     eventually(lambda: state() not in ("SUBMITTED", "RUNNING"), within_s=WITHIN_S, what="the driver ends")
     here = folder / "work" / name
     assert state() == "FINISHED", (here / "stderr").read_text()[-4000:]
-    return (here / "stdout").read_text()
+    return str((here / "stdout").read_text())
 
 
 @contextmanager

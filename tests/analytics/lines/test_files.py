@@ -17,7 +17,7 @@ from tests.analytics.lines.traffic import NATIVE, START_US, as_line, read_files,
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import NothingUnderstood, Window, find_logs
 from tricklecast.analytics.lines.embedded import read_lines
-from tricklecast.analytics.spark.lines import spark_path
+from tricklecast.analytics.spark.objects import spark_path
 
 LOG = b"".join(NATIVE.replace(b'"seq":1', b'"seq":%d' % seq) + b"\n" for seq in range(300))
 

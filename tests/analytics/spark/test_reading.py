@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,13 @@ from tricklecast.analytics.report.json import as_json
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded as embedded_scan
 from tricklecast.analytics.spark import lines as spark_lines
-from tricklecast.analytics.spark import scan
+from tricklecast.analytics.spark import objects, scan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LINES = sorted(write_all(5)[0][::12], key=lambda line: json.loads(line)["ts_us"])
-SLICE = len(LINES) // 4
+SLICE = len(LINES) // 8
 
 
 def silent_word(word: str) -> None:
@@ -38,13 +39,14 @@ def silent_word(word: str) -> None:
 
 
 def slice_of(number: int) -> bytes:
-    """A quarter of a log."""
+    """An eighth of a log."""
     return "".join(f"{line}\n" for line in LINES[number * SLICE : (number + 1) * SLICE]).encode()
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A folder with what is in a folder: a rotated file, compressed ones, a long line, a torn one, Parquet."""
+    """A folder with what is in a folder: a rotated file, compressed ones, a long line, a torn one, Parquet; one that
+    Windows wrote, one of an old Mac's, and one that is not called as it is compressed."""
     folder = tmp_path / "logs"
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(slice_of(0) + b"x" * (3 << 20) + b"\n" + slice_of(0)[:200])
@@ -52,6 +54,10 @@ def logs(tmp_path: Path) -> Path:
     with pa.CompressedOutputStream(str(folder / "c.jsonl.zst"), "zstd") as packed:
         packed.write(slice_of(2))
     (tmp_path / "d.jsonl").write_bytes(slice_of(3))
+    (folder / "e.jsonl").write_bytes(slice_of(4).decode().replace("\n", "\r\n").encode("utf-16"))
+    (folder / "f.jsonl").write_bytes(slice_of(5).replace(b"\n", b"\r"))
+    (folder / "g.jsonl").write_bytes(gzip.compress(slice_of(6)))
+    (folder / "h.jsonl.xz").write_bytes(lzma.compress(slice_of(7)))
     compact(find_logs([str(tmp_path / "d.jsonl")]), folder, Reading(details=True), silent_word)
     return folder
 
@@ -151,11 +157,11 @@ def test_only_the_folders_of_some_days_are_listed(spark: SparkSession, tmp_path:
     uri, since, until = "viewfs://days/in", 1_759_968_000_000_000, 1_760_054_400_000_000  # 9 October
     there = [f"{uri}/2025/10/09/{name}.jsonl" for name in "ab"]
     window = Window(since, until - 1)
-    assert spark_lines.list_remote(spark, f"{uri}/{{yyyy}}/{{mm}}/{{dd}}", window) == there
-    assert f"{uri}/2025/10/20/a.jsonl" not in spark_lines.list_remote(spark, uri, window)
-    assert len(spark_lines.list_remote(spark, uri, Window())) == 4
+    assert objects.list_remote(spark, f"{uri}/{{yyyy}}/{{mm}}/{{dd}}", window) == there
+    assert f"{uri}/2025/10/20/a.jsonl" not in objects.list_remote(spark, uri, window)
+    assert len(objects.list_remote(spark, uri, Window())) == 4
     with pytest.raises(BadInput, match="--since"):
-        spark_lines.list_remote(spark, f"{uri}/{{yyyy}}/{{mm}}/{{dd}}", Window())
+        objects.list_remote(spark, f"{uri}/{{yyyy}}/{{mm}}/{{dd}}", Window())
 
 
 def test_a_piece_may_end_anywhere(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
