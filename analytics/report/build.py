@@ -32,6 +32,9 @@ from tricklecast.analytics.scan.reduce import WATCHED
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+MAX_HEAT: Final = 5
+"""Incidents, the worst first, among which one with several clients is looked for."""
+
 MAX_MITIGATED: Final = 200
 """Incidents, the worst first, with snippets against them: a report of thousands would consist of these."""
 
@@ -120,12 +123,16 @@ def build(
     found = figure.figures(connection)
     curves = figure.curves(connection)
     ends_us = (found.until_us or 0) - round(params.gap_s * 1e6)
-    entries = []
+    entries: list[Entry] = []
     for number, one in enumerate(ranked(incidents), 1):
         if source.doubts:
             one = replace(one, confidence=_LESS[one.confidence])
         ongoing = one.until_us >= ends_us
         told = summary(one, ongoing=ongoing)
+        silenced = (muted or {}).get(one.id)
+        heat = None
+        if number <= MAX_HEAT and silenced is None and not any(each.heat for each in entries):
+            heat = figure.heat(connection, one.number)
         entries.append(
             Entry(
                 **{field.name: getattr(told, field.name) for field in fields(told)},
@@ -136,7 +143,8 @@ def build(
                 history=(history or {}).get(one.id),
                 lifts=tuple((lifts or {}).get(one.id, ())),
                 mitigations=mitigations(told, source.formats) if number <= MAX_MITIGATED else (),
-                muted=(muted or {}).get(one.id),
+                heat=heat,
+                muted=silenced,
             )
         )
     quality = _quality(connection, source, params)

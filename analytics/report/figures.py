@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from tricklecast.analytics.report.formats import counted, date_and_time, number, percent, size, span, times
-from tricklecast.analytics.report.model import Curve, Figures, Marker, Offender, Rate, Tile, Timeline, WorstMinute
+from tricklecast.analytics.report.model import Curve, Figures, Heat, Marker, Offender, Rate, Tile, Timeline, WorstMinute
 from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.report.words import product
 
@@ -21,6 +21,9 @@ MAX_STEPS: Final = 480
 
 MAX_POINTS: Final = 120
 """Of an incident's curve."""
+
+MAX_HEAT_STEPS: Final = 60
+MAX_HEAT_ROWS: Final = 20
 
 MAX_EVENTS: Final = 200
 
@@ -111,6 +114,41 @@ def curves(connection: DuckDBPyConnection) -> dict[int, Curve]:
         column += [0] * (place - len(column))
         column.append(count)
     return {incident: Curve(*spans[incident], tuple(column)) for incident, column in found.items()}
+
+
+def heat(connection: DuckDBPyConnection, incident: int) -> Heat | None:
+    """The requests of an incident by client and time; ``None`` of one client, and of a crowd of which each sent few.
+
+    Args:
+        incident: its key in the tables of the rules.
+    """
+    found = _rows(
+        connection,
+        f"""WITH pulse AS (
+            SELECT clients[1] AS client, unnest(pulse, recursive := true) FROM episodes
+            WHERE incident = {int(incident)} AND NOT fleet
+        ),
+        span AS (
+            SELECT min(from_us) - min(from_us) % 1000000 AS start_us,
+                ((max(until_us) - start_us) // {MAX_HEAT_STEPS}000000 + 1) * 1000000 AS step_us FROM pulse
+        ),
+        cells AS (
+            SELECT client, n / (until_us // 1000000 - from_us // 1000000 + 1.0) AS n, start_us, step_us,
+                (unnest(range(from_us // 1000000, until_us // 1000000 + 1)) * 1000000 - start_us) // step_us AS place
+            FROM pulse, span
+        ),
+        busiest AS (SELECT client FROM cells GROUP BY client ORDER BY sum(n) DESC, client LIMIT {MAX_HEAT_ROWS})
+        SELECT client, place, ceil(sum(n)) AS n, any_value(start_us) AS start_us, any_value(step_us) AS step_us
+        FROM cells JOIN busiest USING (client) GROUP BY client, place
+        ORDER BY sum(sum(n)) OVER (PARTITION BY client) DESC, client, place""",
+    )
+    clients = list(dict.fromkeys(row["client"] for row in found))
+    if len(clients) < 2:
+        return None
+    columns = {client: [0] * (max(row["place"] for row in found) + 1) for client in clients}
+    for row in found:
+        columns[row["client"]][row["place"]] = int(row["n"])
+    return Heat(found[0]["start_us"], found[0]["step_us"], tuple(clients), tuple(map(tuple, columns.values())))
 
 
 def gaps(connection: DuckDBPyConnection) -> list[str]:

@@ -131,6 +131,21 @@ class Mitigation:
 
 
 @dataclass(frozen=True, slots=True)
+class Heat:
+    """Requests of an incident by client and time.
+
+    Attributes:
+        start_us: of the first step; microseconds since the epoch. step_us: a step's length.
+        clients: the busiest first. counts: for each of them the requests in each step.
+    """
+
+    start_us: int
+    step_us: int
+    clients: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """One incident; the same object in a report and in an alert of the watch.
 
@@ -152,7 +167,6 @@ class Summary:
         since_us, until_us: first and last arrival, microseconds since the epoch.
         trigger, trigger_us: the event that set it off, and when. ended_us: when the channel ended in its course.
         phases: what it consists of, in the order of time. impact: what it cost, and whom it harmed.
-        fingerprint: the same for incidents of one kind, whenever they happen; empty where it is not known.
         held_s: how long the storm guard held its requests, all together, seconds.
     """
 
@@ -186,7 +200,6 @@ class Summary:
     ended_us: int | None
     phases: tuple[Phase, ...]
     impact: Impact
-    fingerprint: str = field(default="", kw_only=True)
     held_s: float = field(default=0.0, kw_only=True)
 
 
@@ -199,6 +212,7 @@ class Entry(Summary):
         curve: its requests over time. lines: some of them, as they stand in the log.
         history: what earlier reports say of its kind; ``None`` without a memory (`--table`).
         lifts: what sets its requests apart from all others of the same time.
+        heat: its requests by client and time: of the worst incident that has several clients.
         mitigations: what to paste against it; the 200 worst incidents have some.
         muted: why it counts neither for the verdict nor for the exit code; ``None`` if it does.
     """
@@ -209,6 +223,7 @@ class Entry(Summary):
     lines: tuple[LogLine, ...]
     history: History | None = None
     lifts: tuple[Lift, ...] = ()
+    heat: Heat | None = None
     mitigations: tuple[Mitigation, ...] = ()
     muted: str | None = None
 

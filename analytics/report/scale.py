@@ -54,7 +54,7 @@ def round_top(highest: float) -> float:
     return next((size * factor for factor in _ROUND if size * factor >= highest), highest)
 
 
-def thinned(counts: tuple[int, ...], points: int) -> tuple[int, list[int]]:
+def thinned(counts: tuple[float, ...], points: int) -> tuple[int, list[float]]:
     """At most so many steps in place of many: how many went into one, and the highest count of each of those."""
     width = max(1, ceil(len(counts) / points))
     return width, [max(counts[first : first + width]) for first in range(0, len(counts), width)]

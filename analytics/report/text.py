@@ -39,6 +39,9 @@ MAX_SHORT: Final = 40
 MAX_LINE: Final = 240
 """Characters of a line of the log that are shown; page and JSON have more of it."""
 
+OFFENDERS: Final = (("client", "Clients"), ("release", "Releases"), ("network", "Networks"))
+"""Kinds of offenders, and the titles of their lists."""
+
 MAX_OFFENDERS: Final = 5
 MAX_EVENTS: Final = 8
 
@@ -133,8 +136,7 @@ def _incident(entry: Entry) -> Iterator[tuple[Text, int]]:
     yield Text(f"{entry.words.happened}."), 2
     for title, text in entry.details():
         yield _titled(title, f"{text}."), 2
-    # The first and the last; page and JSON have those between.
-    for line in dict.fromkeys((*entry.lines[:1], *entry.lines[-1:])):
+    for line in ends(entry.lines):
         yield Text(shown(line), style="dim"), 4
 
 
@@ -156,9 +158,14 @@ def _timeline(data: Timeline, width: int) -> Iterator[tuple[Text, int]]:
         yield Text(f"{'events':{_LABEL}}{', '.join(events[:MAX_EVENTS])}{more}"), 2
 
 
-def _bar(count: int, top: int) -> str:
+def _bar(count: float, top: float) -> str:
     """A bar of an eighth to the whole height of a line; nothing for nothing."""
     return _BARS[max(1, round(count / top * (len(_BARS) - 1)))] if count else " "
+
+
+def ends(lines: Sequence[LogLine]) -> list[LogLine]:
+    """The first and the last one; JSON has those between."""
+    return list(dict.fromkeys((*lines[:1], *lines[-1:])))
 
 
 def shown(line: LogLine, limit: int = MAX_LINE) -> str:
@@ -168,7 +175,7 @@ def shown(line: LogLine, limit: int = MAX_LINE) -> str:
 
 
 def _offenders(report: Report) -> Iterator[tuple[Text, int]]:
-    for kind, title in (("client", "Clients"), ("release", "Releases"), ("network", "Networks")):
+    for kind, title in OFFENDERS:
         found = [one for one in report.figures.offenders if one.kind == kind]
         if found:
             if kind == "client":
@@ -182,7 +189,7 @@ def who_sent(report: Report) -> str:
     stormy, requests = report.figures.in_incidents, report.figures.requests
     share = percent(stormy / max(1, requests))
     return (
-        f"Who sent the requests of the incidents ({stormy:,} of {requests:,}, {share}); shares are of these {stormy:,}"
+        f"Who sent the {stormy:,} requests of the incidents ({share} of all {requests:,}); shares are of the {stormy:,}"
     )
 
 

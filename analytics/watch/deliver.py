@@ -272,7 +272,7 @@ def as_message(alert: AlertBody) -> dict[str, Any]:
     def text(value: str, most: int) -> dict[str, Any]:
         return {"type": "plain_text", "text": value[:most], "emoji": False}
 
-    blocks = [{"type": "section", "text": text(headline(alert), 3000)}]
+    blocks: list[dict[str, Any]] = [{"type": "section", "text": text(headline(alert), 3000)}]
     if alert["status"] != "resolved":
         told = (("Cause", words["cause"]), ("Fix", words["fix"]), ("Impact", words["impact"]), ("When", words["when"]))
         blocks.append({"type": "section", "fields": [text(f"{name}: {value}", 2000) for name, value in told]})

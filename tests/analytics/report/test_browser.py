@@ -42,8 +42,27 @@ def test_the_page_can_be_read(tabs: Callable[..., Watched], url: str, width: int
 
 
 def test_a_link_shows_its_incident(tab: Watched, url: str) -> None:
-    """The first incidents are unfolded, and one below them is found by its address."""
+    """The first incidents are unfolded, and so is one that the address names."""
     page = tab.open(f"{url}#incident-{MAX_OPEN + 2}")
-    assert page.locator("details.incident[open]").count() == MAX_OPEN
+    assert page.locator("details.incident[open]").count() == MAX_OPEN + 1
     top = page.evaluate(f"document.getElementById('incident-{MAX_OPEN + 2}').getBoundingClientRect().top")
     assert -1 <= top < 900
+
+
+def test_a_snippet_is_copied(tabs: Callable[..., Watched], url: str) -> None:
+    """All of it, as it stands in the report, whatever names are in it."""
+    page = tabs(permissions=["clipboard-read", "clipboard-write"]).open(url)
+    card = page.locator("details.incident").first
+    card.locator("summary", has_text="Paste against it").click()
+    card.get_by_role("button", name="Copy").nth(1).click()
+    card.get_by_role("button", name="Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("import random\n")
+    assert copied == card.locator("pre.paste").nth(1).text_content()
+
+
+def test_the_page_works_without_its_script(tabs: Callable[..., Watched], url: str) -> None:
+    """As on the dashboard, which lets no report run anything."""
+    page = tabs(java_script_enabled=False).open(url)
+    assert page.locator("details.incident").count() > MAX_OPEN
+    assert page.get_by_role("button").count() == 0

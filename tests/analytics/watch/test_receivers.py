@@ -22,13 +22,13 @@ from tricklecast.analytics.report.json import as_dict
 from tricklecast.analytics.report.model import VERSION, Alert
 from tricklecast.analytics.rules.classes import StormClass
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.watch.alerts import AlertBody
+from tricklecast.analytics.watch.alerts import AlertBody, Status
 from tricklecast.analytics.watch.deliver import NotDelivered, receiver
 from tricklecast.analytics.watch.outbox import Sender
 from tricklecast.analytics.watch.run import Watch, WatchRequest
 
-TEXT = {"type": "string", "minLength": 1, "maxLength": 3000}
-PLAIN = {
+TEXT: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 3000}
+PLAIN: dict[str, Any] = {
     "type": "object",
     "properties": {"type": {"const": "plain_text"}, "text": TEXT, "emoji": {"type": "boolean"}},
     "required": ["type", "text"],
@@ -151,9 +151,10 @@ def hook() -> Iterator[Hook]:
 def alerts(**changes: Any) -> list[AlertBody]:
     """An incident that begins, gets worse and ends."""
     one = summary(replace(sample_incident(StormClass.ENDED_LOOP), **changes))
+    statuses: tuple[Status, ...] = ("firing", "worse", "resolved")
     return [
         as_dict(Alert("tricklecast storms watch", VERSION, f"{one.id}-{n}-{status}", status, NOW_US, None, one))
-        for n, status in enumerate(("firing", "worse", "resolved"), 1)  # type: ignore[arg-type]  # they are literals
+        for n, status in enumerate(statuses, 1)
     ]
 
 
