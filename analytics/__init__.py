@@ -9,7 +9,8 @@ grow, and sends alerts; ``store`` keeps its state.
 
 ``logs`` shows and compacts access logs, and ``simulate`` writes logs with storms of known place and kind.
 
-From Python: :func:`incidents`, from a DataFrame of lines to one of incidents, in your own Spark session.
+From Python, in your own Spark session: :func:`incidents`, from a DataFrame of lines to one of incidents; and
+:func:`stream`, which watches a streaming DataFrame of lines.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tricklecast.analytics.spark.frames import incidents
+    from tricklecast.analytics.spark.stream import stream
 
-__all__ = ("incidents",)
+__all__ = ("incidents", "stream")
 
 
 def __getattr__(name: str) -> Any:
@@ -27,4 +29,8 @@ def __getattr__(name: str) -> Any:
         from tricklecast.analytics.spark.frames import incidents
 
         return incidents
+    if name == "stream":
+        from tricklecast.analytics.spark.stream import stream
+
+        return stream
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -99,6 +99,13 @@ COMMANDS: Final = {
     "storms watch": Mount(
         "tricklecast.analytics.watch.cli", "watch", "Report retry storms while they happen.", _STORMS, _ANALYTICS
     ),
+    "storms stream": Mount(
+        "tricklecast.analytics.spark.cli",
+        "stream",
+        "Report retry storms in logs that arrive as files or messages, with Spark.",
+        _STORMS,
+        _ANALYTICS,
+    ),
     "logs tail": Mount("tricklecast.analytics.logs.cli", "tail", "Show access logs as they grow.", _STORMS, _ANALYTICS),
     "logs compact": Mount(
         "tricklecast.analytics.logs.cli",
@@ -209,8 +216,8 @@ def show_help(name: str) -> None:
 class LazyGroup(TyperGroup):
     """A group that lists its commands from :data:`COMMANDS`, and loads one when it is called.
 
-    A command's name may have two words: with the second word ``watch`` or ``check``, ``storms`` is the command ``storms
-    watch`` or ``storms check``; with any other, or none, it is the command ``storms``.
+    A command's name may have two words: with the second word ``watch``, say, ``storms`` is the command ``storms
+    watch``; with one that no command has, or none, it is the command ``storms``.
 
     Attributes:
         words: prefix of its commands' names in the table: empty, or a first word and a space.

@@ -268,7 +268,7 @@ def _asked(
         print(f"storms: {why}", file=sys.stderr)
     runs = None
     if chosen is EngineName.SPARK:
-        where = master or settings.pop("spark.master", None) or _default_master()
+        where = master or settings.pop("spark.master", None) or default_master()
         runs = Spark(where, settings, scratch, verbose)
     return Asked(files, how, params, others, generic, explain, runs, incremental)
 
@@ -339,7 +339,7 @@ def spark_conf(settings: Iterable[str]) -> dict[str, str]:
     return conf
 
 
-def _default_master() -> str | None:
+def default_master() -> str | None:
     """This machine, unless ``spark-submit`` has started us: it has chosen already."""
     return None if "PYSPARK_GATEWAY_PORT" in os.environ else LOCAL
 

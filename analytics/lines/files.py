@@ -60,7 +60,8 @@ PACKED: Final = 8
 BLOCK: Final = 4 << 20
 """Bytes that are read at a time. Lines of the engines' tables point into blocks, so they are not copied."""
 
-_UNFINISHED: Final = frozenset({".tmp", ".part", ".swp", ".crc"})
+UNFINISHED: Final = frozenset({".tmp", ".part", ".swp", ".crc"})
+"""What the name of a file has that is still being written."""
 _PARTITION: Final = re.compile(r"(?:^|/)dt=(\d{4}-\d\d-\d\d)(?:/(?:hr|hour)=(\d\d?))?/")
 _HOUR: Final = re.compile(r"(dt|hr|hour)=[0-9-]*")
 _ROTATED: Final = re.compile(r"((\.(jsonl|ndjson|json|log|txt|parquet|gz|bz2|zst|\d+))|(-\d{8}(T\d{6})?(-\d+)?))+$")
@@ -247,7 +248,7 @@ def _looked(folder: str) -> tuple[list[str], list[str]]:
         parts = path.relative_to(folder).parts
         if any(part.startswith((".", "_")) for part in parts[:-1]) or parts[-1][0] == "." or not path.is_file():
             continue
-        if looks_like_log(path.name) or (not set(path.suffixes) & _UNFINISHED and _is_log(str(path))):
+        if looks_like_log(path.name) or (not set(path.suffixes) & UNFINISHED and _is_log(str(path))):
             logs.append(str(path))
         else:
             others.append(str(path))
@@ -285,7 +286,7 @@ def node_of(name: str) -> str | None:
 def looks_like_log(name: str) -> bool:
     """Whether a file that was found in a folder is a log, by its name."""
     base = os.path.basename(name)
-    return bool(_LOG_NAME.search(base)) and not set(Path(name).suffixes) & _UNFINISHED and base[0] != "."
+    return bool(_LOG_NAME.search(base)) and not set(Path(name).suffixes) & UNFINISHED and base[0] != "."
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------

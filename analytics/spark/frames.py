@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.files import STDIN
 from tricklecast.analytics.lines.reading import KNOWN, Reading, Recognised
-from tricklecast.analytics.lines.recognise import AUTO, PARQUET, SAMPLE_LINES, Format, recognise
+from tricklecast.analytics.lines.recognise import AUTO, PARQUET, SAMPLE_LINES, Format, UnknownFormat, recognise
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import Incident, found
 from tricklecast.analytics.rules.params import Params
@@ -55,7 +55,7 @@ def incidents(
     reading = Reading(format, client_key, path_prefix)
     reading.check()
     spark, now_us = lines.sparkSession, time.time_ns() // 1000
-    form, rows = _rows(lines, reading)
+    form, rows = rows_of(lines, reading)
     read = SparkLines(
         spark, Recognised((STDIN,), (form,)), frozenset(), reading, frame=(rows, Parse(form, reading, "rows"))
     )
@@ -70,14 +70,24 @@ def incidents(
     return spark.createDataFrame(table)
 
 
-def _rows(lines: DataFrame, reading: Reading) -> tuple[Format, DataFrame]:
-    """The format of some lines, and their rows as workers parse them."""
+def rows_of(lines: DataFrame, reading: Reading, otherwise: Format | None = None) -> tuple[Format, DataFrame]:
+    """The format of some lines, and their rows as workers parse them.
+
+    Args:
+        otherwise: their format if it cannot be told.
+    """
     names = set(lines.columns)
     file = "CAST(file AS STRING) AS file" if "file" in names and "ts_us" not in names else f"'{STDIN}' AS file"
     if "value" in names:
         first = lines.where("trim(value) <> ''").limit(SAMPLE_LINES).select("value").collect()
         sample = [str(row.value).encode("utf-8", "replace").rstrip(b"\r") for row in first]
-        return recognise("the DataFrame", sample, reading.format), lines.selectExpr(file, cut("value"))
+        try:
+            form = recognise("the DataFrame", sample, reading.format)
+        except UnknownFormat:
+            if otherwise is None:
+                raise
+            form = otherwise
+        return form, lines.selectExpr(file, cut("value"))
     if not {"ts_us", "kind"} <= names:
         raise BadInput(
             f"incidents() takes lines of text in a column 'value', or records with 'ts_us' and 'kind'; "

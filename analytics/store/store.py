@@ -62,11 +62,12 @@ class Position:
 class Store:
     """The file. Its methods may be called from any thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
         """Opens the store of a folder, or begins one; one process at a time may.
 
         Args:
             folder: made if it is not there; only its owner may read what is made.
+            durable: wait for the disk, since somebody else notes as well how far was read.
 
         Raises:
             BadInput: it cannot be used, or was written by another version. Busy: another process uses it.
@@ -81,7 +82,7 @@ class Store:
             self._db = sqlite3.connect(folder / FILE, isolation_level=None, check_same_thread=False)
             # Survives a kill of the process without a wait for the disk; a power cut may undo the last moments.
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._db.executescript(_TABLES)
             known = self.fact("version")
             if known is None:

@@ -169,18 +169,24 @@ class Tracker:
         return alerts + [self._told(replace(known, status="resolved"), told_us, into) for known, into in parts if into]
 
     def over(
-        self, now_us: int, asked: Callable[[Summary, Sequence[str], Sequence[str], int], int | None], *, all_read: bool
+        self,
+        now_us: int,
+        asked: Callable[[Summary, Sequence[str], Sequence[str], int], int | None],
+        *,
+        all_read: bool,
+        late_us: Callable[[Known], int] = lambda known: 0,
     ) -> tuple[list[AlertBody], bool]:
         """The alerts that something is over, by when its last line was read.
 
         Args:
             asked: when the last line of a client that goes on was read. all_read: no lines have been added since the
                 rules were run.
+            late_us: how much later lines of an incident may be read than those that were read last.
 
         Returns:
             the alerts; and whether the rules have to be run before they can be told.
         """
-        quiet = [known for known in self.open() if known.quiet(now_us)]
+        quiet = [known for known in self.open() if known.quiet(now_us - late_us(known))]
         if quiet and not all_read:
             return [], True
         alerts = []
@@ -188,7 +194,7 @@ class Tracker:
             if known.incident.storm not in _CROWDS:
                 asked_us = asked(known.incident, known.clients, known.channels, known.gap_us)
                 known = replace(known, grown_us=max(known.grown_us, asked_us or 0))
-            if known.quiet(now_us):
+            if known.quiet(now_us - late_us(known)):
                 alerts.append(self._told(replace(known, status="resolved"), now_us))
             else:
                 self._put(known)

@@ -24,6 +24,20 @@ class Beginning(StrEnum):
     LATEST = "latest"
 
 
+State = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder for what must survive a restart.", file_okay=False)
+]
+Start = Annotated[
+    Beginning, typer.Option("--start", help="Where a first run begins. A later one goes on where it ended.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print each alert as a line of JSON.")]
+Webhooks = Annotated[
+    list[str] | None, typer.Option(metavar="URL", help="POST alerts as JSON to this URL. May be repeated.")
+]
+Alertmanagers = Annotated[
+    list[str] | None, typer.Option(metavar="URL", help="Send alerts to this Alertmanager. May be repeated.")
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only alerts and errors.")]
 Alerts = Annotated[
     list[str] | None,
     typer.Option(
@@ -47,19 +61,11 @@ def watch(
         list[str],
         typer.Argument(metavar="LOG...", help="Access logs that grow: files, folders, or - for standard input."),
     ],
-    state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for what must survive a restart.", file_okay=False)
-    ] = None,
-    beginning: Annotated[
-        Beginning, typer.Option("--start", help="Where a first run begins. A later one goes on where it ended.")
-    ] = Beginning.LATEST,
-    json: Annotated[bool, typer.Option("--json", help="Print each alert as a line of JSON.")] = False,
-    webhook: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="POST alerts as JSON to this URL. May be repeated.")
-    ] = None,
-    alertmanager: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="Send alerts to this Alertmanager. May be repeated.")
-    ] = None,
+    state: State = None,
+    beginning: Start = Beginning.LATEST,
+    json: AsJson = False,
+    webhook: Webhooks = None,
+    alertmanager: Alertmanagers = None,
     alert: Alerts = None,
     maintenance: MaintenanceWindows = None,
     log_format: LogFormat = "auto",
@@ -67,7 +73,7 @@ def watch(
     path_prefix: PathPrefix = None,
     params: ParamsFile = None,
     settings: Settings = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only alerts and errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Report retry storms while they happen: within a second of the tenth request.
 
@@ -97,8 +103,8 @@ def watch(
             earliest=beginning is Beginning.EARLIEST,
             state=state,
             json=json,
-            webhooks=tuple(map(_url, webhook or ())),
-            alertmanagers=tuple(map(_url, alertmanager or ())),
+            webhooks=tuple(map(checked_url, webhook or ())),
+            alertmanagers=tuple(map(checked_url, alertmanager or ())),
             receivers=tuple(map(receiver, alert or ())),
             maintenance=parse_maintenance(maintenance or ()),
             quiet=quiet,
@@ -112,7 +118,12 @@ def watch(
         raise typer.Exit(error.exit_code) from error
 
 
-def _url(url: str) -> str:
+def checked_url(url: str) -> str:
+    """The URL of a receiver.
+
+    Raises:
+        ValueError: it is none.
+    """
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)

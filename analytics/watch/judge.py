@@ -16,7 +16,7 @@ from tricklecast.analytics.lines import Reading
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan.rollup import VERSION
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.watch.alerts import AlertBody, Tracker
+from tricklecast.analytics.watch.alerts import AlertBody, Known, Tracker
 from tricklecast.analytics.watch.outbox import Held
 from tricklecast.analytics.watch.window import Columns, Window
 
@@ -78,35 +78,45 @@ class Judge:
         self._looking_s, self._load = 0.1, 0.0
         self._fresh = bool(self.tracker.open())
 
-    def add_batch(self, number: int, rows: pa.Table) -> list[AlertBody]:
+    def add_batch(
+        self, number: int, rows: pa.Table, late_us: Callable[[Known], int] = lambda known: 0
+    ) -> list[AlertBody]:
         """Adds rows of a roll-up, judges them and writes down what follows; returns the alerts in the outbox.
 
         Args:
             number: of the batch. One that is written down already is not added again: then nothing is done.
-            rows: with the columns of :mod:`analytics.scan.rollup`, in any order; if there are none, time passes.
+            rows: as of :meth:`analytics.watch.window.Window.add_rows`; if there are none, time passes.
+            late_us: see :meth:`step`.
         """
         stored = self._store.fact("batch")
         if stored is not None and number <= stored:
             return []
         now_us = self._wall_us()
         columns = [self.window.add_rows(rows, now_us)] if rows.num_rows else []
-        return self.step(columns, now_us, lambda: self._store.set_fact("batch", number), last=True)
+        return self.step(columns, now_us, lambda: self._store.set_fact("batch", number), last=True, late_us=late_us)
 
     def step(
-        self, rows: Sequence[Columns], now_us: int, written: Callable[[], None], *, last: bool = False
+        self,
+        rows: Sequence[Columns],
+        now_us: int,
+        written: Callable[[], None],
+        *,
+        last: bool = False,
+        late_us: Callable[[Known], int] = lambda known: 0,
     ) -> list[AlertBody]:
         """Judges rows that were added to the window, if need be; returns the alerts, which are in the outbox.
 
         Args:
             rows: what was added. now_us: when, microseconds since the epoch.
             written: writes down in the same transaction where they came from. last: judge whatever was added.
+            late_us: how much later lines of an incident may be read than those that were read last.
         """
         self._fresh = self._fresh or bool(rows)
         alerts = self._judged(now_us, last)
-        over, look = self.tracker.over(now_us, self.window.asked, all_read=not self._fresh)
+        over, look = self.tracker.over(now_us, self.window.asked, all_read=not self._fresh, late_us=late_us)
         if look:
             alerts += self._look(now_us)
-            over, _ = self.tracker.over(now_us, self.window.asked, all_read=True)
+            over, _ = self.tracker.over(now_us, self.window.asked, all_read=True, late_us=late_us)
         alerts = self.held.sift(alerts + over, now_us, self.tracker)
         self.began |= {each["incident"]["id"] for each in alerts if each["status"] == "firing"}
         open_clients = {client for known in self.tracker.open() for client in known.clients}

@@ -6,14 +6,14 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
-from threading import Event
+from threading import Event, current_thread, main_thread
 from types import FrameType
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 import stamina
 
@@ -161,6 +161,16 @@ class Watch:
         if seen[1] < seen[0]:
             seen[:] = [-1 << 40, 0]  # never again
 
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What cannot be read, by path."""
+        return self.source.problems
+
+    @property
+    def lost(self) -> int:
+        """Bytes that were gone before they could be read."""
+        return self.source.lost
+
     def end(self) -> None:
         """Frees the memory.
 
@@ -182,19 +192,14 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
         BadInput: a log or the state is not to be used. Busy: another watch uses the state.
     """
     stamina.instrumentation.set_on_retry_hooks([])  # the status says it
-    local = Lines(out or sys.stdout, for_programs if request.json else for_people)
-    remote: list[Receiver] = [
-        *map(Webhook, request.webhooks),
-        *map(Alertmanager, request.alertmanagers),
-        *request.receivers,
-    ]
+    local, remote = receivers(request, out or sys.stdout)
     with ExitStack() as held:
         folder = request.state
         if folder is None:
             folder = Path(mkdtemp(prefix="tricklecast-watch-"))
             held.callback(shutil.rmtree, folder, ignore_errors=True)
         store = held.enter_context(Store(folder))
-        stop = held.enter_context(_interruptible())
+        stop = held.enter_context(interruptible())
         watch = Watch(request, store, [local, *remote])
         status = Status(err or sys.stderr, watch, quiet=request.quiet)
         suspects = watch.judge.window.suspects
@@ -225,10 +230,37 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
         status.end(store, senders)
 
 
+def receivers(request: WatchRequest, out: IO[str]) -> tuple[Lines, list[Receiver]]:
+    """Who is told: whoever reads the output, and others elsewhere."""
+    local = Lines(out, for_programs if request.json else for_people)
+    return local, [*map(Webhook, request.webhooks), *map(Alertmanager, request.alertmanagers), *request.receivers]
+
+
+class Watching(Protocol):
+    """What can say how it goes.
+
+    Attributes:
+        lines, bad: how many were read, and could not be understood. judge: see there.
+        problems: what cannot be read, by path. lost: bytes that were gone before they could be read.
+    """
+
+    lines: int
+    bad: int
+    judge: Judge
+
+    @property
+    def problems(self) -> Mapping[str, str]: ...
+
+    @property
+    def lost(self) -> int: ...
+
+
 class Status:
     """What the watch says about itself, on stderr: what is wrong with the logs, and what it came to."""
 
-    def __init__(self, err: IO[str], watch: Watch, *, quiet: bool) -> None:
+    name = "storms watch"
+
+    def __init__(self, err: IO[str], watch: Watching, *, quiet: bool) -> None:
         """
         Args:
             err: where to; watch: about what; quiet: nothing but what is wrong.
@@ -248,7 +280,7 @@ class Status:
     def show(self, senders: Sequence[Sender]) -> None:
         """What is wrong at this moment; each thing once."""
         watch = self._watch
-        now = {f"cannot read {plain(path, 200)}: {plain(why, 200)}" for path, why in watch.source.problems.items()}
+        now = {f"cannot read {plain(path, 200)}: {plain(why, 200)}" for path, why in watch.problems.items()}
         now |= {f"{one.label} does not accept alerts: {plain(one.failing, 200)}" for one in senders if one.failing}
         # What is behind may be an old log that is being read.
         ahead = {node for node, off_s in watch.judge.window.skew_s.items() if off_s > 0}
@@ -256,7 +288,7 @@ class Status:
         for words in sorted((now | self._ahead) - self._told)[:20]:
             self._line(words)
         self._told = now | self._ahead
-        self._count(watch.source.lost, "bytes of the logs were deleted before they were read")
+        self._count(watch.lost, "bytes of the logs were deleted before they were read")
         self._count(
             watch.judge.window.dropped,
             "lines were left out, because there were too many rows; those of the fewest lines went first",
@@ -280,14 +312,17 @@ class Status:
         self.say(", ".join(words))
 
     def _line(self, text: str) -> None:
-        self._err.write(f"storms watch: {text}\n")
+        self._err.write(f"{self.name}: {text}\n")
         self._err.flush()
 
 
 @contextmanager
-def _interruptible() -> Iterator[Event]:
-    """An event that is set by Ctrl-C and SIGTERM."""
+def interruptible() -> Iterator[Event]:
+    """An event that is set by Ctrl-C and SIGTERM, if signals are for this thread."""
     stop = Event()
+    if current_thread() is not main_thread():
+        yield stop
+        return
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         stop.set()

@@ -202,9 +202,12 @@ class Window:
         """Adds rows that were rolled up elsewhere; returns them as :meth:`add` does.
 
         Args:
-            rows: with the columns of the roll-up, in any order. now_us: when they came, microseconds since the epoch.
+            rows: with the columns of the roll-up, in any order, and ``seen_us`` if they were not all read now.
+            now_us: when they came, microseconds since the epoch.
         """
-        columns = [rows[name].to_pylist() for name in NAMES[:-1]] + [[now_us] * rows.num_rows]
+        columns = [rows[name].to_pylist() for name in NAMES if name in rows.column_names]
+        if len(columns) < len(NAMES):
+            columns.append([now_us] * rows.num_rows)
         self.restore([columns], now_us)
         self._fresh += rows.num_rows
         self._note_clocks(list(zip(*columns, strict=True)), now_us)

@@ -29,6 +29,17 @@ def test_systemd_understands_the_report_and_its_timer(tmp_path: Path) -> None:
     analyze("security", "--offline=true", "--no-pager", "--threshold=20", tmp_path / "tricklecast-storms.service")
 
 
+def test_systemd_understands_the_stream(tmp_path: Path) -> None:
+    """Every key and value is known, the service may do little, and all options of its command are."""
+    unit = (UNITS / "tricklecast-stream.service").read_text()
+    (tmp_path / "tricklecast-stream.service").write_text(unit.replace("/opt/tricklecast/bin/tricklecast", "/bin/true"))
+    analyze("verify", "--man=no", *tmp_path.iterdir())
+    analyze("security", "--offline=true", "--no-pager", "--threshold=30", *tmp_path.iterdir())
+    (command,) = re.findall(r"^ExecStart=\S+/tricklecast (.*)$", unit, re.M)
+    done = CliRunner().invoke(cli, [*shlex.split(command), "--set", "fast_hit=3"])
+    assert "did you mean 'fast_hits'" in " ".join(done.output.split()), done.output
+
+
 def test_the_units_command_makes_a_report(tmp_path: Path) -> None:
     """Run as it stands, in other folders."""
     (command,) = re.findall(
@@ -41,12 +52,14 @@ def test_the_units_command_makes_a_report(tmp_path: Path) -> None:
     assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl", ".html", ".json"}
 
 
-def test_the_cron_job_is_a_command() -> None:
-    """Its options are known: what is told is the master that does not exist."""
+def test_the_pods_run_commands() -> None:
+    """Their options are known: what is told is the threshold that does not exist."""
     job = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "storms-report.yaml").read_text())
-    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-    done = CliRunner().invoke(cli, [*container["args"], "--master", "nowhere"])
-    assert "no such --master" in done.output, done.output
+    stream = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "storms-stream.yaml").read_text())
+    for template in (job["spec"]["jobTemplate"]["spec"]["template"], stream["spec"]["template"]):
+        (container,) = template["spec"]["containers"]
+        done = CliRunner().invoke(cli, [*container["args"], "--set", "fast_hit=3"])
+        assert "did you mean 'fast_hits'" in " ".join(done.output.split()), done.output
 
 
 def test_kubernetes_and_airflow_run_one_job_alike() -> None:
