@@ -24,7 +24,7 @@ from markupsafe import Markup, escape
 
 from tricklecast.analytics.report.formats import clock, counted, date_and_time, percent, rate, span
 from tricklecast.analytics.report.plain import plain, spelled
-from tricklecast.analytics.report.scale import TimeAxis, round_top, thinned
+from tricklecast.analytics.report.scale import TimeAxis, rates, round_top, thinned
 from tricklecast.analytics.report.text import OFFENDERS, ends, offender_name, shown, who_sent
 from tricklecast.analytics.report.words import client_name, places
 from tricklecast.analytics.rules.incidents import Severity
@@ -211,13 +211,10 @@ def _timeline(data: Timeline, entries: Sequence[Entry], report: Report) -> Chart
     until_us = start_us if figures.until_us is None else figures.until_us
     edge = max(500_000, (until_us - start_us) // 50)
     axis = TimeAxis(start_us - edge, until_us + edge)
-    # The log covers only a part of the first and the last step.
-    begins = [data.start_us + place * data.step_us for place in range(len(data.requests))]
-    covered_s = [max(1.0, (min(until_us, at + data.step_us) - max(start_us, at)) / 1e6) for at in begins]
     curves = {}
     for name, counts in (("requests", data.requests), ("storm", data.in_incidents), ("failures", data.failures)):
-        rates = tuple(count / seconds for count, seconds in zip(counts, covered_s, strict=True))
-        width, curves[name] = thinned(rates, MAX_POINTS)
+        told = rates(counts, data.start_us, data.step_us, start_us, until_us)
+        width, curves[name] = thinned(told, MAX_POINTS)
     unit, highest = data.step_us * width, max(curves["requests"])
     top = round_top(highest)
     bars, lanes = _bars(entries, axis)
@@ -227,7 +224,7 @@ def _timeline(data: Timeline, entries: Sequence[Entry], report: Report) -> Chart
         top=f"{rate(top)}, means of {span(data.step_us / 1e6)}",
         view=f"{round((axis.start_us - data.start_us) / unit, 4)} 0"
         f" {round((axis.end_us - axis.start_us) / unit, 4)} {_HIGH}",
-        curves=tuple((name, _path(rates, top)) for name, rates in curves.items()),
+        curves=tuple((name, _path(told, top)) for name, told in curves.items()),
         ticks=tuple(axis.ticks()),
         bars=bars,
         lanes=lanes,

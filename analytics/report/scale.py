@@ -54,6 +54,21 @@ def round_top(highest: float) -> float:
     return next((size * factor for factor in _ROUND if size * factor >= highest), highest)
 
 
+def rates(
+    counts: tuple[int, ...], start_us: int, step_us: int, since_us: int | None, until_us: int | None
+) -> tuple[float, ...]:
+    """Counts per second. A log covers only a part of the first and the last step.
+
+    Args:
+        start_us: of the first step. step_us: a step's length. since_us, until_us: first and last moment of the log.
+    """
+    since_us, until_us = (at if at is not None else start_us for at in (since_us, until_us))
+    return tuple(
+        count / max(1.0, (min(until_us, at + step_us) - max(since_us, at)) / 1e6)
+        for count, at in zip(counts, range(start_us, start_us + len(counts) * step_us, step_us), strict=True)
+    )
+
+
 def thinned(counts: tuple[float, ...], points: int) -> tuple[int, list[float]]:
     """At most so many steps in place of many: how many went into one, and the highest count of each of those."""
     width = max(1, ceil(len(counts) / points))

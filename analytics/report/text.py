@@ -12,14 +12,14 @@ from rich.text import Text
 
 from tricklecast.analytics.report.formats import clock, date_and_time, percent, rate, span
 from tricklecast.analytics.report.plain import plain
-from tricklecast.analytics.report.scale import thinned
+from tricklecast.analytics.report.scale import rates, thinned
 from tricklecast.analytics.report.words import client_name
 from tricklecast.analytics.rules.incidents import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tricklecast.analytics.report.model import Entry, LogLine, Offender, Report, Timeline
+    from tricklecast.analytics.report.model import Entry, Figures, LogLine, Offender, Report, Timeline
 
 WIDTH: Final = 80
 """Columns of bars where there is no terminal to ask: a pipe, a CI log."""
@@ -100,7 +100,7 @@ def _report(report: Report, width: int) -> Iterator[tuple[Text, int]]:
         yield from _section(f"{len(rest):,} more, in short (--explain ID shows one; --html and --json-file have all)")
         yield from _short(rest)
     if report.timeline is not None:
-        yield from _timeline(report.timeline, width if width < UNWRAPPED else WIDTH)
+        yield from _timeline(report.timeline, report.figures, width if width < UNWRAPPED else WIDTH)
     yield from _section("Figures")
     for tile in report.tiles:
         yield _titled(tile.name, f"{tile.value} ({tile.note})"), 2
@@ -140,17 +140,25 @@ def _incident(entry: Entry) -> Iterator[tuple[Text, int]]:
         yield Text(shown(line), style="dim"), 4
 
 
-def _timeline(data: Timeline, width: int) -> Iterator[tuple[Text, int]]:
+def _timeline(data: Timeline, figures: Figures, width: int) -> Iterator[tuple[Text, int]]:
     """A row of bars for all requests, one for those that failed, and one for those of incidents."""
     rows = (("requests", data.requests), ("failed", data.failures), ("in incidents", data.in_incidents))
-    steps, requests = thinned(data.requests, width - _LABEL - 2)
-    step_s, top = data.step_us / 1e6, max(requests)
+    columns = {
+        name: thinned(
+            rates(counts, data.start_us, data.step_us, figures.since_us, figures.until_us), width - _LABEL - 2
+        )
+        for name, counts in rows
+    }
+    steps, requests = columns["requests"]
+    top = max(requests)
     last = data.start_us + len(data.requests) * data.step_us
     yield from _section("Timeline")
-    words = f"{date_and_time(data.start_us)} to {date_and_time(last)} UTC, {span(step_s * steps)} per column"
-    yield Text(f"{words}, at most {rate(top / step_s)}"), 2
-    for name, counts in rows:
-        bars = "".join(_bar(count, top) for count in thinned(counts, width - _LABEL - 2)[1])
+    words = (
+        f"{date_and_time(data.start_us)} to {date_and_time(last)} UTC, {span(data.step_us / 1e6 * steps)} per column"
+    )
+    yield Text(f"{words}, at most {rate(top)}"), 2
+    for name, (_, column) in columns.items():
+        bars = "".join(_bar(count, top) for count in column)
         yield Text(f"{name:{_LABEL}}{bars}"), 2
     if data.events:
         events = [f"{clock(one.ts_us)} {plain(one.event)} {plain(one.channel or one.node)}" for one in data.events]
@@ -213,7 +221,7 @@ def _quality(report: Report) -> Iterator[tuple[Text, int]]:
         yield Text(), 0
         yield (
             Text(
-                f"Why is it one, and what to paste against it? --explain {report.incidents[0].id}. A page: --html FILE."
+                f"Why is this an incident, and what to paste against it? --explain {report.incidents[0].id}. A page: --html FILE."
             ),
             0,
         )

@@ -7,11 +7,13 @@ import json
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -35,11 +37,17 @@ def some(storm: StormClass, formats: tuple[str, ...] = ("tricklecast",), **chang
     return found
 
 
+def nginx_program() -> str:
+    """Where it is; without it the test is skipped."""
+    found = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
+    if found is None:
+        pytest.skip("nginx is not installed")
+    return found
+
+
 def checked_by_nginx(folder: Path, snippets: list[str]) -> None:
     """``nginx -t`` with each snippet in a server of its own."""
-    nginx = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
-    if nginx is None:
-        pytest.skip("nginx is not installed")
+    nginx = nginx_program()
     http = []
     for number, snippet in enumerate(snippets):
         parts = PARTS.fullmatch(snippet)
@@ -76,6 +84,45 @@ def test_nginx_takes_it(tmp_path: Path) -> None:
     ]
     assert all(code.isascii() and code.replace("\n", "").isprintable() for code in made)
     checked_by_nginx(tmp_path, made)
+
+
+def test_nginx_refuses_the_storm_and_nothing_else(tmp_path: Path) -> None:
+    """Its client on its path gets 429 with Retry-After; another path is served, and so is another client."""
+    nginx = nginx_program()
+    made = [
+        some(S.WEB_LOOP, ("nginx",), id=name, clients=(client,), channels=("GET /poll 204",), mean_rps=9.0)["nginx"][0]
+        for name, client in (("a", "127.0.0.1"), ("b", "203.0.113.7"))
+    ]
+    http, servers, ports = [], [], []
+    for one in made:
+        parts = PARTS.fullmatch(one.code)
+        assert parts is not None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            ports.append(free.getsockname()[1])
+        http.append(parts[1])
+        servers.append(f"server {{ listen 127.0.0.1:{ports[-1]}; root {tmp_path}; {parts[2]}\n}}")
+    for name in ("poll", "other"):
+        (tmp_path / name).write_text("x")
+    tmp_path.chmod(0o755)
+    conf = tmp_path / "nginx.conf"
+    conf.write_text(
+        f"daemon off; master_process off; pid {tmp_path}/pid; error_log stderr; events {{}}\n"
+        f"http {{ access_log off; client_body_temp_path {tmp_path}/body;\n" + "\n".join([*http, *servers]) + "\n}\n"
+    )
+    with subprocess.Popen([nginx, "-c", conf, "-p", tmp_path], stderr=subprocess.DEVNULL) as process:
+        try:
+            with httpx.Client(transport=httpx.HTTPTransport(retries=9)) as client:
+                storm = [client.get(f"http://127.0.0.1:{ports[0]}/poll?n={n}") for n in range(20)]
+                others = [client.get(f"http://127.0.0.1:{ports[0]}/other") for n in range(20)]
+                others += [client.get(f"http://127.0.0.1:{ports[1]}/poll") for n in range(20)]
+        finally:
+            process.terminate()
+    refused = [answer.headers.get("Retry-After") for answer in storm if answer.status_code == 429]
+    assert len(refused) >= 10
+    assert set(refused) == {"5"}
+    assert storm[0].status_code == 200
+    assert {(answer.status_code, answer.headers.get("Retry-After")) for answer in others} == {(200, None)}
 
 
 @pytest.mark.parametrize("name", list(CASES))
