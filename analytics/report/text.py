@@ -219,9 +219,5 @@ def _quality(report: Report) -> Iterator[tuple[Text, int]]:
         yield Text(shown(sample, 120), style="dim"), 4
     if report.incidents:
         yield Text(), 0
-        yield (
-            Text(
-                f"Why is this an incident, and what to paste against it? --explain {report.incidents[0].id}. A page: --html FILE."
-            ),
-            0,
-        )
+        why = f"Why is this an incident, and what to paste against it? --explain {report.incidents[0].id}."
+        yield Text(f"{why} A page: --html FILE."), 0
