@@ -30,6 +30,7 @@ from rich.table import Table
 
 from benchmarks.pressure.bounds import Bound, Sample, Verdict, figure, ratio
 from benchmarks.report import spread
+from benchmarks.storm import scale
 from benchmarks.storm.made import Clients, Shape, make
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -54,6 +55,7 @@ class Run:
 
     Attributes:
         folder: where the logs are. lines: sizes of the logs, the smallest first. rounds: how often each is measured.
+        part: of the full size of a fleet's logs.
         console: for the tables. found: all samples, for the JSON file.
     """
 
@@ -61,6 +63,7 @@ class Run:
     lines: list[int]
     rounds: int
     console: Console
+    part: float = 1.0
     found: dict[str, Any] = field(default_factory=dict)
 
     def measured(self, name: str, commands: dict[str, list[str]]) -> list[dict[str, Sample]]:
@@ -72,12 +75,13 @@ class Run:
         self.found[name] = rounds
         table = Table(title=name, title_justify="left", title_style="bold")
         table.add_column("process")
-        for head in ("s", "peak MB", "incidents"):
+        for head in ("s", "CPU s", "peak MB", "incidents"):
             table.add_column(head, justify="right", no_wrap=True)
         for case in commands:
             samples = [one[case] for one in rounds]
-            seconds, peak = ([one[head] for one in samples] for head in ("s", "peak_mb"))
-            table.add_row(case, spread(seconds), f"{max(peak):.0f}", f"{samples[0].get('incidents', '')}")
+            seconds, cpu, peak = ([one[head] for one in samples] for head in ("s", "cpu_s", "peak_mb"))
+            told = f"{samples[0].get('incidents', '')}"
+            table.add_row(case, spread(seconds), spread(cpu), f"{max(peak):.0f}", told)
         self.console.print(table)
         return rounds
 
@@ -156,7 +160,34 @@ def clients(run: Run) -> Iterator[Verdict]:
             yield judged(Bound(f"{engine}: {who} / few", found, 1.3), rounds)
 
 
-SECTIONS: Final[dict[str, Section]] = {"start": start, "scan": scan, "size": size, "clients": clients}
+def scaled(name: str) -> Section:
+    """A case of benchmarks/storm/scale.py: a fleet's logs beside the same in their easy shape."""
+
+    def section(run: Run) -> Iterator[Verdict]:
+        case, bounds = scale.CASES[name]
+        with tempfile.TemporaryDirectory(dir=run.folder) as folder:
+            commands = case(Path(folder), run.part)
+            rounds = run.measured(name, commands)
+        cases = list(commands)
+        head = "rules_s" if name == "rules" else "s"
+        # The rules are measured in pairs, all else beside the first.
+        pairs = (
+            list(zip(cases[::2], cases[1::2], strict=True))
+            if name == "rules"
+            else [(cases[0], one) for one in cases[1:]]
+        )
+        for (first, other), at_most in zip(pairs, bounds * (len(pairs) // len(bounds)), strict=True):
+            yield judged(Bound(f"{name}: {other} / {first}", ratio(head, other, first), at_most), rounds)
+            if head == "s":
+                yield judged(Bound(f"{name}: {other} / {first}, CPU", ratio("cpu_s", other, first)), rounds)
+
+    return section
+
+
+SECTIONS: Final[dict[str, Section]] = {
+    **{"start": start, "scan": scan, "size": size, "clients": clients},
+    **{name: scaled(name) for name in scale.CASES},
+}
 
 
 def judged(bound: Bound, rounds: list[dict[str, Sample]]) -> Verdict:
@@ -174,8 +205,8 @@ def watched(command: list[str]) -> Sample:
     """Runs a command.
 
     Returns:
-        ``s``, seconds; ``peak_mb``, the most memory that it and its children held, MB, each at its own peak; and
-        what the command printed as JSON.
+        ``s``, seconds; ``cpu_s``, CPU seconds of it and its children, but for the last tenth of a second of each;
+        ``peak_mb``, the most memory that they held, MB, each at its own peak; and what the command printed as JSON.
 
     Raises:
         RunFailed: it failed.
@@ -184,7 +215,7 @@ def watched(command: list[str]) -> Sample:
     child = subprocess.Popen(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
-    peaks: dict[str, int] = {}
+    peaks: dict[str, tuple[int, float]] = {}
     over = threading.Event()
     watcher = threading.Thread(target=_watch, args=(child.pid, peaks, over))
     watcher.start()
@@ -196,20 +227,24 @@ def watched(command: list[str]) -> Sample:
     spent = time.perf_counter() - begun
     if child.returncode:
         raise RunFailed(f"{' '.join(command[1:5])} ...: {errors.strip()[-2000:]}")
-    sample = {"s": round(spent, 3), "peak_mb": sum(peaks.values()) / 1000}
+    peak, cpu = (sum(values) for values in zip(*peaks.values(), strict=True)) if peaks else (0, 0.0)
+    sample = {"s": round(spent, 3), "cpu_s": round(cpu, 2), "peak_mb": peak / 1000}
     with suppress(ValueError, TypeError):
         sample |= json.loads(out)
     return sample
 
 
-def _watch(session: int, peaks: dict[str, int], over: threading.Event) -> None:
-    """Notes the most memory, kB, that each process of a session has held."""
+def _watch(session: int, peaks: dict[str, tuple[int, float]], over: threading.Event) -> None:
+    """Notes the most memory, kB, that each process of a session has held, and its CPU seconds so far."""
+    tick = os.sysconf("SC_CLK_TCK")
     while not over.wait(0.1):
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError, StopIteration, ProcessLookupError):
                 if os.getsid(int(process.name)) == session:
                     lines = (process / "status").read_text(encoding="utf-8").splitlines()
-                    peaks[process.name] = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+                    times = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+                    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+                    peaks[process.name] = peak, sum(map(int, times)) / tick
 
 
 def main() -> int:
@@ -223,7 +258,7 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     console.print(f"{os.cpu_count()} core(s); load average {os.getloadavg()[0]:.1f} at the start; logs in {folder}")
     sizes = sorted(round(million * 1_000_000) for million in millions)
-    run = Run(folder, sizes, 1 if arguments.quick else arguments.rounds, console)
+    run = Run(folder, sizes, 1 if arguments.quick else arguments.rounds, console, 0.01 if arguments.quick else 1.0)
     try:
         found = [verdict for name in arguments.only or SECTIONS for verdict in SECTIONS[name](run)]
     except RunFailed as error:

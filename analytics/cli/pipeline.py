@@ -254,7 +254,13 @@ def _embedded(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                 read = read_lines(connection, files, asked.reading, now_us, progress=advance)
                 names = read.recognised.names
                 source = _source(
-                    "embedded", files, read.recognised, read.counts, read.damaged, window=asked.reading.window
+                    "embedded",
+                    files,
+                    read.recognised,
+                    read.counts,
+                    read.damaged,
+                    read.recognised.gone,
+                    asked.reading.window,
                 )
             embedded.roll_up(connection, _relation(connection, asked), latest_us=now_us + AHEAD_US)
         found = _found(connection, asked, stage)
@@ -405,7 +411,7 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                     read.recognised,
                     found_lines.counts,
                     found_lines.damaged,
-                    rolled.gone,
+                    (*read.recognised.gone, *rolled.gone),
                     asked.reading.window,
                 )
                 spans = rolled.spans

@@ -152,6 +152,7 @@ class Recognised:
         formats: of each.
         strange: files that were found in a folder beside the others, and are of no known format.
         unreadable: Parquet files without a whole footer.
+        gone: files of a folder that were not there any more.
         whole: objects whose lines Spark cannot read itself (:mod:`analytics.spark.objects`).
     """
 
@@ -159,6 +160,7 @@ class Recognised:
     formats: tuple[Format, ...]
     strange: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
     whole: frozenset[str] = frozenset()
 
     def groups(self) -> list[tuple[Format, list[int]]]:
@@ -191,6 +193,7 @@ def recognise_files(
     names: list[str] = []
     formats: list[Format] = []
     strange: dict[str, UnknownFormat] = {}
+    gone: dict[str, BadInput] = {}
     unreadable = []
     for name in files.names:
         try:
@@ -200,16 +203,21 @@ def recognise_files(
                 raise
             strange[name] = error
             continue
+        except BadInput as error:
+            if name not in files.searched or not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            gone[name] = error
+            continue
         if found is None:
             unreadable.append(name)
             continue
         names.append(name)
         formats.append(found)
-    if strange and not names and not part:
-        raise next(iter(strange.values()))
+    if (strange or gone) and not names and not part:
+        raise next(iter((strange or gone).values()))
     if unreadable and not names and not part:
         raise NothingUnderstood(f"{unreadable[0]!r} is no whole Parquet file: it has no footer")
-    return Recognised(tuple(names), tuple(formats), tuple(strange), tuple(unreadable))
+    return Recognised(tuple(names), tuple(formats), tuple(strange), tuple(unreadable), tuple(gone))
 
 
 def _format_of(name: str, reading: Reading, sample: Callable[[str], Sequence[bytes]]) -> Format | None:

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from tempfile import NamedTemporaryFile
@@ -179,15 +180,20 @@ def recognise_in_spark(spark: SparkSession, files: LogFiles, reading: Reading, p
             samples[name] = _sample(spark, name)
         return samples[name].lines
 
+    def looked_into(name: str) -> None:
+        with suppress(BadInput):  # it has gone, or is wrong in a way that is told below
+            sample(name)
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(sample, chosen))
+        list(pool.map(looked_into, chosen))
     first_of: dict[str, str] = {}
     for names in groups:
         parts = {name: samples[name] for name in names if name in samples}
         if len({(one.whole, _format_name(name, one.lines, reading)) for name, one in parts.items()}) == 1:
             lines = [line for one in parts.values() for line in one.lines[: SAMPLE_LINES // len(parts)]]
-            samples[names[0]] = replace(parts[names[0]], lines=lines)
-            first_of.update((name, names[0]) for name in names)
+            first = next(iter(parts))
+            samples[first] = replace(parts[first], lines=lines)
+            first_of.update((name, first) for name in names)
     few = replace(files, names=tuple(dict.fromkeys(first_of.get(name, name) for name in files.names)))
     found = recognise_files(few, reading, sample, part)
     forms = dict(zip(found.names, found.formats, strict=True))
@@ -201,6 +207,7 @@ def recognise_in_spark(spark: SparkSession, files: LogFiles, reading: Reading, p
         tuple(forms[first_of.get(name, name)] for name in every),
         those(found.strange),
         those(found.unreadable),
+        found.gone,
         frozenset(those({name for name, one in samples.items() if one.whole})),
     )
 
@@ -221,8 +228,19 @@ class _Sample:
 
 
 def _sample(spark: SparkSession, name: str) -> _Sample:
+    from pyspark.errors import AnalysisException
+
     if not REMOTE.match(name):
         return _Sample(sample_of(name))
+    try:
+        return _sample_of_object(spark, name)
+    except AnalysisException as error:
+        if error.getCondition() != _MISSING:
+            raise
+        raise BadInput(f"no such log: {name!r}") from FileNotFoundError(name)
+
+
+def _sample_of_object(spark: SparkSession, name: str) -> _Sample:
     if not name.endswith(UNREAD):
         # Whether it is damaged is found when all of it is read.
         text = _lenient(_text(spark)).text(spark_path(name))

@@ -1,27 +1,32 @@
-"""What a fleet's logs do to Spark: many objects, one client or server with most of the lines, a line of 600 MB, and a
-crowd that loops all day. Each case beside the same lines in their easy shape.
+"""What a fleet's logs do to Spark: many objects, one client or server with most of the lines, a line of 600 MB, a file
+that goes away, a crowd that loops; and what many episodes do to the rules. Each beside the same in its easy shape.
 
-Run it as ``python -m benchmarks.storm.scale [--only CASE] [--size PART]``; README.md in the folder above has figures.
+Run as ``python -m benchmarks.storm.scale CASE FOLDER`` it is a process that benchmarks/storms.py measures.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
+import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from benchmarks.storm.made import BASE_US
-from benchmarks.storms import RunFailed, watched
 
 MB: Final = 1_000_000
-STORMS: Final = (sys.executable, "-m", "tricklecast", "storms", "--engine", "spark", "-q", "--fail-on", "never")
+SPARK: Final = ("--engine", "spark", "-q", "--fail-on", "never", "--json-file", os.devnull)
 DRIVER: Final = ("--conf", "spark.driver.memory=1g")
 
-Case = Callable[[Path, float], Iterator[tuple[str, Path]]]
-"""Makes logs of a size, and names them; the first is what the others are compared with."""
+Commands = dict[str, list[str]]
+Case = Callable[[Path, float], Commands]
+"""Makes logs of a part of the full size; gives the commands that are measured, that of the easy shape first."""
+
+
+def _storms(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "tricklecast", "storms", *SPARK, *DRIVER, str(folder)]
 
 
 def _lines(count: int, client: str, node: str, every_us: int = 500) -> str:
@@ -51,39 +56,42 @@ def _write(folder: Path, name: str, select: str, files: int = 4) -> Path:
     return path
 
 
-def objects(folder: Path, size: float) -> Iterator[tuple[str, Path]]:
-    """The same lines in 20 files and in 20,000."""
-    select = _lines(round(200_000 * size), "'v' || i % 1000", "'n' || i % 4")
-    yield "20 files", _write(folder, "few", select, 20)
-    many = round(20_000 * size)
-    yield f"{many:,} files", _write(folder, "many", select, many)
+def objects(folder: Path, size: float) -> Commands:
+    """The same lines in 20 files, in 20,000, and in 200,000."""
+    select, counts = _lines(round(200_000 * size), "'v' || i % 1000", "'n' || i % 4"), (20, 20_000, 200_000)
+    files = [round(count * (size if count > 20 else 1)) for count in counts]
+    return {f"{count:,} files": _storms(_write(folder, f"files-{count}", select, count)) for count in files}
 
 
-def skew(folder: Path, size: float) -> Iterator[tuple[str, Path]]:
+def skew(folder: Path, size: float) -> Commands:
     """19 of 20 lines are one client's, or one server's."""
     count, many, node = round(1_000_000 * size), "'v' || i % 1000", "'n' || i % 20"
-    yield "even", _write(folder, "even", _lines(count, many, node))
-    yield (
-        "one client",
-        _write(folder, "client", _lines(count, f"CASE WHEN i % 20 > 0 THEN 'hot' ELSE {many} END", node)),
-    )
-    yield "one server", _write(folder, "node", _lines(count, many, f"CASE WHEN i % 20 > 0 THEN 'hot' ELSE {node} END"))
+    hot = {
+        "even": (many, node),
+        "one client": (f"CASE WHEN i % 20 > 0 THEN 'hot' ELSE {many} END", node),
+        "one server": (many, f"CASE WHEN i % 20 > 0 THEN 'hot' ELSE {node} END"),
+    }
+    return {name: _storms(_write(folder, name.replace(" ", "-"), _lines(count, *of))) for name, of in hot.items()}
 
 
-def long_line(folder: Path, size: float) -> Iterator[tuple[str, Path]]:
-    """A line of 600 MB among others."""
+def long_line(folder: Path, size: float) -> Commands:
+    """A line of 600 MB among others; and an object that is there when the files are listed, and not when it is read."""
     select = _lines(round(100_000 * size), "'v' || i % 1000", "'n' || i % 4")
-    yield "no long line", _write(folder, "short", select)
     path = _write(folder, "long", select)
     with (path / "access-000001.jsonl").open("ab") as file:
         for _ in range(round(600 * size)):
             file.write(b"x" * MB)
         file.write(b"\n")
-    yield f"a line of {600 * size:.0f} MB", path
+    gone = [sys.executable, "-m", "benchmarks.storm.scale", "gone", str(_write(folder, "gone", select, 20))]
+    return {
+        "as usual": _storms(_write(folder, "short", select)),
+        "a line of 600 MB": _storms(path),
+        "a file goes": gone,
+    }
 
 
-def loops(folder: Path, size: float) -> Iterator[tuple[str, Path]]:
-    """A hundred thousand clients, each with a loop of its own on a channel of its own."""
+def loops(folder: Path, size: float) -> Commands:
+    """A hundred thousand clients, each with a loop of its own on a channel of its own, and a tenth of them."""
     clients = round(100_000 * size)
 
     def looping(count: int) -> str:
@@ -92,34 +100,68 @@ def loops(folder: Path, size: float) -> Iterator[tuple[str, Path]]:
             || (i % {count}) || '","client":"v' || (i % {count}) || '","dur_us":900}}' AS line
             FROM range({count} * 60) r(i)"""
 
-    yield f"{clients // 10:,} clients", _write(folder, "tenth", looping(clients // 10))
-    yield f"{clients:,} clients", _write(folder, "all", looping(clients))
+    logs = {f"{count:,} loops": _write(folder, f"loops-{count}", looping(count)) for count in (clients // 10, clients)}
+    return {name: _storms(path) for name, path in logs.items()}
 
 
-CASES: Final[dict[str, Case]] = {"objects": objects, "skew": skew, "long-line": long_line, "loops": loops}
+def rules(folder: Path, size: float) -> Commands:
+    """The rules alone, over ten times as many episodes: of clients apart, of fleets of one server, on many servers."""
+    counts = [round(count * size) for count in (10_000, 100_000)]
+    run = [sys.executable, "-m", "benchmarks.storm.scale"]
+    return {f"{shape}, {count:,}": [*run, shape, str(count)] for shape in EPISODES for count in counts}
 
 
-def main() -> None:
-    """Runs the cases, and prints for each how long it took and what it held."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=CASES, help="one case")
-    parser.add_argument("--size", type=float, default=1.0, help="a part of the full size (default: 1)")
-    options = parser.parse_args()
-    for name in [options.only] if options.only else CASES:
-        with tempfile.TemporaryDirectory() as folder:
-            first = 0.0
-            for case, logs in CASES[name](Path(folder), options.size):
-                try:
-                    found = watched([*STORMS, *DRIVER, "--json-file", "/dev/null", str(logs)])
-                except RunFailed as failed:
-                    print(f"{name}: {case}: failed: {str(failed)[-300:]}", flush=True)
-                    continue
-                first = first or found["s"]
-                print(
-                    f"{name}: {case}: {found['s']:.1f} s ({found['s'] / first:.2f} times), {found['peak_mb']:.0f} MB",
-                    flush=True,
-                )
+EPISODES: Final = {
+    "apart": ("k % 1000 * 3000000", "'n' || k % 20", "'f' || k", 404),
+    "fleets": ("k // 20 * 60000000 + k % 20 * 1000", "'n'", "'film'", 503),
+    "balanced": ("k % 1000 * 3000000", "'n' || hash(k * 100 + i) % 50", "'f' || k", 404),
+}
+"""SQL for an episode's beginning, server, channel and status, by its number ``k`` and its request's ``i``."""
 
+
+def episodes(shape: str, count: int) -> float:
+    """CPU seconds that the rules take for some episodes of forty requests."""
+    from tricklecast.analytics.rules import engine
+    from tricklecast.analytics.scan import embedded
+
+    begins, node, channel, status = EPISODES[shape]
+    with embedded.connect() as con:
+        con.execute(f"""CREATE TEMP TABLE line AS
+            SELECT {BASE_US} + {begins} + i * 100000 AS ts_us, {node} AS node, 'exchange' AS kind, 'read' AS op,
+                'GET' AS method, {status} AS status, {channel} AS channel, 'v' || k AS client, 900 AS dur_us
+            FROM range({count}) a(k), range(40) b(i)""")
+        embedded.roll_up(con)
+        embedded.reduce(con)
+        begun = time.process_time()
+        engine.run(con)
+        return time.process_time() - begun
+
+
+def gone(folder: str) -> list[str]:
+    """The caveats of a report over a folder from which a file vanishes after it was listed."""
+    from contextlib import nullcontext
+
+    from tricklecast.analytics.cli.pipeline import Asked, Spark, make
+    from tricklecast.analytics.lines import Reading, find_logs
+    from tricklecast.analytics.rules.params import Params
+
+    files = find_logs([folder])
+    os.unlink(files.names[-1])
+    asked = Asked(files, Reading(), Params(), spark=Spark("local[*]"))
+    caveats = list(make(asked, lambda *_: nullcontext(lambda taken: None)).report.quality.caveats)
+    assert any("had gone" in one for one in caveats), caveats
+    return caveats
+
+
+CASES: Final[dict[str, tuple[Case, tuple[float, ...]]]] = {
+    "objects": (objects, (1.3, 3.0)),
+    "skew": (skew, (1.3, 1.3)),
+    "odd": (long_line, (1.5, 1.3)),
+    "loops": (loops, (10.0,)),
+    "rules": (rules, (13.0,)),
+}
+"""Cases, with how many times each command but the first may take what the first takes."""
 
 if __name__ == "__main__":
-    main()
+    case, of = sys.argv[1:]
+    print(json.dumps({"said": gone(of)} if case == "gone" else {"rules_s": episodes(case, int(of))}))

@@ -109,8 +109,11 @@ def test_objects_that_only_spark_can_read(
 
 
 def test_a_file_that_has_gone(spark: SparkSession, logs: Path) -> None:
-    """What was there when the run began is told, and the others are read."""
-    read = spark_lines.read_lines(spark, find_logs([str(logs)]))
+    """What was there when the run began is told, and the others are read, whenever it goes."""
+    found = find_logs([str(logs)])
+    (logs / "a.jsonl").unlink()
+    read = spark_lines.read_lines(spark, found)
+    assert read.recognised.gone == (str(logs / "a.jsonl"),)
     (logs / "b.jsonl.gz").unlink()
     rolled = scan.roll_up(read, now_us=1 << 60)
     assert rolled.gone == (str(logs / "b.jsonl.gz"),)
