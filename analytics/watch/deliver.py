@@ -262,7 +262,6 @@ def as_alerts(alert: AlertBody, now: datetime) -> list[dict[str, Any]]:
 
 
 _COLOURS: Final = {"critical": "#c4162a", "warn": "#d9a400", "minor": "#59636e"}
-_OVER: Final = "#1a7f37"
 
 
 def as_message(alert: AlertBody) -> dict[str, Any]:
@@ -272,14 +271,14 @@ def as_message(alert: AlertBody) -> dict[str, Any]:
     def text(value: str, most: int) -> dict[str, Any]:
         return {"type": "plain_text", "text": value[:most], "emoji": False}
 
-    blocks: list[dict[str, Any]] = [{"type": "section", "text": text(headline(alert), 3000)}]
-    if alert["status"] != "resolved":
-        told = (("Cause", words["cause"]), ("Fix", words["fix"]), ("Impact", words["impact"]), ("When", words["when"]))
-        blocks.append({"type": "section", "fields": [text(f"{name}: {value}", 2000) for name, value in told]})
-    colour = _OVER if alert["status"] == "resolved" else _COLOURS[incident["severity"]]
-    # The text is for notifications, where Slack reads it as markup.
+    # Slack reads the text, which it shows in notifications, as markup.
     escaped = headline(alert).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return {"text": escaped, "attachments": [{"color": colour, "blocks": blocks}]}
+    message = {"text": escaped, "blocks": [{"type": "section", "text": text(headline(alert), 3000)}]}
+    if alert["status"] == "resolved":
+        return message
+    told = (("Cause", words["cause"]), ("Fix", words["fix"]), ("Impact", words["impact"]), ("When", words["when"]))
+    fields = {"type": "section", "fields": [text(f"{name}: {value}", 2000) for name, value in told]}
+    return message | {"attachments": [{"color": _COLOURS[incident["severity"]], "blocks": [fields]}]}
 
 
 def as_event(alert: AlertBody, routing_key: str) -> dict[str, Any]:

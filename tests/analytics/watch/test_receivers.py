@@ -34,36 +34,34 @@ PLAIN: dict[str, Any] = {
     "required": ["type", "text"],
     "additionalProperties": False,
 }
+BLOCKS = {
+    "maxItems": 50,
+    "items": {
+        "required": ["type"],
+        "additionalProperties": False,
+        "properties": {
+            "type": {"const": "section"},
+            "text": PLAIN,
+            "fields": {
+                "maxItems": 10,
+                "items": PLAIN | {"properties": PLAIN["properties"] | {"text": TEXT | {"maxLength": 2000}}},
+            },
+        },
+    },
+}
 SLACK = {
     "type": "object",
-    "required": ["text", "attachments"],
+    "required": ["text", "blocks"],
     "additionalProperties": False,
     "properties": {
         "text": TEXT | {"not": {"pattern": "[<>]"}},
+        "blocks": BLOCKS,
         "attachments": {
             "maxItems": 1,
             "items": {
                 "required": ["color", "blocks"],
                 "additionalProperties": False,
-                "properties": {
-                    "color": {"pattern": "^#[0-9a-f]{6}$"},
-                    "blocks": {
-                        "maxItems": 50,
-                        "items": {
-                            "required": ["type"],
-                            "additionalProperties": False,
-                            "properties": {
-                                "type": {"const": "section"},
-                                "text": PLAIN,
-                                "fields": {
-                                    "maxItems": 10,
-                                    "items": PLAIN
-                                    | {"properties": PLAIN["properties"] | {"text": TEXT | {"maxLength": 2000}}},
-                                },
-                            },
-                        },
-                    },
-                },
+                "properties": {"color": {"pattern": "^#[0-9a-f]{6}$"}, "blocks": BLOCKS},
             },
         },
     },
