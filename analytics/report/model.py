@@ -230,7 +230,7 @@ class Entry(Summary):
     def details(self) -> tuple[tuple[str, str], ...]:
         """What is told below the sentence on what happened, with its titles."""
         history = (("History", self.history.words),) if self.history else ()
-        apart = (("Apart", "; ".join(one.words for one in self.lifts)),) if self.lifts else ()
+        different = (("Different", "; ".join(one.words for one in self.lifts)),) if self.lifts else ()
         muted = (("Muted", self.muted),) if self.muted else ()
         words = self.words
         return (
@@ -240,7 +240,7 @@ class Entry(Summary):
             ("Phases", words.phases),
             ("Root", words.root),
             ("Impact", words.impact),
-            *apart,
+            *different,
             ("Confidence", words.confidence),
             ("Cause", words.cause),
             ("Fix", words.fix),
