@@ -1,14 +1,13 @@
 """What to paste against an incident: a limit at the proxy, a command for our server, the rule that its client lacks.
 
 Names in a log come from whoever sent the requests, and a snippet is pasted where it is obeyed. So every name is escaped
-for the place where it stands: in nginx as a regular expression of plain ASCII, in YAML and JSON as a JSON string, in a
-shell quoted. A name that has no place in a syntax (an address that is none) is left out there.
+for the place where it stands: in nginx as a regular expression of plain ASCII, in YAML as a string of plain ASCII, in a shell
+quoted. A name that has no place in a syntax (an address that is none) is left out there.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -142,6 +141,11 @@ def _names(one: Summary) -> list[str]:
     return [] if any(map(_HASH.fullmatch, one.clients)) else list(one.clients)
 
 
+def _program(one: Summary) -> str | None:
+    """The user agent of all of its clients; ``None`` of a crowd, and where they have several."""
+    return one.ua[:LONG_UA] if one.ua and not _crowd(one) and (one.release or one.n_clients == 1) else None
+
+
 def _places(one: Summary) -> list[tuple[str, str, bool]]:
     """Method, path and whether that is the whole path; empty if there are too many to list."""
     found = []
@@ -193,11 +197,10 @@ def _nginx(one: Summary, *, ours: bool) -> Mitigation:
         subject, who = f"${name}_client ", ["1 "]
     elif not crowd and ours and (names := _names(one)):
         subject, who = "$http_trickle_client ", [_regex(each, "\\x20", ".*\\x20") for each in names]
-    elif not crowd and one.ua:
-        subject, who = (
-            "$http_user_agent ",
-            [_regex(one.ua[:LONG_UA], "\\x20" if len(one.ua) < LONG_UA else ".*\\x20", ".*\\x20")],
-        )
+    elif ua := _program(one):
+        lines += ["# (nginx cannot tell this client by the log's key: all with its user agent are limited, by address)"]
+        end = "\\x20" if len(ua) < LONG_UA else ".*\\x20"
+        subject, who = "$http_user_agent ", [_regex(ua, end, ".*\\x20")]
     what = [f"{_regex(method)} {_uri(path, whole=whole)}" for method, path, whole in _places(one)] or [""]
     rate, burst = ("2r/s", 10) if crowd else ("1r/s", 5) if one.mean_rps >= 2 * one.n_clients else ("6r/m", 2)
     lines += [
@@ -223,9 +226,18 @@ def _nginx(one: Summary, *, ours: bool) -> Mitigation:
     return Mitigation("nginx", f"nginx: at most {rate} from {_whom(one)}", "\n".join(lines))
 
 
+def _quoted(text: str) -> str:
+    """A string of YAML, plain ASCII. JSON's would do but for pairs of surrogates, which not every YAML reader takes."""
+    plain = (
+        f"\\{char}" if char in '"\\' else char if " " <= char <= "~" else f"\\U{ord(char):08X}"
+        for char in text.encode("utf-8", "replace").decode("utf-8")
+    )
+    return f'"{"".join(plain)}"'
+
+
 def _envoy(one: Summary) -> Mitigation:
     """A filter before the router, and what the routes tell it."""
-    crowd, text = _crowd(one), json.dumps
+    crowd, text = _crowd(one), _quoted
     places = _places(one)
     addresses = [] if crowd else _addresses(one)
     kind = "remote_address" if one.named else "masked_remote_address"
@@ -239,7 +251,10 @@ def _envoy(one: Summary) -> Mitigation:
         "      headers:",
         f'      - {{name: ":path", string_match: {{safe_regex: {{regex: {text(f"^({match}).*$")}}}}}}}',
     ]
-    rate = max(10, one.n_clients // 5) if crowd else 1
+    if not addresses and (ua := _program(one)):
+        how = "exact" if len(ua) < LONG_UA else "prefix"
+        actions.append(f'      - {{name: "user-agent", string_match: {{{how}: {text(ua)}}}}}')
+    rate = 1 if addresses else max(10, one.n_clients // 5)
     descriptors = []
     for key in keys:
         entries = [*key, ("header_match", _name(one))]
@@ -275,7 +290,7 @@ def _envoy(one: Summary) -> Mitigation:
             "  thresholds:",
             "  - retry_budget: {budget_percent: {value: 20.0}, min_retry_concurrency: 3}",
         ]
-    whom = "all of them together" if crowd or not addresses else _whom(one)
+    whom = _whom(one) if addresses else "all of them together"
     return Mitigation("envoy", f"Envoy: at most {rate}/s from {whom}", "\n".join(lines))
 
 

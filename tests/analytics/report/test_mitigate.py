@@ -129,6 +129,7 @@ def test_nginx_refuses_the_storm_and_nothing_else(tmp_path: Path) -> None:
 def test_envoy_s_is_yaml_of_its_own_keys_only(name: str) -> None:
     """No name becomes a key or a value of another kind."""
     (one,) = some(S.WEB_LOOP, ("envoy",), **CASES[name])["envoy"]
+    assert one.code.isascii()
     filters, routes = one.code.split("# In the virtual host or route:\n")
     (added,) = yaml.safe_load(filters)
     config = added["typed_config"]
@@ -140,7 +141,8 @@ def test_envoy_s_is_yaml_of_its_own_keys_only(name: str) -> None:
     assert [entry["key"] for entry in config["descriptors"][0]["entries"]] == [
         {"header_value_match": "header_match"}.get(key, key) for key in told
     ]
-    (header,) = limits["actions"][-1]["header_value_match"]["headers"]
+    header, *agent = limits["actions"][-1]["header_value_match"]["headers"]
+    assert all(set(each) == {"name", "string_match"} and each["name"] == "user-agent" for each in agent)
     re.compile(header["string_match"]["safe_regex"]["regex"])
 
 
