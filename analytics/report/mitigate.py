@@ -1,8 +1,8 @@
 """What to paste against an incident: a limit at the proxy, a command for our server, the rule that its client lacks.
 
 Names in a log come from whoever sent the requests, and a snippet is pasted where it is obeyed. So every name is escaped
-for the place where it stands: in nginx as a regular expression of plain ASCII, in YAML as a string of plain ASCII, in a shell
-quoted. A name that has no place in a syntax (an address that is none) is left out there.
+for the place where it stands: in nginx as a regular expression of plain ASCII, in YAML as a string of plain ASCII, in a
+shell quoted. A name that has no place in a syntax (an address that is none) is left out there.
 """
 
 from __future__ import annotations
