@@ -21,10 +21,11 @@ from tricklecast.analytics.report.formats import date_and_time
 from tricklecast.analytics.report.json import as_dict
 from tricklecast.analytics.report.model import VERSION, Alert
 from tricklecast.analytics.rules.classes import StormClass
+from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.watch.alerts import AlertBody, Status
+from tricklecast.analytics.watch.alerts import AlertBody, Status, Tracker
 from tricklecast.analytics.watch.deliver import NotDelivered, receiver
-from tricklecast.analytics.watch.outbox import Sender
+from tricklecast.analytics.watch.outbox import Held, Sender
 from tricklecast.analytics.watch.run import Watch, WatchRequest
 
 TEXT: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 3000}
@@ -294,3 +295,31 @@ def test_without_maintenance_nothing_is_held_back(tmp_path: Path) -> None:
         assert [each["status"] for each in watch.step(last=True)[1]] == ["firing"]
         assert store.undelivered() == 1
         watch.judge.window.close()
+
+
+@pytest.mark.parametrize(
+    ("within", "after", "expected"),
+    [
+        (["firing"], [], []),  # it is told when it is among those that go on; here it is not
+        (["firing", "worse"], ["worse"], ["firing"]),
+        (["firing", "resolved"], [], []),
+        (["firing"], ["resolved"], []),
+        (["worse"], ["resolved"], ["resolved"]),
+        (["worse", "resolved"], [], ["resolved"]),
+        ([], ["firing", "resolved"], ["firing", "resolved"]),
+    ],
+)
+def test_what_is_told_after_maintenance(
+    tmp_path: Path, within: list[str], after: list[str], expected: list[str]
+) -> None:
+    """Nobody hears of the end of what nobody has heard of, or that something is worse that was never told."""
+    with Store(tmp_path / "state") as store:
+        held = Held(store, parse_maintenance(["1970-01-01T00:00/1970-01-01T00:01"]))
+        tracker = Tracker(Params(), {})
+        told = [
+            each["status"]
+            for statuses, now_us in ((within, 0), (after, 60_000_000))
+            for status in statuses
+            for each in held.sift([{"incident": {"id": "a"}, "status": status}], now_us, tracker)
+        ]
+    assert told == expected
