@@ -298,7 +298,7 @@ def _confidence(incident: Incident) -> str:
     if incident.confidence is Confidence.LOW:
         return "low: this log's format lacks a field that would decide"
     if incident.confidence is Confidence.MEDIUM:
-        if incident.storm is _S.WEB_LOOP and incident.side is Side.EITHER:
+        if incident.shared:
             return "medium: several programs behind one key would look the same"
         few = "few requests of each client" if len(incident.clients) > 1 else "few requests"
         return f"medium: {few if incident.named else 'the log does not tell clients apart'}"

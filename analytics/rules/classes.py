@@ -144,6 +144,14 @@ WORDS: Final[dict[StormClass, Words]] = {
 }
 
 
+GRPC_POLICY: Final = (
+    "set the client's gRPC retry policy: few maxAttempts, backoffMultiplier 2 from initialBackoff to maxBackoff, and"
+    " retryThrottling as the budget"
+)
+
+SCANS: Final = 5
+"""Paths from which a client that is refused on each of them may be a scanner."""
+
 _UNTIL_TOLD: Final = "stop after a few, and ask again only when something has changed"
 
 WEB: Final[tuple[tuple[range, str, str, Side], ...]] = (
@@ -168,6 +176,12 @@ WEB: Final[tuple[tuple[range, str, str, Side], ...]] = (
     ),
     (range(403, 404), "the client repeats what it may not do", _UNTIL_TOLD, Side.CLIENT),
     (
+        range(400, 404),
+        "the client repeats a request that the server does not understand",
+        f"look at the request: it is malformed; {_UNTIL_TOLD}",
+        Side.CLIENT,
+    ),
+    (
         range(404, 411),
         "the client takes a final answer for a temporary fault, and asks again for what is not there",
         _UNTIL_TOLD,
@@ -191,7 +205,9 @@ def words(
     ends: bool = False,
     ignores_retry_after: bool = False,
     limit: str | None = None,
+    grpc: str | None = None,
     status: int | None = None,
+    paths: int = 1,
 ) -> Words:
     """The words for an incident whose root is of a class.
 
@@ -200,7 +216,8 @@ def words(
         passed: the head was beyond its last seq: the server had moved on.
         ends: the channel ended while the storm went on, or just after.
         ignores_retry_after: the clients came back sooner than they were told.
-        limit: the name of the server's limit that refused them. status: of a loop on a path of any web server.
+        limit: the name of the server's limit that refused them. grpc: the name of the status of gRPC.
+        status: of a loop on a path of any web server. paths: on how many of them one client looped.
     """
     known = WORDS[storm]
     cause, advice, side = known.cause, known.advice, known.side
@@ -217,6 +234,9 @@ def words(
     elif storm is StormClass.WEB_LOOP:
         got = 499 if status is None else status
         _, cause, advice, side = next((one for one in WEB if got in one[0]), (range(0), cause, advice, side))
+        if 400 <= got < 499 and paths >= SCANS:
+            cause = f"one client asks for {paths:,} paths that it does not get: a scanner, or a wrong base URL"
+            advice = "block it before the server, at the edge; if the client is yours, correct its URL"
     elif storm is StormClass.THUNDERING_HERD and trigger == "channel_end":
         cause = (
             "many clients act on one cue, the channel's end, and ask on together: they take it for a temporary fault"
@@ -224,6 +244,13 @@ def words(
         advice = "stop at Lp-Trickle-Closed and at 404 after the stream has begun, or back off with jitter and a budget"
     if ignores_retry_after:
         cause += "; Retry-After is ignored"
+    if grpc:
+        cause += f" (gRPC status {grpc})"
+        advice = (
+            f"{GRPC_POLICY}; {advice}"
+            if status is None or status in (429, 499) or status >= 500
+            else f"take {grpc} out of retryableStatusCodes in the client's gRPC retry policy; {advice}"
+        )
     if limit:
         cause += f"; the server's limit {limit!r} refused them, as it should"
     return Words(cause, advice, side, known.decided_by, known.instead)

@@ -37,7 +37,7 @@ SELECT *, CASE answer
     -- And beside our own traffic they are scanners' mostly, which come to an end by themselves.
     WHEN 'web' THEN CASE WHEN generic() = 0 AND (SELECT count(*) FROM quality WHERE answer IN ('served', 'zero_byte',
             'ended', 'abandoned', 'post', 'not_found', 'seq_missing', 'rejected')) > 0 THEN NULL
-        WHEN status_lo <> 404 OR mean_rps >= not_found_rps() OR peak_rps >= fast_rps()
+        WHEN coalesce(status_lo, 499) <> 404 OR mean_rps >= not_found_rps() OR peak_rps >= fast_rps()
         THEN 'web_loop' END
     -- Good answers that are no progress: a redirect that leads back, an empty answer to a poll that does not wait, or
     -- the same page. A redirect ends in a browser after some twenty; the others must go on, and steadily.
@@ -72,9 +72,12 @@ SELECT *, CASE answer
     WHEN 'fleet_overload' THEN 'overload_amplification'
     WHEN 'fleet_retry' THEN CASE WHEN status_lo NOT IN (429, 503) AND status_hi NOT IN (429, 503)
             THEN 'server_error_loop' WHEN at_once THEN 'thundering_herd' ELSE 'overload_amplification' END
-    WHEN 'fleet_miss' THEN 'web_loop'
-    -- That a channel was created is no cue for all; nor is the end of one, of which each may learn by asking a few
-    -- times, unless they insist. Where the log has no events, clients that insist have had some cue.
+    -- Who waits for a channel that begins then has waited; who asks on after its end, or for one that never begins,
+    -- loops.
+    WHEN 'fleet_miss' THEN CASE WHEN is_path(channel) THEN 'web_loop'
+        WHEN born_us IS NOT NULL OR lived_from_us BETWEEN first_us AND last_us + slow_gap_us() THEN NULL
+        WHEN ended_us IS NOT NULL OR lived_until_us <= first_us + gap_us() THEN 'not_found_drip'
+        ELSE 'not_found_loop' END
     WHEN 'fleet_herd' THEN CASE
         WHEN at_once OR trigger IN ('server_start', 'server_ready', 'drain', 'server_stop', 'config')
             OR restarted OR id IN (FROM silences) THEN 'thundering_herd'

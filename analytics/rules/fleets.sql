@@ -71,27 +71,31 @@ SELECT 'fleet_herd', node, bucket_us, first_us, last_us, n, refused, early_clien
 FROM crowded WHERE crowd >= greatest(herd_clients(), herd_ratio() * usual);
 
 -- Many who each try the same request again, at a pace that no single one is accused of: one row for each client and
--- request, with the group in time ("island") that it belongs to. Refusals and failures of a server are one kind;
--- of what is not there on a web server, each path is one. (Of channels it is: those who wait for one poll it.) A group is a storm by its retries per request, if it does not slow down.
+-- request, with the group in time ("island") that it belongs to. Refusals and failures of a server are one kind; of what
+-- is not there, each path and each channel is one. A group is a storm by its retries, if they do not slow down.
 CREATE OR REPLACE TEMP TABLE retries AS
 WITH rows AS (
     SELECT *, CASE WHEN answer IN ('overload', 'server_error') THEN 'fleet_retry' ELSE 'fleet_miss' END AS fleet,
         CASE WHEN answer IN ('overload', 'server_error') THEN '' ELSE channel END AS kind
-    FROM failures WHERE answer IN ('overload', 'server_error', 'web') AND coalesce(reason <> 'shutdown', true)
+    FROM failures
+    WHERE answer IN ('overload', 'server_error', 'web', 'not_found') AND coalesce(reason <> 'shutdown', true)
 ),
 paused AS (
     SELECT *, first_us - lag(last_us) OVER one AS pause_us FROM rows
     WINDOW one AS (PARTITION BY node, fleet, kind, client, channel ORDER BY bucket_us, first_us)
 ),
+-- "mean_us": how long after the first of its requests they were made, in the mean.
 tried AS (
     SELECT node, fleet, kind, client, channel, chain, total(n) AS n, min(first_us) AS first_us,
-        max(last_us) AS last_us, max(retry_after_ms) AS retry_after_ms, coalesce(total(dur_us) / total(n), 0) AS took_us,
-        arg_min(step_us, bucket_us) AS early_us, arg_max(step_us, bucket_us) AS late_us
+        max(last_us) AS last_us, max(retry_after_ms) AS retry_after_ms, max(ua) AS ua,
+        -- A server that fails after a minute is asked once a minute by who does not wait at all.
+        CASE WHEN fleet = 'fleet_retry' THEN coalesce(total(dur_us) / total(n), 0) ELSE 0 END AS took_us,
+        CASE WHEN count(*) = count_if(answer = 'server_error') AND total(n) >= fast_hits() THEN slow_gap_us()
+            ELSE gap_us() END AS patience_us,
+        mean_us(n, first_us, last_us) AS mean_us
     FROM (
         SELECT *, sum(CASE WHEN pause_us <= slow_gap_us() THEN 0 ELSE 1 END) OVER (
-                PARTITION BY node, fleet, kind, client, channel ORDER BY bucket_us, first_us) AS chain,
-            CASE WHEN n > 1 THEN (last_us - first_us) / (n - 1) WHEN pause_us <= slow_gap_us() THEN pause_us END
-                AS step_us
+            PARTITION BY node, fleet, kind, client, channel ORDER BY bucket_us, first_us) AS chain
         FROM paused
     )
     GROUP BY node, fleet, kind, client, channel, chain
@@ -101,18 +105,18 @@ good AS (
 ),
 helped AS (
     SELECT t.node, t.fleet, t.client, t.channel, t.chain,
-        total_if(g.n, g.bucket_us BETWEEN first_us - 1000000 AND last_us + 1000000) AS cured,
-        total_if(g.n, g.bucket_us NOT BETWEEN first_us - 1000000 AND last_us + 1000000) * 1e6
+        total_if(g.n, g.bucket_us BETWEEN first_us - 1000000 AND last_us + 2000000) AS cured,
+        total_if(g.n, g.bucket_us NOT BETWEEN first_us - 1000000 AND last_us + 2000000) * 1e6
             / greatest(1000000, greatest(0, first_us - min(g.bucket_us))
                 + greatest(0, max(g.bucket_us) + 1000000 - last_us)) AS usual_rps
-    FROM (SELECT *, unnest(slices(first_us - 120000000, last_us + 120000000)) AS slice FROM tried WHERE n >= 3) t
+    FROM (SELECT *, unnest(slices(first_us - 120000000, last_us + 120000000)) AS slice FROM tried WHERE n >= tries()) t
         JOIN good g ON g.client = t.client AND g.channel = t.channel AND slice(g.bucket_us) = t.slice
         AND g.bucket_us BETWEEN first_us - 120000000 AND last_us + 120000000
     GROUP BY t.node, t.fleet, t.client, t.channel, t.chain, first_us, last_us
 ),
 -- "again": it asks again sooner than a poll would, or than it was told, and nothing has helped.
 judged AS (
-    SELECT t.*, n >= 3 AND (last_us - first_us) / (n - 1) - took_us <= gap_us()
+    SELECT t.*, n >= tries() AND (last_us - first_us) / (n - 1) - took_us <= patience_us AND NOT is_probe(ua)
         AND 2 * coalesce(cured, 0) < n
         AND NOT coalesce(usual_rps > 0 AND (n - 1) * 1e6 / greatest(1, last_us - first_us) <= 1.5 * usual_rps, false)
         AND NOT coalesce((last_us - first_us) / (n - 1) >= early() * 1000 * retry_after_ms AND retry_after_ms > 0, false) AS again
@@ -133,8 +137,8 @@ storms AS (
     FROM islands GROUP BY node, fleet, kind, island
     HAVING count(DISTINCT client) FILTER (again) >= herd_clients()
         AND 2 * total_if(n, again) >= total(n)
-        AND total(n) >= CASE WHEN fleet = 'fleet_retry' THEN tries() ELSE slow_hits() END * count(*)
-        AND sum(late_us) FILTER (again) < steady() * sum(early_us) FILTER (again)
+        AND (fleet = 'fleet_retry' OR total_if(n, again) >= slow_hits() * count(*) FILTER (again))
+        AND sum(mean_us) FILTER (again) >= steady() * sum(last_us - first_us) FILTER (again)
         AND (total(n) >= fast_rps() * greatest(1, (max(last_us) - min(first_us)) / 1e6)
             OR total_if(n, again) >= 10 * slow_hits() AND total_if(n, again) >= fast_hits() * count(*) FILTER (again))
 )
@@ -193,7 +197,8 @@ members AS (
         fleet = 'fleet_herd' AND (n >= slow_hits() OR (n >= fast_hits() AND n / greatest(1, own_s) >= fast_rps()))
             AS looping,
         -- It is more than asking now and then whether it has changed.
-        n >= herd_insists() AND (n - 1) / greatest(1, own_s) >= herd_insists_rps() AS insists
+        n >= herd_insists() AND (n - 1) / greatest(1, own_s) >= herd_insists_rps() AND mean_s >= steady() * own_s
+            AS insists
     FROM (
         SELECT fleet, node, since_us, client, channel, total(n) AS n, total(early) AS early,
             -- To be sent away when a server stops is a cue for coming, and no coming.
@@ -201,7 +206,8 @@ members AS (
             min(first_us) AS first_us,
             -- Who failed before it all began did not come with the others.
             arg_min(coalesce(first_us - before > slow_gap_us(), true), first_us) AS fresh,
-            own_us(max(last_us) - min(first_us), total(guard_ms), total(n)) / 1e6 AS own_s
+            own_us(max(last_us) - min(first_us), total(guard_ms), total(n)) / 1e6 AS own_s,
+            mean_us(n, first_us, last_us) / 1e6 AS mean_s
         FROM inside GROUP BY fleet, node, since_us, client, channel
     )
 ),

@@ -121,6 +121,7 @@ class Incident:
         phases: what it consists of, in the order of time. impact: what it cost.
         passed: whether the server's head was beyond the last seq that was asked for. side: which side should change.
         cause, fix: in words. samples: where to find some of its lines.
+        shared: whether several programs behind one key would look the same.
     """
 
     id: str
@@ -156,6 +157,7 @@ class Incident:
     cause: str
     fix: str
     samples: tuple[Sample, ...]
+    shared: bool = False
 
 
 def incidents(
@@ -243,7 +245,9 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         ends=row["ends_us"] is not None,
         ignores_retry_after=bool(row["ignores_retry_after"]),
         limit=reason.removeprefix("limit:") if reason.startswith("limit:") else None,
+        grpc=reason.removeprefix("grpc:") if reason.startswith("grpc:") else None,
         status=row["status"],
+        paths=len(row["channels"]) if len(row["clients"]) == 1 else 1,
     )
     undecided = not set(told.decided_by).isdisjoint((row["blind"] or "").split(","))
     cause, fix = told.cause, told.advice
@@ -261,12 +265,9 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         others_slowed=row["others_slowed"],
         measurable=row["severity"] != Severity.MINOR,
     )
-    if undecided:
-        confidence = Confidence.LOW
-    else:
-        # One good answer is like the other: several programs behind one key would look the same.
-        good = storm is StormClass.WEB_LOOP and (row["status"] or 499) < 300
-        confidence = Confidence.HIGH if row["clear"] and row["named"] and not good else Confidence.MEDIUM
+    # One good answer is like the other.
+    shared = not row["solo"] or (storm is StormClass.WEB_LOOP and (row["status"] or 499) < 300)
+    sure = Confidence.HIGH if row["clear"] and row["named"] and not shared else Confidence.MEDIUM
     route = any(" /" in channel for channel in row["channels"])
     where = [pathed(channel) for channel in row["channels"]]
     return Incident(
@@ -275,7 +276,7 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         number=row["incident"],
         storm=storm,
         instead=told.instead if undecided else None,
-        confidence=confidence,
+        confidence=Confidence.LOW if undecided else sure,
         severity=Severity(row["severity"]),
         clients=tuple(row["clients"]),
         named=row["named"],
@@ -306,4 +307,5 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         cause=cause,
         fix=fix,
         samples=tuple(Sample(one["node"], one["ts_us"], one["request"]) for one in row["samples"]),
+        shared=shared,
     )

@@ -65,7 +65,8 @@ SELECT p.incident,
     max(e.ends_us) AS ends_us, bool_or(e.head_hi > e.seq_hi) AS passed,
     -- Whether it came back sooner than it was told.
     bool_or(e.retry_after_ms > 0 AND e.gap_ms < early() * e.retry_after_ms) AS ignores_retry_after,
-    bool_or(e.hits >= 2 * slow_hits() OR (e.hits >= 2 * fast_hits() AND e.peak_rps >= fast_rps())) AS clear
+    bool_or(e.hits >= 2 * slow_hits() OR (e.hits >= 2 * fast_hits() AND e.peak_rps >= fast_rps())) AS clear,
+    bool_or(e.solo) AS solo
 FROM (
     SELECT * FROM phases
     QUALIFY row_number() OVER (PARTITION BY incident ORDER BY fleet DESC, class <> 'overload_amplification' AND fleet,
@@ -174,7 +175,7 @@ SELECT i.incident, r.class, i.n,
     CASE WHEN i.last_us - i.first_us < 2000000 THEN greatest(k.peak_rps, mean_rps) ELSE k.peak_rps END AS peak_rps,
     e.pace, e.pause_us, i.first_us, i.last_us, i.nodes, f.* EXCLUDE (incident), w.clients,
     coalesce(c.channels, []) AS channels, s.phases,
-    r.trigger, r.trigger_us, r.ends_us, r.passed, r.ignores_retry_after, r.clear,
+    r.trigger, r.trigger_us, r.ends_us, r.passed, r.ignores_retry_after, r.clear, r.solo,
     i.bytes, i.dur_us, i.request_share, i.handler_share, i.byte_share, i.others_refused, i.others_slowed, i.others,
     -- Cost is measurable only of a storm that is more than a few requests per second. What others suffered is laid
     -- to it only if it cost the server something: a slow loop beside an overload has refused nobody.

@@ -84,6 +84,27 @@ CREATE OR REPLACE TEMP MACRO is_fast(hits, nodes, rps) AS
 -- exact one.
 CREATE OR REPLACE TEMP MACRO clock_s(blind) AS CASE WHEN instr(blind, 'ts_us') > 0 THEN 1.0 ELSE 0.0 END;
 
+-- Whether requests come as evenly as one program's: people behind one address come by chance, so that the number of a
+-- second varies by as much as it is, and a pause by its own length. Borders are seconds that are not whole.
+CREATE OR REPLACE TEMP MACRO varies(counts, n) AS list_sum([one * one FOR one IN counts]) / n
+    - (list_sum(counts) / n) * (list_sum(counts) / n);
+CREATE OR REPLACE TEMP MACRO is_steady(pulse, rps) AS coalesce(CASE WHEN len(pulse) < 6 THEN false
+    WHEN rps >= 1 THEN 3 * varies([one.n FOR one IN pulse[2:-2]],
+            (pulse[-2].from_us // 1000000 - pulse[2].from_us // 1000000 + 1.0))
+        < list_sum([one.n FOR one IN pulse[2:-2]]) / (pulse[-2].from_us // 1000000 - pulse[2].from_us // 1000000 + 1.0)
+    ELSE 4e12 * varies([(pulse[i + 1].from_us - pulse[i].from_us) / 1e6 FOR i IN range(1, len(pulse))], len(pulse) - 1.0)
+        < pow((pulse[-1].from_us - pulse[1].from_us) / (len(pulse) - 1.0), 2) END, false);
+
+-- Monitors and balancers ask on at their pace while what they watch fails: they retry nothing.
+CREATE OR REPLACE TEMP MACRO is_probe(ua) AS coalesce(regexp_matches(lower(ua),
+    'kube-probe|health|prometheus|blackbox|uptime|pingdom|statuscake|googlehc|haproxy|consul|nagios|icinga|zabbix|monit'),
+    false);
+
+-- How long after the first of some requests they were made, in the mean: half of their time, or, if their pauses grow,
+-- less.
+CREATE OR REPLACE TEMP MACRO mean_us(n, first_us, last_us) AS
+    sum(n * (first_us / 2.0 + last_us / 2.0)) / sum(n) - min(first_us);
+
 -- Rows of one part of a key as one row, with what follows from the sums: "answer" (the commonest kind of failure),
 -- "hits" (lines that count), "length_us", "own_s" (its time without the guard's holds), "mean_rps" and "gap_ms"
 -- (both of the own time).

@@ -51,8 +51,9 @@ class Params:
             if the storm has at least so many requests per second.
         heavy_share: cost is heavy from this share on (0 to 1).
         again_rps: good answers without content, on one URL, are a loop from this steady rate on. Per second.
-        tries: requests per failing request and client from which many clients' retries are a storm, if they do not
-            slow down. steady: a last pause less than so many times the first is not slower.
+        tries: of so many requests of one client that fail alike, some are retries, which many clients' can be a storm.
+        steady: retries whose mean time is no earlier than this share of their course do not slow down (0 to 1; retries
+            with equal pauses have 0.5).
         generic: 1 to tell loops on paths that no route matches also where other paths match; else only where none does.
         peak_rps: a peak from which the rate alone is worth a warning. Per second.
     """
@@ -99,8 +100,8 @@ class Params:
     share_rps: float = 5.0
     heavy_share: float = 0.5
     again_rps: float = 4.0
-    tries: float = 2.5
-    steady: float = 1.7
+    tries: int = 3
+    steady: float = 0.48
     generic: int = 0
     peak_rps: float = 50.0
 

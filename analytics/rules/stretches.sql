@@ -59,7 +59,11 @@ SELECT * EXCLUDE (cured, usual_rps) REPLACE (
         CASE WHEN answer = 'served' OR (once_per_seq(answer) AND 2 * hits < n) THEN hits ELSE n END AS n,
         -- Who was held all the time had no second as full as those of its own time.
         greatest(peak_rps, mean_rps) AS peak_rps),
-    part < 0 AS slow
+    part < 0 AS slow,
+    -- One program, and not many behind one key: they keep their connections, or come too evenly for people, or too often.
+    (once_per_seq(answer) OR own_name(client, named) OR hits >= 10 * slow_hits() OR is_steady(pulse, mean_rps)
+            OR conn_bits IS NOT NULL AND n >= crowd_per_conn() * connections(conn_bits, n))
+        AND coalesce(release_lo = release_hi, true) AS solo
 FROM added LEFT JOIN cured USING (key, chain, part)
 WHERE (part > 0 OR is_fast(hits, len(nodes), greatest(mean_rps, peak_rps)) OR hits >= slow_hits())
     -- A failure after which the same request succeeds is a challenge (401, then 200; twice 401 with NTLM), or a retry
@@ -74,6 +78,7 @@ WHERE (part > 0 OR is_fast(hits, len(nodes), greatest(mean_rps, peak_rps)) OR hi
         AND NOT (is_path(channel) AND answer IN ('overload', 'server_error') AND n >= slow_hits())
         AND (n < crowd_per_conn() * connections(conn_bits, n)
             OR (conn_bits IS NULL AND NOT own_name(client, named))))
+    AND NOT (is_probe(ua) AND mean_rps * (hits - 1) / hits <= 1.02 * overload_rps())
     -- A network may be any number of clients: a crowd comes, and is gone. One client that changes its name at every
     -- request comes steadily.
     AND NOT (NOT named AND answer <> 'web' AND (conn_bits IS NULL OR length_us <= anonymous_us()

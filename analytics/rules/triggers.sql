@@ -5,7 +5,7 @@ WITH every AS (
     SELECT answer, [client] AS clients, named, [channel] AS channels, channel, nodes, n, hits, bytes_in, bytes_out,
         dur_us, guard_ms, n_overload + n_server_error AS n_refused, closed, first_us, last_us, seq_lo, seq_hi, head_lo,
         head_hi, retry_after_ms, release_lo, release_hi, ua, status_lo, status_hi, reason, request, blind, pulse,
-        peak_rps, mean_rps, gap_ms, slow, seqs, readers, false AS at_once, false AS insistent, false AS restarted,
+        peak_rps, mean_rps, gap_ms, slow, solo, seqs, readers, false AS at_once, false AS insistent, false AS restarted,
         [] AS shared, false AS fleet,
         -- What set it off came before this; the lines of one moment are in no order.
         least(first_us + clocks_us(), last_us) AS onset_us
@@ -15,7 +15,7 @@ WITH every AS (
         [node] AS nodes, n, n AS hits, bytes_in, bytes_out, dur_us, guard_ms, n_refused, 0 AS closed, first_us, last_us,
         seq_lo, seq_hi, head_lo, head_hi, retry_after_ms, release_lo, release_hi, ua, status_lo, status_hi, reason,
         request, blind, pulse, peak_rps, n / greatest(1.0, (last_us - first_us) / 1e6) AS mean_rps,
-        CAST(NULL AS DOUBLE) AS gap_ms, false AS slow, 0 AS seqs, 1 AS readers, at_once, insistent, restarted, shared,
+        CAST(NULL AS DOUBLE) AS gap_ms, false AS slow, true AS solo, 0 AS seqs, 1 AS readers, at_once, insistent, restarted, shared,
         true AS fleet,
         -- A few fail at any time, and before a cue: it comes before the fullest second.
         peak_us + 1000000 AS onset_us
@@ -120,6 +120,6 @@ lives AS (
 )
 SELECT c.*, r.event AS trigger, r.ts_us AS trigger_us, l.ended_us, l.ends_us, 1 + coalesce(l.births, 0) AS lives,
     CASE WHEN l.last_birth_us >= coalesce(l.ended_us, c.first_us) THEN l.last_birth_us END AS born_us,
-    v.until_us AS lived_until_us
+    v.from_us AS lived_from_us, v.until_us AS lived_until_us
 FROM cases c LEFT JOIN ranked r ON r.id = c.id AND r.place = 1 LEFT JOIN lives l ON l.id = c.id
     LEFT JOIN lived v ON v.channel = c.channel;

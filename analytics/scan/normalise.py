@@ -46,6 +46,27 @@ AHEAD_US: Final = 600_000_000
 """A line that is later than now by more than this has a clock that is wrong. Microseconds."""
 
 
+GRPC: Final = {
+    "CANCELLED": 499,
+    "UNKNOWN": 500,
+    "INVALID_ARGUMENT": 400,
+    "DEADLINE_EXCEEDED": 504,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "PERMISSION_DENIED": 403,
+    "RESOURCE_EXHAUSTED": 429,
+    "FAILED_PRECONDITION": 400,
+    "ABORTED": 409,
+    "OUT_OF_RANGE": 400,
+    "UNIMPLEMENTED": 501,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+    "DATA_LOSS": 500,
+    "UNAUTHENTICATED": 401,
+}
+"""gRPC's statuses from 1 on, and the HTTP status that says the same: a call that fails has 200 on the wire."""
+
+
 def normalise_sql(latest_us: int = MAX_TS_US) -> str:
     """The query over ``line``.
 
@@ -53,7 +74,9 @@ def normalise_sql(latest_us: int = MAX_TS_US) -> str:
         latest_us: an arrival after this moment is a clock that is wrong: the line is counted, and judged by no rule.
             Microseconds since the epoch.
     """
-    return files(__package__).joinpath("normalise.sql").read_text().format(latest_us=latest_us)
+    statuses, names = list(GRPC.values()), [f"grpc:{name}" for name in GRPC]
+    query = files(__package__).joinpath("normalise.sql").read_text()
+    return query.format(latest_us=latest_us, grpc_statuses=statuses, grpc_names=names)
 
 
 def line_sql(source: str, present: set[str]) -> str:

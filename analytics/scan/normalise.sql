@@ -88,6 +88,12 @@ FROM (
                 WHEN op = 'publish' AND coalesce(reason, '') NOT IN ('client_gone', 'evicted') THEN 'post'
                 ELSE 'ok'
             END AS answer
-        FROM line
+        FROM (
+            SELECT * REPLACE (
+                CASE WHEN grpc > 0 AND coalesce(status, 200) = 200 THEN {grpc_statuses}[grpc] ELSE status END AS status,
+                CASE WHEN grpc > 0 AND coalesce(status, 200) = 200 THEN coalesce(reason, {grpc_names}[grpc])
+                    ELSE reason END AS reason)
+            FROM line
+        ) calls
     ) lines
 ) told

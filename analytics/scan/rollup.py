@@ -74,7 +74,7 @@ MEASURES: Final = (
 )
 """All measures, in the order of the columns."""
 
-VERSION: Final = sha256(repr((KEY, MEASURES, "whole paths")).encode()).hexdigest()[:12]
+VERSION: Final = sha256(repr((KEY, MEASURES, "grpc")).encode()).hexdigest()[:12]
 """Stored with a roll-up: one of another version cannot be merged and is made anew."""
 
 FAST: Final = 3
@@ -88,19 +88,21 @@ def roll_up_sql(rows: str) -> str:
 
     Most good answers of a web server (``fine``) say nothing about storms: they are added up per server and minute, as
     ``ok``. Two kinds are kept: ``again`` is what one client gets many times in a second and asks for little else, by
-    the whole URL (a redirect may lead to another one); ``cured`` says how often a client got a good answer on a path on
-    which it also failed, under the name of that failure. A ``cured`` row is a copy: it counts in no sum of requests.
+    the whole URL (a redirect may lead to another one, and each range of a file is another answer); ``cured`` says how
+    often a client got a good answer on a path on which it also failed, under the name of that failure. A ``cured`` row
+    is a copy: it counts in no sum of requests.
     """
     measures = ", ".join(f"CAST({one.way}({one.of}) AS {one.type}) AS {one.name}" for one in MEASURES)
     copied = _COLUMNS.replace("channel, client", "failed.channel, paths.client").replace("answer, ", "")
-    alone = "n >= 0.8 * sum(n) OVER (PARTITION BY client, node, bucket_us) AND coalesce(seq_lo = seq_hi, true)"
-    redirects = f"sum(CASE WHEN {_REDIRECT} THEN n ELSE 0 END) OVER (PARTITION BY client, node, bucket_us)"
+    of_all = "sum({}) OVER (PARTITION BY client, node, bucket_us)"
+    alone = f"n >= {FAST} AND n >= 0.8 * {of_all.format('n')} AND coalesce(seq_lo = seq_hi, true)"
+    redirects = of_all.format(f"CASE WHEN {_REDIRECT} THEN n ELSE 0 END")
     return f"""
 WITH rolled AS MATERIALIZED (SELECT {", ".join(KEY)}, {measures} FROM {rows} GROUP BY {", ".join(KEY)}),
 paths AS (
     SELECT *, left(channel, length(channel) - 4) AS bare,
-        n >= {FAST} AND (left(channel, 4) = 'GET ' OR left(channel, 5) = 'HEAD ') AND ({alone}
-            OR {_REDIRECT} AND {redirects} >= 0.8 * sum(n) OVER (PARTITION BY client, node, bucket_us)) AS again
+        (left(channel, 4) = 'GET ' OR left(channel, 5) = 'HEAD ') AND status_lo <> 206 AND ({alone}
+            OR {_REDIRECT} AND {redirects} >= greatest({FAST}, 0.8 * {of_all.format("n")})) AS again
     FROM rolled WHERE answer IN ('fine', 'web', 'overload', 'server_error')
 ),
 failed AS (
