@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, TYPE_CHECKING, Final
 
 from tricklecast.analytics.errors import CannotWrite
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
 STDOUT: Final = "-"
 
@@ -49,24 +53,58 @@ def write_at_once(file: str, text: str) -> None:
     Raises:
         CannotWrite: it cannot be written.
     """
+    with _at_once(file) as opened:
+        opened.write(text.encode())
+
+
+def write_rows(file: str, batches: Iterator[pa.RecordBatch]) -> int:
+    """Writes rows as they come, by the rules of :func:`write_at_once`, and returns how many.
+
+    Args:
+        file: Parquet if its name ends so, else an object of JSON per line, without nulls.
+    """
+    import msgspec
+
+    count = 0
+    with _at_once(file) as opened, ExitStack() as held:
+        writer = None
+        encode = msgspec.json.Encoder().encode
+        for batch in batches:
+            count += len(batch)
+            if not file.endswith(".parquet"):
+                rows = ({key: value for key, value in row.items() if value is not None} for row in batch.to_pylist())
+                opened.write(b"".join(encode(row) + b"\n" for row in rows))
+                continue
+            if writer is None:
+                from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]  # it ships no types
+
+                writer = held.enter_context(ParquetWriter(opened, batch.schema, compression="zstd"))
+            writer.write_batch(batch)
+    return count
+
+
+@contextmanager
+def _at_once(file: str) -> Iterator[IO[bytes]]:
     if file == STDOUT:
-        sys.stdout.write(text)
         sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
         return
     target = Path(os.path.realpath(file))
     try:
         if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-            target.write_text(text, encoding="utf-8")
+            with target.open("wb") as opened:
+                yield opened
             return
         handle, unfinished = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
         try:
-            with open(handle, "w", encoding="utf-8") as opened:
-                opened.write(text)
+            with open(handle, "wb") as opened:
+                yield opened
                 # Who may read a new file is for the user's umask to say.
                 os.fchmod(handle, stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask())
             os.replace(unfinished, target)
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 os.unlink(unfinished)
             raise
     except OSError as error:

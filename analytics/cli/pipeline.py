@@ -13,19 +13,22 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tricklecast.analytics.cli.maintenance import Maintenance
+from tricklecast.analytics.cli.outputs import write_rows
 from tricklecast.analytics.errors import BadInput, CannotWrite
 from tricklecast.analytics.lines import ALWAYS, LINE, BadLine, Counts, LogFiles, Reading, Window
 from tricklecast.analytics.lines.files import REMOTE, LineReader, is_parquet, shown_name, spooled, unpacked
-from tricklecast.analytics.report import figures
+from tricklecast.analytics.report import figures, requests
 from tricklecast.analytics.report.build import Source, build, ranked
 from tricklecast.analytics.report.formats import counted, date_and_time
 from tricklecast.analytics.report.formats import size as bytes_of
-from tricklecast.analytics.report.model import Figures, LogLine, Rate, Report
+from tricklecast.analytics.report.model import Figures, Lift, LogLine, Rate, Report
 from tricklecast.analytics.rules import engine, incidents
 from tricklecast.analytics.rules.incidents import Incident
 from tricklecast.analytics.rules.params import Params
@@ -33,12 +36,13 @@ from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import AHEAD_US
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from duckdb import DuckDBPyConnection
     from pyspark.sql import DataFrame, SparkSession
 
+    from tricklecast.analytics.cli.incremental import Gathered
     from tricklecast.analytics.lines.reading import Recognised
     from tricklecast.analytics.spark.lines import SparkLines
-    from tricklecast.analytics.store.table import Found, Table
 
 Advance = Callable[[int], object]
 
@@ -72,6 +76,9 @@ MANY_LINES: Final = 10
 MAX_NAMED: Final = 20
 """Files that a caveat names."""
 
+ROWS: Final = 10_000
+"""Lines of an incident that are written at a time."""
+
 _MAX_TEXT: Final = 4000
 
 Step = tuple[str, list[str], list[tuple[Any, ...]]]
@@ -99,25 +106,23 @@ class Asked:
     """What a report is made of.
 
     Attributes:
-        files, reading: the lines. params: thresholds. baseline: other logs to compare with, or a time in the table.
+        files, reading: the lines. params: thresholds. baseline: other logs to compare with.
         generic: whether all lines are judged as those of any web server, by method, path and status.
         explain: the incident whose steps are wanted: its id, the beginning of it, or its number in the report.
         spark: ``None`` for the embedded engine.
         maintenance: incidents that lie in one of its windows are muted.
-        table: a folder, or with Spark a URL, where roll-ups of logs are kept: the files are added to it, and the report
-            is on all that is in it. keep_us: for how long, microseconds; ``None`` for the usual time.
+        incremental: a folder, or with Spark a URL, where roll-ups of files are kept from run to run.
     """
 
     files: LogFiles
     reading: Reading
     params: Params
-    baseline: LogFiles | Window | None = None
+    baseline: LogFiles | None = None
     generic: bool = False
     explain: str | None = None
     spark: Spark | None = None
+    incremental: str | None = None
     maintenance: Maintenance = field(default_factory=Maintenance)
-    table: str | None = None
-    keep_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,10 @@ class _Judged:
     source: Source
     lines: Callable[[Sequence[Incident]], dict[str, tuple[LogLine, ...]]]
     notes: tuple[str, ...] = ()
+    # Reads the logs again, for all lines of one incident.
+    every: Callable[[Incident, Advance], Iterator[pa.RecordBatch]] | None = None
+    # What sets the requests of incidents apart, by their ids.
+    lifts: Callable[[Sequence[Incident]], dict[str, tuple[Lift, ...]]] = lambda shown: {}
 
 
 def make(asked: Asked, stage: Stage) -> Made:
@@ -177,26 +186,20 @@ def _too_large(why: str) -> CannotWrite:
     )
 
 
+def _judged(asked: Asked, files: LogFiles, stage: Stage) -> AbstractContextManager[_Judged]:
+    if asked.spark is not None:
+        return _spark(asked, files, stage)
+    if asked.incremental is not None and not _is_empty(files):
+        return _embedded_incremental(asked, files, stage, asked.incremental)
+    return _embedded(asked, files, stage)
+
+
 def _make(asked: Asked, stage: Stage) -> Made:
-    if asked.table is not None:
-        asked = replace(asked, reading=replace(asked.reading, window=_minutes(asked.reading.window)))
-
-    def judged(asked: Asked, files: LogFiles, stage: Stage) -> AbstractContextManager[_Judged]:
-        if asked.spark is not None:
-            return _spark(asked, files, stage)
-        if asked.table is not None:
-            return _embedded_table(asked, files, stage, asked.table)
-        return _embedded(asked, files, stage)
-
     before: tuple[Figures, int] | None = None
     if asked.baseline is not None:
-        how = replace(asked, table=None)
-        earlier = asked.baseline
-        if isinstance(earlier, Window):
-            how, earlier = replace(asked, reading=replace(asked.reading, window=earlier)), LogFiles(())
-        with stage("reading the baseline"), judged(how, earlier, stage) as other:
+        with stage("reading the baseline"), _judged(asked, asked.baseline, stage) as other:
             before = figures.figures(other.connection), len(other.found)
-    with judged(asked, asked.files, stage) as here:
+    with _judged(asked, asked.files, stage) as here:
         with stage("writing the report"):
             shown = ranked(here.found)[:MAX_WITH_LINES]
             chosen = _chosen(here.found, asked.explain) if asked.explain is not None else None
@@ -219,10 +222,32 @@ def _make(asked: Asked, stage: Stage) -> Made:
                 params=asked.params,
                 lines=lines,
                 baseline=rates,
+                lifts=here.lifts(shown) if shown else {},
                 muted=muted,
             )
             steps = tuple(engine.explain(here.connection, chosen.number)) if chosen is not None else ()
         return Made(report, chosen.id if chosen else None, steps, here.notes)
+
+
+def write_lines(asked: Asked, file: str, wanted: str, stage: Stage) -> int:
+    """Writes all lines of one incident to a file as they are found, and returns how many.
+
+    Args:
+        file: its name; Parquet if it ends so, else an object of JSON per line; ``-`` for standard output.
+        wanted: the incident's id, the beginning of it, or its number in the report.
+
+    Raises:
+        as :func:`make`. CannotWrite: the file cannot be written.
+    """
+    with _own_errors(), _judged(asked, asked.files, stage) as here:
+        if here.every is None:
+            raise BadInput("--lines reads logs; it cannot be combined with --incremental")
+        chosen = _chosen(here.found, wanted)
+        with stage(f"reading the lines of {chosen.id}", asked.files.size) as advance:
+            lines = here.every(chosen, advance)
+            if (first := next(lines, None)) is None:
+                raise BadInput(f"the lines of {chosen.id} have gone: the logs changed while they were read")
+            return write_rows(file, chain((first,), lines))
 
 
 def _chosen(found: Sequence[Incident], wanted: str) -> Incident:
@@ -236,7 +261,12 @@ def _chosen(found: Sequence[Incident], wanted: str) -> Incident:
         raise BadInput(f"{len(matching)} incidents have an id that begins with {wanted}: {matching[0].id} …")
     if not order:
         raise BadInput(f"there is no incident {wanted}: these logs have no incidents")
-    raise BadInput(f"there is no incident {wanted} in these logs; they have {len(order):,}, {order[0].id} first")
+    ids = [one.id for one in order]
+    near = get_close_matches(wanted, ids, cutoff=0.5) or ids[:3]
+    raise BadInput(
+        f"there is no incident {wanted} in these logs. Of their {len(ids):,},"
+        f" {'the nearest are' if near != ids[:3] else 'the worst are'} {', '.join(near)}; --json-file lists all"
+    )
 
 
 # --- the embedded engine
@@ -273,7 +303,14 @@ def _embedded(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                 )
             embedded.roll_up(connection, _relation(connection, asked), latest_us=now_us + AHEAD_US)
         found = _found(connection, asked, stage)
-        yield _Judged(connection, found, source, lambda shown: _lines(connection, names, shown))
+        yield _Judged(
+            connection,
+            found,
+            source,
+            lambda shown: _lines(connection, names, shown),
+            every=lambda one, advance: _every(connection, files, asked, one, advance),
+            lifts=lambda shown: _lifts(connection, shown, asked.generic),
+        )
 
 
 def _relation(connection: DuckDBPyConnection, asked: Asked) -> str:
@@ -291,44 +328,34 @@ def _found(connection: DuckDBPyConnection, asked: Asked, stage: Stage) -> list[I
 
 
 @contextmanager
-def _embedded_table(asked: Asked, files: LogFiles, stage: Stage, root: str) -> Iterator[_Judged]:
+def _embedded_incremental(asked: Asked, files: LogFiles, stage: Stage, root: str) -> Iterator[_Judged]:
+    from tricklecast.analytics.cli.incremental import EmbeddedReader, gather, lines_of
     from tricklecast.analytics.lines.embedded import read_lines
-    from tricklecast.analytics.store.table import Embedded, Folder, Table, embedded_rows
+    from tricklecast.analytics.store.parts import LocalParts
 
-    table = Table(Folder(root), asked.keep_us)
-    if not files.names and not table.commits:
-        raise BadInput(f"there is no table in {root!r}, and no logs were given")
-    if files.names:
-        with (
-            stage(f"reading what is new in {counted(len(files.names), 'file')}", files.size) as advance,
-            embedded.bounded(files.size) as connection,
-        ):
-            reader = Embedded(connection, files, asked.reading, asked.generic, _now_us(), advance)
-            table.add(files, asked.reading, asked.generic, reader)
-    with embedded.bounded() as connection:
-        with stage("reading the table"):
-            told = embedded_rows(connection, table, asked.reading.window, files)
+    now_us = _now_us()
+    reader = EmbeddedReader(
+        LocalParts(root), asked.reading, lambda con: _relation(con, asked), now_us, now_us + AHEAD_US
+    )
+    with closing(reader), embedded.bounded(files.size) as connection:
+        with stage(f"reading new parts of {counted(len(files.names), 'file')}", files.size) as advance:
+            gathered = gather(reader, files, asked.reading, asked.generic, advance)
+            reader.roll_up(connection, gathered)
         found = _found(connection, asked, stage)
 
-        def lines(shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
-            moments = _moments(shown)
-            names = _having(told.spans, moments.values())
-            if not names:
-                return {}
-            window = Window(min(map(min, moments.values())), max(map(max, moments.values())) + 1)
-            read = read_lines(connection, LogFiles(names), replace(asked.reading, window=window), part=True)
-            return _lines(connection, read.recognised.names, shown)
+        def read(some: LogFiles, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+            lines = read_lines(connection, some, asked.reading, now_us, part=True)
+            return _lines(connection, lines.recognised.names, shown)
 
-        yield _Judged(connection, found, _of_table("embedded", asked, files, table, told), lines, tuple(table.notes))
-
-
-def _of_table(name: Any, asked: Asked, files: LogFiles, table: Table, told: Found) -> Source:
-    """What the report says of the logs behind the rows of a table."""
-    source = _source(name, files, told, told.counts, told.damaged, window=asked.reading.window)
-    caveats = [*source.caveats, *table.caveats]
-    if not files.names:
-        caveats.append("No logs were given: incidents are shown without their lines.")
-    return replace(source, caveats=tuple(caveats), doubts=(*table.doubts, *source.doubts))
+        kept = (reader.parts, reader.name + repr(replace(asked.reading, window=ALWAYS)))
+        source = _source("embedded", files, gathered, gathered.counts, gathered.damaged, window=asked.reading.window)
+        yield _Judged(
+            connection,
+            found,
+            source,
+            lambda shown: lines_of(shown, gathered, files, read, kept),
+            _notes(root, gathered, reader.parts.damaged),
+        )
 
 
 def _is_empty(files: LogFiles) -> bool:
@@ -363,6 +390,28 @@ def _lines(
         line = LogLine(texts[file, no], shown_name(names[file]), no) if (file, no) in texts else _understood(row)
         made.setdefault(ids[incident], []).append(line)
     return {key: tuple(lines) for key, lines in made.items()}
+
+
+def _lifts(connection: DuckDBPyConnection, shown: Sequence[Incident], generic: bool) -> dict[str, tuple[Lift, ...]]:
+    requests.find(connection, requests.members(connection, shown), generic)
+    own = connection.execute(requests.own_sql()).fetchall()
+    count = lambda wanted: connection.execute(requests.count_sql(connection, wanted)).fetchall()  # noqa: E731
+    return requests.lifts(shown, own, count)
+
+
+def _every(
+    connection: DuckDBPyConnection, files: LogFiles, asked: Asked, one: Incident, advance: Advance
+) -> Iterator[pa.RecordBatch]:
+    """All lines of an incident, in the order of time."""
+    from tricklecast.analytics.lines.embedded import read_lines
+
+    reading = replace(asked.reading, window=Window(one.since_us, one.until_us + 1), texts=True)
+    names = read_lines(connection, files, reading, part=True, progress=advance).recognised.names
+    requests.find(connection, requests.members(connection, [one]), asked.generic)
+    every = requests.every_sql(connection, tuple(map(shown_name, names)))
+    found = connection.sql(f"{every} ORDER BY ts_us, file, no")
+    # DuckDB has renamed it.
+    yield from (found.to_arrow_reader if hasattr(found, "to_arrow_reader") else found.fetch_arrow_reader)(ROWS)
 
 
 def _texts(names: Sequence[str], wanted: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
@@ -411,8 +460,12 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
         with failures_as_one_line(), _scratch(how.scratch) as folder, ExitStack() as held:
             notes: tuple[str, ...] = ()
             spans: Mapping[str, tuple[int, int]] = {}
-            if asked.table is not None:
-                rollup, size, source, read_again, spans, notes = _spark_table(spark, asked, files, stage, asked.table)
+            lines: _LinesOf
+            read: SparkLines | None = None
+            if asked.incremental is not None and not _is_empty(files):
+                with stage(f"reading new parts of {_what(files)}"):
+                    rollup, source, lines, notes = _spark_incremental(spark, asked, files, asked.incremental)
+                    size = rollup.count()
             else:
                 with stage(f"reading {_what(files)}"):
                     read = read_lines(spark, files, asked.reading)
@@ -430,21 +483,25 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                     (*read.recognised.gone, *rolled.gone),
                     asked.reading.window,
                 )
-                spans, read_again = rolled.spans, read.of
-            lines: _LinesOf = partial(_spark_lines, read_again, asked.reading, spans)
+                spans = rolled.spans
+                lines = partial(_spark_lines, read.of, asked.reading, spans)
             with stage("looking for incidents"):
                 connection = scan.reduce(rollup, size, asked.params)
                 engine.run(connection, asked.params, engine.TOGETHER)
                 found = incidents.found(connection)
                 figures.prepare(connection)
             again = _having(spans, _moments(ranked(found)[:MAX_WITH_LINES]).values())
+            judged = _Judged(connection, found, source, partial(lines, connection), notes)
+            if read is not None:
+                judged.every = partial(_spark_every, read, spans, connection, asked)
+                judged.lifts = partial(_spark_lifts, read, spans, connection, asked)
             if len(list(filter(REMOTE.match, again))) > MOST_AGAIN and asked.explain is None:
                 text = f"No lines of incidents: {len(again):,} objects would be read again. --explain ID shows some."
-                source = replace(source, caveats=(*source.caveats, text))
-                lines = lambda connection, shown: {}  # noqa: E731 - it has no name elsewhere
+                judged.source = replace(source, caveats=(*source.caveats, text))
+                judged.lines, judged.lifts = lambda shown: {}, lambda shown: {}
 
             with connection:
-                yield _Judged(connection, found, source, partial(lines, connection), notes)
+                yield judged
     finally:
         session.__exit__(None, None, None)
 
@@ -453,33 +510,36 @@ _LinesOf = Callable[["DuckDBPyConnection", Sequence[Incident]], dict[str, tuple[
 """Gives lines of incidents, in a database that has the table of incidents."""
 
 
-def _spark_table(
-    spark: SparkSession, asked: Asked, files: LogFiles, stage: Stage, root: str
-) -> tuple[
-    DataFrame, int, Source, Callable[[tuple[str, ...]], SparkLines], dict[str, tuple[int, int]], tuple[str, ...]
-]:
-    from tricklecast.analytics.spark.lines import read_lines
+def _spark_incremental(
+    spark: SparkSession, asked: Asked, files: LogFiles, root: str
+) -> tuple[DataFrame, Source, _LinesOf, tuple[str, ...]]:
+    from tricklecast.analytics.cli.incremental import SparkReader, gather, lines_of
     from tricklecast.analytics.spark.objects import listed
-    from tricklecast.analytics.spark.table import Bucket, OnSpark, spark_rows
-    from tricklecast.analytics.store.table import Folder, Table
+    from tricklecast.analytics.store.parts import SparkParts
 
-    table = Table(Bucket(root, spark) if REMOTE.match(root) else Folder(root), asked.keep_us)
-    if not files.names and not table.commits:
-        raise BadInput(f"there is no table in {root!r}, and no logs were given")
-    if files.names:
-        files = listed(spark, files, asked.reading.window)
-        with (
-            stage(f"reading what is new in {_what(files)}"),
-            closing(OnSpark(spark, files, asked.reading, asked.generic, _now_us())) as reader,
-        ):
-            table.add(files, asked.reading, asked.generic, reader)
-    with stage("reading the table"):
-        rollup, size, told = spark_rows(spark, table, asked.reading.window, files)
+    now_us = _now_us()
+    files = listed(spark, files, asked.reading.window)
+    parts = SparkParts(spark, root)
+    reader = SparkReader(parts, spark, asked.reading, asked.generic, now_us, now_us + AHEAD_US)
+    gathered = gather(reader, files, asked.reading, asked.generic)
+    rollup = reader.roll_up(gathered)
+    parts.clean()
 
-    def read_again(names: tuple[str, ...]) -> SparkLines:
-        return read_lines(spark, replace(files, names=names), asked.reading, overlap=False, part=True)
+    def lines(connection: DuckDBPyConnection, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+        def read(some: LogFiles, missing: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+            always = dict.fromkeys(some.names, (0, 1 << 62))
+            return _spark_lines(
+                lambda names: reader.lines(replace(some, names=names), asked.reading.window),
+                asked.reading,
+                always,
+                connection,
+                missing,
+            )
 
-    return rollup, size, _of_table("spark", asked, files, table, told), read_again, told.spans, tuple(table.notes)
+        return lines_of(shown, gathered, files, read)
+
+    source = _source("spark", files, gathered, gathered.counts, gathered.damaged, window=asked.reading.window)
+    return rollup, source, lines, _notes(root, gathered, parts.damaged)
 
 
 @contextmanager
@@ -529,7 +589,7 @@ def _spark_lines(
     moments = _moments(shown)
     times = sorted({us for some in moments.values() for us in some})
     names = _having(spans, moments.values())
-    if not any(REMOTE.match(name) for name in names) and sum(map(os.path.getsize, names)) <= READ_HERE:
+    if _are_few(names):
         from tricklecast.analytics.lines.embedded import read_lines
 
         window = Window(times[0], times[-1] + 1)
@@ -554,13 +614,80 @@ def _spark_lines(
     return made
 
 
+def _of_time(spans: Mapping[str, tuple[int, int]], since: int, until: int) -> tuple[str, ...]:
+    """The files that may have requests of a time, and that are still there."""
+    names = (name for name, (first, last) in spans.items() if first <= until and since <= last)
+    return tuple(name for name in names if REMOTE.match(name) or os.path.exists(name))
+
+
+def _are_few(names: Sequence[str]) -> bool:
+    return not any(REMOTE.match(name) for name in names) and sum(map(os.path.getsize, names)) <= READ_HERE
+
+
+def _spark_lifts(
+    read: SparkLines,
+    spans: Mapping[str, tuple[int, int]],
+    connection: DuckDBPyConnection,
+    asked: Asked,
+    shown: Sequence[Incident],
+) -> dict[str, tuple[Lift, ...]]:
+    from tricklecast.analytics.lines.embedded import read_lines
+    from tricklecast.analytics.spark import scan
+
+    # All requests of a second are counted, also of that in which an incident begins.
+    since = min(one.since_us for one in shown) // 1_000_000 * 1_000_000
+    until = (max(one.until_us for one in shown) // 1_000_000 + 1) * 1_000_000
+    names, window = _of_time(spans, since, until), asked.reading.window
+    whole = Window(max(since, window.from_us or since), min(until, window.to_us or until))
+    reading = replace(asked.reading, window=whole)
+    if _are_few(names):
+        read_lines(connection, LogFiles(names), reading, part=True)
+        return _lifts(connection, shown, asked.generic)
+    again = replace(read.of(names), reading=reading)
+    own = scan.own(again, requests.members(connection, shown), asked.generic)
+    return requests.lifts(shown, own, partial(scan.counted, again))
+
+
+def _spark_every(
+    read: SparkLines,
+    spans: Mapping[str, tuple[int, int]],
+    connection: DuckDBPyConnection,
+    asked: Asked,
+    one: Incident,
+    advance: Advance,
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    from tricklecast.analytics.spark import scan
+
+    names = _of_time(spans, one.since_us, one.until_us)
+    if _are_few(names):
+        yield from _every(connection, LogFiles(names), asked, one, advance)
+        return
+    window = Window(one.since_us, one.until_us + 1)
+    again = replace(read.of(names), reading=replace(asked.reading, window=window, texts=True))
+    rows = scan.chosen(again, requests.members(connection, [one]), asked.generic)
+    types = {"VARCHAR": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "BOOLEAN": pa.bool_()}
+    schema = pa.schema([(name, types[kind]) for name, kind in requests.EVERY_COLUMNS])
+    while some := list(islice(rows, ROWS)):
+        yield pa.RecordBatch.from_pylist(some, schema)
+
+
 # --- what both share
+
+
+def _notes(root: str, gathered: Gathered, damaged: int) -> tuple[str, ...]:
+    known = len(gathered.identities) - gathered.read
+    notes = [f"{counted(known, 'file')} known from {root}, {gathered.read:,} read"]
+    if damaged:
+        notes.append(f"{counted(damaged, 'damaged part')} in {root}: made again")
+    return tuple(notes)
 
 
 def _source(
     name: Any,
     files: LogFiles,
-    recognised: Recognised | Found,
+    recognised: Recognised | Gathered,
     counts: Counts,
     damaged: Sequence[str],
     gone: Sequence[str] = (),
@@ -630,13 +757,6 @@ def _doubts(unread: Sequence[str], counts: Counts) -> Iterator[str]:
 def _some(names: Sequence[str]) -> str:
     more = f", and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
     return ", ".join(map(repr, names[:MAX_NAMED])) + more
-
-
-def _minutes(window: Window) -> Window:
-    """A window as a table has it: its rows are of up to a minute."""
-    minute = 60_000_000
-    first, last = window.from_us, window.to_us
-    return Window(first and first // minute * minute, last and -(-last // minute) * minute)
 
 
 def _looked_at(window: Window) -> Iterator[str]:

@@ -22,19 +22,18 @@ from tricklecast.analytics.cli.maintenance import parse_maintenance
 from tricklecast.analytics.cli.options import FORMAT, ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
 from tricklecast.analytics.cli.outputs import STDOUT, check_outputs, write_at_once
 from tricklecast.analytics.cli.thresholds import thresholds
-from tricklecast.analytics.cli.times import parse_duration, parse_time
+from tricklecast.analytics.cli.times import parse_time
 from tricklecast.analytics.errors import AnalyticsError, BadInput
 
 if TYPE_CHECKING:
     from tricklecast.analytics.cli.pipeline import Advance, Asked, Made
-    from tricklecast.analytics.lines import LogFiles, Window
+    from tricklecast.analytics.lines import LogFiles
     from tricklecast.analytics.report.model import Report
 
 LOCAL: Final = "local[*]"
 
 _REPORT: Final = "Report"
 _ENGINE: Final = "Engine"
-_TABLE: Final = "Table"
 
 MAX_ROWS: Final = 20
 """Of a step that ``--explain`` shows on a terminal."""
@@ -77,6 +76,18 @@ def storms(
     explain: Annotated[
         str | None, typer.Option(metavar="ID", help="Show one incident, and the rows of each step that led to it.")
     ] = None,
+    lines: Annotated[
+        str | None, typer.Option(metavar="ID", help="Write all log lines of one incident to --output; no report.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE|-",
+            help="File for --lines: FILE.parquet, or JSON lines; - is standard output, and the default.",
+        ),
+    ] = None,
     fail_on: Annotated[FailOn, typer.Option(help="Exit with 1 from this severity on.")] = FailOn.WARN,
     json_file: Annotated[
         str | None,
@@ -93,9 +104,7 @@ def storms(
     baseline: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="LOG|TIME..TIME",
-            help="Compare rates with those of these logs (may be repeated), or of a time in the table.",
-            rich_help_panel=_REPORT,
+            metavar="LOG", help="Compare rates with those of these logs. May be repeated.", rich_help_panel=_REPORT
         ),
     ] = None,
     maintenance: Annotated[
@@ -124,23 +133,6 @@ def storms(
     ] = False,
     params: ParamsFile = None,
     settings: Settings = None,
-    table: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|URL",
-            help="Add the logs to this table of hourly roll-ups, and report on it. Without LOG: on the table alone.",
-            rich_help_panel=_TABLE,
-        ),
-    ] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="Remove hours of the table that are so much older than its newest one.",
-            show_default="400d",
-            rich_help_panel=_TABLE,
-        ),
-    ] = None,
     engine: Annotated[
         EngineName,
         typer.Option(
@@ -148,6 +140,14 @@ def storms(
             rich_help_panel=_ENGINE,
         ),
     ] = EngineName.AUTO,
+    incremental: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|URL",
+            help="Folder for intermediate results: the next run reads only new files.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
     master: Annotated[
         str | None,
         typer.Option(
@@ -186,16 +186,17 @@ def storms(
       tricklecast storms access.jsonl
       tricklecast storms /var/log/nginx/*.log* --since 24h --html storms.html
       tricklecast storms access.jsonl --explain 1
+      tricklecast storms access.jsonl --lines 1 -o lines.parquet
     """
     outputs = {
         option: file
-        for option, file in (("--html", html), ("--json-file", json_file), ("--prom", prom))
+        for option, file in (("--html", html), ("--json-file", json_file), ("--prom", prom), ("-o", output))
         if file is not None
     }
     try:
         with interruptible():
             try:
-                _check(logs, explain, outputs, table, verbose=verbose, quiet=quiet)
+                _check(logs, {"--explain": explain, "--lines": lines}, outputs, verbose=verbose, quiet=quiet)
                 window = (_moment(since), _moment(until))
                 if window[0] is not None and window[1] is not None and window[0] >= window[1]:
                     raise ValueError("--since is not before --until")
@@ -207,14 +208,19 @@ def storms(
                     spark=(engine, master, conf or (), scratch),
                     explain=explain,
                     generic=generic,
-                    table=(table, keep),
+                    incremental=incremental,
                     flags=(verbose, quiet),
                 )
                 asked = replace(asked, maintenance=parse_maintenance(maintenance or ()))
             except ValueError as error:
                 raise typer.BadParameter(str(error)) from None
-            from tricklecast.analytics.cli.pipeline import make
+            from tricklecast.analytics.cli.pipeline import make, write_lines
 
+            if lines is not None:
+                count = write_lines(asked, output or STDOUT, lines, _silent if quiet else _stage)
+                if not quiet:
+                    print(f"storms: {count:,} lines", file=sys.stderr)
+                return
             made = make(asked, _silent if quiet else _stage)
             for note in () if quiet else made.notes:
                 print(f"storms: {note}", file=sys.stderr)
@@ -232,23 +238,22 @@ def storms(
 
 
 def _check(
-    logs: list[str] | None,
-    explain: str | None,
-    outputs: dict[str, str],
-    table: str | None,
-    *,
-    verbose: bool,
-    quiet: bool,
+    logs: list[str] | None, ids: dict[str, str | None], outputs: dict[str, str], *, verbose: bool, quiet: bool
 ) -> None:
-    if not logs and table is None:
+    if not logs:
         raise ValueError("no logs were given")
     if verbose and quiet:
         raise ValueError("-v and -q contradict each other")
-    if explain is not None and not re.fullmatch(r"[0-9a-f]{1,64}", explain):
-        raise ValueError(f"--explain takes an incident's id or number from a report, not {explain!r}")
-    others = [option for option in outputs if option != "--json-file"]
-    if explain is not None and others:
-        raise ValueError(f"--explain shows one incident; it cannot be combined with {others[0]}")
+    given = {option: wanted for option, wanted in ids.items() if wanted is not None}
+    for option, wanted in given.items():
+        if not re.fullmatch(r"[0-9a-f]{1,64}(-[0-9]{1,9})?", wanted):
+            raise ValueError(f"{option} takes an incident's id or number from a report, not {wanted!r}")
+        allowed = {"--explain": "--json-file", "--lines": "-o"}[option]
+        others = [other for other in (*given, *outputs) if other not in (option, allowed)]
+        if others:
+            raise ValueError(f"{option} is about one incident; it cannot be combined with {others[0]}")
+    if "-o" in outputs and "--lines" not in given:
+        raise ValueError("-o is where --lines writes to; the report goes to --html FILE, --json-file FILE, --prom FILE")
     check_outputs(outputs)
 
 
@@ -261,7 +266,7 @@ def _asked(
     spark: tuple[EngineName, str | None, Iterable[str], str | None],
     explain: str | None,
     generic: bool,
-    table: tuple[str | None, str | None],
+    incremental: str | None,
     flags: tuple[bool, bool],
 ) -> Asked:
     """What the options ask for.
@@ -270,7 +275,7 @@ def _asked(
         ValueError: an option is wrong. BadInput: there is no such log.
     """
     from tricklecast.analytics.cli.pipeline import Asked, Spark
-    from tricklecast.analytics.lines import LogFiles, Reading, Window, find_logs
+    from tricklecast.analytics.lines import Reading, Window, find_logs
 
     engine, master, conf, scratch = spark
     verbose, quiet = flags
@@ -279,47 +284,22 @@ def _asked(
     how.check()
     params = thresholds(*limits)
     settings = spark_conf(conf)
-    place, keep = table
-    if place is None and keep is not None:
-        raise ValueError("--keep is for a table: --table PLACE")
-    earlier = _span(baseline, place)
-    files = find_logs(logs, how.window) if logs else LogFiles(())
-    others = find_logs(baseline) if baseline and earlier is None else None
-    if place is not None and (files.pipes or (others and others.pipes)):
-        raise ValueError("--table is for files; it cannot be combined with standard input or pipes")
-    chosen, why = choose_engine(engine, files, others, master or settings.get("spark.master"), place)
+    files = find_logs(logs, how.window)
+    others = find_logs(baseline) if baseline else None
+    if incremental is not None and (files.pipes or (others and others.pipes)):
+        raise ValueError("--incremental is for files; it cannot be combined with standard input")
+    chosen, why = choose_engine(engine, files, others, master or settings.get("spark.master"), incremental)
     if why and not quiet:
         print(f"storms: {why}", file=sys.stderr)
     runs = None
     if chosen is EngineName.SPARK:
         where = master or settings.pop("spark.master", None) or default_master()
         runs = Spark(where, settings, scratch, verbose)
-    kept = None if keep is None else parse_duration(keep)
-    return Asked(files, how, params, earlier or others, generic, explain, runs, table=place, keep_us=kept)
-
-
-def _span(baseline: tuple[str, ...], table: str | None) -> Window | None:
-    """The time that a baseline is, if it is not logs.
-
-    Raises:
-        ValueError: it is one, and there is no table, or it is not the only one.
-    """
-    from tricklecast.analytics.lines import Window
-
-    texts = [one for one in baseline if ".." in one and not os.path.exists(one) and "/" not in one]
-    if not texts:
-        return None
-    if table is None or len(baseline) > 1:
-        raise ValueError(f"--baseline {texts[0]} is a time of a table: pass --table PLACE, and no other --baseline")
-    first, _, last = texts[0].partition("..")
-    window = Window(_moment(first), _moment(last))
-    if window.from_us is None or window.to_us is None or window.from_us >= window.to_us:
-        raise ValueError(f"--baseline {texts[0]} does not end after it begins")
-    return window
+    return Asked(files, how, params, others, generic, explain, runs, incremental)
 
 
 def choose_engine(
-    engine: EngineName, files: LogFiles, baseline: LogFiles | None, master: str | None, table: str | None = None
+    engine: EngineName, files: LogFiles, baseline: LogFiles | None, master: str | None, incremental: str | None = None
 ) -> tuple[EngineName, str]:
     """The engine to use, and, where it was chosen here, one line that says so and how to choose otherwise.
 
@@ -331,8 +311,8 @@ def choose_engine(
     from tricklecast.analytics.scan.embedded import missing_room
 
     remote = [*files.remote, *(baseline.remote if baseline else ())]
-    if table is not None and REMOTE.match(table):
-        remote.append(table)
+    if incremental is not None and REMOTE.match(incremental):
+        remote.append(incremental)
     if engine is EngineName.EMBEDDED:
         if master is not None:
             raise ValueError("--master is for Spark; it cannot be combined with --engine embedded")
@@ -342,8 +322,6 @@ def choose_engine(
         return engine, ""
     if remote or master is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return EngineName.SPARK, ""
-    if not files.names:
-        return EngineName.EMBEDDED, ""
     if files.pipes:
         return EngineName.EMBEDDED, "standard input or a pipe: embedded engine (Spark reads files: --engine spark FILE)"
     # One after the other is read, and then forgotten.

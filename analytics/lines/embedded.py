@@ -200,7 +200,7 @@ def _insert_parquet(con: duckdb.DuckDBPyConnection, form: Format, number: int, n
         raise BadInput(f"cannot read {name!r}: {error}") from error
 
 
-def _drop_doubles(con: duckdb.DuckDBPyConnection) -> int:
+def drop_doubles(con: duckdb.DuckDBPyConnection) -> int:
     """Drops lines that stand in two files, which overlap; only those of requests with an id. Returns how many.
 
     A line that stands in one file several times is as many requests: the id is a trace's, or the client's.
@@ -229,7 +229,7 @@ def tally(
             count(ts_us) FILTER (bad IS NOT NULL), min(ts_us), max(ts_us), count(request)
             FROM parsed_line GROUP BY file"""
     ).fetchall()
-    doubled = _drop_doubles(con) if sum(row[6] > 0 for row in rows) > 1 else 0
+    doubled = drop_doubles(con) if sum(row[6] > 0 for row in rows) > 1 else 0
     counts = replace(
         _counted(con, names, doubled, now_us),
         bad_timed=sum(row[3] for row in rows),

@@ -60,6 +60,7 @@ class Reading:
         path_prefix: what the paths of the channels begin with; ``None`` for what the field map says.
         window: only lines of requests that arrived in it; those without a time are kept, to be counted.
         details: read the columns :data:`~tricklecast.analytics.lines.records.DETAILS` as well.
+        texts: keep the text of every line, not of the bad ones alone.
     """
 
     format: str = AUTO
@@ -67,6 +68,7 @@ class Reading:
     path_prefix: str | None = None
     window: Window = ALWAYS
     details: bool = False
+    texts: bool = False
 
     def check(self) -> None:
         """Whether all of it makes sense; needs no file.
@@ -378,7 +380,9 @@ def selected(form: Format, reading: Reading, raw: str, node: str | None = None) 
         value = values_of(sources)
         found = own_shape({source.path[0]: value(source) for source in sources}, reading)
         values = json_values(sources, raw)
-        return parsed(found, values, window, node=node, details=reading.details, other=_other(form))
+        return parsed(
+            found, values, window, node=node, details=reading.details, other=_other(form), texts=reading.texts
+        )
     match form.fields.layout:
         case Layout.JSON:
             sources = sources_of(form, reading)
@@ -394,7 +398,7 @@ def selected(form: Format, reading: Reading, raw: str, node: str | None = None) 
     found = shape(form.fields, value, form.present, _key(reading) or DEFAULT_KEY, prefix)
     if form.fields.only:
         values = f"SELECT * FROM ({values}) every WHERE {of_requests(form.fields, value)}"
-    return parsed(found, values, window, node=node, details=reading.details, other=_other(form))
+    return parsed(found, values, window, node=node, details=reading.details, other=_other(form), texts=reading.texts)
 
 
 def _other(form: Format) -> str | None:

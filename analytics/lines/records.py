@@ -182,6 +182,7 @@ def parsed(
     node: str | None = None,
     details: bool = False,
     other: str | None = None,
+    texts: bool = False,
 ) -> str:
     """SELECT of the columns :data:`PARSED` of every line, the bad ones too; blank lines are left out.
 
@@ -191,6 +192,7 @@ def parsed(
         window: first moment, and the first after the last, microseconds; lines of other times are left out.
         node: SQL for the server of a line that does not name one. details: add the columns :data:`DETAILS`.
         other: SQL for whether an unreadable line is of something else, :data:`OTHER`.
+        texts: give the whole text of every line.
     """
     values = f"SELECT file, no, line, {', '.join(_fields(shape))} FROM ({raw}) raw"
     # Our own log says what each path means.
@@ -201,7 +203,9 @@ def parsed(
     checked = f"SELECT *, {wrong} AS bad FROM ({known}) known"
     wanted_columns = [*LINE, *(DETAILS if details else ())]
     columns = ", ".join(_column(shape, name, kind, node) for name, kind in wanted_columns)
-    left = f"CASE WHEN bad IS NOT NULL THEN rtrim(left(line, {MAX_SAMPLE}), chr(13) || chr(10)) END"
+    left = "rtrim(line, chr(13) || chr(10))"
+    if not texts:
+        left = f"CASE WHEN bad IS NOT NULL THEN rtrim(left(line, {MAX_SAMPLE}), chr(13) || chr(10)) END"
     rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked"
     wanted = ["(bad IS NULL OR text IS NULL OR trim(translate(text, chr(9) || chr(13), '')) <> '')"]
     start, end = window

@@ -67,16 +67,27 @@ GRPC: Final = {
 """gRPC's statuses from 1 on, and the HTTP status that says the same: a call that fails has 200 on the wire."""
 
 
-def normalise_sql(latest_us: int = MAX_TS_US) -> str:
+NETWORK: Final = """CASE
+                WHEN ip LIKE '%.%' THEN split_part(split_part(ip, ':', -1), '.', 1) || '.'
+                    || split_part(ip, '.', 2) || '.' || split_part(ip, '.', 3) || '.0/24'
+                WHEN ip LIKE '%:%' THEN rtrim(split_part(split_part(ip, '::', 1), ':', 1) || ':'
+                    || split_part(split_part(ip, '::', 1), ':', 2) || ':'
+                    || split_part(split_part(ip, '::', 1), ':', 3), ':') || '::/48'
+            END"""
+"""SQL for the network of an address: ``192.0.2.0/24`` or ``2001:db8:7::/48``."""
+
+
+def normalise_sql(latest_us: int = MAX_TS_US, more: str = "") -> str:
     """The query over ``line``.
 
     Args:
+        more: further columns of the lines, each with a comma before it.
         latest_us: an arrival after this moment is a clock that is wrong: the line is counted, and judged by no rule.
             Microseconds since the epoch.
     """
     statuses, names = list(GRPC.values()), [f"grpc:{name}" for name in GRPC]
     query = files(__package__).joinpath("normalise.sql").read_text()
-    return query.format(latest_us=latest_us, grpc_statuses=statuses, grpc_names=names)
+    return query.format(latest_us=latest_us, network=NETWORK, more=more, grpc_statuses=statuses, grpc_names=names)
 
 
 def line_sql(source: str, present: set[str]) -> str:

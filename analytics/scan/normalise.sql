@@ -46,20 +46,12 @@ SELECT
     substr(ua, 1, 128) AS ua,
     substr(request, 1, 64) AS request,
     network,
-    blind
+    blind{more}
 FROM (
     SELECT *,
-        -- "192.0.2.0/24" or "2001:db8:7::/48".
         CASE WHEN answer IN ('overload', 'server_error', 'not_found', 'seq_missing', 'rejected', 'web')
                 AND length(ip) <= 45 THEN
-            CASE
-                WHEN ip LIKE '%.%' THEN split_part(split_part(ip, ':', -1), '.', 1) || '.'
-                    || split_part(ip, '.', 2) || '.' || split_part(ip, '.', 3) || '.0/24'
-                WHEN ip LIKE '%:%' THEN rtrim(split_part(split_part(ip, '::', 1), ':', 1) || ':'
-                    || split_part(split_part(ip, '::', 1), ':', 2) || ':'
-                    || split_part(split_part(ip, '::', 1), ':', 3), ':') || '::/48'
-            END
-        END AS network
+            {network} END AS network
     FROM (
         SELECT *,
             CASE

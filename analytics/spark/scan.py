@@ -11,7 +11,7 @@ What workers tell besides (bad lines, damaged files) is rows of the roll-up: a t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,15 +22,15 @@ from urllib.parse import unquote
 import msgspec
 
 from tricklecast.analytics.errors import BadInput, SparkFailed
-from tricklecast.analytics.lines.embedded import Lines, tally
-from tricklecast.analytics.lines.reading import Counts, first_samples
+from tricklecast.analytics.lines.embedded import Lines, drop_doubles, tally
+from tricklecast.analytics.report import requests
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import MAX_TS_US
 from tricklecast.analytics.scan.reduce import ANONYMOUS, CROWD, REPEATED, quoted
-from tricklecast.analytics.scan.rollup import KEY, MEASURES, SKETCH, merge_sql, merged_measures, sketch_of
-from tricklecast.analytics.spark.lines import Parse, SparkLines, Told, connect
+from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql, merged_measures
+from tricklecast.analytics.spark.lines import Parse, Piece, SparkLines, Told, connect
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -41,9 +41,8 @@ _TYPES: Final = {"named": "BOOLEAN", "bucket_us": "BIGINT"} | {one.name: one.typ
 _NAMES: Final = (*KEY, *(one.name for one in MEASURES))
 _TABLE: Final = ", ".join(f"{name} {_TYPES.get(name, 'VARCHAR')}" for name in _NAMES)
 _ROLLUP: Final = _TABLE.replace("VARCHAR", "STRING")
-SCHEMA: Final = f"{_ROLLUP}, source STRING, told STRING"
-"""Columns of partial roll-ups, as Spark has them. A row with ``told`` has no others: it is a :class:`Told`; ``source``
-is the file where pieces are of one."""
+SCHEMA: Final = f"{_ROLLUP}, told STRING"
+"""Columns of partial roll-ups, as Spark has them. A row with ``told`` has no others: it is a :class:`Told`."""
 
 _SMALL: Final = {"traffic": ("node", "minute_us"), "happened": (), "lived": ("channel",), "quality": ("answer",)}
 """Tables that every partition adds to, and what each row of them is about; without anything, each row is itself."""
@@ -85,7 +84,6 @@ class Rolled:
         rows: the columns of a roll-up, and ``told``; rows of one key may be several. size: how many there are.
         lines: what was read. gone: files that could not be read, because they had gone.
         spans: the earliest and the latest time in each file.
-        counts, sketches: by source, of lines, and hashes of some ids of requests.
     """
 
     rows: DataFrame
@@ -93,18 +91,10 @@ class Rolled:
     lines: Lines
     gone: tuple[str, ...]
     spans: dict[str, tuple[int, int]]
-    counts: dict[str, Counts]
-    sketches: dict[str, set[int]]
 
 
 def roll_up(
-    lines: SparkLines,
-    folder: str | None = None,
-    *,
-    now_us: int,
-    latest_us: int = MAX_TS_US,
-    generic: bool = False,
-    sketched: bool = False,
+    lines: SparkLines, folder: str | None = None, *, now_us: int, latest_us: int = MAX_TS_US, generic: bool = False
 ) -> Rolled:
     """Makes the partial roll-ups of some lines.
 
@@ -112,7 +102,7 @@ def roll_up(
         folder: a path or URL that does not exist yet, and that all executors can write to and read; ``None`` keeps
             them on the executors' disks, until ``unpersist()``.
         now_us: lines that are later are counted. latest_us: as in :func:`analytics.scan.embedded.roll_up`.
-        generic: whether all lines are those of any web server. sketched: whether sketches are made.
+        generic: whether all lines are those of any web server.
 
     Raises:
         NothingUnderstood: not one line of a log could be read. SparkFailed: too many files cannot be read.
@@ -121,7 +111,7 @@ def roll_up(
     from pyspark import StorageLevel
     from pyspark.errors import PySparkException
 
-    work = partial(_roll_up, now_us=now_us, latest_us=latest_us, generic=generic, sketched=sketched)
+    work = partial(_roll_up, now_us=now_us, latest_us=latest_us, generic=generic)
     failed: set[str] = set()
     while True:
         rolled = None
@@ -157,13 +147,7 @@ def roll_up(
     for name, (first, last) in chain.from_iterable(one.times.items() for one in told):
         known = spans.get(name, (first, last))
         spans[name] = (min(first, known[0]), max(last, known[1]))
-    counts, sketches = dict[str, Counts](), dict[str, set[int]]()
-    for one in told:
-        former = counts.get(one.source, Counts())
-        samples = first_samples([(0, bad) for bad in (*former.samples, *one.counts.samples)])
-        counts[one.source] = replace(former + one.counts, samples=tuple(samples))
-        sketches[one.source] = set(sorted(sketches.get(one.source, set()).union(one.sketch))[:SKETCH])
-    return Rolled(rolled, sum(one.rows for one in told), lines.summed(told), gone, spans, counts, sketches)
+    return Rolled(rolled, sum(one.rows for one in told), lines.summed(told), gone, spans)
 
 
 def _unreadable(error: Exception, lines: SparkLines) -> str | None:
@@ -177,23 +161,21 @@ def _unreadable(error: Exception, lines: SparkLines) -> str | None:
     return None
 
 
-def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generic: bool, sketched: bool) -> Batches:
+def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generic: bool) -> Batches:
     with connect() as con:
-        con.execute(f"CREATE TEMP TABLE partial ({_TABLE}, source VARCHAR, told VARCHAR)")
+        con.execute(f"CREATE TEMP TABLE partial ({_TABLE}, told VARCHAR)")
         for piece in parse.pieces(con, batches):
             counts, *by_number = tally(con, piece.names, now_us)
             good, bad = ({piece.names[number]: count for number, count in has.items()} for has in by_number)
             relation = embedded.any_server(con) if generic else "line"
             embedded.roll_up(con, relation, latest_us=latest_us)
-            source = piece.names[0] if parse.apart and piece.names else ""
-            con.execute("INSERT INTO partial BY NAME SELECT *, ? AS source FROM rollup", [source])
+            con.execute("INSERT INTO partial BY NAME FROM rollup")
             rows = con.execute("SELECT count(*) FROM rollup").fetchall()[0][0]
             times = con.execute(
                 "SELECT file, min(ts_us), max(ts_us) FROM parsed_line WHERE bad IS NULL GROUP BY file"
             ).fetchall()
             spans = {piece.names[number]: (first, last) for number, first, last in times}
-            sketch = sketch_of(con) if sketched else ()
-            one = Told(counts, good, bad, tuple(piece.damaged), tuple(piece.gone), rows, spans, source, sketch)
+            one = Told(counts, good, bad, tuple(piece.damaged), tuple(piece.gone), rows, spans)
             con.execute("INSERT INTO partial (told) VALUES (?)", [msgspec.json.encode(one).decode()])
         yield from con.table("partial").to_arrow_table().to_batches()
 
@@ -435,3 +417,65 @@ def _without_client(channel: str, rows: str) -> str:
     return f"SELECT {key}, {merged_measures()} FROM {rows} GROUP BY answer, node, {minute}" + (
         f", {channel}" if channel != "NULL" else ""
     )
+
+
+# --- back to the lines of incidents
+
+MAX_ROWS: Final = 50_000
+"""Values of the requests of all incidents that the driver gets, the commonest first; it asks for those of 200."""
+
+
+def own(lines: SparkLines, member: pa.Table, generic: bool) -> list[requests.Row]:
+    """What the requests of incidents are like (:func:`analytics.report.requests.own_sql`).
+
+    Args:
+        lines: those of their time. member: as of :func:`analytics.report.requests.find`.
+    """
+    from pyspark.sql import functions as f
+
+    columns = "incident LONG, kind STRING, name STRING, requests LONG, clients ARRAY<LONG>"
+    rows = lines.mapped(partial(_asked, ask=partial(_own, member=member, generic=generic)), columns)
+    clients = f.array_sort(f.array_distinct(f.flatten(f.collect_list("clients"))))
+    found = rows.groupBy("incident", "kind", "name").agg(
+        f.sum("requests").alias("requests"), f.slice(clients, 1, requests.CLIENTS).alias("clients")
+    )
+    often = found.where(f"requests >= {requests.LEAST}").orderBy(f.desc("requests"), "incident", "kind", "name")
+    return [tuple(row) for row in often.limit(MAX_ROWS).collect()]
+
+
+def counted(lines: SparkLines, wanted: requests.Wanted) -> list[tuple[int, str, str | None, int]]:
+    """How many requests have some values (:func:`analytics.report.requests.count_sql`)."""
+    columns = "incident LONG, kind STRING, name STRING, n LONG"
+    rows = lines.mapped(partial(_asked, ask=partial(_counted, wanted=tuple(wanted))), columns)
+    return [tuple(row) for row in rows.groupBy("incident", "kind", "name").sum("n").collect()]
+
+
+def chosen(lines: SparkLines, member: pa.Table, generic: bool) -> Iterator[dict[str, object]]:
+    """All lines of an incident, in the order of time, a part of them at a time."""
+    kinds = {"VARCHAR": "STRING"}
+    columns = ", ".join(f"{name} {kinds.get(kind, kind)}" for name, kind in requests.EVERY_COLUMNS)
+    rows = lines.mapped(partial(_asked, ask=partial(_chosen, member=member, generic=generic)), columns)
+    return (row.asDict() for row in rows.orderBy("ts_us", "file", "no").toLocalIterator())
+
+
+def _asked(batches: Batches, parse: Parse, ask: Callable[[DuckDBPyConnection, Piece], pa.Table]) -> Batches:
+    with connect() as con:
+        for piece in parse.pieces(con, batches):
+            if parse.form is None:
+                # Requests of one id were brought together to be told once.
+                drop_doubles(con)
+            yield from ask(con, piece).to_batches()
+
+
+def _own(con: DuckDBPyConnection, piece: Piece, member: pa.Table, generic: bool) -> pa.Table:
+    requests.find(con, member, generic)
+    return con.sql(requests.own_sql()).to_arrow_table()
+
+
+def _counted(con: DuckDBPyConnection, piece: Piece, wanted: requests.Wanted) -> pa.Table:
+    return con.sql(requests.count_sql(con, wanted)).to_arrow_table()
+
+
+def _chosen(con: DuckDBPyConnection, piece: Piece, member: pa.Table, generic: bool) -> pa.Table:
+    requests.find(con, member, generic)
+    return con.sql(requests.every_sql(con, piece.names)).to_arrow_table()

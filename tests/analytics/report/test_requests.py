@@ -1,0 +1,197 @@
+"""Back to the lines of an incident: what sets them apart from others, and all of them in a file."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyarrow import parquet  # type: ignore[import-untyped]  # it ships no types
+from typer.testing import CliRunner, Result
+
+from tricklecast.analytics.cli import pipeline
+from tricklecast.app.cli import cli
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START_US = 1_760_000_000_000_000
+VALUES = {
+    "release": ["app/2.2", "app/2.3.0", "app/2.3.1"],
+    "network": [f"10.7.{number}" for number in range(8)],
+    "node": [f"web-{number}" for number in range(4)],
+    "path": [f"/page/{number}" for number in range(9)],
+}
+"""Of healthy clients, each as common as the others; the last of each is that of a storm that differs in it."""
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["storms", *map(str, arguments)])
+
+
+def traffic(seed: int, differs: str | None = None) -> list[dict[str, Any]]:
+    """Two minutes of a web server: 400 clients, of which 60 repeat a request that is refused for 20 s.
+
+    Args:
+        differs: in which kind of value those who repeat differ from the others.
+    """
+    dice = random.Random(seed)
+    lines = []
+    for number in range(400):
+        own = {kind: dice.choice(values) for kind, values in VALUES.items()}
+        storms = number < 60
+        if storms and differs is not None and dice.random() < 0.9:
+            own[differs] = VALUES[differs][-1]
+        client = {
+            "v": 1,
+            "kind": "exchange",
+            "method": "GET",
+            "client": f"client-{number}",
+            "ip": f"{own['network']}.{number % 250}",
+            "release": own["release"],
+            "ua": f"{own['release']} (linux)",
+        }
+        wanted = [(dice.uniform(0, 120), 200) for _ in range(20)]
+        begins = dice.uniform(60, 62)
+        wanted += [(begins + dice.uniform(0.5, 0.6) * turn, 503) for turn in range(35)] if storms else []
+        for at, status in wanted:
+            path, node = (dice.choice(VALUES[kind]) for kind in ("path", "node"))
+            if status == 503:
+                path = own["path"] if differs == "path" else "/token"
+                node = own["node"] if differs == "node" else node
+            lines.append(client | {"ts_us": START_US + int(at * 1e6), "status": status, "path": path, "node": node})
+    return sorted(lines, key=lambda line: line["ts_us"])
+
+
+def write(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def incidents(log: Path) -> list[dict[str, Any]]:
+    document = json.loads(invoke(log, "-q", "--json-file", "-").stdout)
+    found: list[dict[str, Any]] = document["incidents"]
+    return found
+
+
+@pytest.mark.parametrize("differs", VALUES)
+def test_a_difference_is_told(differs: str, tmp_path: Path) -> None:
+    """What 90 % of the clients of a storm have in common, and others have as often as chance has it."""
+    found = incidents(write(tmp_path / "a.jsonl", traffic(1, differs)))
+    worst = found[0]["lifts"]
+    assert {one["kind"] for one in worst} == {differs} | ({"user agent"} if differs == "release" else set())
+    for one in worst:
+        assert one["name"].startswith(VALUES[differs][-1])
+        assert 0.8 < one["here"] <= 1
+        assert one["others"] < 0.5
+        assert one["words"] in " ".join(invoke(tmp_path / "a.jsonl").stdout.split())
+    assert not any(one["lifts"] for one in found[1:])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_difference_is_invented(seed: int, tmp_path: Path) -> None:
+    """Clients that are like all others have nothing that sets them apart; nor has one client, whatever it is like."""
+    lines = traffic(seed)
+    alone = {"client": "alone", "ip": "192.0.2.7", "release": "odd/1", "ua": "odd/1 (x)", "node": "web-1"}
+    lines += [
+        lines[0] | alone | {"path": "/alone", "status": 500, "ts_us": START_US + turn * 100_000} for turn in range(300)
+    ]
+    found = incidents(write(tmp_path / "a.jsonl", lines))
+    assert len(found) >= 2
+    assert [one["lifts"] for one in found] == [[] for _ in found]
+
+
+LOOP = [
+    {
+        "v": 1,
+        "ts_us": START_US + turn * 100_000,
+        "node": "n",
+        "kind": "exchange",
+        "op": "read",
+        "method": "GET",
+        "path": f"/trickle/film/{turn}",
+        "status": 404 if turn % 3 else 200,
+        "bytes_out": 0 if turn % 3 else 9,
+        "channel": "film",
+        "client": "mine" if turn % 5 else "other",
+    }
+    for turn in range(600)
+]
+OURS = [number for number, line in enumerate(LOOP, 1) if line["client"] == "mine" and line["status"] == 404]
+
+
+def test_all_lines_of_an_incident(tmp_path: Path) -> None:
+    """As they stand in their files, with what was understood: the same as JSON lines, as Parquet and on a pipe."""
+    log = write(tmp_path / "a.jsonl", LOOP)
+    (worst, *_) = incidents(log)
+    result = invoke(log, "--lines", "1")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, f"storms: {len(OURS)} lines")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert worst["n"] == len(rows) == len(OURS)
+    texts = log.read_text().splitlines()
+    assert [(row["text"], row["file"], row["no"]) for row in rows] == [(texts[no - 1], str(log), no) for no in OURS]
+    assert {(row["client"], row["channel"], row["status"]) for row in rows} == {("mine", "film", 404)}
+    assert (rows[0]["ts_us"], rows[-1]["ts_us"]) == (worst["since_us"], worst["until_us"])
+    for name in ("lines.jsonl", "lines.parquet"):
+        assert invoke(log, "--lines", worst["id"][:9], "-o", tmp_path / name, "-q").output == ""
+    assert (tmp_path / "lines.jsonl").read_text() == result.stdout
+    table = parquet.read_table(tmp_path / "lines.parquet")
+    assert [{key: value for key, value in row.items() if value is not None} for row in table.to_pylist()] == rows
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--lines", "ffffffffffff"), 3, "there is no incident ffffffffffff in these logs. Of their 1, the worst are"),
+        (("--lines", "9"), 3, "there is no incident 9"),
+        (("--lines", "x"), 2, "--lines takes an incident's id"),
+        (("--lines", "1", "--html", "a.html"), 2, "cannot be combined with --html"),
+        (("--lines", "1", "--explain", "1"), 2, "cannot be combined with"),
+        (("-o", "a.jsonl"), 2, "-o is where --lines writes to"),
+        (("--lines", "1", "-o", "/proc/nowhere/x"), 2, "cannot write"),
+    ],
+)
+def test_lines_that_cannot_be_written(
+    options: tuple[str, ...], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 2 or 3, what to do instead, and no file."""
+    monkeypatch.chdir(tmp_path)
+    result = invoke(write(tmp_path / "a.jsonl", LOOP), *options, "-q")
+    assert result.exit_code == code
+    assert said in " ".join(result.output.replace("│", "").split())
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_near_id_is_named(tmp_path: Path) -> None:
+    """One digit is wrong, as when it was typed."""
+    log = write(tmp_path / "a.jsonl", LOOP)
+    (one, *_) = incidents(log)
+    wrong = one["id"][:-1] + ("0" if one["id"][-1] != "0" else "1")
+    assert one["id"] in invoke(log, "--lines", wrong).stderr
+
+
+def test_requests_in_two_files_are_written_once(tmp_path: Path) -> None:
+    """Those of an overlap are left out, as in the report."""
+    log = (
+        '{{"time_iso8601":"2025-11-25T12:00:{1:02}+00:00","request_method":"GET","request_uri":"/a","status":503,'
+        '"remote_addr":"192.0.2.7","request_id":"{0:032x}"}}\n'
+    )
+    lines = [log.format(turn, turn // 9) for turn in range(400)]
+    (tmp_path / "a.log").write_text("".join(lines[:300]))
+    (tmp_path / "b.log").write_text("".join(lines[200:]))
+    rows = invoke(tmp_path, "--lines", "1").stdout.splitlines()
+    assert sorted(json.loads(row)["text"] + "\n" for row in rows) == sorted(lines)
+
+
+def test_the_engines_agree(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On what sets incidents apart, and on all lines, where Spark's workers read them again."""
+
+    log = write(tmp_path / "a.jsonl", traffic(1, "network"))
+    lifts, lines = [one["lifts"] for one in incidents(log)], invoke(log, "--lines", "1", "-q").stdout
+    assert lifts[0]
+    monkeypatch.setattr(pipeline, "READ_HERE", -1)
+    document = json.loads(invoke(log, "--engine", "spark", "-q", "--json-file", "-").stdout)
+    assert (document["engine"], [one["lifts"] for one in document["incidents"]]) == ("spark", lifts)
+    assert invoke(log, "--engine", "spark", "--lines", "1", "-q").stdout == lines
