@@ -117,16 +117,23 @@ def curves(connection: DuckDBPyConnection) -> dict[int, Curve]:
 
 
 def heat(connection: DuckDBPyConnection, incident: int) -> Heat | None:
-    """The requests of an incident by client and time; ``None`` of one client, and of a crowd of which each sent few.
+    """The requests of an incident by client and time; ``None`` of one client.
 
     Args:
         incident: its key in the tables of the rules.
     """
     found = _rows(
         connection,
-        f"""WITH pulse AS (
+        f"""WITH crowd AS (
+            SELECT unnest(f.busiest, recursive := true)
+            FROM episodes e JOIN fleets f ON f.answer = e.answer AND f.node = e.nodes[1] AND f.first_us = e.first_us
+            WHERE incident = {int(incident)} AND e.fleet
+        ),
+        pulse AS (
+            FROM crowd
+            UNION ALL BY NAME
             SELECT clients[1] AS client, unnest(pulse, recursive := true) FROM episodes
-            WHERE incident = {int(incident)} AND NOT fleet
+            WHERE incident = {int(incident)} AND NOT fleet AND NOT EXISTS (FROM crowd)
         ),
         span AS (
             SELECT min(from_us) - min(from_us) % 1000000 AS start_us,

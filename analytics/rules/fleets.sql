@@ -256,8 +256,25 @@ sums AS (
         max(blind) AS blind,
         list_sort(list(DISTINCT client)) AS clients, list_sort(list(DISTINCT channel)) AS channels
     FROM rows GROUP BY fleet, node, since_us
+),
+-- For the map of clients and time: the busiest twenty, in sixty steps.
+busiest AS (
+    SELECT fleet, node, since_us, client FROM members WHERE NOT looping GROUP BY fleet, node, since_us, client
+    QUALIFY row_number() OVER (PARTITION BY fleet, node, since_us ORDER BY sum(n) DESC, client) <= 20
+),
+busy AS (
+    SELECT fleet, node, since_us,
+        list({'client': client, 'from_us': from_us, 'until_us': until_us, 'n': n} ORDER BY from_us, client) AS busiest
+    FROM (
+        SELECT fleet, node, since_us, client, min(r.bucket_us) AS from_us, max(r.bucket_us) AS until_us,
+            total(r.n) AS n
+        FROM rows r JOIN busiest USING (fleet, node, since_us, client) JOIN sums s USING (fleet, node, since_us)
+        GROUP BY fleet, node, since_us, client,
+            (r.bucket_us - s.first_us) // greatest(1000000, (s.until_us - s.first_us) // 60)
+    )
+    GROUP BY fleet, node, since_us
 )
-SELECT s.* EXCLUDE (fleet), s.fleet AS answer, p.pulse, coalesce(h.shared, []) AS shared,
+SELECT s.* EXCLUDE (fleet), s.fleet AS answer, p.pulse, b.busiest, coalesce(h.shared, []) AS shared,
     -- Who waits as long as it was told is no herd because it came with others, unless there was a cue for all.
     CASE WHEN s.fleet = 'fleet_retry' THEN arrival_us <= herd_arrival_us() AND arrivals >= herd_clients()
         AND arrivals >= herd_arrival_share() * len(clients) ELSE len(channels) >= herd_channels() AND h.elsewhere >= many_clients()
@@ -265,6 +282,6 @@ SELECT s.* EXCLUDE (fleet), s.fleet AS answer, p.pulse, coalesce(h.shared, []) A
     2 * insisted >= n AND insisting >= herd_clients() AS insistent,
     sent_away >= many_clients() AS restarted
 FROM sums s JOIN judged j USING (fleet, node, since_us) JOIN pulses p USING (fleet, node, since_us)
-    JOIN wanted_channels h USING (fleet, node, since_us)
+    JOIN wanted_channels h USING (fleet, node, since_us) JOIN busy b USING (fleet, node, since_us)
 -- A herd comes again.
 WHERE s.fleet <> 'fleet_herd' OR (n >= amplification() * wanted AND len(clients) >= herd_clients());

@@ -205,6 +205,22 @@ def test_colours_are_for_terminals_only(report: Report, monkeypatch: pytest.Monk
     assert text.console(io.StringIO()).width == 70
 
 
+def test_a_crowd_has_a_heat_map_though_each_client_sent_few(tmp_path: Path) -> None:
+    """Of its busiest clients; none of them is a storm by itself."""
+    log = LogWriter("n1", random.Random(1))
+    for turn in range(6):
+        for client in range(60):
+            again = turn == 5 and client == 7
+            for n in range(2 if again else 1):
+                log.exchange(
+                    100 + turn + n * 0.1, f"c{client:02}", f"film-{client % 5}", status=503, reason="limit:readers"
+                )
+    (one,) = report_on([write_lines(tmp_path / "log.jsonl", log.lines())]).incidents
+    assert one.heat is not None
+    assert (one.n_clients, len(one.heat.clients), one.heat.clients[0]) == (60, 20, "c07")
+    assert one.heat.counts[0] == (1, 1, 1, 1, 1, 2)
+
+
 def test_hostile_names_are_spelled_out_in_the_terminal(hostile: Report) -> None:
     """No escape sequence, no change of direction, nothing invisible, no markup reaches the terminal."""
     shown = printed(hostile)
