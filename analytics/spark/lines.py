@@ -66,6 +66,9 @@ if TYPE_CHECKING:
 PIECE: Final = 64 << 20
 """Bytes of lines that a worker parses at a time."""
 
+FILES: Final = 5_000
+"""And files: each takes some ten kilobytes besides its lines."""
+
 TASK: Final = 128 << 20
 """Bytes of files that one task reads, and the largest part of one file."""
 
@@ -162,6 +165,9 @@ class Parse:
             # All that is known of its end belongs to the piece that has its last line.
             piece.damaged += [name] if reader.damaged else []
             piece.unfinished += [(len(piece.names) - 1, reader.lines)] if reader.unfinished else []
+            if held and len(piece.names) >= FILES:
+                yield self._parsed(con, piece, pa.Table.from_batches(held).combine_chunks())
+                piece, held, size = Piece([]), [], 0
         if held or piece.damaged or piece.gone:
             yield self._parsed(con, piece, pa.Table.from_batches(held).combine_chunks() if held else None)
 

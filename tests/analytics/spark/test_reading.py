@@ -167,10 +167,11 @@ def test_only_the_folders_of_some_days_are_listed(spark: SparkSession, tmp_path:
         objects.list_remote(spark, f"{uri}/{{yyyy}}/{{mm}}/{{dd}}", Window())
 
 
-def test_a_piece_may_end_anywhere(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bound", ["PIECE", "FILES"])
+def test_a_piece_may_end_anywhere(logs: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     """Each line is that of its file and has its number, and one that is unfinished is none, however a worker's files
     are divided into pieces."""
-    monkeypatch.setattr(spark_lines, "PIECE", 1)
+    monkeypatch.setattr(spark_lines, bound, 1)
     monkeypatch.setattr(files, "BLOCK", 1 << 16)
     (logs / "b.jsonl").write_bytes(slice_of(1) + slice_of(0)[:100])
     names = [str(logs / name) for name in ("a.jsonl", "b.jsonl", "c.jsonl.zst")]
@@ -180,12 +181,15 @@ def test_a_piece_may_end_anywhere(logs: Path, monkeypatch: pytest.MonkeyPatch) -
         expected = [(here.recognised.names[file], *row) for file, *row in con.execute(query).fetchall()]
     spans = json.dumps([(name, 0, None) for name in names])
     batch = pa.RecordBatch.from_pydict({"files": [spans]})
-    found = []
+    found, pieces = [], 0
     with spark_lines.connect() as con:
         for piece in spark_lines.Parse(here.recognised.formats[0], Reading(), "files").pieces(con, [batch]):
             rows = con.execute(query).fetchall()
             found += [(piece.names[file], *row) for file, *row in rows]
+            pieces += 1
+            assert bound != "FILES" or len(piece.names) == 1
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
+    assert pieces >= len(names)
 
 
 def test_pulses_of_a_task_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
