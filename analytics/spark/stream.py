@@ -237,7 +237,7 @@ class Stream:
             request.reading,
             maintenance=request.maintenance,
             clock=lambda: self.now_us / 1e6,
-            wall_us=lambda: self.now_us,
+            wall_us=wall_us,
         )
         with store.transaction():
             store.set_fact("logs", sources)
@@ -268,7 +268,7 @@ class Stream:
             if batch.rows is not None and batch.rows.num_rows:
                 rows, late_us = self._aged(batch.rows)
                 self._store.set_fact("now_us", self.now_us)
-                alerts = self.judge.add_batch(number, rows, late_us)
+                alerts = self.judge.add_batch(number, rows, self.now_us, late_us)
             self._read_us = self._wall_us()
             return alerts
 

@@ -137,14 +137,13 @@ class Tracker:
         self.changed.clear()
         self.gone.clear()
 
-    def compare(self, found: Sequence[Found], now_us: int, told_us: int | None = None) -> list[AlertBody]:
+    def compare(self, found: Sequence[Found], now_us: int) -> list[AlertBody]:
         """The alerts that follow from what the rules have found.
 
         Args:
             found: incidents.
-            now_us: when the last lines were read; told_us: when the rules had been run. Microseconds since the epoch.
+            now_us: when the last lines were read, microseconds since the epoch.
         """
-        told_us = now_us if told_us is None else told_us
         alerts: list[AlertBody] = []
         seen: set[str] = set()
         for each in found:
@@ -159,14 +158,14 @@ class Tracker:
             if before is None or not before.open:
                 # Rows of an incident that is over are in the window for a while; it began again if there are more.
                 after = replace(after, status="firing", severity=incident.severity)
-                alerts.append(self._told(after, told_us))
+                alerts.append(self._told(after, now_us))
             elif _ORDER.index(incident.severity) > _ORDER.index(before.severity):
                 after = replace(after, status="worse", severity=incident.severity)
-                alerts.append(self._told(after, told_us))
+                alerts.append(self._told(after, now_us))
             else:
                 self._put(after)
         parts = [(known, self._part_of(known, found)) for known in self.open() if known.incident.id not in seen]
-        return alerts + [self._told(replace(known, status="resolved"), told_us, into) for known, into in parts if into]
+        return alerts + [self._told(replace(known, status="resolved"), now_us, into) for known, into in parts if into]
 
     def over(
         self,

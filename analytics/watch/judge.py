@@ -79,19 +79,23 @@ class Judge:
         self._fresh = bool(self.tracker.open())
 
     def add_batch(
-        self, number: int, rows: pa.Table, late_us: Callable[[Known], int] = lambda known: 0
+        self,
+        number: int,
+        rows: pa.Table,
+        now_us: int | None = None,
+        late_us: Callable[[Known], int] = lambda known: 0,
     ) -> list[AlertBody]:
         """Adds rows of a roll-up, judges them and writes down what follows; returns the alerts in the outbox.
 
         Args:
             number: of the batch. One that is written down already is not added again: then nothing is done.
             rows: as of :meth:`analytics.watch.window.Window.add_rows`; if there are none, time passes.
-            late_us: see :meth:`step`.
+            now_us: when they were read, if not now. late_us: see :meth:`step`.
         """
         stored = self._store.fact("batch")
         if stored is not None and number <= stored:
             return []
-        now_us = self._wall_us()
+        now_us = self._wall_us() if now_us is None else now_us
         columns = [self.window.add_rows(rows, now_us)] if rows.num_rows else []
         return self.step(columns, now_us, lambda: self._store.set_fact("batch", number), last=True, late_us=late_us)
 
@@ -117,7 +121,7 @@ class Judge:
         if look:
             alerts += self._look(now_us)
             over, _ = self.tracker.over(now_us, self.window.asked, all_read=True, late_us=late_us)
-        alerts = self.held.sift(alerts + over, now_us, self.tracker)
+        alerts = [{**each, "told_us": self._wall_us()} for each in self.held.sift(alerts + over, now_us, self.tracker)]
         self.began |= {each["incident"]["id"] for each in alerts if each["status"] == "firing"}
         open_clients = {client for known in self.tracker.open() for client in known.clients}
         tidied = bool(rows) and self.window.tidy(list(open_clients), now_us)
@@ -161,4 +165,4 @@ class Judge:
         self._load += (self._looked_at - began) / LOAD_S
         self._fresh = False
         self.window.suspects.looked()
-        return self.tracker.compare(found, now_us, self._wall_us())
+        return self.tracker.compare(found, now_us)
