@@ -334,7 +334,7 @@ def lift(
     Args:
         kind, name, here, others: see :class:`~analytics.report.model.Lift`.
     """
-    told = f"{percent(here)} have the {kind} {plain(name, 80)}, {percent(others)} of all other requests of this time"
+    told = f"{kind} {plain(name, 80)}: {percent(here)} of its requests, {percent(others)} of all others then"
     return Lift(kind, name, round(here, 6), round(others, 6), told)
 
 

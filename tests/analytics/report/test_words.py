@@ -223,5 +223,5 @@ def test_what_earlier_reports_say(state: Any, times: int, expected: str) -> None
 def test_a_lift_is_two_shares() -> None:
     """In the storm, and among all others of the same time."""
     assert words.lift("release", "v\x1b2", 0.96, 0.1).words == (
-        "96 % have the release v\\x1b2, 10 % of all other requests of this time"
+        "release v\\x1b2: 96 % of its requests, 10 % of all others then"
     )
