@@ -16,6 +16,7 @@ The keys of JSON and logfmt have names, but each framework has its own: :func:`n
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
+from tricklecast.analytics.lines.dialect import time_us
 from tricklecast.analytics.lines.mapped import LEADING, PAIR, FieldMap, Source, Stamp, Unit
 
 Word = tuple[str, bool]
@@ -63,7 +65,7 @@ _FORWARDED: Final = re.compile(r"(?:x_forwarded_for|xff|forwarded_for|forwarded|
 _PORT: Final = re.compile(r"[.\]][\da-fA-F]*:\d+")
 _UPSTREAM: Final = re.compile(r"-|[\d.]+(?:(?: ?, ?| : )(?:-|[\d.]+))*")
 _ID: Final = re.compile(r"[0-9a-f]{32}")
-_AGENT: Final = re.compile(r"[\w.-]+/\d|Mozilla")
+_AGENT: Final = re.compile(r"(?!HTTP/)[\w.-]+/\d|Mozilla")
 _LINK: Final = re.compile(r"(?:https?|android-app)://")
 
 _LEAST_MICROS: Final = 10_000
@@ -112,7 +114,7 @@ def _has_time(words: Sequence[Word]) -> bool:
 
 def looks_like_request(line: bytes) -> bool:
     """Whether a line has what these formats all have: a time, and a status after something quoted."""
-    words = cut(line.decode("utf-8", "replace"))
+    words = cut(line.decode("utf-8", "replace")) if b'{"' not in line else []
     quoted = next((place for place, (_, is_quoted) in enumerate(words) if is_quoted), None)
     return (
         quoted is not None
@@ -148,6 +150,19 @@ def infer(base: FieldMap, lines: Sequence[bytes]) -> tuple[FieldMap, frozenset[i
     names = tuple(told.names[place] for place in range(len(shape)))
     found = replace(base, columns=names, fields=fields, stamped=told.stamped)
     return found, frozenset(place for place, quoted in enumerate(shape) if quoted), told.unsure
+
+
+_NAMES: Final = {1: ("time_local",), 2: ("time_local", "zone"), 3: ("day", "hour", "zone")}
+
+
+def _same_times(numbers: Sequence[str], dates: Sequence[str]) -> bool:
+    """Whether numbers since 1970 are the moments that dates of the same lines say."""
+    import duckdb
+
+    with duckdb.connect(config={"threads": 1}) as con:
+        sql = f"SELECT {time_us('a')} - {time_us('b')} FROM (SELECT unnest($1) AS a, unnest($2) AS b)"
+        apart = con.execute(sql, [list(numbers), list(dates)]).fetchall()
+    return _most(lambda us: abs(int(us)) <= 2_000_000, [str(us) for (us,) in apart if us is not None])
 
 
 class _Told:
@@ -192,12 +207,10 @@ class _Told:
         ]
         request = -max(asked)[1]
         fields["request"] = (Source((self._take(request, "request"),)),)
-        fields["ts_us"] = self._times()
+        fields["ts_us"] = self._times(request)
         codes = [place for place in self._where(_STATUS.fullmatch) if not self._quoted[place]]
         after = [place for place in codes if place > request]
-        codes = [
-            place for place in after or codes if any(value[:1] in "12345" for value in self._columns[place])
-        ] or after
+        codes = [place for place in after or codes if any(value[:1] in "12345" for value in self._columns[place])]
         if not codes:
             raise Missing("it has no status after the request")
         status = codes[0]
@@ -212,26 +225,37 @@ class _Told:
         self._duration(fields, status)
         return fields
 
-    def _times(self) -> tuple[Source, ...]:
-        """The finest first: whole seconds only where there is nothing else."""
-        found = [Source((self._take(place, "msec"),), Unit.TIME) for place in self._where(_MSEC.fullmatch)[:1]]
-        for place in self._where(lambda value: _CLF.fullmatch(value) or _ISO.fullmatch(value))[:1]:
-            values = self._columns[place]
-            path = [self._take(place, "time_local")]
-            if place + 1 in self._free and _most(_ZONE.fullmatch, self._columns[place + 1]):
-                path.append(self._take(place + 1, "zone"))
-            found.append(Source(tuple(path), Unit.TIME, coarse=not any(map(_FINE.search, values))))
-        for place in [] if found else self._where(_DAY.fullmatch):
-            if place + 1 in self._free and _most(_HOUR.fullmatch, self._columns[place + 1]):
-                coarse = not any(map(_FINE.search, self._columns[place + 1]))
-                path = [self._take(place, "day"), self._take(place + 1, "hour")]
-                if place + 2 in self._free and _most(_ZONE.fullmatch, self._columns[place + 2]):
-                    path.append(self._take(place + 2, "zone"))
-                found.append(Source(tuple(path), Unit.TIME, coarse=coarse))
-                break
+    def _times(self, request: int) -> tuple[Source, ...]:
+        """The finest first: whole seconds only where there is nothing else.
+
+        Of several dates the one nearest before the request is its own; an agent that sends logs writes another one at
+        the beginning of the line.
+        """
+        dates: list[tuple[int, ...]] = []
+        for place in sorted(self._free):
+            column = self._columns[place]
+            if _most(lambda value: _CLF.fullmatch(value) or _ISO.fullmatch(value), column):
+                dates.append((place,))
+            elif _most(_DAY.fullmatch, column) and self._is_free(place + 1, _HOUR):
+                dates.append((place, place + 1))
+        dates.sort(key=lambda places: (places[0] > request, abs(places[0] - request)))
+        found = []
+        for places in dates[:1]:
+            if self._is_free(places[-1] + 1, _ZONE):
+                places = (*places, places[-1] + 1)
+            values = [" ".join(words) for words in zip(*(self._columns[place] for place in places), strict=True)]
+            path = tuple(self._take(place, name) for place, name in zip(places, _NAMES[len(places)], strict=True))
+            found.append((Source(path, Unit.TIME, coarse=not any(map(_FINE.search, values))), values))
+        for place in self._where(_MSEC.fullmatch)[:1]:
+            # Another time than the date's is that of something else.
+            if not found or _same_times(self._columns[place], found[0][1]):
+                found.append((Source((self._take(place, "msec"),), Unit.TIME), self._columns[place]))
         if not found:
             raise Missing("it has no time ([09/Oct/2025:08:53:20 +0000], ISO 8601 or $msec)")
-        return tuple(sorted(found, key=lambda source: source.coarse))
+        return tuple(sorted((source for source, _ in found), key=lambda source: source.coarse))
+
+    def _is_free(self, place: int, fits: re.Pattern[str]) -> bool:
+        return place in self._free and _most(fits.fullmatch, self._columns[place])
 
     def _agent(self, fields: dict[str, tuple[Source, ...]], request: int) -> None:
         """Of the texts after the request: the one that looks like an agent most often, else the second one."""
@@ -499,3 +523,154 @@ def pairs(line: bytes) -> dict[str, str] | None:
         return None
     first = text.lstrip().partition(" ")[0]
     return {LEADING: first} | found if _is_time(first) else found
+
+
+# --- a draft of a field map -------------------------------------------------------------------------------------------
+
+_VERBS: Final = re.compile("GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS|CONNECT|TRACE|PROPFIND|PURGE")
+_ANSWER: Final = re.compile(r"[1-5]\d\d")
+_EXACT: Final = re.compile(r":\d\d[.,]\d|^\[?(?:\d{10}\.\d|\d{13})")
+"""A time with fractions of a second."""
+_URL: Final = re.compile(r"/\S*|https?://\S+")
+_MAX_SHOWN: Final = 60
+
+
+class Draft:
+    """The field map of lines of an unknown format, as far as names and values of columns tell it.
+
+    Attributes:
+        missing: fields that a map needs and that no column looks like. toml: its text.
+        header: whether the first line names the columns.
+    """
+
+    def __init__(self, table: FieldMap, lines: Sequence[bytes]) -> None:
+        """Args: table: names of keys, as of :func:`named`; lines: some lines, none of them blank."""
+        self._head, self._columns, self.header = _taken_apart(lines)
+        self._fields: dict[str, str] = {}
+        self._used: set[tuple[str, ...]] = set()
+        for field, sources in named(table, self._records()).items():
+            self._set(field, sources[0].path, unit=sources[0].unit)
+        self._by_values()
+        self.missing = [
+            what
+            for what, names in (("time", "ts_us"), ("status", "status"), ("method", "method"), ("path", "path"))
+            if names not in self._fields and not (what in ("method", "path") and "request" in self._fields)
+        ]
+        self.toml = "\n".join(self._lines()) + "\n"
+
+    def _records(self) -> list[dict[str, Any]]:
+        """The columns as objects, since names are looked for in these."""
+        found: list[dict[str, Any]] = []
+        for path, values in self._columns.items():
+            for place, value in enumerate(values):
+                while len(found) <= place:
+                    found.append({})
+                below = found[place]
+                for key in path[:-1]:
+                    below = below.setdefault(key, {})
+                    if not isinstance(below, dict):
+                        break
+                else:
+                    below[path[-1]] = value
+        return found
+
+    def _set(self, field: str, *paths: tuple[str, ...], unit: Unit | None = None) -> None:
+        """Takes columns for a field; several make up one value."""
+        self._used |= set(paths)
+        keys = list(paths[0]) if len(paths) == 1 else [path[0] for path in paths]
+        plain = len(paths) == 1 and not any("." in key for key in keys)
+        name = json.dumps(".".join(keys) if plain else keys)
+        values = [value for path in paths for value in self._columns[path]]
+        coarse = ", coarse = true" if field == "ts_us" and not any(map(_EXACT.search, values)) else ""
+        more = f', unit = "{unit}"{coarse}' if unit else ""
+        self._fields[field] = name if plain and not more else f"{{ from = {name}{more} }}"
+
+    def _by_values(self) -> None:
+        """Fields that no name tells: the first column whose values are of the kind."""
+
+        def first(fits: Callable[[str], object], share: float = MOST) -> tuple[str, ...] | None:
+            for path, values in self._columns.items():
+                if path not in self._used and values and sum(map(bool, map(fits, values))) >= share * len(values):
+                    return path
+            return None
+
+        places = list(self._columns)
+        if "ts_us" not in self._fields and (path := first(_is_moment) or first(_DAY.fullmatch)):
+            after = places[places.index(path) + 1 :][:1]
+            parts = [
+                one
+                for one in after
+                if _most(lambda value: _ZONE.fullmatch(value) or _HOUR.fullmatch(value), self._columns[one])
+            ]
+            if parts or not _most(_DAY.fullmatch, self._columns[path]):
+                self._set("ts_us", path, *parts, unit=Unit.TIME)
+        if not {"method", "request"} & self._fields.keys():
+            for field, fits in (("request", _HTTP.fullmatch), ("method", _VERBS.fullmatch)):
+                if field not in self._fields and "request" not in self._fields and (path := first(fits)):
+                    self._set(field, path)
+        for field, fits, share in (
+            ("path", _URL.fullmatch, MOST), ("status", _ANSWER.fullmatch, MOST), ("ip", _IPS.fullmatch, MOST),
+            ("ua", _AGENT.match, 0.5),
+        ):  # fmt: skip
+            asked = field == "path" and "request" in self._fields
+            if field not in self._fields and not asked and (path := first(fits, share)):
+                self._set(field, path)
+        if "dur_us" not in self._fields and (path := first(_STATED.fullmatch)):
+            self._set("dur_us", path, unit=Unit.STATED)
+
+    def _lines(self) -> Iterator[str]:
+        if self.missing:
+            yield f"# No column looks like a {' or a '.join(self.missing)}: name it below, or add it to the log."
+        yield from self._head
+        for path, values in self._columns.items():
+            shown = values[0][:_MAX_SHOWN].encode("unicode_escape").decode() if values else "-"
+            yield f"# {'.'.join(path)}: {shown}"
+        yield 'stamped = "end"  # or "start": which moment of a request the time is of'
+        yield "[fields]"
+        for field in ("ts_us", "request", "method", "path", "status", "dur_us", "bytes_out", "ip", "ua", "grpc"):
+            if field in self._fields:
+                yield f"{field} = {self._fields[field]}"
+        for what in self.missing:
+            unit = ' = { from = "…", unit = "time" }' if what == "time" else ' = "…"'
+            yield f"# {'ts_us' if what == 'time' else what}{unit}"
+        if "dur_us" not in self._fields:
+            free = [path for path in self._columns if path not in self._used and self._columns[path]]
+            numbers = [path for path in free if _most(_PLAIN.fullmatch, self._columns[path])]
+            fractions = [path for path in numbers if any("." in value for value in self._columns[path])]
+            place = ".".join((fractions or numbers or [("…",)])[0])
+            unit = "s" if fractions else "ms"
+            yield f'# dur_us = {{ from = {json.dumps(place)}, unit = "{unit}" }}  # if it is the duration'
+
+
+def _taken_apart(lines: Sequence[bytes]) -> tuple[list[str], dict[tuple[str, ...], list[str]], bool]:
+    """The layout of lines in TOML, the values of each column, and whether the first line names the columns."""
+    texts = [line.decode("utf-8", "replace") for line in lines]
+    for layout, parse in (("json", _json), ("logfmt", pairs)):
+        records = [record for line in lines if (record := parse(line))]
+        if len(records) * 2 > len(lines):
+            return [f'layout = "{layout}"'], columns_of(records), False
+    for between in ('","', "\t", "|", ";", ","):
+        count, often = Counter(text.count(between) for text in texts).most_common(1)[0]
+        if count >= 3 and often >= MOST * len(texts):
+            rows = [[cell.strip('"') for cell in text.split(between)] for text in texts if text.count(between) == count]
+            header = not any(re.search(r"\d{3}", cell) for cell in rows[0]) and len(set(rows[0])) == len(rows[0])
+            names = rows[0] if header else [f"c{place}" for place in range(1, count + 2)]
+            head = ['layout = "table"', f"between = {json.dumps(between)}", f"columns = {json.dumps(names)}"]
+            return head, _columns(names, rows[header:]), header
+    cuts = [words for text in texts if (words := cut(text))]
+    shape = Counter(tuple(quoted for _, quoted in words) for words in cuts).most_common(1)[0][0]
+    names = [f"c{place}" for place in range(1, len(shape) + 1)]
+    rows = [[word for word, _ in words] for words in cuts if tuple(quoted for _, quoted in words) == shape]
+    return ['layout = "words"', f"columns = {json.dumps(names)}"], _columns(names, rows), False
+
+
+def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[tuple[str, ...], list[str]]:
+    return {(name,): [row[place] for row in rows if row[place] not in ("-", "")] for place, name in enumerate(names)}
+
+
+def _json(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -588,10 +588,12 @@ def tabled(fields: FieldMap, raw: str) -> tuple[str, Callable[[Source], str]]:
     cells = f"split(rtrim(line, chr(13) || chr(10)), {text(fields.pattern)})"
     broken = f"len(cells) <> {len(fields.columns)}"
     cut = f"SELECT *, {cells} AS cells FROM ({raw}) l WHERE left(line, 1) <> '#'"
-    made = f"SELECT *, {broken} AS broken FROM ({cut}) t"
+    # A line of names is no request.
+    names = f"trim(cells[1], chr(34)) = {text(fields.columns[0])} AND NOT ({broken})"
+    made = f"SELECT *, {broken} AS broken FROM ({cut}) t WHERE NOT ({names})"
 
     def one(column: str) -> str:
-        cell = f"cells[{fields.columns.index(column) + 1}]"
+        cell = f"trim(cells[{fields.columns.index(column) + 1}], chr(34))"
         if column != "cs(User-Agent)":
             return cell
         # CloudFront writes %20 for a space, and IIS +.

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, Final
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines.inferred import Missing, begun, cut, infer, looks_like_request, named, pairs
+from tricklecast.analytics.lines.inferred import Draft, Missing, begun, cut, infer, looks_like_request, named, pairs
 from tricklecast.analytics.lines.mapped import (
     BadFormat,
     FieldMap,
@@ -28,9 +28,10 @@ from tricklecast.analytics.lines.mapped import (
     Unit,
     built_in,
     load_map,
+    parse_map,
     tree,
 )
-from tricklecast.analytics.lines.wrapping import MAX_DEPTH, STAMPED, Unwrapper, wrapping_of
+from tricklecast.analytics.lines.wrapping import LABEL, MAX_DEPTH, STAMPED, Unwrapper, wrapping_of
 from tricklecast.trickle.records import VERSION, Kind
 
 AUTO: Final = "auto"
@@ -171,7 +172,7 @@ def recognise(name: str, lines: Sequence[bytes], asked: str = AUTO) -> Format:
 def _unwrapped(lines: Sequence[bytes]) -> list[tuple[tuple[str, ...], list[bytes]]]:
     """The lines without each wrapping that they may have, the most wrapped first; then as they are.
 
-    Last, with the time of the wrapping before each line, which may have none of its own.
+    Then without whatever is before JSON; last, with the time of the wrapping before each line.
     """
     found: list[tuple[tuple[str, ...], list[bytes]]] = [((), list(lines))]
     for wrapping, inner in found:
@@ -181,7 +182,7 @@ def _unwrapped(lines: Sequence[bytes]) -> list[tuple[tuple[str, ...], list[bytes
             for name in wrapping_of(inner):
                 bare = Unwrapper((name,)).feed(b"\n".join(inner) + b"\n").split(b"\n")
                 found.append(((*wrapping, name), [line for line in bare if line.strip()]))
-    return sorted(found, key=lambda one: (STAMPED in one[0], -len(one[0])))
+    return sorted(found, key=lambda one: (STAMPED in one[0], LABEL in one[0], -len(one[0])))
 
 
 def _asked_fits(fields: FieldMap, lines: Sequence[bytes]) -> bool:
@@ -192,7 +193,17 @@ def _asked_fits(fields: FieldMap, lines: Sequence[bytes]) -> bool:
         return any(map(_pattern(fields.pattern).match, lines))
     if fields.layout is Layout.WORDS and fields.name not in _INFERRED:
         return any(len(cut(line.decode("utf-8", "replace"))) == len(fields.columns) for line in lines)
-    return True
+    if fields.layout is Layout.TABLE and fields.columns:
+        count, between = len(fields.columns), fields.pattern.encode()
+        return any(line.count(between) == count - 1 for line in lines)
+    return fields.layout is not Layout.LOGFMT or any(pairs(line) for line in lines)
+
+
+def draft(lines: Sequence[bytes]) -> Draft:
+    """The field map of lines of an unknown format, as far as it can be told."""
+    return min(
+        (Draft(built_in(JSON), inner) for _, inner in _unwrapped(lines) if inner), key=lambda one: len(one.missing)
+    )
 
 
 @cache
@@ -212,6 +223,8 @@ def _recognised(name: str, lines: Sequence[bytes], asked: str) -> Format:
         return _format(name, TABLE, lines)
     votes = Counter(found for line in lines if (found := _looks_like(line, formats)) is not None)
     if not votes:
+        if asked == AUTO and (table := Draft(built_in(JSON), lines)).header and not table.missing:
+            return _with_map(parse_map(table.toml, "table"), lines)
         raise UnknownFormat(_why_not(name, lines))
     best = max(votes.values())
     return _format(name, next(found for found in formats if votes[found] == best), lines)

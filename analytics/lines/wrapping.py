@@ -20,6 +20,7 @@ import msgspec
 from tricklecast.analytics.lines.records import MAX_LINE
 
 STAMPED: Final = "stamped"
+LABEL: Final = "label"
 MAX_DEPTH: Final = 3
 """Wrappings around each other."""
 
@@ -30,17 +31,35 @@ PREFIXES: Final[dict[str, tuple[bytes, bytes]]] = {
     "kubectl": (rb"^\[pod/[^\]\n]+\] ", b""),
     "compose": (rb"^" + _COLOUR + rb"[\w.-]+ +\|" + _COLOUR + rb" ?" + _COLOUR, b""),
     "syslog": (
-        rb"^(?:<\d{1,3}>1 \S+ \S+ \S+ \S+ \S+ (?:-|(?:\[[^\]\n]*\])+) ?(?:\xef\xbb\xbf)?"
-        rb"|(?:<\d{1,3}>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|" + _ISO + rb") \S+ [^ :\[\n]+(?:\[\d+\])?: )",
+        rb"^(?:(?:\d{1,7} )?<\d{1,3}>1 \S+ \S+ \S+ \S+ \S+ (?:-|(?:\[[^\]\n]*\])+) ?(?:\xef\xbb\xbf)?"
+        rb"|(?:<\d{1,3}>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|\d{10}\.\d{6}|"
+        + _ISO
+        + rb") \S+ [^ :\[\n]+(?:\[\d+\])?: )",
         b"",
     ),
-    "csv": (rb'(?m)^"?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?"?,"(.*)"(?=\r?$)', rb"\1"),
+    "csv": (rb'(?m)^"?' + _ISO + rb'"?,"(.*)"(?=\r?$)', rb"\1"),
     "console": (
         rb"^([0-9][^\t\n]*)\t" + _COLOUR + rb"INFO" + _COLOUR + rb"\thttp\.log\.access\S*\thandled request\t\{",
         rb'{"ts":"\1","msg":"handled request",',
     ),
-    "stream": (rb"^" + _ISO + rb" [^ /\n]+/\S+ ", b""),
+    "loki": (rb"^" + _ISO + rb' \{\w+="[^{\n]*?"\} ', b""),
+    "dyno": (rb"^" + _ISO + rb" [\w.-]+\[[\w.-]+\](?: +\w+ \[\w+\]|:) ", b""),
+    "stern": (
+        rb"^"
+        + _COLOUR
+        + rb"[a-z][a-z0-9.-]*-[a-z0-9]{1,10}"
+        + _COLOUR
+        + rb" "
+        + _COLOUR
+        + rb"[a-z][a-z0-9-]*"
+        + _COLOUR
+        + rb" ",
+        b"",
+    ),
+    "grafana": (rb"^\d{13,19}\t" + _ISO + rb"\t", b""),
+    "stream": (rb"^" + _ISO + rb" (?=[^ /\n]*[A-Za-z])[^ /\n]+/\S+ ", b""),
     "timestamp": (rb"^" + _ISO + rb"[ \t]", b""),
+    LABEL: (rb'^[^{"\n]{1,200}(?=\{")', b""),
 }
 """Name → what is cut off the beginning of a line, and what comes in its place."""
 
@@ -72,6 +91,8 @@ class _Envelope(msgspec.Struct):
     raw: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="_raw")
     jsonPayload: msgspec.Raw = msgspec.Raw(b"")
     log_processed: msgspec.Raw = msgspec.Raw(b"")
+    source: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="_source")
+    result: msgspec.Raw = msgspec.Raw(b"")
     # When the line was written, for lines that do not say so themselves.
     time: msgspec.Raw = msgspec.Raw(b"")
     timestamp: msgspec.Raw = msgspec.Raw(b"")
@@ -111,7 +132,7 @@ def _text_of(found: _Envelope) -> bytes | None:
         if value[:1] == b"[":
             # The journal writes what is no UTF-8 as a list of bytes.
             return bytes(msgspec.json.decode(value, type=list[int]))
-    objects = (bytes(found.jsonPayload), bytes(found.log_processed), *texts)
+    objects = (*map(bytes, (found.jsonPayload, found.log_processed, found.source, found.result)), *texts)
     return next((value for value in objects if value[:1] == b"{"), None)
 
 

@@ -273,6 +273,17 @@ WRAPPINGS: Final[dict[str, Callable[[str], str]]] = {
         f'        {{\n            "logStreamName": "a",\n            "message": {json.dumps(line)},\n        }},'
     ),
     "CloudWatch Insights CSV": lambda line: '2025-10-09 08:53:29.100,"' + line.replace('"', '""') + '"',
+    "journalctl -o short-unix": lambda line: f"1760000401.123456 web-1 nginx[17]: {line}",
+    "journalctl -o short-precise": lambda line: f"Oct 09 09:00:01.123456 web-1 nginx[17]: {line}",
+    "syslog with octets": lambda line: f"99 <190>1 2025-10-09T09:00:01.003Z web-1 nginx 17 - - {line}",
+    "Heroku's drain": lambda line: f"2025-10-09T09:00:01.1+00:00 app[web.1]: {line}",
+    "fly logs": lambda line: f"2025-10-09T09:00:01Z app[5683]  fra [info] {line}",
+    "stern": lambda line: f"\x1b[36mweb-7d9f8b-x2\x1b[0m \x1b[96mnginx\x1b[0m {line}",
+    "logcli": lambda line: f'2025-10-09T09:00:01Z {{app="x", pod="y"}} {line}',
+    "Grafana's download": lambda line: f"1760000401123\t2025-10-09T09:00:01.123Z\t{line}",
+    "Elasticsearch": lambda line: json.dumps({"_id": "1", "_source": {"log": {"offset": 1}, "message": line}}),
+    "Splunk": lambda line: json.dumps({"result": {"_raw": line}}),
+    "GELF": lambda line: json.dumps({"version": "1.1", "short_message": line, "timestamp": 1760000401.1}),
     "Fluent Bit": lambda line: json.dumps({"log": line, "kubernetes": {"pod_name": "a"}}),
     "Filebeat": lambda line: json.dumps({"@timestamp": "2025-10-09T08:53:29.1Z", "message": line}),
     "syslog in CRI": lambda line: f"2025-10-09T08:53:29.1Z stdout F Oct  9 08:53:29 web-1 nginx[17]: {line}",
@@ -289,6 +300,20 @@ def test_every_wrapping(wrapping: str, tmp_path: Path) -> None:
         check(one_row(path), CASES[name])
     (row,), lines = read_files(write(tmp_path / "a.log", [wrap(NATIVE.decode()).encode()] * 1))
     assert (row["channel"], row["client"], lines.counts.bad) == ("film", "player-1", 0)
+
+
+def test_lines_without_a_time_get_that_of_their_wrapping(tmp_path: Path) -> None:
+    """Uvicorn writes no time; a container does, in JSON or before the line."""
+    line = f'INFO:     {IP}:5123 - "GET /api/v1?x=1 HTTP/1.1" 401 Unauthorized'
+    for wrapped in (
+        json.dumps({"log": line + "\n", "stream": "stdout", "time": ISO + ".250Z"}),
+        json.dumps({"MESSAGE": line, "__REALTIME_TIMESTAMP": str(MS250)}),
+        f"{ISO}.250Z stdout F {line}",
+        f"{ISO}.250Z {line}",
+    ):
+        check(one_row(write(tmp_path / "a.log", [wrapped.encode()])), ([], MS250, None, IP))
+    with pytest.raises(UnknownFormat, match="no time"):
+        recognise("a.log", [line.encode()])
 
 
 def _zst(data: bytes) -> bytes:
