@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from pyspark.sql import DataFrame, SparkSession
 
-    from tricklecast.analytics.cli.incremental import Gathered
     from tricklecast.analytics.lines.reading import Recognised
     from tricklecast.analytics.spark.lines import SparkLines
+    from tricklecast.analytics.store.table import Found, Table
 
 Advance = Callable[[int], object]
 
@@ -106,23 +106,25 @@ class Asked:
     """What a report is made of.
 
     Attributes:
-        files, reading: the lines. params: thresholds. baseline: other logs to compare with.
+        files, reading: the lines. params: thresholds. baseline: other logs to compare with, or a time in the table.
         generic: whether all lines are judged as those of any web server, by method, path and status.
         explain: the incident whose steps are wanted: its id, the beginning of it, or its number in the report.
         spark: ``None`` for the embedded engine.
         maintenance: incidents that lie in one of its windows are muted.
-        incremental: a folder, or with Spark a URL, where roll-ups of files are kept from run to run.
+        table: a folder, or with Spark a URL, where roll-ups of logs are kept: the files are added to it, and the report
+            is on all that is in it. keep_us: for how long, microseconds; ``None`` for the usual time.
     """
 
     files: LogFiles
     reading: Reading
     params: Params
-    baseline: LogFiles | None = None
+    baseline: LogFiles | Window | None = None
     generic: bool = False
     explain: str | None = None
     spark: Spark | None = None
-    incremental: str | None = None
     maintenance: Maintenance = field(default_factory=Maintenance)
+    table: str | None = None
+    keep_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +189,23 @@ def _too_large(why: str) -> CannotWrite:
 
 
 def _judged(asked: Asked, files: LogFiles, stage: Stage) -> AbstractContextManager[_Judged]:
+    if asked.table is not None:
+        asked = replace(asked, reading=replace(asked.reading, window=_minutes(asked.reading.window)))
     if asked.spark is not None:
         return _spark(asked, files, stage)
-    if asked.incremental is not None and not _is_empty(files):
-        return _embedded_incremental(asked, files, stage, asked.incremental)
+    if asked.table is not None:
+        return _embedded_table(asked, files, stage, asked.table)
     return _embedded(asked, files, stage)
 
 
 def _make(asked: Asked, stage: Stage) -> Made:
+    looked_at = asked.reading.window if asked.table is None else _minutes(asked.reading.window)
     before: tuple[Figures, int] | None = None
     if asked.baseline is not None:
-        with stage("reading the baseline"), _judged(asked, asked.baseline, stage) as other:
+        how, earlier = replace(asked, table=None), asked.baseline
+        if isinstance(earlier, Window):
+            how, earlier = replace(asked, reading=replace(asked.reading, window=earlier)), LogFiles(())
+        with stage("reading the baseline"), _judged(how, earlier, stage) as other:
             before = figures.figures(other.connection), len(other.found)
     with _judged(asked, asked.files, stage) as here:
         with stage("writing the report"):
@@ -209,7 +217,7 @@ def _make(asked: Asked, stage: Stage) -> Made:
             if before is not None:
                 rates = figures.compare(figures.figures(here.connection), len(here.found), *before)
             lines = here.lines(shown) if shown else {}
-            source = replace(here.source, caveats=(*_looked_at(asked.reading.window), *here.source.caveats))
+            source = replace(here.source, caveats=(*_looked_at(looked_at), *here.source.caveats))
             muted = {
                 one.id: f"in maintenance ({window})"
                 for one in here.found
@@ -241,7 +249,7 @@ def write_lines(asked: Asked, file: str, wanted: str, stage: Stage) -> int:
     """
     with _own_errors(), _judged(asked, asked.files, stage) as here:
         if here.every is None:
-            raise BadInput("--lines reads logs; it cannot be combined with --incremental")
+            raise BadInput("the lines of incidents stand in the logs: pass these, too")
         chosen = _chosen(here.found, wanted)
         with stage(f"reading the lines of {chosen.id}", asked.files.size) as advance:
             lines = here.every(chosen, advance)
@@ -328,34 +336,49 @@ def _found(connection: DuckDBPyConnection, asked: Asked, stage: Stage) -> list[I
 
 
 @contextmanager
-def _embedded_incremental(asked: Asked, files: LogFiles, stage: Stage, root: str) -> Iterator[_Judged]:
-    from tricklecast.analytics.cli.incremental import EmbeddedReader, gather, lines_of
+def _embedded_table(asked: Asked, files: LogFiles, stage: Stage, root: str) -> Iterator[_Judged]:
     from tricklecast.analytics.lines.embedded import read_lines
-    from tricklecast.analytics.store.parts import LocalParts
+    from tricklecast.analytics.store.table import Embedded, Folder, Table, embedded_rows
 
-    now_us = _now_us()
-    reader = EmbeddedReader(
-        LocalParts(root), asked.reading, lambda con: _relation(con, asked), now_us, now_us + AHEAD_US
-    )
-    with closing(reader), embedded.bounded(files.size) as connection:
-        with stage(f"reading new parts of {counted(len(files.names), 'file')}", files.size) as advance:
-            gathered = gather(reader, files, asked.reading, asked.generic, advance)
-            reader.roll_up(connection, gathered)
+    table = Table(Folder(root), asked.keep_us)
+    if not files.names and not table.commits:
+        raise BadInput(f"there is no table in {root!r}, and no logs were given")
+    if files.names:
+        with (
+            stage(f"reading what is new in {counted(len(files.names), 'file')}", files.size) as advance,
+            embedded.bounded(files.size) as connection,
+        ):
+            reader = Embedded(connection, files, asked.reading, asked.generic, _now_us(), advance)
+            table.add(files, asked.reading, asked.generic, reader)
+    with embedded.bounded() as connection:
+        with stage("reading the table"):
+            told = embedded_rows(connection, table, asked.reading.window, files)
         found = _found(connection, asked, stage)
 
-        def read(some: LogFiles, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
-            lines = read_lines(connection, some, asked.reading, now_us, part=True)
-            return _lines(connection, lines.recognised.names, shown)
+        def lines(shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+            moments = _moments(shown)
+            names = _having(told.spans, moments.values())
+            if not names:
+                return {}
+            window = Window(min(map(min, moments.values())), max(map(max, moments.values())) + 1)
+            read = read_lines(connection, LogFiles(names), replace(asked.reading, window=window), part=True)
+            return _lines(connection, read.recognised.names, shown)
 
-        kept = (reader.parts, reader.name + repr(replace(asked.reading, window=ALWAYS)))
-        source = _source("embedded", files, gathered, gathered.counts, gathered.damaged, window=asked.reading.window)
-        yield _Judged(
-            connection,
-            found,
-            source,
-            lambda shown: lines_of(shown, gathered, files, read, kept),
-            _notes(root, gathered, reader.parts.damaged),
-        )
+        source = _of_table("embedded", asked, files, table, told)
+        judged = _Judged(connection, found, source, lines, tuple(table.notes))
+        if files.names:
+            judged.every = lambda one, advance: _every(connection, files, asked, one, advance)
+            judged.lifts = lambda shown: _near_lifts(told.spans, connection, asked, shown)[0] or {}
+        yield judged
+
+
+def _of_table(name: Any, asked: Asked, files: LogFiles, table: Table, told: Found) -> Source:
+    """What the report says of the logs behind the rows of a table."""
+    source = _source(name, files, told, told.counts, told.damaged, window=asked.reading.window)
+    caveats = [*source.caveats, *table.caveats]
+    if not files.names:
+        caveats.append("No logs were given: incidents are shown without their lines.")
+    return replace(source, caveats=tuple(caveats), doubts=(*table.doubts, *source.doubts))
 
 
 def _is_empty(files: LogFiles) -> bool:
@@ -460,12 +483,9 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
         with failures_as_one_line(), _scratch(how.scratch) as folder, ExitStack() as held:
             notes: tuple[str, ...] = ()
             spans: Mapping[str, tuple[int, int]] = {}
-            lines: _LinesOf
-            read: SparkLines | None = None
-            if asked.incremental is not None and not _is_empty(files):
-                with stage(f"reading new parts of {_what(files)}"):
-                    rollup, source, lines, notes = _spark_incremental(spark, asked, files, asked.incremental)
-                    size = rollup.count()
+            read_again: Callable[[tuple[str, ...]], SparkLines]
+            if asked.table is not None:
+                rollup, size, source, read_again, spans, notes = _spark_table(spark, asked, files, stage, asked.table)
             else:
                 with stage(f"reading {_what(files)}"):
                     read = read_lines(spark, files, asked.reading)
@@ -483,8 +503,8 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                     (*read.recognised.gone, *rolled.gone),
                     asked.reading.window,
                 )
-                spans = rolled.spans
-                lines = partial(_spark_lines, read.of, asked.reading, spans)
+                spans, read_again = rolled.spans, read.of
+            lines: _LinesOf = partial(_spark_lines, read_again, asked.reading, spans)
             with stage("looking for incidents"):
                 connection = scan.reduce(rollup, size, asked.params)
                 engine.run(connection, asked.params, engine.TOGETHER)
@@ -492,9 +512,9 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                 figures.prepare(connection)
             again = _having(spans, _moments(ranked(found)[:MAX_WITH_LINES]).values())
             judged = _Judged(connection, found, source, partial(lines, connection), notes)
-            if read is not None:
-                judged.every = partial(_spark_every, read, spans, connection, asked)
-                judged.lifts = partial(_spark_lifts, read, spans, connection, asked)
+            if files.names:
+                judged.every = partial(_spark_every, read_again, spans, connection, asked)
+                judged.lifts = partial(_spark_lifts, read_again, spans, connection, asked)
             if len(list(filter(REMOTE.match, again))) > MOST_AGAIN and asked.explain is None:
                 text = f"No lines of incidents: {len(again):,} objects would be read again. --explain ID shows some."
                 judged.source = replace(source, caveats=(*source.caveats, text))
@@ -510,36 +530,33 @@ _LinesOf = Callable[["DuckDBPyConnection", Sequence[Incident]], dict[str, tuple[
 """Gives lines of incidents, in a database that has the table of incidents."""
 
 
-def _spark_incremental(
-    spark: SparkSession, asked: Asked, files: LogFiles, root: str
-) -> tuple[DataFrame, Source, _LinesOf, tuple[str, ...]]:
-    from tricklecast.analytics.cli.incremental import SparkReader, gather, lines_of
+def _spark_table(
+    spark: SparkSession, asked: Asked, files: LogFiles, stage: Stage, root: str
+) -> tuple[
+    DataFrame, int, Source, Callable[[tuple[str, ...]], SparkLines], dict[str, tuple[int, int]], tuple[str, ...]
+]:
+    from tricklecast.analytics.spark.lines import read_lines
     from tricklecast.analytics.spark.objects import listed
-    from tricklecast.analytics.store.parts import SparkParts
+    from tricklecast.analytics.spark.table import Bucket, OnSpark, spark_rows
+    from tricklecast.analytics.store.table import Folder, Table
 
-    now_us = _now_us()
-    files = listed(spark, files, asked.reading.window)
-    parts = SparkParts(spark, root)
-    reader = SparkReader(parts, spark, asked.reading, asked.generic, now_us, now_us + AHEAD_US)
-    gathered = gather(reader, files, asked.reading, asked.generic)
-    rollup = reader.roll_up(gathered)
-    parts.clean()
+    table = Table(Bucket(root, spark) if REMOTE.match(root) else Folder(root), asked.keep_us)
+    if not files.names and not table.commits:
+        raise BadInput(f"there is no table in {root!r}, and no logs were given")
+    if files.names:
+        files = listed(spark, files, asked.reading.window)
+        with (
+            stage(f"reading what is new in {_what(files)}"),
+            closing(OnSpark(spark, files, asked.reading, asked.generic, _now_us())) as reader,
+        ):
+            table.add(files, asked.reading, asked.generic, reader)
+    with stage("reading the table"):
+        rollup, size, told = spark_rows(spark, table, asked.reading.window, files)
 
-    def lines(connection: DuckDBPyConnection, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
-        def read(some: LogFiles, missing: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
-            always = dict.fromkeys(some.names, (0, 1 << 62))
-            return _spark_lines(
-                lambda names: reader.lines(replace(some, names=names), asked.reading.window),
-                asked.reading,
-                always,
-                connection,
-                missing,
-            )
+    def read_again(names: tuple[str, ...]) -> SparkLines:
+        return read_lines(spark, replace(files, names=names), asked.reading, overlap=False, part=True)
 
-        return lines_of(shown, gathered, files, read)
-
-    source = _source("spark", files, gathered, gathered.counts, gathered.damaged, window=asked.reading.window)
-    return rollup, source, lines, _notes(root, gathered, parts.damaged)
+    return rollup, size, _of_table("spark", asked, files, table, told), read_again, told.spans, tuple(table.notes)
 
 
 @contextmanager
@@ -624,15 +641,15 @@ def _are_few(names: Sequence[str]) -> bool:
     return not any(REMOTE.match(name) for name in names) and sum(map(os.path.getsize, names)) <= READ_HERE
 
 
-def _spark_lifts(
-    read: SparkLines,
-    spans: Mapping[str, tuple[int, int]],
-    connection: DuckDBPyConnection,
-    asked: Asked,
-    shown: Sequence[Incident],
-) -> dict[str, tuple[Lift, ...]]:
+def _near_lifts(
+    spans: Mapping[str, tuple[int, int]], connection: DuckDBPyConnection, asked: Asked, shown: Sequence[Incident]
+) -> tuple[dict[str, tuple[Lift, ...]] | None, tuple[str, ...], Reading]:
+    """What sets the requests of incidents apart, if their files are few and here; these files, and how they are read.
+
+    Args:
+        spans: the times that each file has.
+    """
     from tricklecast.analytics.lines.embedded import read_lines
-    from tricklecast.analytics.spark import scan
 
     # All requests of a second are counted, also of that in which an incident begins.
     since = min(one.since_us for one in shown) // 1_000_000 * 1_000_000
@@ -640,16 +657,31 @@ def _spark_lifts(
     names, window = _of_time(spans, since, until), asked.reading.window
     whole = Window(max(since, window.from_us or since), min(until, window.to_us or until))
     reading = replace(asked.reading, window=whole)
-    if _are_few(names):
-        read_lines(connection, LogFiles(names), reading, part=True)
-        return _lifts(connection, shown, asked.generic)
-    again = replace(read.of(names), reading=reading)
+    if not _are_few(names):
+        return None, names, reading
+    read_lines(connection, LogFiles(names), reading, part=True)
+    return _lifts(connection, shown, asked.generic), names, reading
+
+
+def _spark_lifts(
+    read_again: Callable[[tuple[str, ...]], SparkLines],
+    spans: Mapping[str, tuple[int, int]],
+    connection: DuckDBPyConnection,
+    asked: Asked,
+    shown: Sequence[Incident],
+) -> dict[str, tuple[Lift, ...]]:
+    from tricklecast.analytics.spark import scan
+
+    near, names, reading = _near_lifts(spans, connection, asked, shown)
+    if near is not None:
+        return near
+    again = replace(read_again(names), reading=reading)
     own = scan.own(again, requests.members(connection, shown), asked.generic)
     return requests.lifts(shown, own, partial(scan.counted, again))
 
 
 def _spark_every(
-    read: SparkLines,
+    read_again: Callable[[tuple[str, ...]], SparkLines],
     spans: Mapping[str, tuple[int, int]],
     connection: DuckDBPyConnection,
     asked: Asked,
@@ -665,7 +697,7 @@ def _spark_every(
         yield from _every(connection, LogFiles(names), asked, one, advance)
         return
     window = Window(one.since_us, one.until_us + 1)
-    again = replace(read.of(names), reading=replace(asked.reading, window=window, texts=True))
+    again = replace(read_again(names), reading=replace(asked.reading, window=window, texts=True))
     rows = scan.chosen(again, requests.members(connection, [one]), asked.generic)
     types = {"VARCHAR": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "BOOLEAN": pa.bool_()}
     schema = pa.schema([(name, types[kind]) for name, kind in requests.EVERY_COLUMNS])
@@ -676,18 +708,10 @@ def _spark_every(
 # --- what both share
 
 
-def _notes(root: str, gathered: Gathered, damaged: int) -> tuple[str, ...]:
-    known = len(gathered.identities) - gathered.read
-    notes = [f"{counted(known, 'file')} known from {root}, {gathered.read:,} read"]
-    if damaged:
-        notes.append(f"{counted(damaged, 'damaged part')} in {root}: made again")
-    return tuple(notes)
-
-
 def _source(
     name: Any,
     files: LogFiles,
-    recognised: Recognised | Gathered,
+    recognised: Recognised | Found,
     counts: Counts,
     damaged: Sequence[str],
     gone: Sequence[str] = (),
@@ -757,6 +781,13 @@ def _doubts(unread: Sequence[str], counts: Counts) -> Iterator[str]:
 def _some(names: Sequence[str]) -> str:
     more = f", and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
     return ", ".join(map(repr, names[:MAX_NAMED])) + more
+
+
+def _minutes(window: Window) -> Window:
+    """A window as a table has it: its rows are of up to a minute."""
+    minute = 60_000_000
+    first, last = window.from_us, window.to_us
+    return Window(first and first // minute * minute, last and -(-last // minute) * minute)
 
 
 def _looked_at(window: Window) -> Iterator[str]:

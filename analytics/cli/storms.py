@@ -22,18 +22,19 @@ from tricklecast.analytics.cli.maintenance import parse_maintenance
 from tricklecast.analytics.cli.options import FORMAT, ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
 from tricklecast.analytics.cli.outputs import STDOUT, check_outputs, write_at_once
 from tricklecast.analytics.cli.thresholds import thresholds
-from tricklecast.analytics.cli.times import parse_time
+from tricklecast.analytics.cli.times import parse_duration, parse_time
 from tricklecast.analytics.errors import AnalyticsError, BadInput
 
 if TYPE_CHECKING:
     from tricklecast.analytics.cli.pipeline import Advance, Asked, Made
-    from tricklecast.analytics.lines import LogFiles
+    from tricklecast.analytics.lines import LogFiles, Window
     from tricklecast.analytics.report.model import Report
 
 LOCAL: Final = "local[*]"
 
 _REPORT: Final = "Report"
 _ENGINE: Final = "Engine"
+_TABLE: Final = "Table"
 
 MAX_ROWS: Final = 20
 """Of a step that ``--explain`` shows on a terminal."""
@@ -104,7 +105,9 @@ def storms(
     baseline: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="LOG", help="Compare rates with those of these logs. May be repeated.", rich_help_panel=_REPORT
+            metavar="LOG|TIME..TIME",
+            help="Compare rates with those of these logs (may be repeated), or of a time in the table.",
+            rich_help_panel=_REPORT,
         ),
     ] = None,
     maintenance: Annotated[
@@ -133,6 +136,23 @@ def storms(
     ] = False,
     params: ParamsFile = None,
     settings: Settings = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|URL",
+            help="Add the logs to this table of hourly roll-ups, and report on it. Without LOG: on the table alone.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Remove hours of the table that are so much older than its newest one.",
+            show_default="400d",
+            rich_help_panel=_TABLE,
+        ),
+    ] = None,
     engine: Annotated[
         EngineName,
         typer.Option(
@@ -140,14 +160,6 @@ def storms(
             rich_help_panel=_ENGINE,
         ),
     ] = EngineName.AUTO,
-    incremental: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|URL",
-            help="Folder for intermediate results: the next run reads only new files.",
-            rich_help_panel=_ENGINE,
-        ),
-    ] = None,
     master: Annotated[
         str | None,
         typer.Option(
@@ -196,7 +208,7 @@ def storms(
     try:
         with interruptible():
             try:
-                _check(logs, {"--explain": explain, "--lines": lines}, outputs, verbose=verbose, quiet=quiet)
+                _check(logs, {"--explain": explain, "--lines": lines}, outputs, table, verbose=verbose, quiet=quiet)
                 window = (_moment(since), _moment(until))
                 if window[0] is not None and window[1] is not None and window[0] >= window[1]:
                     raise ValueError("--since is not before --until")
@@ -208,7 +220,7 @@ def storms(
                     spark=(engine, master, conf or (), scratch),
                     explain=explain,
                     generic=generic,
-                    incremental=incremental,
+                    table=(table, keep),
                     flags=(verbose, quiet),
                 )
                 asked = replace(asked, maintenance=parse_maintenance(maintenance or ()))
@@ -238,9 +250,15 @@ def storms(
 
 
 def _check(
-    logs: list[str] | None, ids: dict[str, str | None], outputs: dict[str, str], *, verbose: bool, quiet: bool
+    logs: list[str] | None,
+    ids: dict[str, str | None],
+    outputs: dict[str, str],
+    table: str | None,
+    *,
+    verbose: bool,
+    quiet: bool,
 ) -> None:
-    if not logs:
+    if not logs and table is None:
         raise ValueError("no logs were given")
     if verbose and quiet:
         raise ValueError("-v and -q contradict each other")
@@ -266,7 +284,7 @@ def _asked(
     spark: tuple[EngineName, str | None, Iterable[str], str | None],
     explain: str | None,
     generic: bool,
-    incremental: str | None,
+    table: tuple[str | None, str | None],
     flags: tuple[bool, bool],
 ) -> Asked:
     """What the options ask for.
@@ -275,7 +293,7 @@ def _asked(
         ValueError: an option is wrong. BadInput: there is no such log.
     """
     from tricklecast.analytics.cli.pipeline import Asked, Spark
-    from tricklecast.analytics.lines import Reading, Window, find_logs
+    from tricklecast.analytics.lines import LogFiles, Reading, Window, find_logs
 
     engine, master, conf, scratch = spark
     verbose, quiet = flags
@@ -284,22 +302,47 @@ def _asked(
     how.check()
     params = thresholds(*limits)
     settings = spark_conf(conf)
-    files = find_logs(logs, how.window)
-    others = find_logs(baseline) if baseline else None
-    if incremental is not None and (files.pipes or (others and others.pipes)):
-        raise ValueError("--incremental is for files; it cannot be combined with standard input")
-    chosen, why = choose_engine(engine, files, others, master or settings.get("spark.master"), incremental)
+    place, keep = table
+    if place is None and keep is not None:
+        raise ValueError("--keep is for a table: --table PLACE")
+    earlier = _span(baseline, place)
+    files = find_logs(logs, how.window) if logs else LogFiles(())
+    others = find_logs(baseline) if baseline and earlier is None else None
+    if place is not None and (files.pipes or (others and others.pipes)):
+        raise ValueError("--table is for files; it cannot be combined with standard input or pipes")
+    chosen, why = choose_engine(engine, files, others, master or settings.get("spark.master"), place)
     if why and not quiet:
         print(f"storms: {why}", file=sys.stderr)
     runs = None
     if chosen is EngineName.SPARK:
         where = master or settings.pop("spark.master", None) or default_master()
         runs = Spark(where, settings, scratch, verbose)
-    return Asked(files, how, params, others, generic, explain, runs, incremental)
+    kept = None if keep is None else parse_duration(keep)
+    return Asked(files, how, params, earlier or others, generic, explain, runs, table=place, keep_us=kept)
+
+
+def _span(baseline: tuple[str, ...], table: str | None) -> Window | None:
+    """The time that a baseline is, if it is not logs.
+
+    Raises:
+        ValueError: it is one, and there is no table, or it is not the only one.
+    """
+    from tricklecast.analytics.lines import Window
+
+    texts = [one for one in baseline if ".." in one and not os.path.exists(one) and "/" not in one]
+    if not texts:
+        return None
+    if table is None or len(baseline) > 1:
+        raise ValueError(f"--baseline {texts[0]} is a time of a table: pass --table PLACE, and no other --baseline")
+    first, _, last = texts[0].partition("..")
+    window = Window(_moment(first), _moment(last))
+    if window.from_us is None or window.to_us is None or window.from_us >= window.to_us:
+        raise ValueError(f"--baseline {texts[0]} does not end after it begins")
+    return window
 
 
 def choose_engine(
-    engine: EngineName, files: LogFiles, baseline: LogFiles | None, master: str | None, incremental: str | None = None
+    engine: EngineName, files: LogFiles, baseline: LogFiles | None, master: str | None, table: str | None = None
 ) -> tuple[EngineName, str]:
     """The engine to use, and, where it was chosen here, one line that says so and how to choose otherwise.
 
@@ -311,8 +354,8 @@ def choose_engine(
     from tricklecast.analytics.scan.embedded import missing_room
 
     remote = [*files.remote, *(baseline.remote if baseline else ())]
-    if incremental is not None and REMOTE.match(incremental):
-        remote.append(incremental)
+    if table is not None and REMOTE.match(table):
+        remote.append(table)
     if engine is EngineName.EMBEDDED:
         if master is not None:
             raise ValueError("--master is for Spark; it cannot be combined with --engine embedded")
@@ -322,6 +365,8 @@ def choose_engine(
         return engine, ""
     if remote or master is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return EngineName.SPARK, ""
+    if not files.names:
+        return EngineName.EMBEDDED, ""
     if files.pipes:
         return EngineName.EMBEDDED, "standard input or a pipe: embedded engine (Spark reads files: --engine spark FILE)"
     # One after the other is read, and then forgotten.

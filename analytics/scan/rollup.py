@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 KEY: Final = ("answer", "node", "channel", "client", "named", "event", "bucket_us")
 
@@ -130,3 +133,17 @@ def merge_sql(rollups: str) -> str:
 def merged_measures() -> str:
     """The columns of :data:`MEASURES`, each added up over rows of a roll-up."""
     return ", ".join(f"CAST({one.way}({one.name}) AS {one.type}) AS {one.name}" for one in MEASURES)
+
+
+SKETCH: Final = 256
+"""Ids of requests that are kept of a log: those with the smallest hashes. Two logs that share many of their ids share
+some of these."""
+
+IDS: Final = """SELECT DISTINCT md5_number_lower(request) AS id FROM parsed_line
+    WHERE bad IS NULL AND request IS NOT NULL"""
+"""Hashes of ids, the same in every version of DuckDB."""
+
+
+def sketch_of(connection: DuckDBPyConnection, ids: str = IDS) -> tuple[int, ...]:
+    """The smallest of some hashes of ids."""
+    return tuple(row[0] for row in connection.execute(f"SELECT id FROM ({ids}) ORDER BY id LIMIT {SKETCH}").fetchall())

@@ -118,12 +118,14 @@ class Parse:
         given: ``files`` to open, as JSON in the column ``files``; ``objects``, with ``file`` and ``content``; or
             ``rows``, with the name of each one's file.
         moments: of the lines of our own format, only those of these times; all if there are none.
+        apart: whether a piece has lines of one file only.
     """
 
     form: Format | None
     reading: Reading
     given: Literal["files", "objects", "rows"]
     moments: tuple[int, ...] = ()
+    apart: bool = False
 
     def pieces(self, con: DuckDBPyConnection, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
         """Makes the table ``parsed_line`` and the view ``line`` of some rows, then of the next."""
@@ -131,7 +133,11 @@ class Parse:
             wrapping = self.form.wrapping if self.form else ()
             for table in _held(batches, whole=self.form is None, wrapping=wrapping):
                 table, names = _numbered(table)
-                yield self._parsed(con, Piece(names), table)
+                if not self.apart:
+                    yield self._parsed(con, Piece(names), table)
+                    continue
+                for number, name in enumerate(names):
+                    yield self._parsed(con, Piece([name]), _only(table, number))
             return
         if self.given == "objects":
             yield from self._files(con, _unpacked(batches))
@@ -165,8 +171,8 @@ class Parse:
             # All that is known of its end belongs to the piece that has its last line.
             piece.damaged += [name] if reader.damaged else []
             piece.unfinished += [(len(piece.names) - 1, reader.lines)] if reader.unfinished else []
-            if held and len(piece.names) >= FILES:
-                yield self._parsed(con, piece, pa.Table.from_batches(held).combine_chunks())
+            if self.apart or (held and len(piece.names) >= FILES):
+                yield self._parsed(con, piece, pa.Table.from_batches(held).combine_chunks() if held else None)
                 piece, held, size = Piece([]), [], 0
         if held or piece.damaged or piece.gone:
             yield self._parsed(con, piece, pa.Table.from_batches(held).combine_chunks() if held else None)
@@ -297,10 +303,21 @@ def _numbered(table: pa.Table) -> tuple[pa.Table, list[str]]:
     return table.set_column(place, "file", told.indices), [name_of(path) for path in told.dictionary.to_pylist()]
 
 
+def _only(table: pa.Table, number: int) -> pa.Table:
+    """The rows of one file, as of the first one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+    rows = table.filter(pc.equal(table.column("file"), number))
+    return rows.set_column(
+        rows.schema.get_field_index("file"), "file", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
+    )
+
+
 def _with_texts(batch: pa.RecordBatch, unwrapper: Unwrapper | None) -> pa.RecordBatch:
     """Lines as text; as in the embedded engine, what is no UTF-8 is replaced, and byte order mark and wrapping go."""
     import pyarrow as pa
-    import pyarrow.compute as pc  # type: ignore[import-untyped]
+    import pyarrow.compute as pc
 
     if "line" not in batch.schema.names:
         return batch
@@ -333,6 +350,7 @@ class Told:
     Attributes:
         counts: of all. good, bad: lines by the file's name. damaged, gone: as of :class:`Piece`.
         rows: of the roll-up. times: the earliest and the latest of each file.
+        source: the file, where a piece is of one. sketch: hashes of some ids of its requests.
     """
 
     counts: Counts
@@ -342,6 +360,8 @@ class Told:
     gone: tuple[str, ...] = ()
     rows: int = 0
     times: dict[str, tuple[int, int]] = field(default_factory=dict)
+    source: str = ""
+    sketch: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +373,7 @@ class SparkLines:
         part: these are some files of a report.
         lenient: files in an object store that could not be read, tried twice: they are read up to the damage.
         gone: those that were not there any more.
-        together: requests with one id are brought together, and count once.
+        together: requests with one id are brought together, and count once. apart: no piece is of two files.
         frame: rows that somebody has read, in place of files, and how they are parsed.
         moments: as of :class:`Parse`.
     """
@@ -366,6 +386,7 @@ class SparkLines:
     lenient: frozenset[str] = frozenset()
     gone: frozenset[str] = frozenset()
     together: bool = False
+    apart: bool = False
     frame: tuple[DataFrame, Parse] | None = None
     moments: tuple[int, ...] = ()
 
@@ -394,18 +415,19 @@ class SparkLines:
         if self.frame is not None:
             yield self.frame
             return
+        parse = Parse(None, self.reading, "files", self.moments, self.apart)
         for form, numbers in self.recognised.groups():
             names = [self.recognised.names[number] for number in numbers]
             remote = [name for name in names if REMOTE.match(name) and name not in self.gone]
             if local := [name for name in names if not REMOTE.match(name)]:
-                yield _handed_out(self.spark, local, form), Parse(form, self.reading, "files", self.moments)
+                yield _handed_out(self.spark, local, form), replace(parse, form=form)
             if objects := [name for name in remote if name in self.recognised.whole]:
-                yield whole(self.spark, objects), Parse(form, self.reading, "objects", self.moments)
+                yield whole(self.spark, objects), replace(parse, form=form, given="objects")
             remote = [name for name in remote if name not in self.recognised.whole]
             for some in ([one for one in remote if one not in self.lenient], [*self.lenient.intersection(remote)]):
                 if some:
                     rows = rows_of(self.spark, form, some, lenient=some[0] in self.lenient)
-                    yield rows, Parse(form, self.reading, "rows", self.moments)
+                    yield rows, replace(parse, form=form, given="rows")
 
     def of(self, names: Iterable[str]) -> SparkLines:
         """The lines of some of the files."""

@@ -23,13 +23,14 @@ import msgspec
 
 from tricklecast.analytics.errors import BadInput, SparkFailed
 from tricklecast.analytics.lines.embedded import Lines, drop_doubles, tally
+from tricklecast.analytics.lines.reading import Counts, first_samples
 from tricklecast.analytics.report import requests
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import MAX_TS_US
 from tricklecast.analytics.scan.reduce import ANONYMOUS, CROWD, REPEATED, quoted
-from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql, merged_measures
+from tricklecast.analytics.scan.rollup import KEY, MEASURES, SKETCH, merge_sql, merged_measures, sketch_of
 from tricklecast.analytics.spark.lines import Parse, Piece, SparkLines, Told, connect
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ _TYPES: Final = {"named": "BOOLEAN", "bucket_us": "BIGINT"} | {one.name: one.typ
 _NAMES: Final = (*KEY, *(one.name for one in MEASURES))
 _TABLE: Final = ", ".join(f"{name} {_TYPES.get(name, 'VARCHAR')}" for name in _NAMES)
 _ROLLUP: Final = _TABLE.replace("VARCHAR", "STRING")
-SCHEMA: Final = f"{_ROLLUP}, told STRING"
-"""Columns of partial roll-ups, as Spark has them. A row with ``told`` has no others: it is a :class:`Told`."""
+SCHEMA: Final = f"{_ROLLUP}, source STRING, told STRING"
+"""Columns of partial roll-ups, as Spark has them. A row with ``told`` has no others: it is a :class:`Told`; ``source``
+is the file where pieces are of one."""
 
 _SMALL: Final = {"traffic": ("node", "minute_us"), "happened": (), "lived": ("channel",), "quality": ("answer",)}
 """Tables that every partition adds to, and what each row of them is about; without anything, each row is itself."""
@@ -84,6 +86,7 @@ class Rolled:
         rows: the columns of a roll-up, and ``told``; rows of one key may be several. size: how many there are.
         lines: what was read. gone: files that could not be read, because they had gone.
         spans: the earliest and the latest time in each file.
+        counts, sketches: by source, of lines, and hashes of some ids of requests.
     """
 
     rows: DataFrame
@@ -91,10 +94,18 @@ class Rolled:
     lines: Lines
     gone: tuple[str, ...]
     spans: dict[str, tuple[int, int]]
+    counts: dict[str, Counts]
+    sketches: dict[str, set[int]]
 
 
 def roll_up(
-    lines: SparkLines, folder: str | None = None, *, now_us: int, latest_us: int = MAX_TS_US, generic: bool = False
+    lines: SparkLines,
+    folder: str | None = None,
+    *,
+    now_us: int,
+    latest_us: int = MAX_TS_US,
+    generic: bool = False,
+    sketched: bool = False,
 ) -> Rolled:
     """Makes the partial roll-ups of some lines.
 
@@ -102,7 +113,7 @@ def roll_up(
         folder: a path or URL that does not exist yet, and that all executors can write to and read; ``None`` keeps
             them on the executors' disks, until ``unpersist()``.
         now_us: lines that are later are counted. latest_us: as in :func:`analytics.scan.embedded.roll_up`.
-        generic: whether all lines are those of any web server.
+        generic: whether all lines are those of any web server. sketched: whether sketches are made.
 
     Raises:
         NothingUnderstood: not one line of a log could be read. SparkFailed: too many files cannot be read.
@@ -111,7 +122,7 @@ def roll_up(
     from pyspark import StorageLevel
     from pyspark.errors import PySparkException
 
-    work = partial(_roll_up, now_us=now_us, latest_us=latest_us, generic=generic)
+    work = partial(_roll_up, now_us=now_us, latest_us=latest_us, generic=generic, sketched=sketched)
     failed: set[str] = set()
     while True:
         rolled = None
@@ -147,7 +158,13 @@ def roll_up(
     for name, (first, last) in chain.from_iterable(one.times.items() for one in told):
         known = spans.get(name, (first, last))
         spans[name] = (min(first, known[0]), max(last, known[1]))
-    return Rolled(rolled, sum(one.rows for one in told), lines.summed(told), gone, spans)
+    counts, sketches = dict[str, Counts](), dict[str, set[int]]()
+    for one in told:
+        former = counts.get(one.source, Counts())
+        samples = first_samples([(0, bad) for bad in (*former.samples, *one.counts.samples)])
+        counts[one.source] = replace(former + one.counts, samples=tuple(samples))
+        sketches[one.source] = set(sorted(sketches.get(one.source, set()).union(one.sketch))[:SKETCH])
+    return Rolled(rolled, sum(one.rows for one in told), lines.summed(told), gone, spans, counts, sketches)
 
 
 def _unreadable(error: Exception, lines: SparkLines) -> str | None:
@@ -161,21 +178,23 @@ def _unreadable(error: Exception, lines: SparkLines) -> str | None:
     return None
 
 
-def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generic: bool) -> Batches:
+def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generic: bool, sketched: bool) -> Batches:
     with connect() as con:
-        con.execute(f"CREATE TEMP TABLE partial ({_TABLE}, told VARCHAR)")
+        con.execute(f"CREATE TEMP TABLE partial ({_TABLE}, source VARCHAR, told VARCHAR)")
         for piece in parse.pieces(con, batches):
             counts, *by_number = tally(con, piece.names, now_us)
             good, bad = ({piece.names[number]: count for number, count in has.items()} for has in by_number)
             relation = embedded.any_server(con) if generic else "line"
             embedded.roll_up(con, relation, latest_us=latest_us)
-            con.execute("INSERT INTO partial BY NAME FROM rollup")
+            source = piece.names[0] if parse.apart and piece.names else ""
+            con.execute("INSERT INTO partial BY NAME SELECT *, ? AS source FROM rollup", [source])
             rows = con.execute("SELECT count(*) FROM rollup").fetchall()[0][0]
             times = con.execute(
                 "SELECT file, min(ts_us), max(ts_us) FROM parsed_line WHERE bad IS NULL GROUP BY file"
             ).fetchall()
             spans = {piece.names[number]: (first, last) for number, first, last in times}
-            one = Told(counts, good, bad, tuple(piece.damaged), tuple(piece.gone), rows, spans)
+            sketch = sketch_of(con) if sketched else ()
+            one = Told(counts, good, bad, tuple(piece.damaged), tuple(piece.gone), rows, spans, source, sketch)
             con.execute("INSERT INTO partial (told) VALUES (?)", [msgspec.json.encode(one).decode()])
         yield from con.table("partial").to_arrow_table().to_batches()
 

@@ -132,7 +132,7 @@ def test_an_archive_of_which_nothing_can_be_read(tmp_path: Path) -> None:
     whole = gzip.compress(b'{"v":1,"ts_us":1760000000000000,"kind":"event","event":"server_start","node":"a"}\n' * 999)
     for name, content, code in (("no.jsonl.gz", b"no archive", 3), ("short.jsonl.gz", whole[:-9], 0)):
         (tmp_path / name).write_bytes(content)
-        for options in ((), ("--incremental", tmp_path / "parts")):
+        for options in ((), ("--table", tmp_path / "table")):
             result = invoke(tmp_path / name, *options)
             said = "damaged" if code == 0 else "cannot tell the format"
             assert (result.exit_code, said in result.output) == (code, True), (name, options)

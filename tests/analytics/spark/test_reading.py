@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
-from tests.analytics.cli.killed import silent
+from tests.analytics.store.killed import silent
 from tests.analytics.support.scenarios import write_all
 from tricklecast.analytics import incidents
 from tricklecast.analytics.cli.pipeline import Asked, Spark, make

@@ -1,8 +1,7 @@
-"""Kills runs over kept parts: ``python -m tests.analytics.cli.killed FOLDER steps|moments``, with logs in FOLDER/logs.
+"""Kills runs over a table: ``python -m tests.analytics.store.killed FOLDER steps|moments``, with logs in FOLDER/logs.
 
-Every run is a fork of this process, which has imported everything and started no thread. ``steps``: what touches the
-state is done up to each call of the operating system that changes something. ``moments``: whole reports, at random
-times.
+Every run is a fork of this process, which has imported everything and started no thread. ``steps``: logs are added up
+to each call of the operating system that changes something in the table. ``moments``: whole reports, at random times.
 """
 
 from __future__ import annotations
@@ -15,37 +14,36 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import duckdb  # noqa: F401  # imported here so that no fork has to
+import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: F401  # the same
 
-from tricklecast.analytics.cli.incremental import EmbeddedReader, gather
 from tricklecast.analytics.cli.pipeline import Asked, make
-from tricklecast.analytics.lines import Reading, find_logs
+from tricklecast.analytics.lines import ALWAYS, Reading, find_logs
 from tricklecast.analytics.report.json import as_json
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
-from tricklecast.analytics.store.parts import LocalParts
+from tricklecast.analytics.store import table as tables
 
 NOW_US = 1_900_000_000_000_000
 MOMENTS = 100
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime")
-TEXT = "f" * 32
 
 
-def used(logs: Path, state: Path) -> str:
-    """All that a run does to a state; what it has then."""
-    reader = EmbeddedReader(LocalParts(str(state)), Reading(), lambda con: "line", NOW_US, NOW_US)
-    with closing(reader), embedded.connect() as con:
-        gathered = gather(reader, find_logs([str(logs)]), Reading(), False)
-        reader.roll_up(con, gathered)
-        if reader.parts.text(TEXT) is None:
-            reader.parts.keep_text(TEXT, b"text")
+def used(logs: Path, place: Path) -> str:
+    """All that a run does to a table; what it has then."""
+    # So that what was replaced goes at once.
+    tables.IN_USE_S = 0  # type: ignore[misc]
+    table, files = tables.Table(tables.Folder(str(place))), find_logs([str(logs)])
+    with embedded.connect() as con:
+        table.add(files, Reading(), False, tables.Embedded(con, files, Reading(), False, NOW_US))
+        told = tables.embedded_rows(con, table, ALWAYS, files)
         rows = con.execute("FROM rollup ORDER BY ALL").fetchall()
-        assert reader.parts.text(TEXT) == b"text"
-        assert not reader.parts.damaged
-        return repr((gathered.counts, rows))
+    assert not [note for note in table.notes if "damaged" in note]
+    assert not table.doubts
+    return repr((told.counts, rows))
 
 
 def silent(name: str, total: int = 0) -> nullcontext[Callable[[int], object]]:
@@ -53,10 +51,9 @@ def silent(name: str, total: int = 0) -> nullcontext[Callable[[int], object]]:
     return nullcontext(lambda taken: None)
 
 
-def reported(logs: Path, state: Path) -> str:
+def reported(logs: Path, place: Path) -> str:
     """The report."""
-    asked = Asked(find_logs([str(logs)]), Reading(), Params(), incremental=str(state))
-    made = make(asked, silent)
+    made = make(Asked(find_logs([str(logs)]), Reading(), Params(), table=str(place)), silent)
     assert not [note for note in made.notes if "damaged" in note]
     return as_json(made.report)
 
@@ -98,9 +95,9 @@ def killed_at(step: int, root: Path, work: Callable[[], object]) -> None:
 
 
 def checked(folder: Path, work: Callable[[Path, Path], str], expected: str | None) -> str:
-    """What a whole run says; it is as expected, and leaves nothing half done that is younger than a day."""
+    """What a whole run says; it is as expected."""
     result = folder / "result"
-    assert ended(fork(lambda: void(result.write_text(work(folder / "logs", folder / "state"))))) == 0
+    assert ended(fork(lambda: void(result.write_text(work(folder / "logs", folder / "table"))))) == 0
     text = result.read_text()
     assert expected in (None, text)
     return text
@@ -111,20 +108,27 @@ def void(_: object) -> None:
 
 
 def steps(folder: Path) -> int:
-    """Kills at each call until a run gets through; how many there were."""
-    shutil.rmtree(folder / "state", ignore_errors=True)
+    """Kills at each call until a run gets through; how many there were.
+
+    One log is known, one has grown, so that rows are replaced and removed, and one is new.
+    """
+    logs, table, half = folder / "logs", folder / "table", folder / "half"
+    _, second, third = sorted(logs.iterdir())
+    whole = second.read_bytes()
+    second.write_bytes(whole[: whole.index(b"\n", len(whole) // 2) + 1])
+    third.rename(folder / "third")
+    checked(folder, used, None)
+    table.rename(half)
+    second.write_bytes(whole)
+    (folder / "third").rename(third)
+    shutil.copytree(half, table)
     expected = checked(folder, used, None)
-    half = folder / "half"
-    # One part is missing, and one has to go.
-    shutil.copytree(folder / "state", half)
-    first = min(path for path in half.iterdir() if path.is_dir())
-    stale = first.rename(half / f"{'0' * 32}-{'0' * 32}")
-    os.utime(stale, (0, 0))
-    logs, state = folder / "logs", folder / "state"
+    shutil.rmtree(table)
+    assert checked(folder, used, None) == expected
     for step in range(1, 1000):
-        shutil.rmtree(state)
-        shutil.copytree(half, state)
-        code = ended(fork(lambda step=step: killed_at(step, state, lambda: used(logs, state))))  # type: ignore[misc]
+        shutil.rmtree(table)
+        shutil.copytree(half, table)
+        code = ended(fork(lambda step=step: killed_at(step, table, lambda: used(logs, table))))  # type: ignore[misc]
         checked(folder, used, expected)
         if code == 0:
             return step
@@ -137,13 +141,13 @@ def moments(folder: Path) -> int:
     dice, killed = random.Random(1), 0
     expected = checked(folder, reported, None)
     began = time.monotonic()
-    shutil.rmtree(folder / "state")
+    shutil.rmtree(folder / "table")
     checked(folder, reported, expected)
     span = time.monotonic() - began
     for moment in range(MOMENTS):
         if moment % 2:
-            shutil.rmtree(folder / "state")
-        child = fork(lambda: void(reported(folder / "logs", folder / "state")))
+            shutil.rmtree(folder / "table")
+        child = fork(lambda: void(reported(folder / "logs", folder / "table")))
         time.sleep(dice.uniform(0, span))
         os.kill(child, signal.SIGKILL)
         killed += ended(child) == -signal.SIGKILL
