@@ -103,8 +103,7 @@ class Tail:
             quiet = True
             for piece in source.read():
                 quiet = False
-                lines = [line.encode() for line in piece.lines]
-                yield from self._of(piece.form, node_of(piece.path), lines)
+                yield from self._of(piece.form, node_of(piece.path), piece.block.split(b"\n"))
             if source.ended:
                 return
             if quiet:

@@ -53,11 +53,7 @@ CONTRACTS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "triggered": ("id", "answer fleet n lives"),
     },
     "classes": {"classed": ("id", "class answer fleet n ahead rises")},
-    "episodes": {
-        "skews": ("id", "other_id node other skew_us"),
-        "hubs": ("rule least_id id", ""),
-        "episodes": ("id", "incident class fleet n"),
-    },
+    "episodes": {"hubs": ("rule least_id id", ""), "episodes": ("id", "incident class fleet n")},
     "paces": {"paces": ("incident", "pause_us")},
     "incidents": {
         "pulses": ("id from_us", "incident until_us n"),

@@ -196,11 +196,12 @@ class Stream:
 
     Attributes:
         lines, bad, unread, early: sums of :class:`Batch`. judge: see there.
-        problems: what is wrong with files, by name, the latest ones. lost: none; files that have gone are problems.
+        problems: what is wrong with files, by name, the latest ones. lost, doubled: none; what has gone is a problem.
         now_us: see the module. from_us: files that were written before this are passed over.
     """
 
     lost: Final = 0
+    doubled: Final = 0
 
     def __init__(
         self,
@@ -234,10 +235,9 @@ class Stream:
             store,
             receivers,
             request.params,
-            request.reading,
             maintenance=request.maintenance,
             clock=lambda: self.now_us / 1e6,
-            wall_us=wall_us,
+            wall_us=lambda: self.now_us,
         )
         with store.transaction():
             store.set_fact("logs", sources)
@@ -268,7 +268,7 @@ class Stream:
             if batch.rows is not None and batch.rows.num_rows:
                 rows, late_us = self._aged(batch.rows)
                 self._store.set_fact("now_us", self.now_us)
-                alerts = self.judge.add_batch(number, rows, self.now_us, late_us)
+                alerts = self.judge.add_batch(number, rows, late_us)
             self._read_us = self._wall_us()
             return alerts
 
@@ -278,12 +278,12 @@ class Stream:
             wall_us = self._wall_us()
             self.now_us = max(self.now_us, min(wall_us, self.now_us + wall_us - self._read_us))
             self._read_us = wall_us
-            return self.judge.step([], self.now_us, lambda: None, late_us=lambda known: self._unheard_us)
+            return self.judge.step([], lambda: None, late_us=lambda known: self._unheard_us)
 
     def close(self) -> None:
         """Frees the memory."""
         with self._lock:
-            self.judge.window.close()
+            self.judge.close()
 
     def _aged(self, rows: pa.Table) -> tuple[pa.Table, Callable[[Known], int]]:
         """The rows with when they were read, as the module has it; and how late lines may be. It moves the time."""

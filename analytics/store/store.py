@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,7 +59,11 @@ class Position:
 
 
 class Store:
-    """The file. Its methods may be called from any thread."""
+    """The file. Its methods may be called from any thread.
+
+    Attributes:
+        folder: where it is.
+    """
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         """Opens the store of a folder, or begins one; one process at a time may.
@@ -73,6 +76,7 @@ class Store:
             BadInput: it cannot be used, or was written by another version. Busy: another process uses it.
         """
         self._lock = RLock()
+        self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._held = _held(folder / LOCK)
@@ -159,19 +163,14 @@ class Store:
 
     # --- rows of the roll-up ------------------------------------------------------------------------------------------
 
-    def add_rows(self, version: str, columns: Sequence[Sequence[Any]]) -> None:
-        """Keeps some rows.
-
-        Args:
-            version: of their shape. columns: the values of each column.
-        """
-        body = zlib.compress(orjson.dumps(columns), 1)
+    def add_rows(self, version: str, body: bytes) -> None:
+        """Keeps some rows; version: of their shape."""
         self._write("INSERT INTO rows (version, body) VALUES (?, ?)", [(version, body)])
 
-    def rows(self, version: str) -> Iterator[list[list[Any]]]:
+    def rows(self, version: str) -> Iterator[bytes]:
         """The rows of a version as they were added; those of others are left out."""
-        for (body,) in self._all("SELECT body FROM rows WHERE version = ? ORDER BY id", [version]):
-            yield orjson.loads(zlib.decompress(body))
+        for (name,) in self._all("SELECT id FROM rows WHERE version = ? ORDER BY id", [version]):
+            yield self._all("SELECT body FROM rows WHERE id = ?", [name])[0][0]
 
     def clear_rows(self) -> None:
         """Forgets all rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -18,6 +19,8 @@ from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.watch.window import Found
 
 Status = Literal["firing", "worse", "resolved"]
+State = Literal["late", "firing", "worse", "resolved"]
+"""Of an incident. It is ``late``, and not told, if its lines were read late, until it is clear whether it is over."""
 
 SHOWN: Final = 20
 """Clients and channels that an alert names; there may be thousands."""
@@ -27,6 +30,9 @@ FORGET_US: Final = 2 * 3_600_000_000
 
 SLACK_US: Final = 1_000_000
 """An incident is over so long after its gap: lines may be written late."""
+
+RECENT_US: Final = 60_000_000
+"""What has been over for less is told as an incident that began and ended, also if its lines were read late."""
 
 _ORDER: Final = tuple(Severity)
 
@@ -50,7 +56,7 @@ class Known:
 
     incident: Summary
     severity: Severity
-    status: Status
+    status: State
     gap_us: int
     grown_us: int
     clients: tuple[str, ...]
@@ -61,6 +67,11 @@ class Known:
     def open(self) -> bool:
         """Whether it is not over."""
         return self.status != "resolved"
+
+    @property
+    def told_of(self) -> bool:
+        """Whether it is not over, and somebody was told of it."""
+        return self.status in ("firing", "worse")
 
     def quiet(self, now_us: int) -> bool:
         """Whether nothing of it was read for so long that it is over."""
@@ -92,7 +103,13 @@ class Known:
             now_us: when it is told, microseconds since the epoch. into: the incident that this one is a part of.
         """
         key = f"{self.incident.id}-{self.told}-{self.status}"
-        return as_dict(Alert("tricklecast storms watch", VERSION, key, self.status, now_us, into, self.incident))
+        status = "firing" if self.status == "late" else self.status
+        return as_dict(Alert("tricklecast storms watch", VERSION, key, status, now_us, into, self.incident))
+
+
+def is_first(alert: AlertBody) -> bool:
+    """Whether it is the first alert of its incident."""
+    return str(alert["key"]).split("-")[-2] == "1"
 
 
 def known_from(stored: object) -> Known:
@@ -114,6 +131,7 @@ class Tracker:
         """
         self._gap_us, self._slow_gap_us = round(params.gap_s * 1e6), round(params.slow_gap_s * 1e6)
         self._known = {name: known_from(entry) for name, entry in known.items()}
+        self._by_client: dict[str, list[Known]] | None = None
         self.changed: set[str] = set()
         self.gone: set[str] = set()
 
@@ -121,11 +139,22 @@ class Tracker:
         """Incidents that are not over."""
         return [known for known in self._known.values() if known.open]
 
-    def told(self, client: str, channel: str | None) -> bool:
-        """Whether an incident of a client on a channel is open."""
+    def open_clients(self) -> list[str]:
+        """The clients of incidents that are open."""
+        return list({client for known in self.open() for client in known.clients})
+
+    def told(self, client: str | None, channel: str | None) -> bool:
+        """Whether an incident of a client on a channel is open; without a client, that of a crowd on a server."""
+        if client is None:
+            return any(known.incident.storm in _CROWDS and channel in known.incident.nodes for known in self.open())
+        if self._by_client is None:
+            self._by_client = defaultdict(list)
+            for known in self.open():
+                for name in known.clients:
+                    self._by_client[name].append(known)
         return any(
-            client in known.clients and (channel is None or not known.channels or channel in known.channels)
-            for known in self.open()
+            channel is None or not known.channels or channel in known.channels
+            for known in self._by_client.get(client, ())
         )
 
     def stored(self) -> list[tuple[str, Any]]:
@@ -137,12 +166,13 @@ class Tracker:
         self.changed.clear()
         self.gone.clear()
 
-    def compare(self, found: Sequence[Found], now_us: int) -> list[AlertBody]:
+    def compare(self, found: Sequence[Found], now_us: int, told_us: int, *, late: bool = False) -> list[AlertBody]:
         """The alerts that follow from what the rules have found.
 
         Args:
             found: incidents.
-            now_us: when the last lines were read, microseconds since the epoch.
+            now_us: when the last lines were read; told_us: when the rules had been run. Microseconds since the epoch.
+            late: the lines are read late, so that what begins is told only when it is clear whether it is over.
         """
         alerts: list[AlertBody] = []
         seen: set[str] = set()
@@ -157,46 +187,62 @@ class Tracker:
                 continue
             if before is None or not before.open:
                 # Rows of an incident that is over are in the window for a while; it began again if there are more.
-                after = replace(after, status="firing", severity=incident.severity)
-                alerts.append(self._told(after, now_us))
+                after = replace(after, status="late", severity=incident.severity)
+                if late:
+                    self._put(after)
+                else:
+                    alerts.append(self._told(replace(after, status="firing"), told_us))
+            elif after.status == "late":
+                self._put(replace(after, severity=max(before.severity, incident.severity, key=_ORDER.index)))
             elif _ORDER.index(incident.severity) > _ORDER.index(before.severity):
                 after = replace(after, status="worse", severity=incident.severity)
-                alerts.append(self._told(after, now_us))
+                alerts.append(self._told(after, told_us))
             else:
                 self._put(after)
-        parts = [(known, self._part_of(known, found)) for known in self.open() if known.incident.id not in seen]
-        return alerts + [self._told(replace(known, status="resolved"), now_us, into) for known, into in parts if into]
+        for known in self.open():
+            into = None if known.incident.id in seen else self._part_of(known, found)
+            if into and known.status == "late":
+                self._put(replace(known, status="resolved"))
+            elif into:
+                alerts.append(self._told(replace(known, status="resolved"), told_us, into))
+        return alerts
 
     def over(
         self,
         now_us: int,
-        asked: Callable[[Summary, Sequence[str], Sequence[str], int], int | None],
+        told_us: int,
+        asked: Callable[[Sequence[tuple[Summary, Sequence[str], Sequence[str], int]]], Mapping[str, int]],
         *,
         all_read: bool,
+        late: bool = False,
         late_us: Callable[[Known], int] = lambda known: 0,
     ) -> tuple[list[AlertBody], bool]:
-        """The alerts that something is over, by when its last line was read.
+        """The alerts that something is over, by when its last line was read; and that what was found late is not.
 
         Args:
-            asked: when the last line of a client that goes on was read. all_read: no lines have been added since the
+            now_us, told_us, late: as of :meth:`compare`.
+            asked: when the last lines of clients that go on were read. all_read: no lines have been added since the
                 rules were run.
             late_us: how much later lines of an incident may be read than those that were read last.
 
         Returns:
             the alerts; and whether the rules have to be run before they can be told.
         """
+        waiting = [] if late else [known for known in self.open() if known.status == "late"]
         quiet = [known for known in self.open() if known.quiet(now_us - late_us(known))]
-        if quiet and not all_read:
+        alone = [known for known in quiet if known.incident.storm not in _CROWDS]
+        going = asked([(known.incident, known.clients, known.channels, known.gap_us) for known in alone])
+        for known in alone:
+            if going.get(known.incident.id, 0) > known.grown_us:
+                self._put(replace(known, grown_us=going[known.incident.id]))
+        quiet = [known for known in self.open() if known.quiet(now_us - late_us(known))]
+        if (quiet or waiting) and not all_read:
             return [], True
-        alerts = []
-        for known in quiet:
-            if known.incident.storm not in _CROWDS:
-                asked_us = asked(known.incident, known.clients, known.channels, known.gap_us)
-                known = replace(known, grown_us=max(known.grown_us, asked_us or 0))
-            if known.quiet(now_us - late_us(known)):
-                alerts.append(self._told(replace(known, status="resolved"), now_us))
-            else:
-                self._put(known)
+        ended = dict.fromkeys(known.incident.id for known in quiet)
+        begun = [known for known in waiting if known.incident.id not in ended]
+        begun += [known for known in quiet if known.status == "late" and not known.quiet(told_us - RECENT_US)]
+        alerts = [self._told(replace(known, status="firing"), told_us) for known in begun]
+        alerts += [self._told(replace(self._known[name], status="resolved"), told_us) for name in ended]
         for name, known in list(self._known.items()):
             if now_us - known.grown_us > FORGET_US and not known.open:
                 del self._known[name]
@@ -258,6 +304,7 @@ class Tracker:
 
     def _put(self, known: Known) -> None:
         self._known[known.incident.id] = known
+        self._by_client = None
         self.changed.add(known.incident.id)
 
     def _told(self, known: Known, now_us: int, into: str | None = None) -> AlertBody:

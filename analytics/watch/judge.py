@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import exp
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
 from tricklecast.analytics.cli.maintenance import Maintenance
-from tricklecast.analytics.lines import Reading
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan.rollup import VERSION
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.watch.alerts import AlertBody, Known, Tracker
+from tricklecast.analytics.watch.alerts import AlertBody, Known, Tracker, is_first
 from tricklecast.analytics.watch.outbox import Held
-from tricklecast.analytics.watch.window import Columns, Window
+from tricklecast.analytics.watch.window import WINDOW_S, Window
 
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+LATE_US: Final = 30_000_000
+"""Lines that waited for longer count as read when they arrived; what begins in them is told when it is clear whether it
+is over. Microseconds."""
+
+PATIENCE_S: Final = 60.0
+"""Not for longer than this if reading does not catch up. Seconds."""
 
 SHARE: Final = 25
 """The rules run for one part in so many of the time, but for what may be a new storm."""
@@ -36,8 +42,13 @@ LOAD_S: Final = 5.0
 GOING_ON_S: Final = 2.0
 """What is known already waits so long at least for the next look. Seconds."""
 
+LATER: Final = 3
+"""That an incident is over is told later, where lines are read late, so that the rules run for one part in so many."""
+
 SLOW_S: Final = 10.0
 """How long what has enough lines, but was no storm so far, waits for the next look. Seconds."""
+
+_VERSION: Final = f"{VERSION}-arrow"
 
 
 class Judge:
@@ -52,7 +63,6 @@ class Judge:
         store: Store,
         receivers: Sequence[str],
         params: Params | None = None,
-        reading: Reading | None = None,
         *,
         kept: bool = True,
         maintenance: Maintenance | None = None,
@@ -62,7 +72,7 @@ class Judge:
         """
         Args:
             store: what is known of earlier runs. receivers: names of those who are told, in the outbox.
-            params: thresholds. reading: how lines are read.
+            params: thresholds.
             kept: rows are written down as well, for the next run. maintenance: when alerts are held back.
             clock: seconds; wall_us: microseconds since the epoch.
         """
@@ -70,70 +80,80 @@ class Judge:
         self.began: set[str] = set()
         self._store, self._clock, self._wall_us, self._kept = store, clock, wall_us, kept
         self._receivers = list(receivers)
-        self.window = Window(params, reading, clock)
+        self.window = Window(params, clock, store.folder)
         self.tracker = Tracker(params, store.incidents())
         self.held = Held(store, maintenance)
-        self.window.restore(store.rows(VERSION), wall_us())
+        for body in store.rows(_VERSION):
+            self.window.restore(pa.ipc.open_stream(body).read_all())
+        # Up to when lines were read: of those that waited in a log, when they arrived.
+        self._now_us = int(store.fact("read_us") or 0)
+        # The least time by which lines were late, and when that was.
+        self._least: tuple[int, float] | None = None
         self._looked_at = clock() - SLOW_S
-        self._looking_s, self._load = 0.1, 0.0
+        self._looking_s, self._load, self._looked_us = 0.1, 0.0, self._now_us
         self._fresh = bool(self.tracker.open())
 
     def add_batch(
-        self,
-        number: int,
-        rows: pa.Table,
-        now_us: int | None = None,
-        late_us: Callable[[Known], int] = lambda known: 0,
+        self, number: int, rows: pa.Table, late_us: Callable[[Known], int] = lambda known: 0
     ) -> list[AlertBody]:
         """Adds rows of a roll-up, judges them and writes down what follows; returns the alerts in the outbox.
 
         Args:
             number: of the batch. One that is written down already is not added again: then nothing is done.
             rows: as of :meth:`analytics.watch.window.Window.add_rows`; if there are none, time passes.
-            now_us: when they were read, if not now. late_us: see :meth:`step`.
+            late_us: see :meth:`step`.
         """
         stored = self._store.fact("batch")
         if stored is not None and number <= stored:
             return []
-        now_us = self._wall_us() if now_us is None else now_us
-        columns = [self.window.add_rows(rows, now_us)] if rows.num_rows else []
-        return self.step(columns, now_us, lambda: self._store.set_fact("batch", number), last=True, late_us=late_us)
+        return self.step([rows], lambda: self._store.set_fact("batch", number), last=True, late_us=late_us)
 
     def step(
         self,
-        rows: Sequence[Columns],
-        now_us: int,
+        rows: Sequence[pa.Table],
         written: Callable[[], None],
         *,
+        past_us: int | None = None,
         last: bool = False,
         late_us: Callable[[Known], int] = lambda known: 0,
     ) -> list[AlertBody]:
-        """Judges rows that were added to the window, if need be; returns the alerts, which are in the outbox.
+        """Adds rows of a roll-up and judges them, if need be; returns the alerts, which are in the outbox.
 
         Args:
-            rows: what was added. now_us: when, microseconds since the epoch.
+            rows: what was read just now.
+            past_us: since when their lines had waited for that (:attr:`~analytics.watch.source.Source.past_us`).
             written: writes down in the same transaction where they came from. last: judge whatever was added.
             late_us: how much later lines of an incident may be read than those that were read last.
         """
-        self._fresh = self._fresh or bool(rows)
-        alerts = self._judged(now_us, last)
-        over, look = self.tracker.over(now_us, self.window.asked, all_read=not self._fresh, late_us=late_us)
-        if look:
-            alerts += self._look(now_us)
-            over, _ = self.tracker.over(now_us, self.window.asked, all_read=True, late_us=late_us)
-        alerts = [{**each, "told_us": self._wall_us()} for each in self.held.sift(alerts + over, now_us, self.tracker)]
-        self.began |= {each["incident"]["id"] for each in alerts if each["status"] == "firing"}
-        open_clients = {client for known in self.tracker.open() for client in known.clients}
-        tidied = bool(rows) and self.window.tidy(list(open_clients), now_us)
-        if not (rows or alerts or self.tracker.changed or self.tracker.gone):
+        told_us = self._wall_us()
+        since_us = told_us if past_us is None else max(past_us, self._now_us)
+        past = told_us - since_us > LATE_US
+        self._now_us = now_us = since_us if past else told_us
+        late = past and self._late(told_us - now_us)
+        self._least = self._least if past else None
+        kept = [self.window.add(some, told_us, now_us if past else None) for some in rows if some.num_rows]
+        if kept:
+            self._fresh = True
+            self.window.look(self.tracker.told, now_us)
+        alerts = self._look(told_us, late) if self._fresh and (last or self._is_time()) else []
+        over = partial(self.tracker.over, now_us, told_us, self.window.asked, late=late, late_us=late_us)
+        ended, look = over(all_read=not self._fresh)
+        if look and not (late and self._clock() - self._looked_at < LATER * self._looking_s):
+            alerts += self._look(told_us, late)
+            ended, _ = over(all_read=True)
+        alerts = self.held.sift(alerts + ended, told_us, self.tracker)
+        self.began |= {each["incident"]["id"] for each in alerts if each["status"] == "firing" or is_first(each)}
+        tidied = bool(kept) and self.window.tidy(self.tracker.open_clients(), now_us)
+        if not (kept or alerts or self.tracker.changed or self.tracker.gone):
             return alerts
         with self._store.transaction():
             written()
+            self._store.set_fact("read_us", now_us)
             if self._kept:
                 if tidied:
                     self._store.clear_rows()
-                for columns in [self.window.rows()] if tidied else rows:
-                    self._store.add_rows(VERSION, columns)
+                for some in [self.window.rows()] if tidied else kept:
+                    self._store.add_rows(_VERSION, _packed(some))
             self._store.put_incidents(self.tracker.stored())
             self._store.forget_incidents(self.tracker.gone)
             self.held.write(self._store)
@@ -141,28 +161,43 @@ class Judge:
         self.tracker.written()
         return alerts
 
-    def _judged(self, now_us: int, last: bool) -> list[AlertBody]:
-        """The alerts, if it is time to run the rules."""
-        if not self._fresh:
-            return []
-        suspects, passed = self.window.suspects, self._clock() - self._looked_at
-        suspects.look(self.tracker.told, now_us)
-        pauses = []
-        if suspects.due:
-            pauses.append(0.0 if self._load < BUSY else BUSY_S)
+    def close(self) -> None:
+        """Frees the memory."""
+        self.window.close()
+
+    def _late(self, lag_us: int) -> bool:
+        """Whether lines are so old that what begins in them is held; not if reading does not catch up with them."""
+        if self._least is None or lag_us < self._least[0]:
+            self._least = (lag_us, self._clock())
+        return self._clock() - self._least[1] < PATIENCE_S
+
+    def _is_time(self) -> bool:
+        """Whether it is time to run the rules."""
+        passed, pauses = self._clock() - self._looked_at, []
+        if self.window.due:
+            # Before the rows of what is past go.
+            now = self._load < BUSY or self._now_us - self._looked_us > WINDOW_S * 0.3e6
+            pauses.append(0.0 if now else BUSY_S)
         if self.tracker.open():
             pauses.append(max(GOING_ON_S, SHARE * self._looking_s))
-        if suspects.many:
+        if self.window.many:
             pauses.append(SLOW_S)
-        return self._look(now_us) if last or passed >= min(pauses, default=float("inf")) else []
+        return passed >= min(pauses, default=float("inf"))
 
-    def _look(self, now_us: int) -> list[AlertBody]:
+    def _look(self, told_us: int, late: bool) -> list[AlertBody]:
         began = self._clock()
         found = self.window.judge()
         self._load *= exp(-min(1e3, began - self._looked_at) / LOAD_S)
         self._looked_at = self._clock()
         self._looking_s = (self._looking_s + self._looked_at - began) / 2
         self._load += (self._looked_at - began) / LOAD_S
-        self._fresh = False
-        self.window.suspects.looked()
-        return self.tracker.compare(found, now_us)
+        self._fresh, self._looked_us = False, self._now_us
+        self.window.looked(self._now_us)
+        return self.tracker.compare(found, self._now_us, self._wall_us() if not late else told_us, late=late)
+
+
+def _packed(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())

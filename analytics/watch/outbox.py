@@ -195,7 +195,7 @@ class Sender:
         known = map(known_from, self._store.incidents().values())
         held = self._store.fact(HELD) or {}
         # One that was told before maintenance goes on, though it is worse now.
-        firing = [each.alert(now_us) for each in known if each.open and held.get(each.incident.id) != "firing"]
+        firing = [each.alert(now_us) for each in known if each.told_of and held.get(each.incident.id) != "firing"]
         try:
             for first in range(0, len(firing), self._receiver.at_once):
                 self._receiver.tell(firing[first : first + self._receiver.at_once])

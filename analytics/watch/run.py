@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -11,18 +12,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
-from threading import Event, current_thread, main_thread
-from types import FrameType
+from threading import Event, Thread, current_thread, main_thread
 from typing import IO, Final, Protocol
 
+import duckdb
 import stamina
 
 from tricklecast.analytics.cli.maintenance import Maintenance
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import Reading
-from tricklecast.analytics.lines.files import node_of
 from tricklecast.analytics.lines.recognise import NothingUnderstood
-from tricklecast.analytics.report.formats import counted
+from tricklecast.analytics.report.formats import counted, size
 from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.store.store import Store
@@ -30,7 +30,8 @@ from tricklecast.analytics.watch.alerts import AlertBody
 from tricklecast.analytics.watch.deliver import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs
 from tricklecast.analytics.watch.judge import Judge
 from tricklecast.analytics.watch.outbox import Sender, tell_waiting
-from tricklecast.analytics.watch.source import Source
+from tricklecast.analytics.watch.rolling import Roller
+from tricklecast.analytics.watch.source import Piece, Source
 
 LOOK_S: Final = 0.05
 """How often it is looked whether a log has grown. Seconds."""
@@ -44,8 +45,15 @@ WARM_S: Final = 0.1
 ENOUGH_LINES: Final = 20
 """A log of which none of so many lines is understood is not what it was taken for."""
 
-FAREWELL_S: Final = 3.0
+FAREWELL_S: Final = 1.0
 """How long receivers are waited for at the end. Seconds."""
+
+INTERRUPT_S: Final = 0.6
+END_S: Final = 2.0
+"""So long after a signal the rules are interrupted, and the process is ended. Seconds."""
+
+BEHIND: Final = 64 << 20
+"""If more bytes than this wait in the logs, it is told that they are read first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,8 @@ class Watch:
     """Reads logs and has their lines judged; knows nothing of threads, signals and terminals.
 
     Attributes:
-        lines, bad: how many were read, and could not be understood. source, judge: see there.
+        lines, bad: how many were read, and could not be understood. doubled: how many another log had, too.
+        source, roller, judge: see there.
     """
 
     def __init__(
@@ -98,7 +107,7 @@ class Watch:
             BadInput: a log is not there, or the store is of other logs.
         """
         self.lines = self.bad = 0
-        self._store, self._wall_us = store, wall_us
+        self._store, self._doubled = store, 0
         self.source = Source(
             request.logs, request.reading, store.positions(), earliest=request.earliest, clock=clock, wall_us=wall_us
         )
@@ -111,13 +120,12 @@ class Watch:
             store,
             names,
             request.params,
-            request.reading,
             kept=kept,
             maintenance=request.maintenance,
             clock=clock,
             wall_us=wall_us,
         )
-        self._understood: dict[str, list[int]] = {}
+        self.roller = Roller(request.reading)
         with store.transaction():
             store.set_fact("logs", logs)
             self._put_positions()
@@ -134,32 +142,34 @@ class Watch:
         Raises:
             BadInput: of a log that somebody gave by name nothing is understood.
         """
-        now_us, rows = self._wall_us(), []
-        for piece in self.source.read():
-            added = self.judge.window.add(piece.form, piece.lines, now_us, node_of(piece.path))
-            self.lines += added.lines + piece.too_long
-            self.bad += added.bad + piece.too_long
-            rows.append(added.columns)
-            self._check(piece.path, piece.named, piece.form.name, added.lines, added.bad)
-        return bool(rows), self.judge.step(rows, now_us, self._put_positions, last=last)
+        pieces = self.source.read(self.roller.times)
+        rolled = self.roller.roll(pieces)
+        too_long = sum(piece.too_long for piece in pieces)
+        self.lines += rolled.lines + too_long
+        self.bad += rolled.bad + too_long
+        self._doubled += rolled.doubled
+        for piece, lines in rolled.strange:
+            self._check(piece, lines)
+        past_us = self.source.past_us
+        return bool(pieces), self.judge.step(rolled.rows, self._put_positions, past_us=past_us, last=last)
 
     def _put_positions(self) -> None:
         changed, gone = self.source.positions()
         self._store.put_positions(changed)
         self._store.forget_positions(gone)
 
-    def _check(self, path: str, named: bool, form: str, lines: int, bad: int) -> None:
+    def _check(self, piece: Piece, lines: int) -> None:
         """A log of which nothing is understood is an error, or a problem if nobody gave it by name."""
-        seen = self._understood.setdefault(path, [0, 0])
-        seen[0] += lines
-        seen[1] += bad
-        if seen[0] == seen[1] >= ENOUGH_LINES:
-            words = f"none of {seen[0]:,} lines of {path!r} could be read as {form}"
-            if named:
+        if lines >= ENOUGH_LINES:
+            words = f"none of {lines:,} lines of {piece.path!r} could be read as {piece.form.title}"
+            if piece.named:
                 raise NothingUnderstood(words)
-            self.source.problems[path] = words
-        if seen[1] < seen[0]:
-            seen[:] = [-1 << 40, 0]  # never again
+            self.source.problems[piece.path] = words
+
+    @property
+    def doubled(self) -> int:
+        """Lines that were left out, because another log has them, too."""
+        return self._doubled
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -171,13 +181,19 @@ class Watch:
         """Bytes that were gone before they could be read."""
         return self.source.lost
 
+    def interrupt(self) -> None:
+        """Ends a step that runs in another thread, which gets an error."""
+        self.roller.interrupt()
+        self.judge.window.interrupt()
+
     def end(self) -> None:
         """Frees the memory.
 
         Raises:
             NothingUnderstood: there were lines, and not one of them could be read.
         """
-        self.judge.window.close()
+        self.roller.close()
+        self.judge.close()
         if 0 < self.lines == self.bad:
             raise NothingUnderstood(f"none of {self.lines:,} lines could be read")
 
@@ -202,14 +218,16 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
         stop = held.enter_context(interruptible())
         watch = Watch(request, store, [local, *remote])
         status = Status(err or sys.stderr, watch, quiet=request.quiet)
-        suspects = watch.judge.window.suspects
+        window = watch.judge.window
         senders = [Sender(receiver, store) for receiver in remote]
         for sender in senders:
             sender.start()
         status.say("watching; Ctrl-C ends it")
-        watch.judge.window.warm_up()
+        done = held.enter_context(_in_time(stop, watch, status, None if request.state else folder))
         try:
-            while True:
+            window.warm_up()
+            # What is left of a log is read by the next run.
+            while not (stop.is_set() and watch.source.behind):
                 began = time.monotonic()
                 last = stop.is_set() or watch.source.ended
                 read, _ = watch.step(last=last)
@@ -218,16 +236,55 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
                 for sender in senders:
                     sender.wake()
                 status.show(senders)
+                status.catching_up(watch.source.behind)
                 if last:
                     break
-                pause = (WARM_S if suspects.warm or suspects.due else TICK_S) if read else LOOK_S
+                pause = (WARM_S if window.warm or window.due else TICK_S) if read else LOOK_S
                 if not watch.source.behind:
                     stop.wait(max(0.0, began + pause - time.monotonic()))
+        except duckdb.InterruptException:
+            # Nothing is half done: it is written down at once, after it was judged.
+            if not stop.is_set():
+                raise
         finally:
+            until = time.monotonic() + FAREWELL_S
             for sender in senders:
-                sender.close(FAREWELL_S)
+                sender.close(0)
+            for sender in senders:
+                sender.close(max(0.0, until - time.monotonic()))
         watch.end()
         status.end(store, senders)
+        done.set()
+
+
+@contextmanager
+def _in_time(stop: Event, watch: Watch, status: Status, folder: Path | None) -> Iterator[Event]:
+    """Ends the process soon after a signal, whatever it does then; what is lost by that is read again.
+
+    Args:
+        folder: is removed.
+
+    Yields:
+        to be set when all is done.
+    """
+    done = Event()
+
+    def hurry() -> None:
+        stop.wait()
+        if not done.wait(INTERRUPT_S):
+            watch.interrupt()
+        if not done.wait(END_S - INTERRUPT_S):
+            status.say("ended in the middle of its work; what was not read or told yet is for the next run")
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            os._exit(0)
+
+    Thread(target=hurry, name="end", daemon=True).start()
+    try:
+        yield done
+    finally:
+        done.set()
+        stop.set()
 
 
 def receivers(request: WatchRequest, out: IO[str]) -> tuple[Lines, list[Receiver]]:
@@ -240,13 +297,17 @@ class Watching(Protocol):
     """What can say how it goes.
 
     Attributes:
-        lines, bad: how many were read, and could not be understood. judge: see there.
+        lines, bad, doubled: how many were read, could not be understood, and stand in another log, too.
+        judge: see there.
         problems: what cannot be read, by path. lost: bytes that were gone before they could be read.
     """
 
     lines: int
     bad: int
     judge: Judge
+
+    @property
+    def doubled(self) -> int: ...
 
     @property
     def problems(self) -> Mapping[str, str]: ...
@@ -269,7 +330,9 @@ class Status:
         self._watch = watch
         self._quiet = quiet
         self._told: set[str] = set()
-        self._ahead: set[str] = set()
+        # What was said about servers' clocks, by the server and whether it is ahead.
+        self._clocks: dict[tuple[str, bool], str] = {}
+        self._behind = False
         self._counted: dict[str, int] = {}
 
     def say(self, text: str) -> None:
@@ -282,20 +345,29 @@ class Status:
         watch = self._watch
         now = {f"cannot read {plain(path, 200)}: {plain(why, 200)}" for path, why in watch.problems.items()}
         now |= {f"{one.label} does not accept alerts: {plain(one.failing, 200)}" for one in senders if one.failing}
-        # What is behind may be an old log that is being read.
-        ahead = {node for node, off_s in watch.judge.window.skew_s.items() if off_s > 0}
-        self._ahead |= {f"the clock of {plain(node)} is ahead by ten minutes or more" for node in ahead}
-        for words in sorted((now | self._ahead) - self._told)[:20]:
+        for node, off_s in watch.judge.window.skew_s.items():
+            self._clocks.setdefault((node, off_s > 0), _about_clock(plain(node), off_s))
+        now |= set(self._clocks.values())
+        for words in sorted(now - self._told)[:20]:
             self._line(words)
-        self._told = now | self._ahead
+        self._told = now
         self._count(watch.lost, "bytes of the logs were deleted before they were read")
         self._count(
             watch.judge.window.dropped,
             "lines were left out, because there were too many rows; those of the fewest lines went first",
         )
         self._count(watch.bad, "lines could not be read")
+        self._count(watch.doubled, "lines were left out, because another log has the same requests")
         if not self._quiet:
             self._count(watch.judge.held.count, "alerts were held back, because of maintenance")
+
+    def catching_up(self, behind: int) -> None:
+        """Whether so many bytes wait in the logs."""
+        if behind > BEHIND and not self._behind:
+            self.say(f"catching up with {size(behind)}; what was over before it was read is told as over")
+        elif self._behind and not behind:
+            self.say("caught up")
+        self._behind = behind > BEHIND or (self._behind and behind > 0)
 
     def _count(self, number: int, what: str) -> None:
         """How many so far; again when it has doubled, since this may go on."""
@@ -316,6 +388,14 @@ class Status:
         self._err.flush()
 
 
+def _about_clock(node: str, off_s: float) -> str:
+    about = f"{abs(off_s):,.0f} s"
+    why = f"the clock of {node} is ahead by {about}"
+    if off_s < 0:
+        why = f"lines of {node} are {about} old when they are read: its clock is behind, or its log is written late"
+    return f"{why}; a storm on it and on other servers may be told as two"
+
+
 @contextmanager
 def interruptible() -> Iterator[Event]:
     """An event that is set by Ctrl-C and SIGTERM, if signals are for this thread."""
@@ -324,12 +404,24 @@ def interruptible() -> Iterator[Event]:
         yield stop
         return
 
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        stop.set()
+    # A thread hears of a signal also while this one is in C, where Python's handlers wait.
+    heard, tells = os.pipe()
+    os.set_blocking(tells, False)
+    wakeup = signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    def wait() -> None:
+        if os.read(heard, 1):
+            stop.set()
+
+    waiting = Thread(target=wait, name="signals", daemon=True)
+    waiting.start()
     try:
         yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(tells)
+        waiting.join()
+        os.close(heard)

@@ -2,6 +2,9 @@
 
 A file is known by its inode and its first line. After a rename both are as they were; after "copy and truncate" the
 copy has the first line, and the bytes before the position, of a file that is known. What is compressed is not followed.
+
+Catching up is the same with more bytes than are read at a time. Then the logs are read in the order of their times: the
+one whose next line is the oldest goes first, so that what several servers wrote at one moment comes together.
 """
 
 from __future__ import annotations
@@ -12,15 +15,17 @@ import re
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import BadFormat, Format, Reading, UnknownFormat, recognise
-from tricklecast.analytics.lines.files import COMPRESSED, REMOTE, STDIN, STDIN_SHOWN, looks_like_log
+from tricklecast.analytics.lines.files import BYTE_ORDER_MARK, COMPRESSED, REMOTE, STDIN, STDIN_SHOWN, looks_like_log
 from tricklecast.analytics.lines.recognise import SAMPLE_LINES
 from tricklecast.analytics.store.store import Position
 
@@ -37,6 +42,8 @@ SEARCH_S: Final = 1.0
 FORGET_US: Final = 3_600_000_000
 """A file that is nowhere to be found is remembered for so long: it may be out of reach for a while."""
 
+DAY_US: Final = 86_400_000_000
+
 _HEAD: Final = 4096
 _TAIL: Final = 256
 _SAMPLE: Final = 1 << 18
@@ -49,20 +56,29 @@ class Piece:
     """Lines that one log has gained.
 
     Attributes:
-        path: the log. named: whether somebody gave it by name. form: its format. lines: without their ends.
+        path: the log. named: whether somebody gave it by name. form: its format. block: whole lines with their ends.
         too_long: how many lines were skipped because they are too long.
     """
 
     path: str
     named: bool
     form: Format
-    lines: list[str]
+    block: bytes
     too_long: int = 0
+
+
+Times = Callable[[Sequence[Piece]], Sequence[int | None]]
+"""When the lines of some pieces arrived, microseconds since the epoch; ``None`` where that cannot be told."""
 
 
 @dataclass(slots=True)
 class _Log:
-    """A log that is followed; see :class:`Position`. ``strange``: its format cannot be told."""
+    """A log that is followed; see :class:`Position`.
+
+    Attributes:
+        form: its format. strange: that cannot be told. size: at the last look.
+        next_us: when its next line arrived. off_us: by how much its clock is wrong, if that is known.
+    """
 
     inode: int
     head: str
@@ -74,6 +90,8 @@ class _Log:
     form: Format | None = None
     strange: bool = False
     size: int = 0
+    next_us: int | None = None
+    off_us: int | None = None
 
 
 class Source:
@@ -82,6 +100,8 @@ class Source:
     Attributes:
         problems: what cannot be read, by path. lost: bytes that were gone before they could be read.
         behind: bytes that wait in the logs. ended: nothing will come any more (standard input has ended).
+        past_us: since when the lines that were read last had waited in their log, by its clock; 0 if that cannot be
+            told, ``None`` if they had just been written. Microseconds since the epoch.
     """
 
     def __init__(
@@ -110,7 +130,7 @@ class Source:
         self._logs = [found for log in logs for found in _checked(log)]
         self._stdin = b"" if STDIN in self._logs else None
         self._stdin_form: Format | None = None
-        self._names: list[tuple[str, bool]] = []
+        self._names: dict[str, bool] = {}
         self._search_at = float("-inf")
         self._followed: dict[str, list[_Log]] = {}
         self._looked: dict[str, tuple[int, int]] = {}
@@ -119,11 +139,15 @@ class Source:
         self.problems: dict[str, str] = {}
         self.lost = self.behind = 0
         self.ended = False
+        self.past_us: int | None = None
         for p in positions:
             log = _Log(p.inode, p.head, p.path, p.at, p.tail, p.skipping, p.seen_us)
             self._followed.setdefault(p.head, []).append(log)
-        if not earliest and not positions:
-            for path, descriptor, status in self._files():
+        for path, descriptor, status in self._files():
+            if earliest or positions:
+                known = self._log_of(path, descriptor, status)
+                self.behind += status.st_size - known.at if known else 0
+            else:
                 self._behind_all(path, descriptor, status)
 
     def positions(self) -> tuple[list[Position], list[tuple[int, str]]]:
@@ -133,45 +157,56 @@ class Source:
         self._gone.clear()
         return [Position(p.inode, p.head, p.at, p.tail, p.skipping, p.path, p.seen_us) for p in changed], gone
 
-    def read(self) -> Iterator[Piece]:
+    def read(self, times: Times = lambda pieces: [None] * len(pieces)) -> list[Piece]:
         """The lines that were added since the last look; some may be left for the next one.
+
+        Args:
+            times: by which the order of logs is told, where there is more than is read at a time.
 
         Raises:
             UnknownFormat: that of a file which somebody gave by name cannot be told.
         """
-        self.problems, self.behind, left = {}, 0, BATCH
-        if self._stdin is not None and not self.ended:
-            yield from self._standard_input()
+        self.problems, left = {}, BATCH
+        pieces = list(self._standard_input()) if self._stdin is not None and not self.ended else []
+        unread = []
         for path, descriptor, status in self._files():
             log = self._log_of(path, descriptor, status)
-            if log is None:
-                continue
-            log.path, log.inode, log.size, log.seen_us = path, status.st_ino, status.st_size, self._wall_us()
-            while left > 0 and log.at < log.size:
-                piece, size = self._piece(log, descriptor)
-                left -= size
-                if piece is not None:
-                    yield piece
-                if not size:
-                    break
-            else:
-                self.behind += log.size - log.at
-            if log.at == log.size:
-                self._looked[path] = (log.inode, log.size)
-        self._forget()
+            if log is not None:
+                log.path, log.inode, log.size, log.seen_us = path, status.st_ino, status.st_size, self._wall_us()
+                if log.at < log.size:
+                    unread.append(log)
+                else:
+                    self._looked[path] = (log.inode, log.size)
+        self.past_us = None
+        if unread and self.behind:
+            self._date([log for log in unread if log.next_us is None], times)
+            unread.sort(key=lambda log: log.next_us or 0)
+            self.past_us = unread[0].next_us or 0
+        self.behind = 0
+        for log in unread:
+            with self._open(log) as opened:
+                while opened is not None and left > 0 and log.at < log.size:
+                    piece, size = self._piece(log, opened)
+                    log.next_us = None
+                    left -= size
+                    pieces += [] if piece is None else [piece]
+                    if not size:
+                        break
+                else:
+                    self.behind += log.size - log.at
+        return pieces
 
     # --- files --------------------------------------------------------------------------------------------------------
 
     def _files(self) -> Iterator[tuple[str, int, os.stat_result]]:
         """The files that have changed since the last look, open."""
         if self._clock() >= self._search_at:
-            self._names = list(dict(found for log in self._logs for found in self._expand(log)).items())
             self._search_at = self._clock() + SEARCH_S
-            if len(self._names) > MAX_FILES:
-                del self._names[MAX_FILES:]
+            self._names = dict(islice((found for log in self._logs for found in self._expand(log)), MAX_FILES))
+            self._forget()
         if len(self._names) == MAX_FILES:
             self.problems["*"] = f"there are more than {MAX_FILES:,} files; the rest is not followed"
-        for path, named in self._names:
+        for path, named in self._names.items():
             try:
                 status = os.stat(path)
                 if self._looked.get(path) == (status.st_ino, status.st_size):
@@ -247,8 +282,7 @@ class Source:
     def _forget(self) -> None:
         before = self._wall_us() - FORGET_US
         for head, logs in list(self._followed.items()):
-            here = {path for path, _ in self._names}
-            for log in [log for log in logs if log.seen_us < before and log.path not in here]:
+            for log in [log for log in logs if log.seen_us < before and log.path not in self._names]:
                 self.lost += max(0, log.size - log.at)
                 self._gone.append((log.inode, log.head))
                 logs.remove(log)
@@ -256,6 +290,60 @@ class Source:
                 del self._followed[head]
 
     # --- lines --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _open(self, log: _Log) -> Iterator[int | None]:
+        """The log's file; ``None`` if it has another name by now."""
+        try:
+            descriptor = os.open(log.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError:
+            yield None
+            return
+        try:
+            yield descriptor if os.fstat(descriptor).st_ino == log.inode else None
+        finally:
+            os.close(descriptor)
+
+    def _date(self, logs: Iterable[_Log], times: Times) -> None:
+        """Sets when the next lines of logs arrived.
+
+        A clock that is a day behind, or more, when the file was written last is wrong: that is when its last line came.
+        """
+        parts: list[tuple[_Log, int, Piece]] = []
+        for log in logs:
+            log.next_us = 0
+            with self._open(log) as descriptor:
+                form = None if descriptor is None else self._form(log, descriptor)
+                if descriptor is None or form is None:
+                    continue
+                written_us = os.fstat(descriptor).st_mtime_ns // 1000
+                places = (log.at, 0), (max(log.at, log.size - _HEAD), written_us)
+                for at, end_us in places if log.off_us is None else places[:1]:
+                    block = os.pread(descriptor, _HEAD, at)
+                    block = block[block.find(b"\n") + 1 if end_us else 0 : block.rfind(b"\n") + 1] or block
+                    parts.append((log, end_us, Piece(log.path, False, form, block)))
+        found = times([piece for _, _, piece in parts]) if parts else ()
+        for (log, end_us, _), at_us in zip(parts, found, strict=True):
+            if end_us:
+                off_us = end_us - (at_us or end_us)
+                log.off_us = off_us if off_us > DAY_US else 0
+            else:
+                log.next_us = at_us or 0
+        for log in {id(log): log for log, _, _ in parts}.values():
+            log.next_us = (log.next_us or 0) + (log.off_us or 0)
+
+    def _form(self, log: _Log, descriptor: int) -> Format | None:
+        """The format of a log; ``None`` if that cannot be told."""
+        if log.form is None and not log.strange:
+            try:
+                log.form = self._recognised(log.path, os.pread(descriptor, _SAMPLE, 0).rpartition(b"\n")[0])
+            except (UnknownFormat, BadFormat) as error:
+                if self._names.get(log.path) or isinstance(error, BadFormat):
+                    raise
+                log.strange = True
+        if log.strange:
+            self.problems[log.path] = "its format is unknown"
+        return log.form
 
     def _piece(self, log: _Log, descriptor: int) -> tuple[Piece | None, int]:
         """The next lines of a log, and how many bytes were taken."""
@@ -270,28 +358,19 @@ class Source:
         taken = end if end > begin or len(data) < PIECE else len(data)
         if not taken:
             return None, 0
+        block = data[begin:end].removeprefix(b"" if log.at else BYTE_ORDER_MARK)
         log.skipping = taken > end or (log.skipping and not begin)
         log.at += taken
         log.tail = _tail(descriptor, log.at)
         self._changed[log.inode, log.head] = log
-        lines = _lines(data[begin:end]) if end > begin else []
-        named = any(name == log.path and given for name, given in self._names)
-        if log.form is None and not log.strange and lines:
-            sample = _lines(os.pread(descriptor, _SAMPLE, 0).rpartition(b"\n")[0]) or lines
-            try:
-                log.form = self._recognised(log.path, sample)
-            except (UnknownFormat, BadFormat) as error:
-                if named or isinstance(error, BadFormat):
-                    raise
-                log.strange = True
-        if log.strange:
-            self.problems[log.path] = "its format is unknown"
-        if log.form is None or not (lines or too_long):
+        form = self._form(log, descriptor) if block.strip() else log.form
+        if form is None or not (block or too_long):
             return None, taken
-        return Piece(log.path, named, log.form, lines, too_long), taken
+        return Piece(log.path, self._names.get(log.path, False), form, block, too_long), taken
 
-    def _recognised(self, path: str, lines: Sequence[str]) -> Format:
-        return recognise(path, [line.encode() for line in lines[:SAMPLE_LINES]], self._reading.format)
+    def _recognised(self, path: str, sample: bytes) -> Format:
+        lines = [line for line in sample.removeprefix(BYTE_ORDER_MARK).split(b"\n") if line.strip()]
+        return recognise(path, lines[:SAMPLE_LINES], self._reading.format)
 
     def _standard_input(self) -> Iterator[Piece]:
         assert self._stdin is not None
@@ -306,11 +385,10 @@ class Source:
         block, newline, rest = self._stdin.rpartition(b"\n")
         too_long = int(len(rest) >= BATCH)
         self._stdin = b"" if too_long else rest
-        lines = _lines(block) if newline else []
-        if lines and self._stdin_form is None:
-            self._stdin_form = self._recognised(STDIN_SHOWN, lines)
-        if self._stdin_form is not None and (lines or too_long):
-            yield Piece(STDIN_SHOWN, True, self._stdin_form, lines, too_long)
+        if block.strip() and self._stdin_form is None:
+            self._stdin_form = self._recognised(STDIN_SHOWN, block)
+        if self._stdin_form is not None and (newline or too_long):
+            yield Piece(STDIN_SHOWN, True, self._stdin_form, block + newline, too_long)
 
 
 def is_log(name: str) -> bool:
@@ -347,9 +425,3 @@ def _tail(descriptor: int, at: int) -> str:
     """Hash of the bytes before a position."""
     size = min(at, _TAIL)
     return blake2b(os.pread(descriptor, size, at - size), digest_size=8).hexdigest() if size else ""
-
-
-def _lines(block: bytes) -> list[str]:
-    """Lines of a block, without their ends and without blank ones. Only a line feed ends a line."""
-    text = block.decode("utf-8", "replace").removeprefix("\ufeff")
-    return [line for line in text.split("\n") if line.strip()]

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import duckdb
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
-from tricklecast.analytics.lines import Format, Reading
 from tricklecast.analytics.lines.dialect import text
-from tricklecast.analytics.lines.reading import selected
 from tricklecast.analytics.report.model import Summary
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import Incident, found
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
-from tricklecast.analytics.scan.normalise import COLUMNS, normalise_sql
 from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, QUERIES, SELDOM, WATCHED, quoted
-from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql, roll_up_sql
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql
 
 WINDOW_S: Final = 300.0
 """How long a row is kept after it was read. Rows of open incidents, and events, are kept for longer. Seconds."""
@@ -36,36 +32,86 @@ WINDOW_S: Final = 300.0
 OPEN_S: Final = 3600.0
 """How long those are kept. Seconds."""
 
-MAX_ROWS: Final = 100_000
+MAX_ROWS: Final = 40_000
 """Rows that are kept. Of more, those of the fewest lines are dropped and counted; events and incidents stay."""
 
-TIDY_S: Final = 15.0
-"""How often rows of the same key are added up. Seconds."""
+TIDY_US: Final = 15_000_000
+"""How often rows of the same key are added up, at most. Microseconds."""
 
-SKEW_S: Final = 600.0
-"""A server whose newest line is this far from when it was read has a wrong clock, or is read late. Seconds."""
+SETTLED_US: Final = 90_000_000
+"""Rows of who got each segment once are added up for all clients after so long. Microseconds."""
+
+FORGET_US: Final = 150_000_000
+"""Who sends fewer requests than are enough in so long is not worth a look. Microseconds."""
+
+FLEET_US: Final = 30_000_000
+"""The same for the clients of a crowd."""
+
+SKEW_S: Final = 60.0
+"""A server whose newest line is this far from when it was read has a wrong clock, or writes its log late. Seconds."""
+
+MEMORY: Final = "96MB"
+"""What DuckDB may take for the rows and the rules; what does not fit is on disk for so long."""
 
 FEW_ROWS: Final = 10_000
 """Up to so many rows the rules run as they were planned once; beyond, they are planned anew for the rows that are."""
 
-MAX_FORMATS: Final = 100
 _TABLE: Final = re.compile(r"CREATE OR REPLACE TEMP TABLE (\w+) AS\s(.*)", re.DOTALL)
 _GROWN: Final = 1.25
-_HALVED_US: Final = 120_000_000
-_FLEET_US: Final = 10_000_000
-_WATCHED: Final = frozenset(WATCHED)
-_FAILURES: Final = frozenset(FAILURES)
-_ONCE_PER_SEQ: Final = frozenset(ONCE_PER_SEQ)
 
 NAMES: Final = (*KEY, *(one.name for one in MEASURES), "seen_us")
 _TYPES: Final = {"named": "BOOLEAN", "bucket_us": "BIGINT", "seen_us": "BIGINT"} | {
     name: "VARCHAR" for name in KEY if name not in ("named", "bucket_us")
 }
 TYPES: Final = tuple((_TYPES | {one.name: one.type for one in MEASURES})[name] for name in NAMES)
-_BITS, _LO, _HI, _NETWORK = (NAMES.index(name) for name in ("seq_bits", "seq_lo", "seq_hi", "network"))
+_SCHEMA: Final = pa.schema(
+    [
+        (name, {"BIGINT": pa.int64(), "BOOLEAN": pa.bool_()}.get(kind, pa.string()))
+        for name, kind in zip(NAMES, TYPES, strict=True)
+    ]
+)
+_MOMENT: Final = pa.schema([("since_us", pa.int64())])
 
-Columns = list[list[Any]]
+# Bits say no more than modulo 62; where nearly all are set they say nothing.
+_REPEATS: Final = f"""CASE WHEN family NOT IN ({quoted(ONCE_PER_SEQ)}) OR coalesce(bits, 0) = 0 THEN n ELSE
+    greatest(0, n - CASE WHEN hi - lo < 62 OR bit_count(bits) < 57 THEN bit_count(bits) ELSE hi - lo + 1 END)
+    + CASE WHEN bits & lag(bits) OVER who <> 0 AND lo <= lag(hi) OVER who AND lag(lo) OVER who <= hi
+        THEN least(bit_count(bits & lag(bits) OVER who),
+            least(hi, lag(hi) OVER who) - greatest(lo, lag(lo) OVER who) + 1) ELSE 0 END END"""
 
+# Names, clients, channels and lines that may be repeats: of what has gained lines, and has enough or half of it.
+_SUSPECTS: Final = f"""
+WITH watched AS (
+    SELECT client, channel, CASE WHEN answer IN ({quoted((*FAILURES, "web"))}) THEN '' ELSE node END AS place,
+        CASE WHEN answer IN ({quoted(FAILURES)}) THEN 'failure' ELSE answer END AS family, bucket_us, n,
+        seq_bits, seq_lo, seq_hi, seen_us
+    FROM part WHERE answer IN ({quoted(WATCHED)}) AND client IS NOT NULL
+    UNION ALL
+    -- It may be a new name of a client that has failed before.
+    SELECT network, channel, '', 'failure', min(bucket_us), sum(n), NULL, NULL, NULL, max(seen_us)
+    FROM part WHERE answer IN ({quoted(FAILURES)}) AND named AND network IS NOT NULL
+    GROUP BY answer, node, channel, client, network HAVING sum(n) <= {SELDOM}
+),
+named AS (
+    SELECT *, concat_ws(chr(0), client, coalesce(channel, chr(1)), place, family) AS name
+    FROM watched WHERE seen_us > (SELECT since_us FROM moment) - {FORGET_US}
+),
+buckets AS (
+    SELECT name, family, bucket_us, any_value(client) AS client, any_value(channel) AS channel, sum(n) AS n,
+        bit_or(seq_bits) AS bits, min(seq_lo) AS lo, max(seq_hi) AS hi
+    FROM named WHERE name IN (SELECT name FROM named WHERE seen_us >= (SELECT since_us FROM moment))
+    GROUP BY name, family, bucket_us
+),
+repeated AS (
+    SELECT name, client, channel, {_REPEATS} AS hits FROM buckets
+    WINDOW who AS (PARTITION BY name ORDER BY bucket_us)
+)
+SELECT name, any_value(client), any_value(channel), CAST(sum(hits) AS BIGINT) AS hits
+FROM repeated GROUP BY name HAVING 2 * sum(hits) >= {{enough}}
+UNION ALL
+SELECT concat('node ', node), NULL, node, CAST(sum(n) AS BIGINT) FROM part
+WHERE seen_us > (SELECT since_us FROM moment) - {FLEET_US} AND answer IN ({quoted((*FAILURES, "web"))}) AND named
+GROUP BY node HAVING count(DISTINCT client) >= {{many}} AND sum(n) >= {{enough}}"""
 
 _SEEN: Final = """
 SELECT e.incident, max(p.seen_us)
@@ -76,27 +122,47 @@ GROUP BY e.incident"""
 
 _ASKED: Final = f"""
 WITH asked AS (
-    SELECT unnest(list_distinct([client, network])) AS client, channel, first_us, last_us, seen_us FROM part
-    WHERE last_us >= $since_us
-        AND (answer NOT IN ({quoted(ONCE_PER_SEQ)}) OR (seq_lo >= $seq_lo AND seq_hi <= $seq_hi))
+    SELECT incident, name AS client, channel, first_us, last_us, seen_us, until_us, gap_us
+    FROM (SELECT *, unnest(list_distinct([client, network])) AS name FROM part) part
+        JOIN (SELECT *, unnest(clients) AS name FROM known) known USING (name)
+    WHERE last_us >= since_us AND (channel IN channels OR len(channels) = 0)
+        AND (answer NOT IN ({quoted(ONCE_PER_SEQ)}) OR (part.seq_lo >= known.seq_lo AND part.seq_hi <= known.seq_hi))
+),
+starting AS (
+    SELECT *, CASE WHEN first_us - max(last_us) OVER (who ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) <= gap_us
+        THEN 0 ELSE 1 END AS starts
+    FROM asked WINDOW who AS (PARTITION BY incident, client, channel ORDER BY first_us, last_us)
 ),
 spans AS (
-    SELECT *, sum(starts) OVER (who ROWS UNBOUNDED PRECEDING) AS span
-    FROM (
-        SELECT *, CASE WHEN first_us - max(last_us) OVER (who ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
-            <= $gap_us THEN 0 ELSE 1 END AS starts
-        FROM asked
-        WHERE client IN (SELECT unnest($clients::VARCHAR[]))
-            AND (channel IN (SELECT unnest($channels::VARCHAR[])) OR len($channels::VARCHAR[]) = 0)
-        WINDOW who AS (PARTITION BY client, channel ORDER BY first_us, last_us)
-    )
-    WINDOW who AS (PARTITION BY client, channel ORDER BY first_us, last_us)
+    SELECT *, sum(starts) OVER (PARTITION BY incident, client, channel ORDER BY first_us, last_us
+        ROWS UNBOUNDED PRECEDING) AS span
+    FROM starting
 )
-SELECT max(seen_us)
+SELECT incident, max(seen_us)
 FROM (
-    SELECT max(seen_us) AS seen_us FROM spans
-    GROUP BY client, channel, span HAVING min(first_us) <= $until_us + $gap_us
-)"""
+    SELECT incident, max(seen_us) AS seen_us FROM spans
+    GROUP BY incident, client, channel, span, until_us, gap_us HAVING min(first_us) <= until_us + gap_us
+)
+GROUP BY incident"""
+
+_KNOWN: Final = pa.schema(
+    [("incident", pa.string()), ("clients", pa.list_(pa.string())), ("channels", pa.list_(pa.string()))]
+    + [(name, pa.int64()) for name in ("since_us", "until_us", "seq_lo", "seq_hi", "gap_us")]
+)
+
+
+class Feed:
+    """A table of DuckDB's that is other batches each time it is read: what reads it stays prepared."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self._schema = schema
+
+    def __arrow_c_schema__(self) -> Any:
+        return self._schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return pa.RecordBatchReader.from_batches(self._schema, self.batches).__arrow_c_stream__(requested_schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,197 +179,195 @@ class Found:
     seen_us: int | None = None
 
 
-@dataclass(slots=True)
-class Added:
-    """What some lines came to.
-
-    Attributes:
-        lines: how many; bad: how many of them could not be read.
-        columns: their roll-up, to be kept (:meth:`Window.restore`).
-    """
-
-    lines: int = 0
-    bad: int = 0
-    columns: Columns = field(default_factory=lambda: [[] for _ in NAMES])
-
-
 class Window:
     """The last minutes.
 
     Attributes:
         dropped: lines whose rows were dropped because there were too many.
-        skew_s: servers with a wrong clock, and by how much, seconds.
+        skew_s: servers whose lines are not of the moment in which they are read, and by how much, seconds.
+        due: there may be an incident that is not known. warm: a client is about to have enough lines for one.
+        many: one that has gained lines has enough.
     """
 
     def __init__(
-        self, params: Params | None = None, reading: Reading | None = None, clock: Callable[[], float] = time.monotonic
+        self, params: Params | None = None, clock: Callable[[], float] = time.monotonic, spill: Path | None = None
     ) -> None:
         """
         Args:
-            params: thresholds; reading: how lines are read; clock: seconds.
+            params: thresholds; clock: seconds. spill: folder for what does not fit into memory.
         """
         self._params = params or Params()
-        self._reading = reading or Reading()
         self._clock = clock
         self._rules = embedded.connect(0)
-        shape = ", ".join(f"{name} {kind}" for name, kind in zip(NAMES, TYPES, strict=True))
-        self._rules.execute(f"CREATE TABLE part ({shape})")
-        self._rules.execute("CREATE TABLE raw_line (file INT, no BIGINT, line VARCHAR)")
-        self._reader = self._rules.cursor()
-        # To plan how to read a few lines best takes longer than to read them.
-        self._reader.execute("PRAGMA disable_optimizer")
+        self._rules.execute(f"SET memory_limit = '{MEMORY}'")
+        if spill is not None:
+            self._rules.execute(f"SET temp_directory = {text(str(spill))}")
+        # To plan how to read a few rows best takes longer than to read them.
         self._few = self._rules.cursor()
         self._few.execute("PRAGMA disable_optimizer")
+        self._part, self._moment = Feed(_SCHEMA), Feed(_MOMENT)
+        self._rules.register("part", self._part)
+        self._few.register("part", self._part)
+        self._few.register("moment", self._moment)
+        # Of what repeats, the first is none.
+        self._enough = max(1, min(self._params.fast_hits, self._params.slow_hits) - 1)
+        many = min(self._params.many_clients, self._params.herd_clients)
+        self._few.execute(f"PREPARE suspects AS {_SUSPECTS.format(enough=self._enough, many=many)}")
+        # Those that run the rules over many rows; each is closed then, which frees their tables.
+        self._many = self._few
         self._steps: list[str] = []
-        self._formats: dict[object, str] = {}
-        self._tidy_at, self._fresh = clock() + TIDY_S, 0
-        self.suspects = Suspects(self._params)
+        self._planned = 0
+        self._tidied_us, self._fresh = 0, 0
+        # How many lines each key had when the rules looked at it, and when that was.
+        self._looked: dict[str, tuple[int, int]] = {}
+        self._hot: dict[str, int] = {}
         self.dropped = 0
         self.skew_s: dict[str, float] = {}
+        self.due = self.many = self.warm = False
 
     def close(self) -> None:
         """Frees the memory."""
-        self._reader.close()
         self._few.close()
         self._rules.close()
 
-    def restore(self, kept: Iterable[Columns], now_us: int) -> None:
+    def interrupt(self) -> None:
+        """Ends what runs in another thread, which gets an error."""
+        for connection in (self._rules, self._few, self._many):
+            connection.interrupt()
+
+    def restore(self, rows: pa.Table) -> None:
         """Brings rows back that an earlier run has kept."""
-        values = ", ".join(f"unnest(?::{kind}[])" for kind in TYPES)
-        for columns in kept:
-            if len(columns) == len(NAMES) and columns[0]:
-                self._rules.execute(f"INSERT INTO part SELECT {values}", columns)
-                self.suspects.add(list(zip(*columns, strict=True)), now_us)
+        if rows.schema.equals(_SCHEMA):
+            self._part.batches += rows.to_batches()
 
-    def add(self, form: Format, lines: Sequence[str], now_us: int, node: str | None = None) -> Added:
-        """Adds lines.
+    def add(self, rows: pa.Table, now_us: int, past_us: int | None = None) -> pa.Table:
+        """Adds rows of the roll-up; returns them as they are to be kept (:meth:`restore`).
 
         Args:
-            form: of all of them. lines: without their ends. now_us: when they were read, microseconds since the epoch.
-            node: the server of lines that do not name one.
+            rows: with the columns of :mod:`~analytics.scan.rollup`, in any order.
+            now_us: when their lines were read. past_us: since when these had waited for that, if they had: they count
+                as read when they arrived, by their own clock, but not before. Microseconds since the epoch.
         """
-        statement = self._statement(form)
-        self._reader.execute("INSERT INTO raw_line SELECT 0, 1, unnest(?::VARCHAR[])", [list(lines)])
-        try:
-            rows = self._reader.execute(f"EXECUTE {statement}({int(now_us)}, {text(node or '')})").fetchall()
-        finally:
-            self._reader.execute("DELETE FROM raw_line")
-        answer, n = NAMES.index("answer"), NAMES.index("n")
-        counts: dict[str, int] = defaultdict(int)
-        for row in rows:
-            counts[row[answer]] += row[n]
-        self._fresh += len(rows)
-        self.suspects.add(rows, now_us)
-        self._note_clocks(rows, now_us)
-        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in NAMES]
-        return Added(sum(counts.values()), counts["unparsable"], columns)
-
-    def add_rows(self, rows: pa.Table, now_us: int) -> Columns:
-        """Adds rows that were rolled up elsewhere; returns them as :meth:`add` does.
-
-        Args:
-            rows: with the columns of the roll-up, in any order, and ``seen_us`` if they were not all read now.
-            now_us: when they came, microseconds since the epoch.
-        """
-        columns = [rows[name].to_pylist() for name in NAMES if name in rows.column_names]
-        if len(columns) < len(NAMES):
-            columns.append([now_us] * rows.num_rows)
-        self.restore([columns], now_us)
+        if "seen_us" in rows.column_names:
+            kept = rows.select(NAMES).cast(_SCHEMA)
+        else:
+            since_us = now_us if past_us is None else past_us
+            seen = [min(now_us, max(since_us, last_us or 0)) for last_us in rows["last_us"].to_pylist()]
+            kept = rows.select(NAMES[:-1]).append_column("seen_us", pa.array(seen, pa.int64())).cast(_SCHEMA)
+        if past_us is None:
+            self._note_clocks(rows, now_us, behind="seen_us" not in rows.column_names)
         self._fresh += rows.num_rows
-        self._note_clocks(list(zip(*columns, strict=True)), now_us)
-        return columns
+        self._part.batches += kept.to_batches()
+        return kept
 
-    def _statement(self, form: Format) -> str:
-        """The name of the prepared statement that adds lines of a format."""
-        fields = form.fields and (form.fields.columns, tuple(form.fields.fields.items()))
-        key = (form.name, fields, form.present, form.quoted)
-        if key not in self._formats:
-            if len(self._formats) == MAX_FORMATS:
-                self._reader.execute(f"DEALLOCATE {self._formats.pop(next(iter(self._formats)))}")
-            raw = "SELECT file, no, line FROM raw_line"
-            select = selected(form, self._reading, raw, "nullif(CAST($2 AS VARCHAR), '')")
-            columns = ", ".join(name for name in COLUMNS if name != "kind")
-            line = f"(SELECT CASE WHEN bad IS NULL THEN kind END AS kind, {columns} FROM ({select}) chunk) line"
-            rows = normalise_sql().replace("FROM line\n", f"FROM {line}\n")
-            name = f"add_{len(self._formats)}_{self._clock():.0f}"
-            self._reader.execute(
-                f"PREPARE {name} AS INSERT INTO part"
-                f" SELECT *, CAST($1 AS BIGINT) FROM ({roll_up_sql(f'({rows}) rows_')}) rolled RETURNING *"
-            )
-            self._formats[key] = name
-        return self._formats[key]
-
-    def _note_clocks(self, rows: Sequence[tuple[Any, ...]], now_us: int) -> None:
-        """How far the newest line of each server is from now; one line among many says nothing."""
+    def _note_clocks(self, rows: pa.Table, now_us: int, *, behind: bool) -> None:
+        """How far the newest line of each server is from now, also if it is behind; one among many says nothing."""
         newest: dict[str, list[int]] = defaultdict(list)
-        node, last = NAMES.index("node"), NAMES.index("last_us")
-        for row in rows:
-            if row[node] and row[last] is not None:
-                newest[row[node]].append(row[last])
+        for name, last_us in zip(rows["node"].to_pylist(), rows["last_us"].to_pylist(), strict=True):
+            if name and last_us is not None:
+                newest[name].append(last_us)
         for name, moments in newest.items():
             off_s = (sorted(moments)[len(moments) // 2] - now_us) / 1e6
-            if abs(off_s) >= SKEW_S:
+            if (abs(off_s) if behind else off_s) >= SKEW_S:
                 self.skew_s[name] = off_s
             else:
                 self.skew_s.pop(name, None)
+
+    # --- what is worth a look -----------------------------------------------------------------------------------------
+
+    def look(self, told: Callable[[str | None, str | None], bool], since_us: int) -> None:
+        """Looks at what was added, and sets the attributes: a necessary condition of the rules, in some of their time.
+
+        The rules look only at keys that have enough lines (``buckets.sql``), and at seconds with enough clients
+        (``fleets.sql``). A key is worth a look when it has so many, and again when it has a quarter more.
+
+        Args:
+            told: whether a client's incident on a channel is open; without a client, that of a crowd on a server.
+            since_us: rows that were read since then were added.
+        """
+        self._moment.batches = pa.table({"since_us": [since_us]}, schema=_MOMENT).to_batches()
+        self.warm = False
+        for name, client, channel, hits in self._few.execute("EXECUTE suspects").fetchall():
+            before = self._looked.get(name, (0, 0))[0]
+            if 2 * hits < before:
+                before, self._looked[name] = hits, (hits, since_us)
+            self._hot[name] = hits
+            self.many = self.many or hits >= self._enough
+            self.warm = self.warm or self._enough / 2 <= hits < self._enough
+            if hits >= max(self._enough, before * _GROWN):
+                self.due = self.due or not told(client, channel)
+
+    def looked(self, now_us: int) -> None:
+        """The rules have looked at all that was added."""
+        self._looked |= {name: (hits, now_us) for name, hits in self._hot.items()}
+        self._hot.clear()
+        self.due = self.many = False
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
         """Plans the rules, so that the first storm does not wait for that."""
-        if self._steps:
+        if self._steps and self._planned < MAX_ROWS:
             return
+        # DuckDB gives the memory of deleted rows back with their table only.
+        self._planned = 0
         self._few.execute(engine.prelude(self._params))
         queries = [("rollup", merge_sql("part")), *QUERIES.items()]
         for step in engine.STEPS:
             texts = (statement.query for statement in duckdb.extract_statements(engine.step_sql(step)))
             queries += [(made[1], made[2].rstrip("; \n")) for made in map(_TABLE.search, texts) if made is not None]
         for table, query in queries:
-            self._few.execute(f"CREATE TEMP TABLE {table} AS {query}")
+            self._few.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS {query}")
         for table, query in queries:
             self._few.execute(f"PREPARE make_{table} AS INSERT INTO {table} {query}")
         self._steps = [table for table, _ in queries]
 
     def judge(self) -> list[Found]:
         """The incidents of the last minutes."""
-        rows = self._rules.execute("SELECT count(*) FROM part").fetchone()
-        if rows is not None and rows[0] <= FEW_ROWS:
+        rows = sum(map(len, self._part.batches))
+        if rows <= FEW_ROWS:
             # To plan the rules takes longer than to run them, and they do not change.
             self.warm_up()
             made = self._few
+            self._planned += rows
             for table in self._steps:
                 made.execute(f"DELETE FROM {table}")
                 made.execute(f"EXECUTE make_{table}")
-        else:
-            made = self._rules
+            return _found(made)
+        with self._rules.cursor() as made:
+            self._many = made
+            made.register("part", self._part)
             made.execute(f"CREATE OR REPLACE TEMP TABLE rollup AS {merge_sql('part')}")
             embedded.reduce(made)
             engine.run(made, self._params)
-        incidents = found(made)
-        slow = dict(made.execute("SELECT incident, bool_or(slow) FROM episodes GROUP BY incident").fetchall())
-        seen = dict(made.execute(_SEEN).fetchall())
-        return [Found(one, bool(slow.get(one.number)), seen.get(one.number)) for one in incidents]
+            return _found(made)
 
-    def asked(self, incident: Summary, clients: Sequence[str], channels: Sequence[str], gap_us: int) -> int | None:
+    def asked(self, known: Sequence[tuple[Summary, Sequence[str], Sequence[str], int]]) -> dict[str, int]:
         """When the last request was read with which a client of an incident goes on, microseconds since the epoch.
 
         Args:
-            incident: as it was found last. clients, channels: all of them. gap_us: a longer pause is the end.
+            known: incidents as they were found last; all clients, and all channels, of each; a longer pause than this
+                is the end, microseconds.
 
-        It goes on while it gets no answer that helps it, of whatever kind, without a longer pause. The rules need more
-        requests before they see that if the kind has changed (the channel has ended, then 404) or the rate has fallen.
+        Returns:
+            the moments by the incidents' ids, of those that go on.
+
+        An incident goes on while a client gets no answer that helps it, of whatever kind, without a longer pause. The
+        rules need more requests before they see that if the kind has changed (the channel has ended, then 404) or
+        the rate has fallen.
         """
-        values = {
-            "clients": list(clients),
-            "channels": list(channels),
-            "since_us": incident.since_us,
-            "until_us": incident.until_us,
-            "seq_lo": incident.seq_lo,
-            "seq_hi": incident.seq_hi,
-            "gap_us": gap_us,
-        }
-        row = self._rules.execute(_ASKED, values).fetchone()
-        return row[0] if row else None
+        if not known:
+            return {}
+        rows = [
+            [one.id, list(clients), list(channels), one.since_us, one.until_us, one.seq_lo, one.seq_hi, gap_us]
+            for one, clients, channels, gap_us in known
+        ]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        self._rules.register("known", pa.table(columns, schema=_KNOWN))
+        try:
+            return dict(self._rules.execute(_ASKED).fetchall())
+        finally:
+            self._rules.unregister("known")
 
     def tidy(self, open_clients: Sequence[str], now_us: int) -> bool:
         """Adds up rows of the same key and drops the old ones, now and then.
@@ -314,168 +378,38 @@ class Window:
         Returns:
             whether it was done: then :meth:`rows` stand for all that were kept before.
         """
-        if self._clock() < self._tidy_at and self._fresh < MAX_ROWS:
+        if now_us - self._tidied_us < TIDY_US and self._fresh < MAX_ROWS // 4:
             return False
-        self._fresh = 0
-        old, oldest = now_us - round(WINDOW_S * 1e6), now_us - round(OPEN_S * 1e6)
-        merged = merge_sql("part").replace(" FROM part ", ", max(seen_us) AS seen_us FROM part ")
+        self._tidied_us, self._fresh = now_us, 0
+        old, oldest, settled = now_us - round(WINDOW_S * 1e6), now_us - round(OPEN_S * 1e6), now_us - SETTLED_US
+        once = f"answer = 'served' AND seen_us < {settled:d} AND n <= bit_count(seq_bits) AND seq_hi - seq_lo < 62"
+        nobody = f"CASE WHEN {once} THEN NULL ELSE client END AS client, named AND NOT coalesce({once}, false) AS named"
+        merged = merge_sql(f"(SELECT * REPLACE ({nobody}) FROM part)").replace(
+            " FROM (", ", max(seen_us) AS seen_us FROM (", 1
+        )
         self._rules.execute(
             f"""CREATE OR REPLACE TEMP TABLE tidy AS
             SELECT *, row_number() OVER (ORDER BY keep DESC, n DESC, seen_us DESC) AS place
-            FROM (SELECT *, coalesce(answer = 'event' OR list_contains(?::VARCHAR[], client), false) AS keep
+            FROM (SELECT *, coalesce(answer = 'event' OR client IN (SELECT unnest(?::VARCHAR[])), false) AS keep
                 FROM ({merged}))
             WHERE seen_us >= CASE WHEN keep THEN {oldest:d} ELSE {old:d} END""",
             [list(open_clients)],
         )
-        beyond = self._rules.execute(f"SELECT coalesce(sum(n), 0) FROM tidy WHERE place > {MAX_ROWS}").fetchone()
-        self.dropped += int(beyond[0]) if beyond else 0
-        names = ", ".join(NAMES)
-        self._rules.execute("DELETE FROM part")
-        self._rules.execute(f"INSERT INTO part SELECT {names} FROM tidy WHERE place <= {MAX_ROWS}")
+        sql = f"SELECT coalesce(sum(n), 0) FROM tidy WHERE place > {MAX_ROWS}"
+        self.dropped += int(self._rules.execute(sql).fetchall()[0][0])
+        left = self._rules.sql(f"SELECT {', '.join(NAMES)} FROM tidy WHERE place <= {MAX_ROWS}")
+        self._part.batches = left.to_arrow_table().cast(_SCHEMA).to_batches()
         self._rules.execute("DROP TABLE tidy")
-        self.suspects.forget(now_us)
-        left = self._rules.execute("SELECT count(*) FROM part").fetchone()
-        # Many rows take long to write down.
-        self._tidy_at = self._clock() + max(TIDY_S, left[0] / 1_000 if left else 0)
+        self._looked = {name: looked for name, looked in self._looked.items() if now_us - looked[1] <= FORGET_US}
         return True
 
-    def rows(self) -> Columns:
+    def rows(self) -> pa.Table:
         """All rows, to be kept."""
-        left = self._rules.execute(f"SELECT {', '.join(f'list({name})' for name in NAMES)} FROM part").fetchone()
-        return [column or [] for column in left or ()]
+        return pa.Table.from_batches(self._part.batches, _SCHEMA)
 
 
-@dataclass(slots=True)
-class _Key:
-    """What one client got of one kind on one channel; ``n`` counts what may be a repeat, without the last bucket."""
-
-    since_us: int
-    seen_us: int
-    n: int = 0
-    next: float = 0.0
-    bucket: tuple[int, int, int, int, int] | None = None
-    before: tuple[int, int, int, int, int] | None = None
-
-    def hits(self) -> int:
-        """How many lines may be repeats."""
-        return self.n + (_repeats(self.bucket, self.before) if self.bucket else 0)
-
-
-class Suspects:
-    """Which lines may be a storm by now: a necessary condition of the rules, in a fraction of their time.
-
-    The rules look only at keys that have enough lines (``buckets.sql``), and at seconds with enough clients
-    (``fleets.sql``). A key is worth a look when it has so many, and again when it has a quarter more.
-
-    Attributes:
-        due: there may be an incident that is not known. many: a key that has gained lines has enough for one.
-        warm: a key is about to have enough.
-    """
-
-    def __init__(self, params: Params) -> None:
-        """
-        Args:
-            params: thresholds.
-        """
-        # Of what repeats, the first is none.
-        self._enough = max(1, min(params.fast_hits, params.slow_hits) - 1)
-        self._many = min(params.many_clients, params.herd_clients)
-        self._gap_us = round(params.slow_gap_s * 1e6)
-        self._keys: dict[tuple[Any, ...], _Key] = {}
-        self._failed: dict[str, deque[tuple[int, str, int]]] = defaultdict(deque)
-        self._next: dict[str, float] = {}
-        self._touched: set[tuple[Any, ...]] = set()
-        self.due = self.many = self.warm = False
-
-    def add(self, rows: Iterable[tuple[Any, ...]], now_us: int) -> None:
-        """Rows of the roll-up, with the columns :data:`NAMES`."""
-        for row in rows:
-            answer, node, channel, client, named, _, bucket_us, n = row[:8]
-            if client is None or answer not in _WATCHED:
-                continue
-            failure = answer in _FAILURES
-            place = "" if failure or answer == "web" else node
-            names = [(client, channel, place, "failure" if failure else answer)]
-            if failure and named and n <= SELDOM and row[_NETWORK]:
-                # It may be a new name of a client that has failed before.
-                names.append((row[_NETWORK], channel, "", "failure"))
-            for name in names:
-                key = self._keys.get(name)
-                if key is None or now_us - key.seen_us > self._gap_us:
-                    key = self._keys[name] = _Key(now_us, now_us, next=self._enough)
-                elif now_us - key.since_us > _HALVED_US:
-                    # What is slower than so few in so long is no storm.
-                    key.since_us, key.n, key.next = now_us, key.n // 2, max(self._enough, key.next / 2)
-                key.seen_us = now_us
-                self._touched.add(name)
-                if answer in _ONCE_PER_SEQ:
-                    _add_bucket(key, (bucket_us, n, row[_BITS] or 0, _or(row[_LO], 0), _or(row[_HI], -1)))
-                else:
-                    key.n += n
-            if failure and named:
-                self._failed[node].append((now_us, client, n))
-
-    def look(self, told: Callable[[str, str | None], bool], now_us: int) -> None:
-        """Looks at what was added since the last call, and sets the attributes.
-
-        Args:
-            told: whether a client's incident on a channel is open.
-        """
-        self.warm = False
-        for name in self._touched:
-            key = self._keys[name]
-            hits = key.hits()
-            self.many = self.many or hits >= self._enough
-            self.warm = self.warm or self._enough <= 2 * hits < 2 * self._enough
-            if hits >= key.next:
-                key.next = hits * _GROWN
-                self.due = self.due or not told(name[0], name[1])
-        self._touched.clear()
-        for node, failed in self._failed.items():
-            while failed and now_us - failed[0][0] > _FLEET_US:
-                failed.popleft()
-            n = sum(one[2] for one in failed)
-            due = self._next.setdefault(node, self._enough)
-            if n >= due and len({one[1] for one in failed}) >= self._many:
-                self._next[node] = n * _GROWN
-                self.due = True
-            elif 2 * n < due:
-                self._next[node] = max(self._enough, n)
-
-    def looked(self) -> None:
-        """The rules have looked at all that was added."""
-        self.due = self.many = False
-
-    def forget(self, now_us: int) -> None:
-        """Forgets keys and servers without lines."""
-        self._keys = {name: key for name, key in self._keys.items() if now_us - key.seen_us <= self._gap_us}
-        self._touched &= self._keys.keys()
-        for node in [node for node, failed in self._failed.items() if not failed]:
-            del self._failed[node]
-            self._next.pop(node, None)
-
-
-def _or(value: int | None, other: int) -> int:
-    return other if value is None else value
-
-
-def _add_bucket(key: _Key, added: tuple[int, int, int, int, int]) -> None:
-    """Adds what one bucket of time has gained of answers that are right once per seq."""
-    last = key.bucket
-    if last is None or last[0] != added[0]:
-        key.n += _repeats(last, key.before) if last else 0
-        key.before, key.bucket = last, added
-    else:
-        at, n, bits, low, high = added
-        key.bucket = (at, last[1] + n, last[2] | bits, min(last[3], low), max(last[4], high))
-
-
-def _repeats(bucket: tuple[int, int, int, int, int], before: tuple[int, int, int, int, int] | None) -> int:
-    """The most lines of a bucket that may be repeats: within it, or of the bucket before."""
-    _, n, bits, low, high = bucket
-    # Bits say no more than modulo 62; where nearly all are set they say nothing.
-    distinct = bits.bit_count() if high - low < 62 or bits.bit_count() < 57 else high - low + 1
-    repeats = max(0, n - max(1, distinct)) if bits else n
-    if before is not None and bits & before[2] and low <= before[4] and before[3] <= high:
-        repeats += min((bits & before[2]).bit_count(), min(high, before[4]) - max(low, before[3]) + 1)
-    return repeats
+def _found(made: duckdb.DuckDBPyConnection) -> list[Found]:
+    """What the rules have found."""
+    slow = dict(made.execute("SELECT incident, bool_or(slow) FROM episodes GROUP BY incident").fetchall())
+    seen = dict(made.execute(_SEEN).fetchall())
+    return [Found(one, bool(slow.get(one.number)), seen.get(one.number)) for one in found(made)]

@@ -20,13 +20,7 @@ WAIT_S = 60.0
 
 
 class Process:
-    """The watch of a log, with a state, whose alerts go to a file.
-
-    Attributes:
-        wait_s: how long anything may take, seconds.
-    """
-
-    wait_s = WAIT_S
+    """The watch of a log, with a state, whose alerts go to a file."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.log, self._out, self._err = (folder / name for name in ("access.jsonl", "out", "err"))
@@ -49,7 +43,7 @@ class Process:
 
     def wait(self, come: Callable[[], bool]) -> None:
         """Waits for something."""
-        until = time.monotonic() + self.wait_s
+        until = time.monotonic() + WAIT_S
         while not come():
             assert self._process is not None
             assert self._process.poll() is None, self.said()
@@ -60,15 +54,16 @@ class Process:
         """Ends it."""
         assert self._process is not None
         self._process.send_signal(number)
-        return self._process.wait(self.wait_s)
+        return self._process.wait(WAIT_S)
 
     def news(self) -> list[dict[str, Any]]:
         """What it told, the whole lines."""
         return [json.loads(each) for each in self._out.read_bytes().split(b"\n")[:-1]] if self._out.exists() else []
 
     def firing(self) -> dict[str, str]:
-        """The client of each storm that was told, by the key of its news."""
-        return {each["key"]: each["incident"]["clients"][0] for each in self.news() if each["status"] == "firing"}
+        """The client of each storm that was told, by the key of its first news."""
+        first = [each for each in self.news() if each["key"].split("-")[1] == "1"]
+        return {each["key"]: each["incident"]["clients"][0] for each in first}
 
 
 def test_a_storm_is_told_while_it_happens_and_sigterm_ends_the_watch(tmp_path: Path) -> None:
