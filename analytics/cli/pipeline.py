@@ -230,7 +230,7 @@ def _make(asked: Asked, stage: Stage) -> Made:
                 params=asked.params,
                 lines=lines,
                 baseline=rates,
-                lifts=here.lifts(shown) if shown else {},
+                lifts=here.lifts(many) if (many := requests.comparable(shown)) else {},
                 muted=muted,
             )
             steps = tuple(engine.explain(here.connection, chosen.number)) if chosen is not None else ()

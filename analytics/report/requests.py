@@ -106,6 +106,11 @@ WHERE ts_us BETWEEN since_us AND until_us AND (node IS NULL OR node = place)
     AND NOT coalesce(counted AND seq NOT BETWEEN seq_lo AND seq_hi, false)"""
 
 
+def comparable(shown: Sequence[Incident]) -> list[Incident]:
+    """Incidents of so many clients that something may set them apart."""
+    return [one for one in shown if one.named and RARE ** len(one.clients) < CHANCE]
+
+
 def members(connection: DuckDBPyConnection, shown: Sequence[Incident]) -> pa.Table:
     """Who got which answers in some incidents; of a connection on which all steps of the rules have run."""
     return connection.sql(_MEMBERS, params=[[one.number for one in shown]]).to_arrow_table()
@@ -222,7 +227,7 @@ def lifts(
         total = known.get((row[0], "", None))
         if row[0] not in by_number or total is None or row is total:
             continue
-        # What few clients have cannot set the incident apart, however rare it is.
+        # The others need not be counted for what too few clients have, however rare it is.
         if row[3] >= max(LEAST, SHARE * total[3]) and _chance(row, total, RARE) < CHANCE:
             common.setdefault(row[0], [total]).append(row)
     asked = [
