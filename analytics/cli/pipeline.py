@@ -638,7 +638,7 @@ def _of_time(spans: Mapping[str, tuple[int, int]], since: int, until: int) -> tu
 
 
 def _are_few(names: Sequence[str]) -> bool:
-    return not any(REMOTE.match(name) for name in names) and sum(map(os.path.getsize, names)) <= READ_HERE
+    return not any(REMOTE.match(name) for name in names) and unpacked(names) <= READ_HERE
 
 
 def _near_lifts(
