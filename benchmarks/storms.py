@@ -6,6 +6,7 @@ Run it as ``python benchmarks/storms.py``; README.md in this folder describes th
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import platform
@@ -86,9 +87,9 @@ class Run:
         return rounds
 
 
-def storms(folder: Path, engine: str) -> list[str]:
+def storms(folder: Path | str, engine: str, *more: str) -> list[str]:
     """The command, as one types it."""
-    options = ["--engine", engine, "--json-file", os.devnull, "-q", "--fail-on", "never"]
+    options = ["--engine", engine, "--json-file", os.devnull, "-q", "--fail-on", "never", *more]
     return [sys.executable, "-m", "tricklecast", "storms", str(folder), *options]
 
 
@@ -149,6 +150,25 @@ def size(run: Run) -> Iterator[Verdict]:
             yield judged(Bound(f"{engine}: off the straight line", off, 0.15), rounds)
 
 
+def store(run: Run) -> Iterator[Verdict]:
+    """The same lines as files that workers open, and as objects that Spark reads: plain ones, and compressed ones."""
+    log = make(Shape(run.lines[0]), run.folder)
+    packed = log.with_name(f"{log.name}-gz")
+    packed.mkdir(exist_ok=True)
+    for path in log.iterdir():
+        with open(path, "rb") as whole, gzip.open(packed / f"{path.name}.gz", "wb", 6) as small:
+            shutil.copyfileobj(whole, small)
+    commands = {"files": storms(log, "spark"), "files, gzip": storms(packed, "spark")}
+    for name, folder in (("objects", log), ("objects, gzip", packed)):
+        link = f"spark.hadoop.fs.viewfs.mounttable.logs.link./in=file://{folder}"
+        commands[name] = storms("viewfs://logs/in", "spark", "--conf", link)
+    rounds = run.measured(f"store: {run.lines[0] / 1e6:g} M lines", commands)
+    gigabytes = sum(path.stat().st_size for path in log.iterdir()) / 1e9
+    for name in commands:
+        per_gb = figure("cpu_s", name, 1 / gigabytes)
+        yield judged(Bound(f"{name}: CPU seconds per GB of lines, with Spark's start", per_gb), rounds)
+
+
 def clients(run: Run) -> Iterator[Verdict]:
     """As many lines of a thousand clients, of a thousand times as many, and with half of them from one client."""
     logs = {who: make(Shape(run.lines[0], who), run.folder) for who in Clients}
@@ -185,7 +205,7 @@ def scaled(name: str) -> Section:
 
 
 SECTIONS: Final[dict[str, Section]] = {
-    **{"start": start, "scan": scan, "size": size, "clients": clients},
+    **{"start": start, "scan": scan, "size": size, "store": store, "clients": clients},
     **{name: scaled(name) for name in scale.CASES},
 }
 
