@@ -34,7 +34,7 @@ TICKET_S: Final = 60
 """How long a ticket is good, in seconds: the page loads its frame at once."""
 
 MAX_REPORT: Final = 32 << 20
-"""The largest report that is served, in bytes. One of a bad day with 1,000 incidents has 5 MiB."""
+"""The largest report that is served, in bytes. One of a bad day with 10,000 incidents has 1.3 MiB."""
 
 MAX_ALERTS: Final = 4 << 20
 """So many bytes of the end of the newest file of alerts are read."""
