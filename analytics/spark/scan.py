@@ -376,14 +376,14 @@ def _together(columns: Sequence[str], key: Sequence[str]) -> str:
 
 
 LEFT_OUT: Final = "left out"
-"""The answer of a row that says how many lines have lost their clients (:func:`brought`)."""
+"""The answer of a row that says how many lines were left out (:func:`brought`)."""
 
 
 def brought(rollup: DataFrame, size: int, most: int) -> tuple[pa.Table, int]:
-    """The rows of a roll-up, brought to the driver, and how many lines have lost their clients on the way.
+    """The rows of a roll-up, brought to the driver, and how many lines were left out.
 
-    Where there are too many rows, those that cannot be a storm are added up by channel and minute; where there are
-    still too many, those of the fewest lines are added up by server and minute.
+    Where there are too many rows, those that cannot be a storm are added up by server, channel and minute; where there
+    are still too many, those of the fewest lines are left out, but no events.
 
     Args:
         rollup: rows of :func:`roll_up`; size: how many. most: so many are brought.
@@ -405,37 +405,26 @@ def _fewer(batches: Batches, most: int) -> Batches:
         if con is None:
             return
         con.execute(f"CREATE TEMP TABLE rollup AS SELECT *, row_number() OVER () AS id FROM ({merge_sql('arrived')})")
-        # Events have no client, and are too few and too telling to be added up.
+        key = "answer, node, channel, NULL, false, NULL, bucket_us - bucket_us % 60000000"
         con.execute(
             f"""CREATE TEMP TABLE fewer AS
             WITH whole AS (SELECT id FROM ({REPEATED}) UNION ALL SELECT id FROM rollup WHERE answer = 'event'),
             rows AS (
                 SELECT {", ".join(_NAMES)} FROM rollup SEMI JOIN whole USING (id)
                 UNION ALL
-                {_without_client("channel", "rollup ANTI JOIN whole USING (id)")}
+                SELECT {key}, {merged_measures()} FROM rollup ANTI JOIN whole USING (id)
+                GROUP BY answer, node, channel, bucket_us - bucket_us % 60000000
             )
             SELECT *, row_number() OVER (ORDER BY answer = 'event' DESC, client IS NOT NULL DESC, n DESC) AS place
             FROM rows"""
         )
-        few = f"(FROM fewer WHERE place > {most})"
-        left_out = ", ".join(f"NULL AS {name}" for name in _NAMES if name not in ("answer", "n"))
         rows = con.sql(
             f"""SELECT {", ".join(_NAMES)} FROM fewer WHERE place <= {most}
-            UNION ALL {_without_client("NULL", few)}
             UNION ALL BY NAME
-            SELECT '{LEFT_OUT}' AS answer, CAST(sum(n) AS BIGINT) AS n, {left_out} FROM {few}
-            WHERE client IS NOT NULL AND answer <> 'cured'"""
+            SELECT '{LEFT_OUT}' AS answer, CAST(sum(n) AS BIGINT) AS n FROM fewer
+            WHERE place > {most} AND answer <> 'cured'"""
         )
         yield from rows.to_arrow_table().to_batches()
-
-
-def _without_client(channel: str, rows: str) -> str:
-    """Adds up rows by server, minute and perhaps channel."""
-    minute = "bucket_us - bucket_us % 60000000"
-    key = f"answer, node, {channel}, NULL, false, NULL, {minute}"
-    return f"SELECT {key}, {merged_measures()} FROM {rows} GROUP BY answer, node, {minute}" + (
-        f", {channel}" if channel != "NULL" else ""
-    )
 
 
 # --- back to the lines of incidents

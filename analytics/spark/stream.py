@@ -33,7 +33,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from threading import Event, RLock, Thread
 from typing import IO, TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import stamina
 
@@ -101,6 +101,7 @@ def _checked(request: StreamRequest) -> StreamRequest:
     """
     logs = []
     for log in request.logs:
+        log = unquote(log.removeprefix("file://")) if log.startswith("file:///") else log
         if log.startswith(KAFKA):
             _topics(log)
             logs.append(log)
@@ -112,8 +113,9 @@ def _checked(request: StreamRequest) -> StreamRequest:
             raise BadInput(f"{log!r} is no folder: storms watch follows files that grow")
         else:
             raise BadInput(f"no such folder: {log!r}")
-    if request.state is not None and any(request.state.absolute().is_relative_to(log) for log in logs):
-        raise BadInput(f"{str(request.state)!r} is in a folder that is followed: use another --state")
+    for own in (request.state, request.checkpoint):
+        if own is not None and any(Path(own).absolute().is_relative_to(log) for log in logs):
+            raise BadInput(f"{str(own)!r} is in a folder that is followed: use another one")
     topics = [log for log in logs if log.startswith(KAFKA)]
     if topics and len(topics) < len(logs):
         raise BadInput("one stream follows folders or topics of Kafka: run two, each with its own --state")
@@ -177,7 +179,7 @@ class Batch:
 
     Attributes:
         rows: its roll-up. lines: how many; bad: how many of them could not be read.
-        dropped: how many were added up without their clients, because there were too many rows.
+        dropped: how many were left out, because there were too many rows.
         problems: what is wrong with a file, by its name. unread: files of which nothing was read.
         early: files that are older than the first run, and were passed over.
     """
