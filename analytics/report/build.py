@@ -169,7 +169,7 @@ def _quality(connection: DuckDBPyConnection, source: Source, params: Params) -> 
     lines = source.lines or sum(counts.values())
     future = counts.get("future", 0)
     events = counts.get("event", 0)
-    caveats = [*source.caveats, *figure.gaps(connection)]
+    caveats = [*source.caveats, *figure.skews(connection), *figure.gaps(connection)]
     if future:
         caveats.append(f"{counted(future, 'line')} from the future, because a clock is wrong. The report ignores them.")
     if source.unrouted:

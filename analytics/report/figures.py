@@ -167,6 +167,16 @@ def gaps(connection: DuckDBPyConnection) -> list[str]:
     ]
 
 
+def skews(connection: DuckDBPyConnection) -> list[str]:
+    """Servers whose clocks may differ, one sentence each."""
+    query = "SELECT node, other, median(skew_us) AS us FROM skews GROUP BY node, other ORDER BY node, other"
+    return [
+        f"The clock of {plain(row['node'])} may be {span(row['us'] / 1e6)} ahead of {plain(row['other'])}'s: the same"
+        " clients did the same there, for as long, only later. It is told as one incident."
+        for row in _rows(connection, query)
+    ]
+
+
 def tiles(found: Figures) -> tuple[Tile, ...]:
     """The figures that a report leads with."""
     worst = found.worst_minute

@@ -45,7 +45,7 @@ SELECT *, CASE answer
         WHEN generic() = 0 AND (SELECT count(*) FROM quality WHERE answer IN ('served', 'zero_byte',
             'ended', 'abandoned', 'post', 'not_found', 'seq_missing', 'rejected')) > 0 THEN NULL
         WHEN status_lo BETWEEN 300 AND 399 AND status_lo <> 304 THEN 'web_loop'
-        WHEN last_us - first_us >= same_seq_us() - 1000000 AND peak_rps <= 3 * mean_rps
+        WHEN solo AND last_us - first_us >= same_seq_us() - 1000000 AND peak_rps <= 3 * mean_rps
             AND mean_rps >= CASE WHEN status_lo <> 304 AND (bytes_out = 0 OR status_lo < 200 OR status_lo = 204)
                 THEN again_rps() ELSE fast_rps() END THEN 'web_loop' END
     WHEN 'seq_missing' THEN CASE

@@ -53,7 +53,11 @@ CONTRACTS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "triggered": ("id", "answer fleet n lives"),
     },
     "classes": {"classed": ("id", "class answer fleet n ahead rises")},
-    "episodes": {"hubs": ("rule least_id id", ""), "episodes": ("id", "incident class fleet n")},
+    "episodes": {
+        "skews": ("id", "other_id node other skew_us"),
+        "hubs": ("rule least_id id", ""),
+        "episodes": ("id", "incident class fleet n"),
+    },
     "paces": {"paces": ("incident", "pause_us")},
     "incidents": {
         "pulses": ("id from_us", "incident until_us n"),

@@ -1,3 +1,19 @@
+-- Servers whose clocks differ: the same clients do the same on one as on the other, for as long, but later by as much at
+-- the beginning as at the end. What is long and much alike is no chance; it is one storm.
+CREATE OR REPLACE TEMP TABLE skews AS
+SELECT id, other_id, nodes[1] AS node, other_nodes[1] AS other, skew_us
+FROM (
+    SELECT *, lag(id) OVER near AS other_id, lag(nodes) OVER near AS other_nodes, lag(n) OVER near AS other_n,
+        lag(clients) OVER near AS other_clients, first_us - lag(first_us) OVER near AS skew_us,
+        last_us - lag(last_us) OVER near AS end_us
+    FROM classed
+    WINDOW near AS (PARTITION BY class, fleet, channels, CASE WHEN NOT fleet THEN clients[1] END ORDER BY first_us, id)
+)
+WHERE skew_us BETWEEN gap_us() AND 120 * gap_us() AND last_us - first_us >= gap_us()
+    AND abs(end_us - skew_us) <= 1000000 + 0.05 * (last_us - first_us) AND n BETWEEN 0.4 * other_n AND 2.5 * other_n
+    AND len(list_intersect(nodes, other_nodes)) = 0
+    AND 2 * len(list_intersect(clients, other_clients)) >= greatest(len(clients), len(other_clients));
+
 -- Which cases belong together. A hub is a reason to belong to one incident: a key, and a time without a longer
 -- pause.
 CREATE OR REPLACE TEMP TABLE hubs AS
@@ -77,10 +93,18 @@ within AS (
 fleet AS (
     SELECT *, unnest(slices(since_us, until_us)) AS slice
     FROM (
-        SELECT id, answer, nodes[1] AS node, shared, clients, first_us - gap_us() AS since_us,
+        SELECT id, class, answer, nodes[1] AS node, channel, shared, clients, first_us, first_us - gap_us() AS since_us,
             last_us + gap_us() AS until_us
         FROM classed WHERE fleet
     )
+),
+-- A fleet behind a balancer is one on all of its servers.
+balanced AS (
+    SELECT DISTINCT f.id AS least_id, g.id
+    FROM fleet f JOIN (SELECT id, class, channel, nodes[1] AS node, clients, first_us FROM classed WHERE fleet) g
+        ON g.class = f.class AND g.channel = f.channel AND slice(g.first_us) = f.slice AND g.node <> f.node
+        AND g.first_us BETWEEN f.since_us AND f.until_us
+        AND 2 * len(list_intersect(f.clients, g.clients)) >= greatest(len(f.clients), len(g.clients))
 ),
 alone AS (
     SELECT id, clients[1] AS client, channel, unnest(nodes) AS node, first_us, last_us
@@ -107,7 +131,11 @@ absorbed AS (
 )
 SELECT least_id, unnest(ids) AS id, rule FROM hub WHERE len(ids) > 1
 UNION ALL
+SELECT other_id, id, 'clocks' FROM skews
+UNION ALL
 SELECT min(id) OVER (PARTITION BY node, crowd_us), id, 'overload' FROM within
+UNION ALL
+SELECT least_id, id, 'balanced' FROM balanced
 UNION ALL
 SELECT least_id, id, 'fleet' FROM absorbed;
 

@@ -1,29 +1,59 @@
-"""Logs of any web server: storms that were missed are told, and what only looks like one stays silent.
+"""Logs of any web server: storms that were missed are told, and what only looks like one stays silent, in each format.
 
-Each scene is a server of its own in one log, with clients of its own.
+The scenes stand in one log, half an hour from one to the next. What a richer format adds must not hide a storm.
 """
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
+import pytest
 
-from tricklecast.analytics.rules.incidents import Incident, incidents
+from tricklecast.analytics.lines import find_logs
+from tricklecast.analytics.lines.embedded import read_lines
+from tricklecast.analytics.report.words import describe
+from tricklecast.analytics.rules.classes import Side, StormClass
+from tricklecast.analytics.rules.incidents import Confidence, Incident, incidents
 from tricklecast.analytics.scan import embedded
+from tricklecast.analytics.simulate.formats import FormatName
 
 Line = dict[str, Any]
 Scene = list[Line]
 BEGIN: Final = 1_760_000_400_000_000
+STEP_US: Final = 1_800_000_000
 
 
 def get(at: float, status: int | None, client: str, path: str = "/api/feed", **fields: Any) -> Line:
-    """One GET that matches no route."""
-    known = {"kind": "exchange", "method": "GET", "status": status, "client": client, "path": path, "bytes_out": 0}
-    gone = {"reason": "client_gone"} if status is None else {}
+    """One request, as our own log has it; the client is known by address, user agent and connection."""
+    number = int(sha256(client.encode()).hexdigest()[:6], 16)
+    known = {
+        "v": 1,
+        "kind": "exchange",
+        "node": "edge-1",
+        "method": "GET",
+        "path": path,
+        "client": sha256(client.encode()).hexdigest()[:16],
+        "ip": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
+        "ua": "app/1",
+        "release": "app/1",
+        "conn": number,
+        "attempt": 1,
+        "bytes_in": 0,
+        "bytes_out": 0,
+        "dur_us": 2000,
+        "wait_us": None,
+    }
+    if path.startswith("/trickle/"):
+        _, _, channel, seq = path.split("/")
+        known |= {"op": "read", "channel": channel, "seq": int(seq)}
+    gone = {"reason": "client_gone"} if status is None else {"status": status}
     return known | gone | {"ts_us": BEGIN + round(at * 1e6)} | fields
 
 
@@ -41,76 +71,153 @@ def loop(count: int, pause: float, status: int | None, path: str = "/api/feed", 
     return [get(10 + turn * pause, status, "app", path, **fields) for turn in range(count)]
 
 
-def backing_off(clients: int, **fields: Any) -> Scene:
-    """Clients that wait twice as long each time, with jitter."""
+def in_turn(paths: str, count: int, pause: float, status: int) -> Scene:
+    """One client, on paths of a letter each."""
+    return [get(10 + turn * pause, status, "app", f"/{paths[turn % len(paths)]}") for turn in range(count)]
+
+
+def backing_off(clients: int, base: float = 1.0, factor: float = 2.0, status: int = 503, tries: int = 6) -> Scene:
+    """Clients whose pauses grow, with jitter."""
     rng, lines = random.Random(1), []
     for number in range(clients):
         at = 10 + number / clients
-        for turn in range(6):
-            lines.append(get(at, 503, f"polite{number}", **fields))
-            at += rng.uniform(0.5, 1.0) * 2**turn
+        for turn in range(tries):
+            lines.append(get(at, status, f"polite{number}"))
+            at += rng.uniform(0.5, 1.0) * base * factor**turn
     return lines
 
 
-STORMS: Final[dict[str, tuple[Scene, set[str], int]]] = {
-    "800 clients, ten tries, 1/s": (fleet(800, 10, 1.0), {"thundering_herd"}, 8000),
-    "400 clients, ten tries, 1/s": (fleet(400, 10, 1.0), {"thundering_herd"}, 4000),
-    "500 pods, three tries": (fleet(500, 3, 1.0), {"thundering_herd"}, 1500),
-    "150 clients, 504 for ten minutes": (fleet(150, 150, 4.0, 504, spread=4), {"server_error_loop"}, 22_500),
-    "200 players, 404 at 1/s": (fleet(200, 60, 1.0, 404), {"web_loop"}, 12_000),
-    "499 loop": (loop(100, 0.3, None), {"web_loop"}, 100),
-    "redirect loop": (loop(40, 0.05, 302), {"web_loop"}, 40),
-    "redirect there and back": (
-        [get(10 + turn * 0.04, 302, "app", f"/{'ab'[turn % 2]}") for turn in range(100)],
-        {"web_loop"},
-        100,
-    ),
-    "204 loop": (loop(600, 1 / 15, 204), {"web_loop"}, 600),
-    "204 loop, half as fast": (loop(600, 1 / 7.5, 204), {"web_loop"}, 600),
-    "empty 200 loop": (loop(600, 1 / 15, 200), {"web_loop"}, 600),
-    "200 loop with content": (loop(600, 1 / 15, 200, bytes_out=900), {"web_loop"}, 600),
-    "101 loop": (loop(300, 0.1, 101), {"web_loop"}, 300),
-    "60 x 502 in half a second": (loop(60, 1 / 120, 502), {"server_error_loop"}, 60),
-    "401 loop": (loop(300, 0.5, 401), {"web_loop"}, 300),
-    "Retry-After ignored": (loop(200, 0.2, 503, retry_after_ms=5000), {"overload_client"}, 200),
-}
+def calls(code: int, **fields: Any) -> Scene:
+    """gRPC: each call has 200."""
+    return loop(100, 0.2, 200, "/pkg.Service/Get", method="POST", grpc=code, bytes_out=20, **fields)
 
-CHALLENGE: Final = [
-    get(10 + turn * 0.1 + reply / 100, status, "git", "/repo.git")
-    for turn in range(100)
-    for reply, status in enumerate((401, 200))
-]
+
+HEADERS: Final = frozenset({"combined", "json"})
+"""Forms without ``Retry-After`` and connections."""
+WITHOUT_CODES: Final = frozenset({"own", "combined", "nginx"})
+
+STORMS: Final[dict[str, tuple[Scene, set[str], int, frozenset[str]]]] = {
+    "400 clients, ten tries, 1/s": (fleet(400, 10, 1.0), {"thundering_herd"}, 4000, frozenset()),
+    "100 clients, five tries, 2/s": (fleet(100, 5, 0.5, 429), {"thundering_herd"}, 500, frozenset()),
+    "500 pods, three tries": (fleet(500, 3, 1.0), {"thundering_herd"}, 1500, frozenset()),
+    "pods beside others": (
+        fleet(300, 3, 1.0) + [get(10 + n / 50, 503, f"u{n}", "/other") for n in range(150)],
+        {"thundering_herd", "overload_amplification"},
+        1050,
+        frozenset(),
+    ),
+    "60 clients, 504 for ten minutes": (
+        fleet(60, 40, 15.0, 504, spread=4),
+        {"server_error_loop"},
+        2400,
+        frozenset(),
+    ),
+    "40 clients, 504 after ten seconds": (
+        fleet(40, 20, 10.5, 504, dur_us=10_000_000),
+        {"server_error_loop"},
+        800,
+        frozenset(),
+    ),
+    "60 players, 404 at 1/s": (fleet(60, 31, 1.0, 404), {"web_loop"}, 1860, frozenset()),
+    "404 loop, twice a second": (loop(38, 0.53, 404), {"web_loop"}, 38, frozenset()),
+    "499 loop": (loop(100, 0.3, None), {"web_loop"}, 100, frozenset()),
+    "slow 499 loop": (loop(60, 1.2, None), {"web_loop"}, 60, frozenset()),
+    "redirect loop": (loop(80, 0.05, 302), {"web_loop"}, 80, frozenset()),
+    "redirect there and back": (in_turn("ab", 100, 0.04, 302), {"web_loop"}, 100, frozenset()),
+    "slow redirect there and back": (in_turn("abc", 240, 0.25, 301), {"web_loop"}, 240, frozenset()),
+    "204 loop": (loop(600, 1 / 15, 204), {"web_loop"}, 600, frozenset()),
+    "204 loop, half as fast": (loop(600, 1 / 7.5, 204), {"web_loop"}, 600, frozenset()),
+    "empty 200 loop": (loop(600, 1 / 15, 200), {"web_loop"}, 600, frozenset()),
+    "200 loop with content": (loop(600, 1 / 15, 200, bytes_out=900), {"web_loop"}, 600, frozenset()),
+    "101 loop": (loop(300, 0.1, 101), {"web_loop"}, 300, frozenset()),
+    "60 x 502 in half a second": (loop(60, 1 / 120, 502), {"server_error_loop"}, 60, frozenset()),
+    "401 loop": (loop(300, 0.5, 401), {"web_loop"}, 300, frozenset()),
+    "Retry-After ignored": (loop(200, 0.2, 503, retry_after_ms=5000), {"overload_client"}, 200, frozenset()),
+    "slowly": (loop(60, 1.1, 429, retry_after_ms=30_000), {"overload_client"}, 60, HEADERS),
+    "gRPC unavailable": (calls(14), {"overload_client"}, 100, WITHOUT_CODES),
+    "gRPC internal": (calls(13), {"server_error_loop"}, 100, WITHOUT_CODES),
+    "gRPC unauthenticated": (calls(16), {"web_loop"}, 100, WITHOUT_CODES),
+}
+"""Scene, classes, requests, and the forms that do not have what tells it."""
+
+
+def turns(path: str, *statuses: int, pause: float = 0.1, **fields: Any) -> Scene:
+    """A hundred times the same answers."""
+    return [
+        get(10 + turn * pause + reply / 100, status, "app", path, **fields)
+        for turn in range(100)
+        for reply, status in enumerate(statuses)
+    ]
+
+
+def probes(count: int, pause: float, each: int, status: int, ok: range, **fields: Any) -> Scene:
+    """Monitors that ask at their pace, with good answers outside of some turns."""
+    return [
+        get(10 + n * pause + p / 50, status if n in ok else 200, f"probe{p}", "/ready", **fields)
+        for n in range(count)
+        for p in range(each)
+    ]
+
 
 SILENT: Final[dict[str, Scene]] = {
     "crawler": [get(10 + n * 0.2, 404, "bot", f"/old/page-{n}.html") for n in range(300)],
+    "scanner": [get(10 + n * 0.02, 404, "scan", f"/x{n % 200}.php") for n in range(400)],
     "prefetch": [get(10 + n * 0.02, 504, "cdn", f"/seg/{n}.ts") for n in range(300)],
-    "git": CHALLENGE,
-    "ntlm": [
-        get(10 + turn * 0.1 + reply / 100, status, "ntlm", "/share")
+    "git": turns("/repo.git", 401, 200),
+    "git, quickly": turns("/repo.git", 401, 200, pause=0.03),
+    "ntlm": turns("/share", 401, 401, 200),
+    "oauth": [
+        get(10 + turn * 0.3 + place / 50, status, "svc", path, method=method)
         for turn in range(100)
-        for reply, status in enumerate((401, 401, 200))
+        for place, (status, path, method) in enumerate(
+            ((401, "/api/me", "GET"), (200, "/oauth/token", "POST"), (200, "/api/me", "GET"))
+        )
     ],
-    "80 people behind one address": [get(10 + n / 60, 404, f"192.0.2.7+#{n:08x}", "/favicon.ico") for n in range(80)],
-    "probe in an outage": [get(10 + n, 200 if n < 120 or n > 400 else 503, "probe", "/ready") for n in range(500)],
-    "probe, outage all day": [get(10 + n, 503, "probe", "/ready") for n in range(500)],
-    "slow probe, outage all day": [get(10 + n * 5, 500, "probe", "/ready") for n in range(100)],
-    "many probes in an outage": [
-        get(10 + n * 2 + p / 50, 200 if n < 60 or n > 100 else 503, f"kubelet{p}", "/ready")
-        for n in range(160)
-        for p in range(40)
+    "preflights": [
+        get(10 + turn / 10 + place / 100, status, "web", "/api/x", method=method, bytes_out=place * 80)
+        for turn in range(200)
+        for place, (status, method) in enumerate(((204, "OPTIONS"), (200, "POST")))
     ],
-    "polite herd": backing_off(300),
-    "told to wait, and waits": fleet(300, 10, 2.0, 503, retry_after_ms=2000),
+    "80 people behind one address": [get(10 + n / 60, 404, "nat", "/favicon.ico", conn=n) for n in range(80)],
+    "probe in an outage": probes(500, 1.0, 1, 503, range(120, 400)),
+    "probe, outage all day": probes(500, 1.0, 1, 503, range(500)),
+    "slow probe, outage all day": probes(100, 5.0, 1, 500, range(500)),
+    "many probes in an outage": probes(90, 2.0, 20, 503, range(30, 60)),
+    "many probes, outage all day": probes(60, 5.0, 20, 502, range(100), ua="kube-probe/1.29"),
+    "scrape of a dead target": probes(100, 15.0, 1, 502, range(100), ua="Prometheus/2.5"),
+    "polite herd": backing_off(200),
+    "polite herd, from a tenth of a second": backing_off(30, 0.1, tries=10),
+    "polite herd, slowly": backing_off(100, 1.0, 1.5, 429, 10),
+    "told to wait, and waits": fleet(100, 10, 2.0, 503, retry_after_ms=2000),
+    "told to wait, and waits alone": loop(100, 1.05, 503, retry_after_ms=1000),
     "deploy": [get(10 + n / 20 + t * 0.8, 502 if t < 2 else 200, f"u{n}") for n in range(60) for t in range(3)],
+    "deploy, three tries": [get(10 + n / 60 + t, 502 if t < 3 else 200, f"u{n}") for n in range(120) for t in range(5)],
     "cron at :00": [get(60 * minute + n / 100, 200, f"job{n}", "/report") for minute in range(10) for n in range(80)],
     "HLS": [
         get(10 + turn * 2 + n / 40, 200, f"tv{n}", path, bytes_out=400)
-        for n in range(60)
-        for turn in range(100)
+        for n in range(20)
+        for turn in range(30)
         for path in ("/live/a.m3u8", f"/live/{turn}.ts")
     ],
+    "HLS, and its end": [
+        get(10 + turn * 2 + n / 40, 200 if turn < 20 else 404, f"tv{n}", "/live/a.m3u8", bytes_out=400)
+        for n in range(30)
+        for turn in range(23)
+    ],
+    "LL-HLS": [
+        get(10 + turn / 3 + n / 100, 200, f"tv{n}", "/live/a.m3u8", bytes_out=400, dur_us=300_000)
+        for n in range(10)
+        for turn in range(100)
+    ],
+    "long polls that are given up": fleet(20, 40, 20.0, None, dur_us=19_900_000),  # type: ignore[arg-type]
+    "long polls": fleet(20, 30, 30.0, 204, dur_us=29_900_000),
+    "web sockets again": backing_off(30, 1.0, 2.0, 101, 8),
+    "events every 3 s": fleet(20, 60, 3.0, 200, path="/events", bytes_out=20, dur_us=2_900_000),
+    "ranges of a film": loop(600, 0.05, 206, "/film.mp4", bytes_out=65_536),
+    "parts of an upload": loop(400, 0.05, 200, "/upload/a", method="PUT"),
     "a poll each second": loop(400, 1.0, 204),
-    "searches": [get(10 + n / 20, 200, "app", "/search", seq=n * 7_919_000_000, bytes_out=50) for n in range(600)],
+    "is it ready?": [get(10 + t, 404 if t < 60 else 200, "app", "/jobs/7", bytes_out=9) for t in range(90)],
+    "searches": [get(10 + n / 20, 200, "app", f"/search?q={n}", seq=n * 7_919, bytes_out=50) for n in range(600)],
     "browsing": [get(10 + n / 20, 200, "app", f"/p/{n % 40}", bytes_out=50) for n in range(600)],
     "redirects of a crowd": [
         get(10 + n / 20, 302 if n % 2 else 200, "nat", "/" if n % 2 else "/login", bytes_out=9) for n in range(600)
@@ -118,33 +225,169 @@ SILENT: Final[dict[str, Scene]] = {
 }
 
 
-def judged(path: Path, scenes: dict[str, Scene]) -> dict[str, list[Incident]]:
+def one_json(line: Line) -> bytes:
+    """JSON with keys that somebody has chosen."""
+    end = datetime.fromtimestamp((line["ts_us"] + line["dur_us"]) // 1000 / 1e3, UTC)
+    known = {"time": end.isoformat(timespec="milliseconds"), "remote_addr": line["ip"], "user_agent": line["ua"]}
+    known |= {"request_method": line["method"], "request_uri": line["path"], "status": line.get("status", 499)}
+    known |= {"body_bytes_sent": line["bytes_out"], "request_time": line["dur_us"] / 1e6}
+    return orjson.dumps(known | {"grpc_status": line.get("grpc")}) + b"\n"
+
+
+def envoy(lines: Scene) -> bytes:
+    """Envoy's JSON, with gRPC's status."""
+    rendered = zip(lines, FormatName.ENVOY.render(lines).splitlines(), strict=True)
+    return b"".join(
+        orjson.dumps(orjson.loads(one) | {"grpc_status": line.get("grpc")}) + b"\n" for line, one in rendered
+    )
+
+
+def without_times(log: bytes) -> bytes:
+    """nginx's own "combined"."""
+    return b"".join(line.rpartition(b'" ')[0] + b'"\n' for line in log.splitlines())
+
+
+FORMS: Final[dict[str, Callable[[Scene], bytes]]] = {
+    "combined": lambda lines: without_times(FormatName.NGINX.render(lines)),
+    "json": lambda lines: b"".join(map(one_json, lines)),
+    "nginx": FormatName.NGINX_JSON.render,
+    "envoy": envoy,
+    "own": FormatName.JSONL.render,
+}
+
+
+def judged(folder: Path, form: str, scenes: dict[str, Scene]) -> dict[str, list[Incident]]:
     """The incidents of each scene."""
     lines = [
-        line | {"node": name, "client": f"{line['client']}@{name}"} for name, scene in scenes.items() for line in scene
+        line | {"ts_us": line["ts_us"] + place * STEP_US}
+        for place, scene in enumerate(scenes.values())
+        for line in scene
     ]
-    path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
+    path = folder / f"{form}.log"
+    path.write_bytes(FORMS[form](sorted(lines, key=lambda line: (line["ts_us"] + line["dur_us"], line["client"]))))
     found: defaultdict[str, list[Incident]] = defaultdict(list)
+    names = list(scenes)
     with embedded.connect(0) as connection:
-        embedded.read_jsonl(connection, [path])
+        read_lines(connection, find_logs([str(path)]))
         for one in incidents(connection):
-            found[one.nodes[0]].append(one)
+            found[names[(one.since_us - BEGIN) // STEP_US]].append(one)
     return found
 
 
-def test_storms_of_web_servers(tmp_path: Path) -> None:
-    """Each is one incident with all of its requests."""
-    found = judged(tmp_path / "log", {name: scene for name, (scene, _, _) in STORMS.items()})
+@pytest.mark.parametrize("form", FORMS)
+def test_storms_of_web_servers(tmp_path: Path, form: str) -> None:
+    """Each is one incident with all of its requests, whatever the form; none has a word of ours about it."""
+    found = judged(tmp_path, form, {name: scene for name, (scene, *_) in STORMS.items()})
     told = {name: [(str(one.storm), one.n) for one in found[name]] for name in STORMS}
     wrong = {
         name: told[name]
-        for name, (_, storms, n) in STORMS.items()
-        if [n] != [count for _, count in told[name]] or not {storm for storm, _ in told[name]} <= storms
+        for name, (_, storms, n, without) in STORMS.items()
+        if form not in without
+        and ([n] != [count for _, count in told[name]] or not {storm for storm, _ in told[name]} <= storms)
     }
     assert not wrong
+    words = [str(describe(one)) for each in found.values() for one in each]
+    assert not [each for each in words if any(word in each for word in ("channel", "segment", "Lp-", " head"))]
+    for one in found["gRPC unavailable"]:
+        assert "UNAVAILABLE" in one.cause
+        assert "gRPC retry policy" in one.fix
 
 
-def test_what_only_looks_like_a_storm_of_a_web_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_players_that_wait_for_a_channel(tmp_path: Path, form: str) -> None:
+    """Those of one that never begins, or has ended, are told; those of one that begins then have waited."""
+    waits = fleet(20, 31, 1.0, 404, path="/trickle/soon/7")
+    served = {"bytes_out": 9, "rseq": 7, "next_seq": 8}
+    begins = [get(41.5 + n / 50, 200, f"pod{n}", "/trickle/soon/7", conn=n, **served) for n in range(20)]
+    never = fleet(20, 31, 1.0, 404, path="/trickle/never/7")
+    found = judged(tmp_path, form, {"begins": waits + begins, "never": never})
+    assert {name: [(one.storm, one.n) for one in each] for name, each in found.items()} == {
+        "never": [(StormClass.NOT_FOUND_LOOP, 620)]
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_only_looks_like_a_storm_of_a_web_server(tmp_path: Path, form: str) -> None:
     """None of them is told."""
-    found = judged(tmp_path / "log", SILENT)
+    unknown = {"told to wait, and waits"} if form in HEADERS else set()
+    scenes = {name: scene for name, scene in SILENT.items() if name not in unknown}
+    found = judged(tmp_path, form, scenes)
     assert not {name: [(str(one.storm), one.n) for one in each] for name, each in found.items()}
+
+
+def test_many_behind_one_key_lower_the_confidence(tmp_path: Path) -> None:
+    """People come by chance, each over a connection of their own; a program comes evenly, or keeps its connection."""
+    rng = random.Random(4)
+    people = [get(10 + rng.random() * 12, 401, "nat", "/portal", conn=number) for number in range(110)]
+    wide = [get(10 + turn / 8, 401, "nat", "/portal", release=f"app/{turn % 3}", conn=5) for turn in range(110)]
+    alone = [get(10 + turn / 8, 401, "app", "/portal", conn=turn) for turn in range(110)]
+    found = judged(tmp_path, "own", {"people": people, "several programs": wide, "one": alone})
+    told = {name: one.confidence for name, (one,) in found.items()}
+    assert told == {"people": Confidence.MEDIUM, "several programs": Confidence.MEDIUM, "one": Confidence.HIGH}
+
+
+def test_a_scanner_is_not_told_to_back_off(tmp_path: Path) -> None:
+    """It is blocked."""
+    found = judged(tmp_path, "own", {"scan": [*in_turn("abcdefghijkl", 1200, 0.02, 404)]})
+    (one,) = found["scan"]
+    assert (one.storm, one.side) == (StormClass.WEB_LOOP, Side.CLIENT)
+    assert "scanner" in one.cause
+    assert "back off" not in one.fix
+
+
+@pytest.mark.parametrize("skew_s", [90, -90])
+def test_a_server_whose_clock_is_ahead_does_not_split_a_storm(tmp_path: Path, skew_s: int) -> None:
+    """One client, or 100, on two servers in turn; the same on one server is two storms."""
+
+    def two(scene: Scene) -> Scene:
+        return [
+            line | {"node": f"edge-{place % 2}", "ts_us": line["ts_us"] + (100 + skew_s * (place % 2)) * 1_000_000}
+            for place, line in enumerate(scene)
+        ]
+
+    scenes = {"one": two(loop(300, 0.2, 401)), "many": two(fleet(100, 20, 1.0))}
+    again = [*loop(100, 0.1, 401), *[line | {"ts_us": line["ts_us"] + 90_000_000} for line in loop(100, 0.1, 401)]]
+    found = judged(tmp_path, "own", scenes | {"twice": again})
+    assert {name: [(one.n, one.nodes) for one in each] for name, each in found.items()} == {
+        "one": [(300, ("edge-0", "edge-1"))],
+        "many": [(2000, ("edge-0", "edge-1"))],
+        "twice": [(100, ("edge-1",)), (100, ("edge-1",))],
+    }
+
+
+def test_a_fleet_behind_a_balancer_is_one(tmp_path: Path) -> None:
+    """On however many servers; another fleet on another path at that time is another one."""
+    spread = [line | {"node": f"edge-{place % 2}"} for place, line in enumerate(fleet(100, 21, 0.97))]
+    other = [line | {"node": "edge-9", "client": f"x{line['client']}"} for line in fleet(100, 20, 1.0, path="/b")]
+    found = judged(tmp_path, "own", {"both": spread + other})
+    assert sorted((one.n, one.nodes) for one in found["both"]) == [(2000, ("edge-9",)), (2100, ("edge-0", "edge-1"))]
+
+
+def at_random(rng: random.Random) -> Scene:
+    """One to sixty clients that repeat a request, near the thresholds."""
+    clients = rng.choice([1, 1, 1, 2, 20, 60])
+    tries = rng.choice([8, 12, 20, 31, 38, 60] if clients < 3 else [2, 3, 4, 8, 12])
+    pause = rng.choice([0.03, 0.06, 0.1, 0.13, 0.2, 0.4, 0.49, 0.5, 0.55, 0.9, 0.97, 1.0, 1.2, 2.0])
+    status = rng.choice([503, 429, 500, 502, 404, 404, 401, 403, None, 200, 302, 204])
+    took_us, spread = rng.choice([1000, 50_000, 300_000]), rng.choice([0, 0, 0.3])
+    lines = []
+    for number in range(clients):
+        at = 10 + rng.random()
+        for turn in range(tries):
+            conn = number * 1000 + rng.choice([0, turn])
+            lines.append(get(at, status, f"c{number}", dur_us=took_us, conn=conn))
+            at += pause * rng.uniform(1 - spread, 1 + spread)
+    return lines
+
+
+def test_a_richer_form_finds_no_less(tmp_path: Path) -> None:
+    """What is told of a log with whole seconds is told, as certainly, of one with more in it."""
+    rng = random.Random(7)
+    scenes = {str(number): at_random(rng) for number in range(50)}
+    sure = tuple(Confidence)[::-1]
+    found = {form: judged(tmp_path, form, scenes) for form in ("combined", "json", "nginx", "own")}
+    for poor, rich in (("combined", "json"), ("json", "nginx"), ("nginx", "own")):
+        for name, told in found[poor].items():
+            best = min((sure.index(one.confidence) for one in told), default=-1)
+            assert best <= max((sure.index(one.confidence) for one in found[rich][name]), default=-1), (name, poor)
+    assert 5 < len(found["combined"]) <= len(found["own"]) < 50
