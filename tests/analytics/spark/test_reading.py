@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 LINES = sorted(write_all(5)[0][::12], key=lambda line: json.loads(line)["ts_us"])
 SLICE = len(LINES) // 8
 
+ONE = LINES[0].encode()
+HOSTILE = b"\n".join(
+    [b"\xff\xfe\x00", b"\x00" * 9, b"\r", b"{", b"[" * 5000, b'{"ts_us":1e400}', ONE.replace(b'":"', b'":"\xc3\x28', 1)]
+    + [ONE.replace(b'":"', b'":"' + odd, 1) for odd in (b"\\u0000", b"\\ud83d", "\u2028\U0001f600".encode(), b"a\rb")]
+    + [b"\xef\xbb\xbf" + ONE, b" " + ONE + b" \r", ONE + ONE, b""]
+)
+"""Lines that no server writes, and that may stand in a log all the same."""
+
 
 def silent_word(word: str) -> None:
     """Says nothing."""
@@ -49,7 +57,7 @@ def logs(tmp_path: Path) -> Path:
     Windows wrote, one of an old Mac's, and one that is not called as it is compressed."""
     folder = tmp_path / "logs"
     folder.mkdir()
-    (folder / "a.jsonl").write_bytes(slice_of(0) + b"x" * (3 << 20) + b"\n" + slice_of(0)[:200])
+    (folder / "a.jsonl").write_bytes(slice_of(0) + b"x" * (3 << 20) + b"\n" + HOSTILE + slice_of(0)[:200])
     (folder / "b.jsonl.gz").write_bytes(gzip.compress(slice_of(1)))
     with pa.CompressedOutputStream(str(folder / "c.jsonl.zst"), "zstd") as packed:
         packed.write(slice_of(2))
