@@ -57,7 +57,8 @@ def logs(tmp_path: Path) -> Path:
     Windows wrote, one of an old Mac's, and one that is not called as it is compressed."""
     folder = tmp_path / "logs"
     folder.mkdir()
-    (folder / "a.jsonl").write_bytes(slice_of(0) + b"x" * (3 << 20) + b"\n" + HOSTILE + slice_of(0)[:200])
+    (folder / "a.jsonl").write_bytes(slice_of(0) + b"x" * (3 << 20) + b"\n" + slice_of(0)[:200])
+    (folder / "i.jsonl").write_bytes(HOSTILE)
     (folder / "b.jsonl.gz").write_bytes(gzip.compress(slice_of(1)))
     with pa.CompressedOutputStream(str(folder / "c.jsonl.zst"), "zstd") as packed:
         packed.write(slice_of(2))
