@@ -96,6 +96,8 @@ COMMANDS: Final = {
     "storms check": Mount(
         "tricklecast.analytics.cli.check", "check", "Show what is understood of an access log.", _STORMS, _ANALYTICS
     ),
+    "storms mute": Mount("tricklecast.analytics.cli.mute", "mute", "Mute incidents of a kind.", _STORMS, _ANALYTICS),
+    "storms unmute": Mount("tricklecast.analytics.cli.mute", "unmute", "Mute them no longer.", _STORMS, _ANALYTICS),
     "storms watch": Mount(
         "tricklecast.analytics.watch.cli", "watch", "Report retry storms while they happen.", _STORMS, _ANALYTICS
     ),

@@ -28,7 +28,7 @@ from tricklecast.analytics.report import figures, requests
 from tricklecast.analytics.report.build import Source, build, ranked
 from tricklecast.analytics.report.formats import counted, date_and_time
 from tricklecast.analytics.report.formats import size as bytes_of
-from tricklecast.analytics.report.model import Figures, Lift, LogLine, Rate, Report
+from tricklecast.analytics.report.model import Figures, History, Lift, LogLine, Rate, Report
 from tricklecast.analytics.rules import engine, incidents
 from tricklecast.analytics.rules.incidents import Incident
 from tricklecast.analytics.rules.params import Params
@@ -145,7 +145,7 @@ class _Judged:
     found: list[Incident]
     source: Source
     lines: Callable[[Sequence[Incident]], dict[str, tuple[LogLine, ...]]]
-    notes: tuple[str, ...] = ()
+    table: Table | None = None
     # Reads the logs again, for all lines of one incident.
     every: Callable[[Incident, Advance], Iterator[pa.RecordBatch]] | None = None
     # What sets the requests of incidents apart, by their ids.
@@ -223,6 +223,18 @@ def _make(asked: Asked, stage: Stage) -> Made:
                 for one in here.found
                 if (window := asked.maintenance.covers(one.since_us, one.until_us))
             }
+            history: dict[str, History] = {}
+            notes = list(here.table.notes) if here.table is not None else []
+            if here.table is not None:
+                from tricklecast.analytics.store.memory import Memory
+
+                memory, now_us = Memory(here.table.place), _now_us()
+                history = memory.history(here.found)
+                muted |= memory.muted(here.found, now_us)
+                if asked.files.names and asked.explain is None:
+                    memory.remember(here.found, now_us)
+                if memory.damaged:
+                    notes.append(f"{counted(memory.damaged, 'damaged file')} of incidents in {asked.table}: left out")
             report = build(
                 here.connection,
                 here.found,
@@ -231,10 +243,11 @@ def _make(asked: Asked, stage: Stage) -> Made:
                 lines=lines,
                 baseline=rates,
                 lifts=here.lifts(many) if (many := requests.comparable(shown)) else {},
+                history=history,
                 muted=muted,
             )
             steps = tuple(engine.explain(here.connection, chosen.number)) if chosen is not None else ()
-        return Made(report, chosen.id if chosen else None, steps, here.notes)
+        return Made(report, chosen.id if chosen else None, steps, tuple(notes))
 
 
 def write_lines(asked: Asked, file: str, wanted: str, stage: Stage) -> int:
@@ -365,7 +378,7 @@ def _embedded_table(asked: Asked, files: LogFiles, stage: Stage, root: str) -> I
             return _lines(connection, read.recognised.names, shown)
 
         source = _of_table("embedded", asked, files, table, told)
-        judged = _Judged(connection, found, source, lines, tuple(table.notes))
+        judged = _Judged(connection, found, source, lines, table)
         if files.names:
             judged.every = lambda one, advance: _every(connection, files, asked, one, advance)
             judged.lifts = lambda shown: _near_lifts(told.spans, connection, asked, shown)[0] or {}
@@ -481,11 +494,11 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
         spark = session.__enter__()
     try:
         with failures_as_one_line(), _scratch(how.scratch) as folder, ExitStack() as held:
-            notes: tuple[str, ...] = ()
+            table: Table | None = None
             spans: Mapping[str, tuple[int, int]] = {}
             read_again: Callable[[tuple[str, ...]], SparkLines]
             if asked.table is not None:
-                rollup, size, source, read_again, spans, notes = _spark_table(spark, asked, files, stage, asked.table)
+                rollup, size, source, read_again, spans, table = _spark_table(spark, asked, files, stage, asked.table)
             else:
                 with stage(f"reading {_what(files)}"):
                     read = read_lines(spark, files, asked.reading)
@@ -511,7 +524,7 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                 found = incidents.found(connection)
                 figures.prepare(connection)
             again = _having(spans, _moments(ranked(found)[:MAX_WITH_LINES]).values())
-            judged = _Judged(connection, found, source, partial(lines, connection), notes)
+            judged = _Judged(connection, found, source, partial(lines, connection), table)
             if files.names:
                 judged.every = partial(_spark_every, read_again, spans, connection, asked)
                 judged.lifts = partial(_spark_lifts, read_again, spans, connection, asked)
@@ -532,9 +545,7 @@ _LinesOf = Callable[["DuckDBPyConnection", Sequence[Incident]], dict[str, tuple[
 
 def _spark_table(
     spark: SparkSession, asked: Asked, files: LogFiles, stage: Stage, root: str
-) -> tuple[
-    DataFrame, int, Source, Callable[[tuple[str, ...]], SparkLines], dict[str, tuple[int, int]], tuple[str, ...]
-]:
+) -> tuple[DataFrame, int, Source, Callable[[tuple[str, ...]], SparkLines], dict[str, tuple[int, int]], Table]:
     from tricklecast.analytics.spark.lines import read_lines
     from tricklecast.analytics.spark.objects import listed
     from tricklecast.analytics.spark.table import Bucket, OnSpark, spark_rows
@@ -556,7 +567,7 @@ def _spark_table(
     def read_again(names: tuple[str, ...]) -> SparkLines:
         return read_lines(spark, replace(files, names=names), asked.reading, overlap=False, part=True)
 
-    return rollup, size, _of_table("spark", asked, files, table, told), read_again, told.spans, tuple(table.notes)
+    return rollup, size, _of_table("spark", asked, files, table, told), read_again, told.spans, table
 
 
 @contextmanager

@@ -15,15 +15,15 @@ from tricklecast.analytics.lines.files import STDIN
 from tricklecast.analytics.lines.reading import KNOWN, Reading, Recognised
 from tricklecast.analytics.lines.recognise import AUTO, PARQUET, SAMPLE_LINES, Format, UnknownFormat, recognise
 from tricklecast.analytics.rules import engine
-from tricklecast.analytics.rules.incidents import Incident, found
+from tricklecast.analytics.rules.incidents import found
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan.normalise import AHEAD_US
 from tricklecast.analytics.spark import scan
 from tricklecast.analytics.spark.lines import Parse, SparkLines
 from tricklecast.analytics.spark.objects import cut
+from tricklecast.analytics.store.memory import table_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from pyspark.sql import DataFrame
 
 
@@ -64,7 +64,7 @@ def incidents(
         limits = Params(**(params or {}))  # type: ignore[arg-type]  # whole numbers are floats, too
         with scan.reduce(rolled.rows, rolled.size, limits) as connection:
             engine.run(connection, limits, engine.TOGETHER)
-            table = _table(found(connection))
+            table = table_of(found(connection))
     finally:
         rolled.rows.unpersist()
     return spark.createDataFrame(table)
@@ -95,30 +95,3 @@ def rows_of(lines: DataFrame, reading: Reading, otherwise: Format | None = None)
         )
     there = [name for name in lines.columns if name in KNOWN]
     return Format(PARQUET), lines.selectExpr(file, *(f"`{name}`" for name in there))
-
-
-def _table(every: list[Incident]) -> pa.Table:
-    import pyarrow as pa
-
-    moment, texts = pa.timestamp("us", tz="UTC"), pa.list_(pa.string())
-    columns = {
-        "id": (pa.string(), [one.id for one in every]),
-        "fingerprint": (pa.string(), [one.fingerprint for one in every]),
-        "storm": (pa.string(), [str(one.storm) for one in every]),
-        "severity": (pa.string(), [str(one.severity) for one in every]),
-        "confidence": (pa.string(), [str(one.confidence) for one in every]),
-        "side": (pa.string(), [str(one.side) for one in every]),
-        "since": (moment, [one.since_us for one in every]),
-        "until": (moment, [one.until_us for one in every]),
-        "requests": (pa.int64(), [one.n for one in every]),
-        "peak_rps": (pa.float64(), [one.peak_rps for one in every]),
-        "mean_rps": (pa.float64(), [one.mean_rps for one in every]),
-        "clients": (texts, [list(one.clients) for one in every]),
-        "channels": (texts, [list(one.channels) for one in every]),
-        "nodes": (texts, [list(one.nodes) for one in every]),
-        "release": (pa.string(), [one.release for one in every]),
-        "trigger": (pa.string(), [one.trigger for one in every]),
-        "cause": (pa.string(), [one.cause for one in every]),
-        "fix": (pa.string(), [one.fix for one in every]),
-    }
-    return pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})

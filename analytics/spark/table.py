@@ -38,6 +38,7 @@ from tricklecast.analytics.store.table import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from pyspark.sql import DataFrame, SparkSession
 
 _COLUMNS: Final = (*KEY, *(one.name for one in MEASURES))
@@ -67,8 +68,19 @@ class Bucket:
     def remove(self, kind: str, names: Iterable[str]) -> None:
         """Does nothing: a life-cycle rule removes what is old."""
 
+    def tables(self, kind: str) -> tuple[list[pa.Table], int]:
+        """As of :class:`~analytics.store.table.Folder`; what is damaged is not counted."""
+        with nothing_there():
+            reader = self._spark.read.option("ignoreCorruptFiles", "true")
+            return [reader.parquet(f"{spark_path(self.root)}/{kind}").toArrow()], 0
+        return [], 0
+
+    def add(self, kind: str, rows: pa.Table, most: int, every: pa.Table) -> None:
+        """Adds a Parquet file; a life-cycle rule removes what is old."""
+        self._spark.createDataFrame(rows).coalesce(1).write.mode("append").parquet(f"{self.root}/{kind}")
+
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, name: str = "lock") -> Iterator[None]:
         """Does nothing: nobody can wait there."""
         yield
 

@@ -46,6 +46,7 @@ from tricklecast.analytics.scan.normalise import AHEAD_US
 from tricklecast.analytics.scan.rollup import IDS, VERSION, merge_sql, sketch_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from duckdb import DuckDBPyConnection
 
     from tricklecast.analytics.lines.embedded import Lines
@@ -210,7 +211,7 @@ class Folder:
         """Writes a small file at once."""
         with self.writing():
             path = self.root / kind / f"{name}.new"
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
             path.write_text(text)
             path.replace(path.with_suffix(".json"))
 
@@ -218,6 +219,35 @@ class Folder:
         """Removes small files."""
         for name in names:
             (self.root / kind / f"{name}.json").unlink(missing_ok=True)
+
+    def tables(self, kind: str) -> tuple[list[pa.Table], int]:
+        """All Parquet files of a kind; and how many are damaged, and left out."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        found, damaged = [], 0
+        for path in sorted((self.root / kind).glob("*.parquet")):
+            try:
+                found.append(pq.read_table(path))
+            except FileNotFoundError:
+                continue  # made one with others meanwhile
+            except (pa.ArrowException, OSError):
+                damaged += 1
+        return found, damaged
+
+    def add(self, kind: str, rows: pa.Table, most: int, every: pa.Table) -> None:
+        """Adds a Parquet file at once; if there are too many, one of all rows takes their place."""
+        import pyarrow.parquet as pq
+
+        with self.writing():
+            path = self.root / kind / f"{uuid.uuid4().hex}.new"
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+            former = list(path.parent.glob("*.parquet"))
+            merged = len(former) >= most
+            pq.write_table(every if merged else rows, path, compression="zstd")
+            path.replace(path.with_suffix(".parquet"))
+            for old in former if merged else ():
+                old.unlink(missing_ok=True)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -228,11 +258,11 @@ class Folder:
             raise CannotWrite(f"cannot write to the table {str(self.root)!r}: {error.strerror or error}") from error
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Waits until no other run writes to the table."""
+    def locked(self, name: str = "lock") -> Iterator[None]:
+        """Waits until no other run writes to the table, or to another part of it that has a lock of its own."""
         with self.writing():
             self.root.mkdir(parents=True, exist_ok=True, mode=0o750)
-            lock = os.open(self.root / "lock", os.O_WRONLY | os.O_CREAT, 0o640)
+            lock = os.open(self.root / name, os.O_WRONLY | os.O_CREAT, 0o640)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -288,6 +318,10 @@ class Folder:
                     path.parent.parent.rmdir()
         for path in self.root.glob(".new-*"):
             shutil.rmtree(path, ignore_errors=True)
+        for path in self.root.glob("*/*.new"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > IN_USE_S:
+                    path.unlink()
 
 
 def missing(sources: Mapping[str, Source], there: Mapping[str, int], hours: range) -> set[str]:

@@ -17,7 +17,9 @@ from typing import Final
 import stamina
 
 from tricklecast.analytics.cli.maintenance import Maintenance
+from tricklecast.analytics.store.memory import mutes
 from tricklecast.analytics.store.store import Store
+from tricklecast.analytics.store.table import Folder
 from tricklecast.analytics.watch.alerts import AlertBody, Status, Tracker, known_from
 from tricklecast.analytics.watch.deliver import NotDelivered, Receiver
 
@@ -42,7 +44,7 @@ def tell_waiting(store: Store, receiver: Receiver) -> int:
 
 
 class Held:
-    """Alerts of maintenance: held back, and told at its end if their incidents still go on.
+    """Alerts of maintenance, and of what is muted: held back, and told at the end of it if their incidents still go on.
 
     What was told before it and is over now is told at once: that wakes nobody.
 
@@ -53,8 +55,9 @@ class Held:
     def __init__(self, store: Store, maintenance: Maintenance | None = None) -> None:
         """
         Args:
-            store: what an earlier run held back. maintenance: when.
+            store: what an earlier run held back; in its folder is what is muted. maintenance: when.
         """
+        self._place = Folder(str(store.folder))
         self._maintenance = maintenance or Maintenance()
         self._status: dict[str, Status] = store.fact(HELD) or {}  # by the incident's id
         self.count = 0
@@ -66,6 +69,7 @@ class Held:
             now_us: microseconds since the epoch. tracker: what is known of their incidents.
         """
         quiet = self._maintenance.covers(now_us) is not None
+        muted = mutes(self._place, now_us)
         told: list[AlertBody] = []
         for each in alerts:
             name, status = each["incident"]["id"], each["status"]
@@ -74,18 +78,20 @@ class Held:
                     self.count += 1  # nobody has heard of it
                 else:
                     told.append(each)
-            elif quiet:
+            elif quiet or each["incident"]["fingerprint"] in muted:
                 self._status.setdefault(name, status)
                 self.count += 1
             else:
                 told.append({**each, "status": self._status.pop(name, status)})
         if self._status and not quiet:
+            going_on = [known for known in tracker.open() if known.incident.id in self._status]
+            held = [known for known in going_on if known.incident.fingerprint in muted]
             told += [
                 replace(known, status=self._status[known.incident.id]).alert(now_us)
-                for known in tracker.open()
-                if known.incident.id in self._status
+                for known in going_on
+                if known not in held
             ]
-            self._status = {}
+            self._status = {known.incident.id: self._status[known.incident.id] for known in held}
         return told
 
     def write(self, store: Store) -> None:

@@ -359,7 +359,7 @@ class Status:
         self._count(watch.bad, "lines could not be read")
         self._count(watch.doubled, "lines were left out, because another log has the same requests")
         if not self._quiet:
-            self._count(watch.judge.held.count, "alerts were held back, because of maintenance")
+            self._count(watch.judge.held.count, "alerts were held back: muted, or in maintenance")
 
     def catching_up(self, behind: int) -> None:
         """Whether so many bytes wait in the logs."""

@@ -320,6 +320,6 @@ def test_what_is_told_after_maintenance(
             each["status"]
             for statuses, now_us in ((within, 0), (after, 60_000_000))
             for status in statuses
-            for each in held.sift([{"incident": {"id": "a"}, "status": status}], now_us, tracker)
+            for each in held.sift([{"incident": {"id": "a", "fingerprint": "f"}, "status": status}], now_us, tracker)
         ]
     assert told == expected
