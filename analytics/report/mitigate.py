@@ -335,7 +335,7 @@ def _in_the_client(one: Summary) -> list[Mitigation]:
     if one.storm is _S.WEB_LOOP and final:
         own = STOP.replace('response.headers.get("Lp-Trickle-Closed") or ', "")
     found = []
-    if "grpc" in (one.ua or "").lower() and own is BACK_OFF:
+    if own is BACK_OFF and "grpc" in f"{one.ua} {one.words.cause}".lower():
         found.append(Mitigation("client", "The client: its service config (gRPC)", GRPC))
     else:
         who = "publisher" if one.side is Side.PUBLISHER else "client"

@@ -64,7 +64,8 @@ SELECT p.incident,
     arg_min(e.trigger_us, (e.first_us, e.id)) FILTER (e.trigger IS NOT NULL) AS trigger_us,
     max(e.ends_us) AS ends_us, bool_or(e.head_hi > e.seq_hi) AS passed,
     -- Whether it came back sooner than it was told.
-    bool_or(e.retry_after_ms > 0 AND e.gap_ms < early() * e.retry_after_ms) AS ignores_retry_after,
+    bool_or(e.retry_after_ms > 0 AND (e.gap_ms < early() * e.retry_after_ms
+        OR e.answer IN ('fleet_retry', 'fleet_overload'))) AS ignores_retry_after,
     bool_or(e.hits >= 2 * slow_hits() OR (e.hits >= 2 * fast_hits() AND e.peak_rps >= fast_rps())) AS clear,
     bool_or(e.solo) AS solo
 FROM (

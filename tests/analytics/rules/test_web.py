@@ -133,6 +133,12 @@ STORMS: Final[dict[str, tuple[Scene, set[str], int, frozenset[str]]]] = {
     "60 x 502 in half a second": (loop(60, 1 / 120, 502), {"server_error_loop"}, 60, frozenset()),
     "401 loop": (loop(300, 0.5, 401), {"web_loop"}, 300, frozenset()),
     "Retry-After ignored": (loop(200, 0.2, 503, retry_after_ms=5000), {"overload_client"}, 200, frozenset()),
+    "many, Retry-After ignored": (
+        fleet(50, 10, 1.0, 429, retry_after_ms=30_000),
+        {"thundering_herd", "overload_amplification"},
+        500,
+        frozenset(),
+    ),
     "slowly": (loop(60, 1.1, 429, retry_after_ms=30_000), {"overload_client"}, 60, HEADERS),
     "gRPC unavailable": (calls(14), {"overload_client"}, 100, WITHOUT_CODES),
     "gRPC internal": (calls(13), {"server_error_loop"}, 100, WITHOUT_CODES),
@@ -288,6 +294,9 @@ def test_storms_of_web_servers(tmp_path: Path, form: str) -> None:
     assert not wrong
     words = [str(describe(one)) for each in found.values() for one in each]
     assert not [each for each in words if any(word in each for word in ("channel", "segment", "Lp-", " head"))]
+    if form not in HEADERS:
+        (told_to_wait,) = found["many, Retry-After ignored"]
+        assert "Retry-After is ignored" in told_to_wait.cause
     for one in found["gRPC unavailable"]:
         assert "UNAVAILABLE" in one.cause
         assert "gRPC retry policy" in one.fix
