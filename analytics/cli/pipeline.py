@@ -409,7 +409,7 @@ def _lines(
                 unnest(list_distinct([one.first_us FOR one IN phases][:{MAX_LINES - 1}] || [last_us])) AS ts_us
             FROM incidents WHERE incident IN ({", ".join(map(str, ids))})
         )
-        SELECT m.incident, p.* EXCLUDE (bad, text)
+        SELECT m.incident, p.* EXCLUDE (bad)
         FROM moments m JOIN parsed_line p ON p.ts_us = m.ts_us AND p.bad IS NULL AND p.kind = 'exchange'
         WHERE list_contains(m.nodes, coalesce(p.node, ''))
             AND (NOT m.named OR list_contains(m.clients, substr(p.client, 1, 256)))
@@ -419,11 +419,12 @@ def _lines(
     )
     columns = [column[0] for column in answer.description or ()]
     rows = [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
-    texts = _texts(names, {(row["file"], row["no"]) for row in rows})
+    texts = _texts(names, {(row["file"], row["no"]) for row in rows if row["text"] is None and row["no"] is not None})
     made: dict[str, list[LogLine]] = {}
     for row in rows:
-        incident, file, no = row.pop("incident"), row.pop("file"), row.pop("no")
-        line = LogLine(texts[file, no], shown_name(names[file]), no) if (file, no) in texts else _understood(row)
+        incident, file, no, text = (row.pop(name) for name in ("incident", "file", "no", "text"))
+        text = texts.get((file, no), text)
+        line = _understood(row) if text is None else LogLine(text[:_MAX_TEXT], shown_name(names[file]), no)
         made.setdefault(ids[incident], []).append(line)
     return {key: tuple(lines) for key, lines in made.items()}
 
@@ -609,7 +610,7 @@ def _spark_lines(
     connection: DuckDBPyConnection,
     shown: Sequence[Incident],
 ) -> dict[str, tuple[LogLine, ...]]:
-    """Lines of incidents: as they stand in their files where these are few and here, else as they were understood.
+    """Lines of incidents, read here where their files are few and here, and else by Spark.
 
     Args:
         read_again: the lines of some files, in Spark. spans: the times that each file has.
@@ -623,23 +624,13 @@ def _spark_lines(
         window = Window(times[0], times[-1] + 1)
         lines = read_lines(connection, LogFiles(names), replace(reading, window=window), part=True)
         return _lines(connection, lines.recognised.names, shown)
-    rows = read_again(names).of_moments(times).limit(10_000).collect()
-    by_time: dict[int, list[dict[str, Any]]] = {}
-    for row in sorted((row.asDict() for row in rows), key=repr):
-        by_time.setdefault(row["ts_us"], []).append(row)
-    made: dict[str, tuple[LogLine, ...]] = {}
-    for one in shown:
-        chosen = []
-        for us in moments[one.id]:
-            near = [
-                row
-                for row in by_time.get(us, ())
-                if (row["node"] or "") in one.nodes and (not one.named or (row["client"] or "")[:256] in one.clients)
-            ]
-            near.sort(key=lambda row: row["channel"] not in one.channels)
-            chosen += [_understood(row) for row in near[:1]]
-        made[one.id] = tuple(chosen)
-    return made
+    found = read_again(names).of_moments(times).limit(10_000).toArrow()
+    connection.register("found_line", found)
+    by_name = "CAST(dense_rank() OVER (ORDER BY name) - 1 AS INT) AS file"
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE parsed_line AS SELECT * EXCLUDE (name) REPLACE ({by_name}) FROM found_line"
+    )
+    return _lines(connection, sorted(set(found.column("name").to_pylist())), shown)
 
 
 def _of_time(spans: Mapping[str, tuple[int, int]], since: int, until: int) -> tuple[str, ...]:

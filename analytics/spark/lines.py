@@ -85,6 +85,10 @@ _UNSPLIT: Final = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"\x04
 """What a file begins with in which a line's end cannot be found by its byte: compressed ones, and UTF-16."""
 
 
+_NAMED: Final = "SELECT p.*, n.name FROM parsed_line p LEFT JOIN named n ON n.number = p.file"
+_WITH_NAME: Final = (*PARSED, ("name", "VARCHAR"))
+
+
 @contextmanager
 def connect() -> Iterator[DuckDBPyConnection]:
     """The database of a worker, which bounds its memory. Spark runs as many of these at a time as it has cores."""
@@ -444,14 +448,13 @@ class SparkLines:
     @property
     def parsed(self) -> DataFrame:
         """All lines, the bad ones too, with the name of each one's file."""
-        query = "SELECT p.*, n.name FROM parsed_line p LEFT JOIN named n ON n.number = p.file"
-        return self.mapped(partial(_queried, query=query), _spark_columns((*PARSED, ("name", "VARCHAR"))))
+        return self.mapped(partial(_queried, query=_NAMED), _spark_columns(_WITH_NAME))
 
     def of_moments(self, times: Iterable[int]) -> DataFrame:
-        """Good lines of requests that arrived at these times."""
-        some = replace(self, moments=tuple(times))
-        query = f"FROM line WHERE kind = 'exchange' AND ts_us IN ({', '.join(map(str, some.moments))})"
-        return some.mapped(partial(_queried, query=query), _spark_columns(LINE))
+        """Good lines of requests that arrived at these times, with their texts and the name of each one's file."""
+        some = replace(self, moments=tuple(times), reading=replace(self.reading, texts=True))
+        wanted = f"p.bad IS NULL AND p.kind = 'exchange' AND p.ts_us IN ({', '.join(map(str, some.moments))})"
+        return some.mapped(partial(_queried, query=f"{_NAMED} WHERE {wanted}"), _spark_columns(_WITH_NAME))
 
     def summed(self, told: Iterable[Told]) -> Lines:
         """What was in the files.

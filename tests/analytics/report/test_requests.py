@@ -189,9 +189,9 @@ def test_the_engines_agree(spark: SparkSession, tmp_path: Path, monkeypatch: pyt
     """On what sets incidents apart, and on all lines, where Spark's workers read them again."""
 
     log = write(tmp_path / "a.jsonl", traffic(1, "network"))
-    lifts, lines = [one["lifts"] for one in incidents(log)], invoke(log, "--lines", "1", "-q").stdout
-    assert lifts[0]
+    told, lines = incidents(log), invoke(log, "--lines", "1", "-q").stdout
+    assert told[0]["lifts"]
     monkeypatch.setattr(pipeline, "READ_HERE", -1)
     document = json.loads(invoke(log, "--engine", "spark", "-q", "--json-file", "-").stdout)
-    assert (document["engine"], [one["lifts"] for one in document["incidents"]]) == ("spark", lifts)
+    assert (document["engine"], document["incidents"]) == ("spark", told)
     assert invoke(log, "--engine", "spark", "--lines", "1", "-q").stdout == lines
