@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -86,9 +86,11 @@ def _folder() -> Iterator[str]:
             shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{FOLDER}"))
     try:
-        with _locked(folder):
-            # Under this name another run would remove it if it were not locked.
-            folder = folder.rename(folder.with_name(folder.name[1:]))
+        with ExitStack() as held:
+            # Where nothing can be locked, as in some network folders, it keeps the name that no other run looks for.
+            with suppress(OSError):
+                held.enter_context(_locked(folder))
+                folder = folder.rename(folder.with_name(folder.name[1:]))
             yield str(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
