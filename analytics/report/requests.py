@@ -64,7 +64,7 @@ EVERY_COLUMNS: Final = (
 _SECOND: Final = "ts_us // 1000000"
 
 _MEMBERS: Final = f"""
-SELECT incident, unnest(answers) AS answer, client, named, channel, everywhere, node, seq_lo, seq_hi, since_us, until_us
+SELECT incident, unnest(answers) AS answer, client, named, channel, everywhere, nodes, seq_lo, seq_hi, since_us, until_us
 FROM (
     SELECT incident, client, named,
         CASE
@@ -76,7 +76,7 @@ FROM (
             ELSE [answer] END AS answers,
         CASE WHEN len(channels) = 1 THEN channels[1] END AS channel, len(channels) <> 1 AS everywhere,
         -- Failures of one client are one case on whichever servers.
-        CASE WHEN fleet OR answer NOT IN ({quoted((*FAILURES, "web"))}) THEN nodes[1] END AS node,
+        CASE WHEN fleet OR answer NOT IN ({quoted((*FAILURES, "web"))}) THEN nodes END AS nodes,
         min(seq_lo) AS seq_lo, max(seq_hi) AS seq_hi, min(first_us) AS since_us, max(last_us) AS until_us
     FROM (SELECT *, unnest(clients) AS client FROM episodes WHERE incident IN (SELECT unnest(?::BIGINT[])))
     GROUP BY ALL
@@ -102,7 +102,7 @@ found AS (
         AND m.channel IS NOT DISTINCT FROM l.channel
 )
 SELECT DISTINCT incident, ref FROM found
-WHERE ts_us BETWEEN since_us AND until_us AND (node IS NULL OR node = place)
+WHERE ts_us BETWEEN since_us AND until_us AND (nodes IS NULL OR list_contains(nodes, place))
     AND NOT coalesce(counted AND seq NOT BETWEEN seq_lo AND seq_hi, false)"""
 
 
