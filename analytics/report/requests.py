@@ -64,7 +64,8 @@ EVERY_COLUMNS: Final = (
 _SECOND: Final = "ts_us // 1000000"
 
 _MEMBERS: Final = f"""
-SELECT incident, unnest(answers) AS answer, client, named, channel, everywhere, nodes, seq_lo, seq_hi, since_us, until_us
+SELECT incident, unnest(answers) AS answer, client, named, channel, everywhere, nodes, seq_lo, seq_hi, since_us,
+    until_us
 FROM (
     SELECT incident, client, named,
         CASE
