@@ -209,7 +209,7 @@ def _statuses(incident: Incident) -> str:
 def _happened(incident: Incident) -> str:
     seconds = (incident.until_us - incident.since_us) / 1e6
     times = f"{incident.n:,} times in {span(seconds)} ({rate(incident.mean_rps)})"
-    if len(incident.clients) > 1 or incident.peak_rps >= 2 * incident.mean_rps:
+    if incident.peak_rps >= (1 if len(incident.clients) > 1 else 2) * incident.mean_rps:
         times = f"{times[:-1]}, at most {rate(incident.peak_rps)})"
     form = HAPPENED[incident.storm]
     alone = len(incident.clients) == 1
