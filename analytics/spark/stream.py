@@ -70,8 +70,8 @@ BATCH_BYTES: Final = 4 << 30
 BATCH_MESSAGES: Final = 10_000_000
 """Bytes of files, or messages of Kafka, in one batch; the rest waits for the next one."""
 
-BATCH_ROWS: Final = 50_000
-"""Rows of one batch that come to the driver."""
+BATCH_ROWS: Final = 40_000
+"""Rows of one batch that come to the driver: as many as the window keeps."""
 
 MAX_PROBLEMS: Final = 100
 """Files that are remembered because something is wrong with them."""
@@ -240,6 +240,7 @@ class Stream:
             maintenance=request.maintenance,
             clock=lambda: self.now_us / 1e6,
             wall_us=lambda: self.now_us,
+            told_us=wall_us,
         )
         with store.transaction():
             store.set_fact("logs", sources)

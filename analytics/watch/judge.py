@@ -68,6 +68,7 @@ class Judge:
         maintenance: Maintenance | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        told_us: Callable[[], int] | None = None,
     ) -> None:
         """
         Args:
@@ -75,11 +76,12 @@ class Judge:
             params: thresholds.
             kept: rows are written down as well, for the next run. maintenance: when alerts are held back.
             clock: seconds; wall_us: microseconds since the epoch.
+            told_us: when alerts say that they were made, if that is another clock.
         """
         params = params or Params()
         self.began: set[str] = set()
         self._store, self._clock, self._wall_us, self._kept = store, clock, wall_us, kept
-        self._receivers = list(receivers)
+        self._receivers, self._told_us = list(receivers), told_us
         self.window = Window(params, clock, store.folder)
         self.tracker = Tracker(params, store.incidents())
         self.held = Held(store, maintenance)
@@ -142,6 +144,8 @@ class Judge:
             alerts += self._look(told_us, late)
             ended, _ = over(all_read=True)
         alerts = self.held.sift(alerts + ended, told_us, self.tracker)
+        if self._told_us is not None:
+            alerts = [{**each, "told_us": self._told_us()} for each in alerts]
         self.began |= {each["incident"]["id"] for each in alerts if each["status"] == "firing" or is_first(each)}
         tidied = bool(kept) and self.window.tidy(self.tracker.open_clients(), now_us)
         if not (kept or alerts or self.tracker.changed or self.tracker.gone):

@@ -59,7 +59,9 @@ class Streamed:
     def again(self, *lines: str) -> list[tuple[str, str]]:
         """Gives the last batch once more."""
         batch = Batch(rolled(self.folder, *lines), len(lines))
-        return told(self.stream.batch(self.number, lambda: batch))
+        alerts = self.stream.batch(self.number, lambda: batch)
+        assert all(each["told_us"] == self.clock.wall_us() for each in alerts), "when it was made, not of when it tells"
+        return told(alerts)
 
     def idle(self, s: float) -> list[tuple[str, str]]:
         """Lets time pass without a line."""
@@ -176,9 +178,12 @@ def test_rows_beyond_the_bound_are_left_out_and_counted(tmp_path: Path) -> None:
     assert left_out == [101 - sum(row["n"] for row in told)]
 
 
-def test_problems_are_remembered_up_to_a_bound(streamed: Streamed) -> None:
+def test_problems_and_servers_are_remembered_up_to_a_bound(streamed: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The latest ones stay."""
-    for number in range(3):
+    monkeypatch.setattr(module, "MAX_NODES", 2)
+    streamed.batch(*[line(at, node=f"edge-{at}") for at in range(5)], after_s=5)
+    assert len(streamed.stream._off_us) == 2
+    for number in range(1, 4):
         names = [f"{number}-{each}" for each in range(MAX_PROBLEMS)]
         batch = Batch(problems=dict.fromkeys(names, "x"))
         streamed.stream.batch(number, partial(replace, batch))
