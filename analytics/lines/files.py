@@ -364,7 +364,9 @@ def open_log(name: str) -> IO[bytes]:
     return cast("IO[bytes]", _Utf16(found, coding)) if coding else found
 
 
-_MAGIC: Final = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+_MAGIC: Final = {
+    b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst", b"\x04\x22\x4d\x18": "lz4",
+}  # fmt: skip
 
 
 def is_compressed(first: bytes) -> bool:
@@ -395,10 +397,10 @@ def unpacked(names: Iterable[str]) -> int:
 
 def _decompressed(name: str, first: bytes) -> IO[bytes]:
     kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), "")
-    if kind == "zst":
+    if kind in ("zst", "lz4"):
         import pyarrow as pa
 
-        return cast("IO[bytes]", pa.CompressedInputStream(pa.OSFile(name), "zstd"))
+        return cast("IO[bytes]", pa.CompressedInputStream(pa.OSFile(name), "zstd" if kind == "zst" else "lz4"))
     if kind == "gz":
         return cast("IO[bytes]", gzip.open(name))
     if kind == "bz2":
@@ -545,6 +547,8 @@ class LineReader:
                 old_mac = b"\n" not in piece and b"\r" in piece
             if old_mac:
                 piece = piece.replace(b"\r", b"\n")
+            # A log that was emptied while its writer went on begins with zeros; joined files have marks in them.
+            piece = piece.replace(b"\0", b"").replace(b"\n" + BYTE_ORDER_MARK, b"\n")
             end = piece.rfind(b"\n") + 1
             if end:
                 yield rest + piece[:end]

@@ -61,6 +61,7 @@ _UNITS: Final = {
     "ns": Unit.NS,
 }
 _GRPC: Final = re.compile(r"grpc(?:[._-]?(?:status|code))?[=:]")
+_ADDRESSED: Final = re.compile(r"(?i)for=|\[[\d.]+\]")
 _FORWARDED: Final = re.compile(r"(?:x_forwarded_for|xff|forwarded_for|forwarded|fwd)[=:]")
 _PORT: Final = re.compile(r"[.\]][\da-fA-F]*:\d+")
 _UPSTREAM: Final = re.compile(r"-|[\d.]+(?:(?: ?, ?| : )(?:-|[\d.]+))*")
@@ -420,7 +421,7 @@ def named(table: FieldMap, records: Sequence[dict[str, Any]]) -> Sources:
     columns = columns_of(records)
     called: dict[str, list[tuple[str, ...]]] = {}
     for path in sorted(columns, key=len):
-        keys = [_bare(key) for key in path if not key.isdigit()]
+        keys = [bare(key) for key in path if not key.isdigit()]
         for name in {"".join(keys[-1:]), "".join(keys[-2:])}:
             called.setdefault(name, []).append(path)
     found: Sources = {}
@@ -428,7 +429,7 @@ def named(table: FieldMap, records: Sequence[dict[str, Any]]) -> Sources:
         choices = {
             path: replace(source, path=path)
             for source in sources
-            for path in called.get(_bare("".join(source.path)), ())
+            for path in called.get(bare("".join(source.path)), ())
             if _is_kind(field, source.unit, columns[path])
             and (field in _ANYWHERE or not _BEHIND.search(".".join(path[:-1])))
         }
@@ -461,7 +462,7 @@ _ANYWHERE: Final = frozenset({"request", "method", "path", "ua", "node", "grpc"}
 
 def begun(path: Sequence[str]) -> bool:
     """Whether a key is that of the time when a request began, as far as its name says."""
-    return bool(_BEGUN.search(_bare("".join(path[-2:]))))
+    return bool(_BEGUN.search(bare("".join(path[-2:]))))
 
 
 def _leaves(record: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -476,7 +477,8 @@ def _leaves(record: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield path, str(record)
 
 
-def _bare(key: str) -> str:
+def bare(key: str) -> str:
+    """A key without the ways in which it may be written."""
     return re.sub("[^a-z0-9]", "", key.lower())
 
 
@@ -500,7 +502,7 @@ def _is_kind(field: str, unit: Unit | None, values: Sequence[str]) -> bool:
         case "request":
             return _most(_HTTP.fullmatch, values)
         case "ip":
-            return _most(_IPS.fullmatch, values)
+            return _most(lambda value: _IPS.fullmatch(value) or _ADDRESSED.match(value), values)
         case "bytes_out" | "bytes_in":
             return _most(_WHOLE.fullmatch, values)
     return True

@@ -490,7 +490,7 @@ def _piece(source: Source, value: Callable[[Source], str]) -> str:
 
 def _one(name: str, source: Source, value: Callable[[Source], str], *, last: bool = True) -> str:
     """SQL for one source's value, converted; of several for an address, a name may stand in the last one only."""
-    parts = [_converted(name, one, value, last=last) for one in (source, *source.plus)]
+    parts = [_converted(name, one.unit, _piece(one, value), last=last) for one in (source, *source.plus)]
     if len(parts) == 1:
         return parts[0]
     known_ones = ", ".join(f"coalesce({part}, -1)" for part in parts)
@@ -498,10 +498,9 @@ def _one(name: str, source: Source, value: Callable[[Source], str], *, last: boo
     return f"CASE WHEN greatest({known_ones}) >= 0 THEN {total} END"
 
 
-def _converted(name: str, source: Source, value: Callable[[Source], str], *, last: bool) -> str:
-    raw = _piece(source, value)
-    if name in IN_TIME and source.unit is not None:
-        match source.unit:
+def _converted(name: str, unit: Unit | None, raw: str, *, last: bool) -> str:
+    if name in IN_TIME and unit is not None:
+        match unit:
             case Unit.ISO:
                 return iso_us(raw)
             case Unit.CLF:
@@ -510,7 +509,7 @@ def _converted(name: str, source: Source, value: Callable[[Source], str], *, las
                 return epoch_us(raw)
             case Unit.TIME:
                 return time_us(raw)
-            case unit:
+            case _:
                 return duration(raw, unit.micros, 1 if name.endswith("_us") else 1000)
     match _TYPES.get(name, "VARCHAR"):
         case "VARCHAR":
@@ -519,6 +518,45 @@ def _converted(name: str, source: Source, value: Callable[[Source], str], *, las
             return flag(raw)
         case _:
             return grpc_code(raw) if name == "grpc" else whole(raw)
+
+
+_EACH: Final = 2
+"""Sources of a field that are converted each for itself."""
+
+
+def gathered(
+    fields: FieldMap, values: str, value: Callable[[Source], str]
+) -> tuple[FieldMap, str, Callable[[Source], str]]:
+    """The same with fewer sources: of many, the first text that a line has is converted.
+
+    A plan with dozens of conversions takes longer to make than a small log to read.
+
+    Args:
+        values: SELECT of the sources' texts; value: SQL for one of them.
+    """
+    columns: dict[str, str] = {}
+    kept: dict[str, tuple[Source, ...]] = {}
+    for name, sources in fields.fields.items():
+        each = [source for place, source in enumerate(sources) if place < _EACH or source.plus or source.coarse]
+        more: dict[Unit | None, list[str]] = {}
+        for source in sources:
+            if source not in each:
+                more.setdefault(source.unit, []).append(known(_piece(source, value)))
+        for unit, texts in more.items():
+            key = f"m{len(columns)}"
+            # Of several lists of addresses the first address counts.
+            columns[key] = f"concat_ws(', ', {', '.join(texts)})" if name == "ip" else f"coalesce({', '.join(texts)})"
+            each.append(Source((f"({key})",), unit))
+        kept[name] = tuple(each)
+    if not columns:
+        return fields, values, value
+    named = ", ".join(f"{sql} AS {key}" for key, sql in columns.items())
+    made = f"SELECT *, {named} FROM ({values}) each_one"
+    return (
+        replace(fields, fields=kept),
+        made,
+        lambda source: source.path[0][1:-1] if source.path[0][1:-1] in columns else value(source),
+    )
 
 
 def of_requests(fields: FieldMap, value: Callable[[Source], str]) -> str:

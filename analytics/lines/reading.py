@@ -16,6 +16,7 @@ from tricklecast.analytics.lines.mapped import (
     ClientKey,
     Layout,
     Source,
+    gathered,
     key_sources,
     matched,
     of_requests,
@@ -383,10 +384,12 @@ def selected(form: Format, reading: Reading, raw: str, node: str | None = None) 
         return parsed(
             found, values, window, node=node, details=reading.details, other=_other(form), texts=reading.texts
         )
-    match form.fields.layout:
+    fields = form.fields
+    match fields.layout:
         case Layout.JSON:
             sources = sources_of(form, reading)
             values, value = json_values(sources, raw, mended=True), values_of(sources)
+            fields, values, value = gathered(fields, values, value)
         case Layout.WORDS:
             values, value = words(form.fields, form.quoted, raw)
         case Layout.PATTERN:
@@ -395,7 +398,7 @@ def selected(form: Format, reading: Reading, raw: str, node: str | None = None) 
             values, value = tabled(form.fields, raw)
         case Layout.LOGFMT:
             values, value = paired(raw)
-    found = shape(form.fields, value, form.present, _key(reading) or DEFAULT_KEY, prefix)
+    found = shape(fields, value, form.present, _key(reading) or DEFAULT_KEY, prefix)
     if form.fields.only:
         values = f"SELECT * FROM ({values}) every WHERE {of_requests(form.fields, value)}"
     return parsed(found, values, window, node=node, details=reading.details, other=_other(form), texts=reading.texts)

@@ -18,7 +18,17 @@ from statistics import median
 from typing import Any, Final
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines.inferred import Draft, Missing, begun, cut, infer, looks_like_request, named, pairs
+from tricklecast.analytics.lines.inferred import (
+    Draft,
+    Missing,
+    bare,
+    begun,
+    cut,
+    infer,
+    looks_like_request,
+    named,
+    pairs,
+)
 from tricklecast.analytics.lines.mapped import (
     BadFormat,
     FieldMap,
@@ -152,6 +162,8 @@ def recognise(name: str, lines: Sequence[bytes], asked: str = AUTO) -> Format:
         BadFormat: there is no format that is called as asked, or the map is wrong.
     """
     check_format(asked)
+    if lines and (archive := next((what for what, begins in _ARCHIVES.items() if begins.match(lines[0])), None)):
+        raise UnknownFormat(f"{name!r} is {archive}, which is not read: unpack it first")
     found: Format | None = None
     error: UnknownFormat | None = None
     for wrapping, inner in _unwrapped(lines):
@@ -167,6 +179,16 @@ def recognise(name: str, lines: Sequence[bytes], asked: str = AUTO) -> Format:
         assert error is not None
         raise error
     return found
+
+
+_ARCHIVES: Final = {
+    "a zip archive": re.compile(rb"PK\x03\x04"),
+    "a tar archive": re.compile(rb"(?s).{0,300}ustar"),
+    "a 7z archive": re.compile(rb"7z\xbc\xaf\x27\x1c"),
+    "a file in Snappy's framing": re.compile(rb"\xff\x06sNaPpY"),
+    "compressed twice": re.compile(rb"\x1f\x8b\x08|BZh[1-9]1AY|\xfd7zXZ|\x28\xb5\x2f\xfd"),
+}
+"""Files that hold logs in a form that is not read, by how their first line begins without its zeros."""
 
 
 def _unwrapped(lines: Sequence[bytes]) -> list[tuple[tuple[str, ...], list[bytes]]]:
@@ -230,10 +252,16 @@ def _recognised(name: str, lines: Sequence[bytes], asked: str) -> Format:
     return _format(name, next(found for found in formats if votes[found] == best), lines)
 
 
+_ODD_JSON: Final = re.compile(rb"^\s*(?:\[\s*(?:\{|$)|\{\s*$)|\}\{")
+"""The beginning of an array, of an object over several lines, or objects without a line's end between them."""
+
+
 def _why_not(name: str, lines: Sequence[bytes]) -> str:
     """The message of a format that cannot be told; it names what the lines lack, if they are near to one."""
     known = f"pass --format {', '.join(NAMED)} or a field map (a .toml file), which storms check {name} drafts"
     begin = f"cannot tell the format of {name!r}, which begins with {shown(lines[0])}"
+    if any(map(_ODD_JSON.search, lines[:2])):
+        return f"{begin}: it is JSON, but not one object in each line, as jq -c '.[]?' writes it"
     records = [record for line in lines if (record := _object(line) or pairs(line)) is not None]
     if len(records) * 2 < len(lines):
         if any(b'"' in line for line in lines):
@@ -383,14 +411,17 @@ def _with_map(fields: FieldMap, lines: Sequence[bytes]) -> Format:
         for name, sources in told.items():
             # A map's own key is surer than a name; but the address of a connection may be a balancer's.
             if not used.get(name) or fields.name == JSON or (name == "ip" and fields.name == "nginx"):
-                # Keys that the sample does not have may come later; but each line has its time.
-                later = kept.get(name, ()) if name != "ts_us" else ()
-                kept[name] = tuple(dict.fromkeys((*sources, *used.get(name, ()), *later)))
+                # A field that the sample does not have may come later, and so may the address of another proxy.
+                later = kept.get(name, ()) if name == "ip" else ()
+                merged = dict.fromkeys((*sources, *used.get(name, ()), *later))
+                kept[name] = tuple(sorted(merged, key=_rank) if name == "ip" else merged)
                 present.add(name)
                 if name == "ts_us" and begun(sources[0].path):
                     fields = replace(fields, stamped=Stamp.START)
         stamps = kept["ts_us"] if fields.name == JSON else used["ts_us"]
         kept["ts_us"] = tuple(_timed(source, records) for source in stamps or kept["ts_us"])
+        if fields.name in _ALL_KEYS:
+            kept["dur_us"] = tuple(_plausible(source, records) for source in kept["dur_us"])
         kept = _compatible(kept, {source for sources in (*used.values(), *told.values()) for source in sources})
     if fields.name == "caddy" and records:
         kept["dur_us"] = tuple(replace(source, unit=_unit_of_caddy(records)) for source in kept["dur_us"])
@@ -402,6 +433,20 @@ def _with_map(fields: FieldMap, lines: Sequence[bytes]) -> Format:
 _OF_ANSWERS: Final = frozenset({"rseq", "next_seq", "eos"})
 _ALL_KEYS: Final = frozenset({"nginx", JSON})
 """Formats in which every line has every key, with nothing for what is not known."""
+
+
+def _rank(source: Source) -> int:
+    """Where an address stands among others: forwarded ones come first."""
+    names = [bare(key.path[-1]) for key in built_in(JSON).fields["ip"]]
+    name = bare(source.path[-1])
+    return names.index(name) if name in names else "forwarded" not in name
+
+
+def _plausible(source: Source, records: list[dict[str, Any]]) -> Source:
+    """A duration in seconds, if half of the requests take less than a minute; else nobody knows its unit."""
+    texts = [str(_at(record, source.path)) for record in records]
+    long = median([float(text) for text in texts if _NUMBER.fullmatch(text) and text.strip(".eE")] or [0]) > 60
+    return replace(source, unit=Unit.STATED) if long and source.unit is Unit.S else source
 
 
 def _unit_of_caddy(records: list[dict[str, Any]]) -> Unit:

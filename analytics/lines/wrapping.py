@@ -59,6 +59,7 @@ PREFIXES: Final[dict[str, tuple[bytes, bytes]]] = {
     "grafana": (rb"^\d{13,19}\t" + _ISO + rb"\t", b""),
     "stream": (rb"^" + _ISO + rb" (?=[^ /\n]*[A-Za-z])[^ /\n]+/\S+ ", b""),
     "timestamp": (rb"^" + _ISO + rb"[ \t]", b""),
+    "array": (rb"^[ \t]*(?:\x1e|\[)?[ \t]*(\{.*\}),[ \t]*(?=\r?$)", rb"\1"),
     LABEL: (rb'^[^{"\n]{1,200}(?=\{")', b""),
 }
 """Name → what is cut off the beginning of a line, and what comes in its place."""

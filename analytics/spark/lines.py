@@ -319,7 +319,7 @@ def _only(table: pa.Table, number: int) -> pa.Table:
 
 
 def _with_texts(batch: pa.RecordBatch, unwrapper: Unwrapper | None) -> pa.RecordBatch:
-    """Lines as text; as in the embedded engine, what is no UTF-8 is replaced, and byte order mark and wrapping go."""
+    """Lines as text; as in the embedded engine, what is no UTF-8 is replaced; zeros, mark and wrapping go."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -329,11 +329,13 @@ def _with_texts(batch: pa.RecordBatch, unwrapper: Unwrapper | None) -> pa.Record
     if unwrapper is not None:
         lines = pa.array(unwrapper.feed(b"\n".join(lines.to_pylist())).split(b"\n"), pa.binary())
     try:
-        texts = None if pc.any(pc.starts_with(lines, BYTE_ORDER_MARK)).as_py() else lines.cast(pa.string())
+        odd = pc.or_(pc.starts_with(lines, BYTE_ORDER_MARK), pc.match_substring(lines, b"\0"))
+        texts = None if pc.any(odd).as_py() else lines.cast(pa.string())
     except pa.ArrowInvalid:
         texts = None
     if texts is None:
-        each = (line.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace") for line in lines.to_pylist())
+        bare = (line.replace(b"\0", b"").removeprefix(BYTE_ORDER_MARK) for line in lines.to_pylist())
+        each = (line.decode("utf-8", "replace") for line in bare)
         texts = pa.array(each, pa.string())
     return batch.set_column(place, "line", texts)
 

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,12 @@ import pytest
 
 from tests.analytics.lines.traffic import NATIVE, START_US, as_line, read_files, write
 from tricklecast.analytics.lines import BadFormat, UnknownFormat, recognise
+from tricklecast.analytics.lines.files import BLOCK, sample_of
+from tricklecast.analytics.lines.inferred import columns_of
 from tricklecast.analytics.lines.mapped import parse_map
+from tricklecast.analytics.lines.recognise import SAMPLE_LINES
+from tricklecast.analytics.lines.records import MAX_LINE
+from tricklecast.analytics.lines.wrapping import Unwrapper
 
 CLF: Final = "09/Oct/2025:08:53:20 +0000"
 ISO: Final = "2025-10-09T08:53:20"
@@ -321,12 +327,25 @@ def _zst(data: bytes) -> bytes:
     return packed
 
 
+def _lz4(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "lz4") as packed:
+        packed.write(data)
+    return bytes(sink.getvalue())
+
+
 PACKED: Final[dict[str, Callable[[bytes], bytes]]] = {
     "gz of several members": lambda data: b"".join(gzip.compress(line) for line in data.splitlines(keepends=True)),
     "bz2": bz2.compress,
     "xz": lzma.compress,
     "zst": _zst,
     "zst of several frames": lambda data: b"".join(_zst(line) for line in data.splitlines(keepends=True)),
+    "lz4": _lz4,
+    "zeros before it": lambda data: bytes(5000) + data,
+    "byte order marks of joined files": lambda data: data.replace(b"\n", b"\n\xef\xbb\xbf").removesuffix(
+        b"\xef\xbb\xbf"
+    ),
+    "a JSON array": lambda data: b"[\n" + data.rstrip().replace(b"\n", b",\n") + b",\n]\n",
     "byte order mark": lambda data: b"\xef\xbb\xbf" + data,
     "CRLF": lambda data: data.replace(b"\n", b"\r\n"),
     "CR": lambda data: data.replace(b"\n", b"\r"),
@@ -410,6 +429,11 @@ REFUSED: Final[list[tuple[list[str], str]]] = [
     ([f"[{CLF}] 203.0.113.7 200"], "cannot tell the format"),
     (["#Fields: date time c-ip cs-method cs-uri-stem", "2025-10-09 08:53:20 1.2.3.4 GET /"], "no sc-status"),
     ([f'[{CLF}] "GET / HTTP/1.1" ok'], "no status"),
+    ([f'- [{CLF}] "GET / HTTP/1.1" 0 - "a b"'], "no status"),
+    (["PK\x03\x04access.log" + WORDS], "a zip archive"),
+    (["access.log" + "0" * 240 + "ustar  root" + WORDS], "a tar archive"),
+    (["{", '"time": 1760000000,'], "one object in each line"),
+    ([json.dumps([NGINX])], "one object in each line"),
 ]
 
 
@@ -449,3 +473,96 @@ def test_a_map_splits_adds_and_converts(tmp_path: Path) -> None:
           ([], MS250, TEN_MS, IP))  # fmt: skip
     with pytest.raises(BadFormat, match="named groups"):
         parse_map("layout='pattern'\npattern='(a)'\n[fields]\nts_us={from='a',unit='s'}\nrequest='b'", "a.toml")
+
+
+TRAEFIK: Final = {
+    "ClientHost": IP,
+    "DownstreamStatus": 401,
+    "RequestMethod": "GET",
+    "RequestPath": "/a",
+    "StartUTC": ISO,
+}
+PLAIN: Final = {"ts": US, "method": "GET", "path": "/a", "status": 401, "ip": IP}
+LATE: Final[dict[str, tuple[str, str]]] = {
+    "Traefik": (
+        json.dumps(TRAEFIK),
+        json.dumps(TRAEFIK | {"request_User-Agent": "late/1", "downstream_Grpc-Status": "14"}),
+    ),
+    "Caddy": (
+        caddy(),
+        caddy(request=CADDY["request"] | {"headers": {"User-Agent": ["late/1"]}}, resp_headers={"Grpc-Status": ["14"]}),
+    ),
+    "nginx JSON": (nginx(), nginx(http_user_agent="late/1", http_x_forwarded_for=IP6, grpc_status="14")),
+    "JSON": (
+        json.dumps(PLAIN), json.dumps(PLAIN | {"user_agent": "late/1", "duration_ms": 20, "grpc_status": 14})
+    ),
+    "logfmt": (f"time={ISO}Z method=GET path=/a status=401 ip={IP}",
+               f'time={ISO}Z method=GET path=/a status=401 ip={IP} user_agent="late/1" duration=20ms grpc_status=14'),
+    "combined": (WORDS + ' "-"', WORDS.replace("bad/1", "late/1") + f' "{IP6}, 10.0.0.1"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_the_order_of_lines_changes_nothing(name: str, tmp_path: Path) -> None:
+    """Keys that the sample does not have count when they come; so they do in any order, and over several files."""
+    usual, late = (line.encode() for line in LATE[name])
+    lines = [usual] * 3_000 + [late] * 3
+    mixed = [late, *lines[:-1]]
+    columns = ("ts_us", "status", "dur_us", "ip", "ua", "client", "grpc")
+    found = []
+    for folder, parts in enumerate(([lines], [mixed], [lines[:2_000], lines[2_000:]])):
+        (tmp_path / str(folder)).mkdir()
+        for part, some in enumerate(parts):
+            write(tmp_path / str(folder) / f"access.{part}.log", some)
+        rows, _ = read_files(str(tmp_path / str(folder)))
+        found.append(Counter(tuple(row[column] for column in columns) for row in rows))
+    assert found[0] == found[1] == found[2]
+    assert sorted(found[0].values()) == [3, 3_000]
+    (odd,) = (key for key, count in found[0].items() if count == 3)
+    assert "late/1" in odd
+
+
+def test_the_sample_is_bounded(tmp_path: Path) -> None:
+    """400 lines from all over the first 4 MiB, each of which is cut at 64 KiB."""
+    path = write(tmp_path / "a.log", [b"%d " % number + b"x" * 1000 for number in range(10_000)])
+    sample = sample_of(path)
+    assert len(sample) <= SAMPLE_LINES == 400
+    last = int(sample[-1].split()[0])
+    assert 3_900 < last < BLOCK // 1000
+    assert [len(line) for line in sample_of(write(tmp_path / "b.log", [b"y" * (1 << 20)] * 3))] == [1 << 16] * 3
+
+
+@pytest.mark.parametrize(("wrapping", "begin"), [("cri", "2025-10-09T08:53:20Z stdout P "), ("envelope", "")])
+def test_pieces_of_a_line_are_bounded(wrapping: str, begin: str) -> None:
+    """Of a line that a container has cut into pieces, 1 MiB is held for each of its two streams."""
+    unwrapper = Unwrapper((wrapping,))
+    piece = "z" * 100_000
+    line = f"{begin}{piece}" if begin else json.dumps({"log": piece, "stream": "stdout"})
+    unwrapper.feed(json.dumps({"log": "whole\n"}).encode() + b"\n")
+    for _ in range(30):
+        assert unwrapper.feed(line.encode() + b"\n").strip() == b""
+    held = unwrapper._steps[0].__self__._begun  # type: ignore[attr-defined]  # the method's object
+    assert list(map(len, held.values())) == [MAX_LINE + 1]
+    assert set(held) <= {b"stdout", b"stderr"}
+
+
+def test_three_wrappings_and_no_more(tmp_path: Path) -> None:
+    """What is around a line is taken off three times."""
+    line = WORDS
+    for wrap in ("kubectl --prefix", "docker json-file", "syslog"):
+        line = WRAPPINGS[wrap](line)
+    check(one_row(write(tmp_path / "a.log", [line.encode()])), CASES["combined"])
+    for _ in range(3):
+        line = WRAPPINGS["docker json-file"](line)
+    with pytest.raises(UnknownFormat):
+        recognise("a.log", [line.encode()])
+
+
+def test_keys_of_a_sample_are_bounded() -> None:
+    """Of JSON's keys 400 are looked at, and four levels of objects."""
+    deep: dict[str, Any] = {"status": 401}
+    for _ in range(50):
+        deep = {"a": deep}
+    columns = columns_of([{f"k{number}": number for number in range(1000)}, deep])
+    assert len(columns) == 400
+    assert columns_of([deep]) == {}
