@@ -228,21 +228,26 @@ class Tracker:
         Returns:
             the alerts; and whether the rules have to be run before they can be told.
         """
-        waiting = [] if late else [known for known in self.open() if known.status == "late"]
         quiet = [known for known in self.open() if known.quiet(now_us - late_us(known))]
         alone = [known for known in quiet if known.incident.storm not in _CROWDS]
         going = asked([(known.incident, known.clients, known.channels, known.gap_us) for known in alone])
         for known in alone:
             if going.get(known.incident.id, 0) > known.grown_us:
                 self._put(replace(known, grown_us=going[known.incident.id]))
-        quiet = [known for known in self.open() if known.quiet(now_us - late_us(known))]
-        if (quiet or waiting) and not all_read:
+        news = [
+            known
+            for known in self.open()
+            if known.quiet(now_us - late_us(known)) or (known.status == "late" and not late)
+        ]
+        if news and not all_read:
             return [], True
-        ended = dict.fromkeys(known.incident.id for known in quiet)
-        begun = [known for known in waiting if known.incident.id not in ended]
-        begun += [known for known in quiet if known.status == "late" and not known.quiet(told_us - RECENT_US)]
-        alerts = [self._told(replace(known, status="firing"), told_us) for known in begun]
-        alerts += [self._told(replace(self._known[name], status="resolved"), told_us) for name in ended]
+        alerts = []
+        for known in sorted(news, key=lambda known: known.incident.since_us):
+            over = known.quiet(now_us - late_us(known))
+            if known.status == "late" and not (over and known.quiet(told_us - RECENT_US)):
+                alerts.append(self._told(replace(known, status="firing"), told_us))
+            if over:
+                alerts.append(self._told(replace(self._known[known.incident.id], status="resolved"), told_us))
         for name, known in list(self._known.items()):
             if now_us - known.grown_us > FORGET_US and not known.open:
                 del self._known[name]

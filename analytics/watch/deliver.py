@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from tricklecast.analytics.report.formats import clock
+from tricklecast.analytics.report.formats import clock, date_and_time
 from tricklecast.analytics.report.plain import plain
-from tricklecast.analytics.watch.alerts import AlertBody
+from tricklecast.analytics.watch.alerts import AlertBody, is_first
 from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ PAGERDUTY: Final = "https://events.pagerduty.com/v2/enqueue"
 
 MAX_SUMMARY: Final = 1024
 """Characters of PagerDuty's ``summary``; Slack takes 3,000 of a text and 2,000 of a field."""
+
+LONG_AGO_US: Final = 12 * 3_600_000_000
+"""An alert about what is older has the date as well. Microseconds."""
 
 _AGAIN: Final = frozenset({408, 425, 429})
 """Refusals by which the same request may succeed later; as may those from 500 on."""
@@ -304,8 +307,8 @@ def as_event(alert: AlertBody, routing_key: str) -> dict[str, Any]:
 
 
 def for_people(alert: AlertBody) -> str:
-    """Two lines more where an incident begins: its cause, and what helps."""
-    if alert["status"] != "firing":
+    """Two lines more where an incident is told first: its cause, and what helps."""
+    if alert["status"] != "firing" and not is_first(alert):
         return headline(alert)
     words = alert["incident"]["words"]
     return f"{headline(alert)}\n    {words['cause']}\n    → {words['fix']}"
@@ -319,9 +322,11 @@ def for_programs(alert: AlertBody) -> str:
 def headline(alert: AlertBody) -> str:
     """What happened, in one line that is safe to print: the time, the severity, the report's words, the id."""
     incident, status = alert["incident"], alert["status"]
-    state = {"firing": incident["severity"], "worse": f"now {incident['severity']}"}.get(status, "over")
+    over = f"{incident['severity']} and over" if is_first(alert) else "over"
+    state = {"firing": incident["severity"], "worse": f"now {incident['severity']}"}.get(status, over)
+    moment = date_and_time if alert["told_us"] - incident["until_us"] > LONG_AGO_US else clock
     told = f"part of {alert['into']}" if alert["into"] else incident["words"]["happened"]
-    return f"{clock(incident['until_us'])} {state} {incident['storm']}: {told} [{incident['id']}]"
+    return f"{moment(incident['until_us'])} {state} {incident['storm']}: {told} [{incident['id']}]"
 
 
 # --- HTTP -------------------------------------------------------------------------------------------------------------

@@ -122,15 +122,15 @@ class Roller:
         """Ends what runs in another thread, which gets an error."""
         self._con.interrupt()
 
-    def roll(self, pieces: Sequence[Piece]) -> Rolled:
-        """Adds up lines."""
+    def roll(self, pieces: Sequence[Piece], *, several: bool = True) -> Rolled:
+        """Adds up lines; several: there is more than one log, and a request may stand in two."""
         rolled = Rolled()
         for form, alike in _by_format(pieces):
             parsed = self._parse(form, alike, [self._unwrapped(piece) for piece in alike])
             rolled.lines += parsed.num_rows
             rolled.bad += parsed["kind"].null_count
             self._check(alike, parsed["kind"].null_count, rolled)
-            if len(self._unread) > 1 and parsed["request"].null_count < parsed.num_rows:
+            if several and parsed["request"].null_count < parsed.num_rows:
                 doubles = self._doubles()
                 rolled.doubled += len(doubles)
                 if doubles:

@@ -22,7 +22,7 @@ from tricklecast.analytics.cli.maintenance import Maintenance
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import Reading
 from tricklecast.analytics.lines.recognise import NothingUnderstood
-from tricklecast.analytics.report.formats import counted, size
+from tricklecast.analytics.report.formats import counted, size, span
 from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.store.store import Store
@@ -52,7 +52,7 @@ INTERRUPT_S: Final = 0.6
 END_S: Final = 2.0
 """So long after a signal the rules are interrupted, and the process is ended. Seconds."""
 
-BEHIND: Final = 64 << 20
+BEHIND: Final = 32 << 20
 """If more bytes than this wait in the logs, it is told that they are read first."""
 
 
@@ -143,7 +143,7 @@ class Watch:
             BadInput: of a log that somebody gave by name nothing is understood.
         """
         pieces = self.source.read(self.roller.times)
-        rolled = self.roller.roll(pieces)
+        rolled = self.roller.roll(pieces, several=self.source.several)
         too_long = sum(piece.too_long for piece in pieces)
         self.lines += rolled.lines + too_long
         self.bad += rolled.bad + too_long
@@ -389,7 +389,7 @@ class Status:
 
 
 def _about_clock(node: str, off_s: float) -> str:
-    about = f"{abs(off_s):,.0f} s"
+    about = span(abs(off_s))
     why = f"the clock of {node} is ahead by {about}"
     if off_s < 0:
         why = f"lines of {node} are {about} old when they are read: its clock is behind, or its log is written late"

@@ -196,6 +196,11 @@ class Source:
                     self.behind += log.size - log.at
         return pieces
 
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one log."""
+        return len(self._names) + (self._stdin is not None) > 1
+
     # --- files --------------------------------------------------------------------------------------------------------
 
     def _files(self) -> Iterator[tuple[str, int, os.stat_result]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.analytics.watch.made import append, loop
+from tests.analytics.watch.made import append, line, loop
+from tricklecast.analytics.watch.alerts import is_first
 
 WAIT_S = 60.0
 
@@ -62,7 +64,7 @@ class Process:
 
     def firing(self) -> dict[str, str]:
         """The client of each storm that was told, by the key of its first news."""
-        first = [each for each in self.news() if each["key"].split("-")[1] == "1"]
+        first = [each for each in self.news() if is_first(each)]
         return {each["key"]: each["incident"]["clients"][0] for each in first}
 
 
@@ -132,3 +134,31 @@ def test_kills_at_random_moments_lose_and_double_nothing(tmp_path: Path) -> None
 def test_a_hundred_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     """The same, for as long as it takes."""
     killed_at_random(tmp_path, kills=100, seed=41)
+
+
+@pytest.mark.long
+def test_catching_up_can_be_ended_and_killed_at_any_moment(tmp_path: Path) -> None:
+    """It ends in the middle, also while a receiver hangs; the next run goes on, and tells each storm with all lines."""
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        url = f"http://127.0.0.1:{hangs.getsockname()[1]}/"
+        process = Process(tmp_path, "--state", str(tmp_path / "state"), "--start", "earliest", "--webhook", url)
+        for number in range(50):
+            viewers = [(100.0 * number + turn / 50, f"viewer-{turn % 40}") for turn in range(4_000)]
+            append(
+                process.log, [line(at_s, client=name, status=200, bytes_out=9, ua="x" * 200) for at_s, name in viewers]
+            )
+            if number % 5 == 0:
+                append(
+                    process.log, loop(40, 100.0 * number + 80, client=f"client-{number}", channel=f"channel-{number}")
+                )
+        for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
+            process.start()
+            process.wait(lambda: "catching up" in process.said())
+            assert process.end(number) == (-signal.SIGKILL if number == signal.SIGKILL else 0)
+            assert "caught up" not in process.said()
+        process.start()
+        process.wait(lambda: "caught up" in process.said())
+        process.wait(lambda: len(process.firing()) == 10)
+        assert process.end() == 0
+        totals = {each["incident"]["clients"][0]: each["incident"]["n"] for each in process.news()}
+        assert set(totals.values()) == {40}

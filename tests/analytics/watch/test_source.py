@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.analytics.watch.made import Clock, append, line, loop
+from tests.analytics.watch.made import NOW_US, Clock, append, line, loop
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines import UnknownFormat
+from tricklecast.analytics.lines import Reading, UnknownFormat
 from tricklecast.analytics.store.store import Position
+from tricklecast.analytics.watch import source
+from tricklecast.analytics.watch.rolling import Roller
 from tricklecast.analytics.watch.source import Piece, Source, is_log
 
 NGINX = '192.0.2.1 - - [09/Oct/2025:08:53:20 +0000] "GET /film/{} HTTP/1.1" 404 0 "-" "player/1"'
@@ -183,3 +187,21 @@ def test_a_line_that_is_too_long_is_skipped_and_counted(log: Path) -> None:
     pieces = list(followed.source.read())
     assert lines_of(pieces) == [*loop(3), line(9)]
     assert sum(piece.too_long for piece in pieces) == 1
+
+
+def test_logs_that_wait_are_read_in_the_order_of_their_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they are called; what is written meanwhile comes last, and then as it is written."""
+    monkeypatch.setattr(source, "PIECE", 1_000)
+    monkeypatch.setattr(source, "BATCH", 1_000)
+    for name, begin_s in (("a", 20.0), ("b", 0.0), ("c", 10.0)):
+        append(tmp_path / f"{name}.jsonl", loop(100, begin_s, 0.05, client=name))
+        os.utime(tmp_path / f"{name}.jsonl", ns=(NOW_US * 1000, NOW_US * 1000))
+    followed, roller, clients = Followed(tmp_path), Roller(Reading()), list[str]()
+    while pieces := followed.source.read(roller.times):
+        assert followed.source.past_us is not None
+        clients += [json.loads(each)["client"] for each in lines_of(pieces)]
+    assert clients == ["b"] * 100 + ["c"] * 100 + ["a"] * 100
+    append(tmp_path / "c.jsonl", loop(2, 90.0))
+    followed.clock.now_s += 2.0
+    assert len(lines_of(followed.source.read(roller.times))) == 2
+    assert followed.source.past_us is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -20,12 +21,16 @@ from tricklecast.analytics.report.json import as_dict
 from tricklecast.analytics.report.model import Alert, schema
 from tricklecast.analytics.rules.incidents import incidents
 from tricklecast.analytics.scan import embedded
+from tricklecast.analytics.simulate.plan import sizes
+from tricklecast.analytics.simulate.run import simulate_logs
+from tricklecast.analytics.simulate.truth import Set
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.watch import window
+from tricklecast.analytics.watch import judge, rolling, source, window
+from tricklecast.analytics.watch.alerts import AlertBody
 from tricklecast.analytics.watch.deliver import Lines, as_alerts, for_people, for_programs, headline
 from tricklecast.analytics.watch.judge import SLOW_S, Judge
 from tricklecast.analytics.watch.outbox import Sender
-from tricklecast.analytics.watch.run import Watch, WatchRequest
+from tricklecast.analytics.watch.run import Status, Watch, WatchRequest
 
 
 class Watched:
@@ -33,18 +38,22 @@ class Watched:
 
     def __init__(self, folder: Path, store: Store, log: Path | None = None) -> None:
         self.log = log or folder / "access.jsonl"
-        self.log.touch()
+        if not self.log.is_dir():
+            self.log.touch()
         self.clock = Clock()
         self.store = store
         request = WatchRequest((str(self.log),), earliest=True, state=folder / "state")
         receiver = Lines(StringIO(), json.dumps)
+        self.told: list[AlertBody] = []
         self.watch = Watch(request, store, [receiver], self.clock, self.clock.wall_us)
 
     def step(self, *lines: str, after_s: float = 1.0) -> list[tuple[str, str]]:
         """Adds lines, lets time pass and gives the news: status and id."""
-        append(self.log, list(lines))
+        if lines:
+            append(self.log, list(lines))
         self.clock.now_s += after_s
         self.news = self.watch.step()[1]
+        self.told += self.news
         return [(each["status"], each["incident"]["id"]) for each in self.news]
 
 
@@ -187,6 +196,23 @@ def test_a_server_whose_clock_is_wrong_is_watched_as_any_other(watched: Watched)
     assert watched.watch.judge.window.skew_s == {"edge-2": pytest.approx(years_s, abs=5)}
     assert {one.id for one in reported(watched.log)} == {name for _, name in told}
     assert sorted(watched.step(after_s=7.0)) == sorted(("resolved", name) for _, name in told)
+
+
+@pytest.mark.parametrize("off_s", [90.0, -90.0, -3_600.0])
+def test_a_clock_that_is_off_ends_nothing_and_is_told(watched: Watched, off_s: float) -> None:
+    """By a minute and a half, or an hour: the storm is told while it goes on, and is over when it is."""
+    told = []
+    for turn in range(20):
+        told += watched.step(*loop(10, turn + off_s, node="edge-2"), line(turn, client="viewer", channel="other"))
+    assert [status for status, _ in told] == ["firing"]
+    assert [status for status, _ in watched.step(after_s=10.0)] == ["resolved"]
+    err = StringIO()
+    Status(err, watched.watch, quiet=True).show([])
+    said = "ahead by" if off_s > 0 else " old when they are read"
+    assert said in err.getvalue()
+    assert "edge-2" in err.getvalue()
+    assert "may be told as two" in err.getvalue()
+    assert "edge-1" not in err.getvalue()
 
 
 def test_a_storm_that_costs_more_is_told_as_worse(watched: Watched) -> None:
@@ -341,6 +367,104 @@ def test_a_batch_of_rows_from_elsewhere_is_added_once(tmp_path: Path, watched: W
         watched.clock.now_s += 10
         [over] = again.add_batch(1, rows.slice(0, 0))
         assert (over["status"], over["incident"]["n"]) == ("resolved", 10)
+
+
+def test_catching_up_tells_what_the_report_finds(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each storm of a day's logs of several servers once, as over, with all of its requests, in many looks."""
+    monkeypatch.setattr(source, "BATCH", 2 << 20)
+    truth = simulate_logs(tmp_path / "logs", 21, Set.STANDARD, sizes(lines=20_000, kind=Set.STANDARD))
+    assert len(truth.storms) > 10
+    watch = Watch(WatchRequest((str(tmp_path / "logs"),), earliest=True, state=tmp_path / "state"), store, [])
+    steps = [watch.step()]
+    while steps[-1][0]:
+        steps.append(watch.step())
+    assert len(steps) > 4
+    news = [each for _, alerts in steps for each in alerts]
+    assert {each["status"] for each in news} == {"resolved"}
+    told = sorted((each["incident"]["storm"], each["incident"]["since_us"], each["incident"]["n"]) for each in news)
+    assert told == sorted((one.storm, one.since_us, one.n) for one in reported(tmp_path / "logs"))
+
+
+def test_what_goes_on_is_told_when_the_watch_has_caught_up(tmp_path: Path, store: Store) -> None:
+    """What was over long before is told as over; what was over a moment ago has begun and ended."""
+    log = tmp_path / "access.jsonl"
+    hour_s = -3_600.0
+    for begin_s, name in ((hour_s, "early"), (-40.0, "lately"), (-2.0, "now")):
+        append(log, loop(40, begin_s, client=name, channel=name))
+        append(
+            log, [line(begin_s + 2 + turn, client="viewer", status=200, bytes_out=9, rseq=turn) for turn in range(2)]
+        )
+    watched = Watched(tmp_path, store, log)
+    os.utime(log, ns=(NOW_US * 1000, NOW_US * 1000))
+    watched.step(after_s=1.0)
+    watched.step(after_s=0.1)
+    first = [(each["status"], each["incident"]["clients"][0]) for each in watched.told]
+    assert first == [("resolved", "early"), ("firing", "lately"), ("resolved", "lately"), ("firing", "now")]
+    [over] = [each for each in watched.told if each["incident"]["clients"][0] == "early"]
+    assert headline(over).split()[1:4] == ["warn", "and", "over"]
+    assert "→" in for_people(over)
+    watched.step(after_s=10.0)
+    assert [(each["status"], each["incident"]["clients"][0]) for each in watched.news] == [("resolved", "now")]
+
+
+def test_a_watch_that_does_not_catch_up_holds_nothing_back(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs grow faster than they are read: after a minute in which it came no closer, it tells what it finds."""
+    monkeypatch.setattr(source, "PIECE", 4_000)
+    monkeypatch.setattr(source, "BATCH", 4_000)
+    log = tmp_path / "access.jsonl"
+    append(log, loop(1_000, -3_600.0, 0.1))
+    watched = Watched(tmp_path, store, log)
+    os.utime(log, ns=(NOW_US * 1000, NOW_US * 1000))
+    for _ in range(3):
+        watched.step(after_s=1.0)
+    assert watched.told == []
+    assert [status for status, _ in watched.step(after_s=judge.PATIENCE_S + 60.0)] == ["firing"]
+
+
+COPIED = '{{"time":"2025-10-09T08:53:{0:02d}+00:00","remote_addr":"192.0.2.1","request":"GET /film/1 HTTP/1.1",\
+"status":404,"body_bytes_sent":0,"http_user_agent":"player/1","request_time":0.001,"request_id":"{1:032x}"}}'
+
+
+def test_a_request_in_two_logs_counts_once(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever log has it first; the same id twice in one log is two requests, as in the report."""
+    monkeypatch.setattr(rolling, "MAX_REQUESTS", 50)
+    one, two = tmp_path / "logs/one.log", tmp_path / "logs/two.log"
+    one.parent.mkdir()
+    lines = [COPIED.format(turn // 10, turn // 2) for turn in range(40)]
+    for log in (one, two):
+        log.touch()
+    watched = Watched(tmp_path, store, one.parent)
+    append(one, lines[:30])
+    watched.step()
+    append(two, [COPIED.format(0, 1_000), *lines[:20]])
+    append(one, lines[30:])
+    watched.step(after_s=SLOW_S)
+    append(two, lines[20:])
+    watched.step(after_s=SLOW_S)
+    assert (watched.watch.lines, watched.watch.doubled) == (81, 40)
+    assert {each["incident"]["n"] for each in watched.told[-1:]} == {one.n for one in reported(one.parent)} == {41}
+    for first in range(0, 200, 20):
+        append(one, [COPIED.format(50, first + turn) for turn in range(20)])
+        watched.step()
+    assert watched.watch.roller._kept <= 50
+
+
+@pytest.mark.parametrize("name", ["docker", "cri"])
+def test_logs_of_containers_are_watched(tmp_path: Path, store: Store, name: str) -> None:
+    """What a container's runtime writes around a line is taken off, and pieces of one line are joined."""
+    watched = Watched(tmp_path, store, tmp_path / "container.log")
+    wrapped = []
+    for each in [*loop(5), "listening on port 80", *loop(5, 0.25)]:
+        if name == "docker":
+            wrapped.append(json.dumps({"log": f"{each}\n", "stream": "stdout", "time": "2025-10-09T08:53:20Z"}))
+        else:
+            at = "2025-10-09T08:53:20.5Z stdout"
+            wrapped += [f"{at} P {each[:20]}", f"{at} F {each[20:]}"]
+    told = watched.step(*wrapped[:7]) + watched.step(*wrapped[7:])
+    assert [status for status, _ in told] == ["firing"]
+    assert (watched.watch.lines, watched.watch.bad) == (10, 0)
 
 
 def test_params_decide(tmp_path: Path, store: Store) -> None:
