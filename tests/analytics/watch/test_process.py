@@ -22,7 +22,13 @@ WAIT_S = 60.0
 
 
 class Process:
-    """The watch of a log, with a state, whose alerts go to a file."""
+    """The watch of a log, with a state, whose alerts go to a file.
+
+    Attributes:
+        wait_s: how long anything may take, seconds.
+    """
+
+    wait_s = WAIT_S
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.log, self._out, self._err = (folder / name for name in ("access.jsonl", "out", "err"))
@@ -45,7 +51,7 @@ class Process:
 
     def wait(self, come: Callable[[], bool]) -> None:
         """Waits for something."""
-        until = time.monotonic() + WAIT_S
+        until = time.monotonic() + self.wait_s
         while not come():
             assert self._process is not None
             assert self._process.poll() is None, self.said()
@@ -56,7 +62,7 @@ class Process:
         """Ends it."""
         assert self._process is not None
         self._process.send_signal(number)
-        return self._process.wait(WAIT_S)
+        return self._process.wait(self.wait_s)
 
     def news(self) -> list[dict[str, Any]]:
         """What it told, the whole lines."""
