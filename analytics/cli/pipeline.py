@@ -520,7 +520,7 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                 spans, read_again = rolled.spans, read.of
             lines: _LinesOf = partial(_spark_lines, read_again, asked.reading, spans)
             with stage("looking for incidents"):
-                connection = scan.reduce(rollup, size, asked.params)
+                connection = held.enter_context(scan.reduce(rollup, size, asked.params))
                 engine.run(connection, asked.params, engine.TOGETHER)
                 found = incidents.found(connection)
                 figures.prepare(connection)
@@ -534,8 +534,7 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
                 judged.source = replace(source, caveats=(*source.caveats, text))
                 judged.lines, judged.lifts = lambda shown: {}, lambda shown: {}
 
-            with connection:
-                yield judged
+            yield judged
     finally:
         session.__exit__(None, None, None)
 

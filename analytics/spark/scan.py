@@ -205,14 +205,15 @@ def _told(rollup: DataFrame) -> list[Told]:
     return [msgspec.json.decode(row.told, type=Told) for row in rows]
 
 
-def reduce(rollup: DataFrame, size: int, params: Params | None = None) -> DuckDBPyConnection:
+@contextmanager
+def reduce(rollup: DataFrame, size: int, params: Params | None = None) -> Iterator[DuckDBPyConnection]:
     """Runs the steps that executors can run, and brings their results to the driver.
 
     Args:
         rollup: rows of :func:`roll_up`; size: how many. params: thresholds.
 
-    Returns:
-        a database with the tables ``stretches`` and ``fleets`` and those of
+    Yields:
+        a database, of bounded memory, with the tables ``stretches`` and ``fleets`` and those of
         :data:`~analytics.scan.reduce.QUERIES` but ``candidate``, for :data:`analytics.rules.engine.TOGETHER`.
     """
     params = params or Params()
@@ -235,7 +236,9 @@ def reduce(rollup: DataFrame, size: int, params: Params | None = None) -> DuckDB
     arrived: dict[str, list[bytes]] = {}
     for name, part in zip(found["name"].to_pylist(), found["rows"].to_pylist(), strict=True):
         arrived.setdefault(name, []).append(part)
-    return _collected(arrived, params)
+    with embedded.bounded() as connection:
+        _collect(connection, arrived, params)
+        yield connection
 
 
 def _networks(batches: Batches) -> Batches:
@@ -339,8 +342,8 @@ def _pack(table: pa.Table) -> bytes:
     return packed
 
 
-def _collected(arrived: dict[str, list[bytes]], params: Params) -> DuckDBPyConnection:
-    """The tables of all partitions together."""
+def _collect(connection: DuckDBPyConnection, arrived: dict[str, list[bytes]], params: Params) -> None:
+    """Makes the tables of all partitions together."""
     import pyarrow as pa
 
     tables = {name: [pa.ipc.open_stream(part).read_all() for part in parts] for name, parts in arrived.items()}
@@ -350,13 +353,11 @@ def _collected(arrived: dict[str, list[bytes]], params: Params) -> DuckDBPyConne
             con.execute(f"CREATE TEMP TABLE nothing ({_TABLE})")
             empty = run_steps(con, "nothing", (*engine.BY_CHANNEL, *engine.BY_NODE), tuple(missing), params)
         tables |= {name: [table] for name, table in empty.items()}
-    connection = embedded.connect()
     for name, parts in tables.items():
         connection.register("arrived", pa.concat_tables(parts))
         query = _together(parts[0].column_names, _SMALL[name]) if name in _SMALL else "FROM arrived"
         connection.execute(f"CREATE TEMP TABLE {name} AS {query}")
         connection.unregister("arrived")
-    return connection
 
 
 def _together(columns: Sequence[str], key: Sequence[str]) -> str:
