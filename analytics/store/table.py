@@ -466,6 +466,7 @@ class Table:
             for id_, log in others:
                 if (id_, log.name) in unit.instead:
                     continue
+                unit.instead.add((id_, log.name))
                 if (name := self._there(id_, log)) is None:
                     self.doubts.append(f"{log.name!r} is gone: what was in the table of it had to be left out.")
                 else:
@@ -564,7 +565,7 @@ class Table:
         counts, samples, spans = Counts(), list[tuple[int, BadLine]](), dict[str, tuple[int, int]]()
         for source in sources.values():
             has = source.counts
-            good = has.lines - has.bad - has.other - has.doubled
+            good = has.lines - has.bad - has.other
             share = min(1.0, rows.get(source.id, 0) / good) if good else 1.0
             parts = {one.name: round(getattr(has, one.name) * share) for one in fields(Counts) if one.type == "int"}
             counts += replace(has, **parts)

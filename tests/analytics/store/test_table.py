@@ -98,7 +98,7 @@ def same(logs: Path | list[Path], place: Path) -> Run:
         embedded.roll_up(con, latest_us=NOW_US)
         assert run.rows == con.execute("FROM rollup ORDER BY ALL").fetchall()
     assert run.told.counts == replace(read.counts, bad_timed=run.told.counts.bad_timed)
-    assert run.told.names == read.recognised.names
+    assert run.told.names == tuple(name for name in read.recognised.names if Path(name).stat().st_size)
     assert run.told.strange == read.recognised.strange
     assert run.told.damaged == read.damaged
     return run
@@ -278,7 +278,7 @@ def happen(dice: random.Random, folder: Path, number: int) -> None:
     if event == "add" or not files:
         (folder / f"{number}.jsonl").write_bytes(dice.choice([*OWN, b""]))
     elif event == "overlap":
-        first = dice.randrange(0, 400, 50)
+        first = dice.randrange(0, 400)
         (folder / f"{number}.log").write_bytes(proxied(first, first + dice.choice([50, 120])))
     elif event == "strange":
         (folder / f"{number}.log").write_bytes(b"words and\nmore words\n")
