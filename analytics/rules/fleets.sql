@@ -117,7 +117,7 @@ helped AS (
 -- "again": it asks again sooner than a poll would, or than it was told, and nothing has helped.
 judged AS (
     SELECT t.*, n >= tries() AND (last_us - first_us) / (n - 1) - took_us <= patience_us AND NOT is_probe(ua)
-        AND 2 * coalesce(cured, 0) < n
+        AND 2 * coalesce(cured, 0) < n AND NOT (coalesce(cured, 0) > 0 AND last_us - first_us < crowd_us())
         AND NOT coalesce(usual_rps > 0 AND (n - 1) * 1e6 / greatest(1, last_us - first_us) <= 1.5 * usual_rps, false)
         AND NOT coalesce((last_us - first_us) / (n - 1) >= early() * 1000 * retry_after_ms AND retry_after_ms > 0, false) AS again
     FROM tried t LEFT JOIN helped h ON h.node = t.node AND h.fleet = t.fleet AND h.client = t.client
@@ -219,6 +219,7 @@ rows AS (
 judged AS (
     SELECT fleet, node, since_us, total(wanted) AS wanted, total(wanted - 1) AS sent_away, total(early) AS early,
         total_if(n, insists) AS insisted, count(DISTINCT client) FILTER (insists) AS insisting,
+        coalesce(sum(mean_s) FILTER (n >= tries()) < steady() * sum(own_s) FILTER (n >= tries()), false) AS slows,
         count(DISTINCT client) FILTER (fresh) AS arrivals, total_if(n, fresh) AS n_fresh,
         quantile_disc(CASE WHEN fresh THEN first_us END, herd_arrival_share())
             - min(CASE WHEN fresh THEN first_us END) AS arrival_us
@@ -278,10 +279,12 @@ SELECT s.* EXCLUDE (fleet), s.fleet AS answer, p.pulse, b.busiest, coalesce(h.sh
     -- Who waits as long as it was told is no herd because it came with others, unless there was a cue for all.
     CASE WHEN s.fleet = 'fleet_retry' THEN arrival_us <= herd_arrival_us() AND arrivals >= herd_clients()
         AND arrivals >= herd_arrival_share() * len(clients) ELSE len(channels) >= herd_channels() AND h.elsewhere >= many_clients()
-        AND arrival_us <= herd_arrival_us() AND arrivals >= herd_clients() AND 2 * n_fresh >= n AND 2 * early >= n - amplification() * len(clients) END AS at_once,
+        AND NOT slows AND arrival_us <= herd_arrival_us() AND arrivals >= herd_clients() AND 2 * n_fresh >= n AND 2 * early >= n - amplification() * len(clients) END AS at_once,
     2 * insisted >= n AND insisting >= herd_clients() AS insistent,
     sent_away >= many_clients() AS restarted
 FROM sums s JOIN judged j USING (fleet, node, since_us) JOIN pulses p USING (fleet, node, since_us)
     JOIN wanted_channels h USING (fleet, node, since_us) JOIN busy b USING (fleet, node, since_us)
 -- A herd comes again.
-WHERE s.fleet <> 'fleet_herd' OR (n >= amplification() * wanted AND len(clients) >= herd_clients());
+WHERE CASE s.fleet WHEN 'fleet_herd' THEN n >= amplification() * wanted AND len(clients) >= herd_clients()
+    -- Nor do clients that back off keep a server overloaded.
+    WHEN 'fleet_overload' THEN NOT slows ELSE true END;
