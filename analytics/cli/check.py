@@ -137,9 +137,9 @@ def _value(name: str, value: Any) -> str:
 
 def _source(form: Format, name: str, value: Any) -> str:
     """From which columns a field comes."""
-    if form.fields is None or value is None:
+    if form.fields is None or value is None or name == "client":
         return ""
-    given = {"client": "client", "method": "request", "path": "request"}.get(name, name)
+    given = {"method": "request", "path": "request"}.get(name, name)
     sources = form.fields.fields.get(name) or form.fields.fields.get(given) or ()
     used = [" ".join(source.path) + (f" in {source.unit}" if source.unit else "") for source in sources[:3]]
     return f"  ({', '.join(used)})" if used else ""

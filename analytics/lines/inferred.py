@@ -401,7 +401,7 @@ Sources = dict[str, tuple[Source, ...]]
 _VERB: Final = re.compile(r"[A-Z]{3,16}")
 _TARGET: Final = re.compile(r"(?:/|\*$|[a-z]+://)\S*|[^\s/]+/\S*")
 _CODE: Final = re.compile(r"[1-9]\d\d|0{1,3}|-1")
-_TOOK: Final = re.compile(
+TOOK: Final = re.compile(
     "(?:duration|dur|latency|elapsed|took|(?:response|request|taken|total|processing|execution|service|elapsed|run)?time"
     "|timetaken|total)(?:in)?(s|sec|seconds|ms|msec|millis|milliseconds|us|usec|micros|microseconds|ns|nsec|nanos|nanoseconds)"
 )
@@ -435,7 +435,7 @@ def named(table: FieldMap, records: Sequence[dict[str, Any]]) -> Sources:
         }
         if field == "dur_us":
             for name, paths in called.items():
-                if stated := _TOOK.fullmatch(name):
+                if stated := TOOK.fullmatch(name):
                     unit = Unit({"m": "ms", "u": "us", "n": "ns", "s": "s"}[stated[1][0]])
                     for path in paths:
                         if _is_kind(field, unit, columns[path]) and not _BEHIND.search(".".join(path[:-1])):

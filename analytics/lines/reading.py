@@ -29,6 +29,7 @@ from tricklecast.analytics.lines.mapped import (
 )
 from tricklecast.analytics.lines.recognise import (
     AUTO,
+    MENDED,
     PARQUET,
     TRICKLECAST,
     Format,
@@ -295,7 +296,7 @@ def json_values(sources: Sequence[Source], raw: str, *, mended: bool = False) ->
     read = f"try(json_transform(line, '{struct}'))"
     if mended:
         valid = "line"
-        for pattern, now in _MENDED:
+        for pattern, now in MENDED:
             valid = f"regexp_replace({valid}, {text(pattern)}, {text(now)}, 'g')"
         bare = "':[ ]*-?[ ]*[,}]|:[ ]*[0-9.]+[ ]*[,:][ ]+[0-9-]'"
         suspect = f"instr(line, {text(chr(92) + 'x')}) > 0 OR regexp_matches(line, {bare})"
@@ -304,13 +305,6 @@ def json_values(sources: Sequence[Source], raw: str, *, mended: bool = False) ->
     made = f"SELECT *, CASE WHEN NOT odd THEN {read} END AS x FROM {tests}"
     named = ", ".join(f"{_taken(source)} AS s{place}" for place, source in enumerate(sources))
     return f"SELECT file, no, line, x IS NULL AS broken, {named} FROM ({made}) j"
-
-
-_MENDED: Final = (
-    (r"(^|[^\\])((?:\\\\)*)\\x", r"\1\2\\u00"),
-    (r":[ ]*([0-9.]+(?:[ ]*[,:][ ]+[0-9.-]+)+)[ ]*([,}])", r':"\1"\2'),
-    (r":[ ]*-?[ ]*([,}])", r":null\1"),
-)
 
 
 def _taken(source: Source) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.inferred import (
+    TOOK,
     Draft,
     Missing,
     bare,
@@ -328,12 +329,12 @@ def _has_all(fields: Container[str]) -> bool:
     return all(any(all(name in fields for name in names) for names in choices) for _, choices in _NEEDED)
 
 
-_MENDED: Final = (
-    (re.compile(rb"(^|[^\\])((?:\\\\)*)\\x"), rb"\1\2\\u00"),
-    (re.compile(rb":[ ]*([0-9.]+(?:[ ]*[,:][ ]+[0-9.-]+)+)[ ]*([,}])"), rb':"\1"\2'),
-    (re.compile(rb":[ ]*-?[ ]*([,}])"), rb":null\1"),
+MENDED: Final = (
+    (r"(^|[^\\])((?:\\\\)*)\\x", r"\1\2\\u00"),
+    (r":[ ]*([0-9.]+(?:[ ]*[,:][ ]+[0-9.-]+)+)[ ]*([,}])", r':"\1"\2'),
+    (r":[ ]*-?[ ]*([,}])", r":null\1"),
 )
-"""What nginx makes of JSON without ``escape=json``, and how it is made valid (:func:`~.reading.json_values`)."""
+"""What nginx makes of JSON without ``escape=json``, and how it is made valid, for Python and RE2."""
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -342,8 +343,8 @@ def _object(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        for pattern, now in _MENDED:
-            line = pattern.sub(now, line)
+        for pattern, now in MENDED:
+            line = re.sub(pattern.encode(), now.encode(), line)
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -415,6 +416,8 @@ def _with_map(fields: FieldMap, lines: Sequence[bytes]) -> Format:
                 later = kept.get(name, ()) if name == "ip" else ()
                 merged = dict.fromkeys((*sources, *used.get(name, ()), *later))
                 kept[name] = tuple(sorted(merged, key=_rank) if name == "ip" else merged)
+                if name == "dur_us":
+                    kept[name] = tuple(_plausible(source, records) for source in merged)
                 present.add(name)
                 if name == "ts_us" and begun(sources[0].path):
                     fields = replace(fields, stamped=Stamp.START)
@@ -443,10 +446,18 @@ def _rank(source: Source) -> int:
 
 
 def _plausible(source: Source, records: list[dict[str, Any]]) -> Source:
-    """A duration in seconds, if half of the requests take less than a minute; else nobody knows its unit."""
-    texts = [str(_at(record, source.path)) for record in records]
-    long = median([float(text) for text in texts if _NUMBER.fullmatch(text) and text.strip(".eE")] or [0]) > 60
-    return replace(source, unit=Unit.STATED) if long and source.unit is Unit.S else source
+    """A duration in seconds, if its key says so, or if it has fractions and is short; else nobody knows its unit."""
+    if source.unit is not Unit.S or TOOK.fullmatch(bare(source.path[-1])):
+        return source
+    texts = [
+        text for record in records if _NUMBER.fullmatch(text := str(_at(record, source.path))) and text.strip(".eE")
+    ]
+    seconds = not texts or (any("." in text for text in texts) and median(map(float, texts)) <= _LONGEST)
+    return source if seconds else replace(source, unit=Unit.STATED)
+
+
+_LONGEST: Final = 60
+"""Seconds."""
 
 
 def _unit_of_caddy(records: list[dict[str, Any]]) -> Unit:

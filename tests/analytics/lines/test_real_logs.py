@@ -148,6 +148,11 @@ CASES: Final[dict[str, Case]] = {
         [json.dumps({"startedAt": MS250 // 1000, "latency_human": "20ms", "latency": 20_000_000, "remote_ip": IP,
                      "res": {"statusCode": 401}, "req": {"method": "GET", "url": "/api/v1?x=1"}})], MS250, TEN_MS, IP,
     ),
+    "seconds that are none": ([nginx(request_time=20)], MS250, None, IP),
+    "seconds by their name": (
+        [json.dumps({"time": ISO + ".250Z", "method": "GET", "path": "/api/v1", "response_code": 401, "ip_address": IP,
+                     "request_time": 20})], MS250, None, IP,
+    ),
     "nginx JSON behind Cloudflare": (
         [nginx(remote_addr="10.0.0.5", http_cf_connecting_ip=IP)], MS250 - TEN_MS, TEN_MS, IP
     ),
