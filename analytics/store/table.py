@@ -205,7 +205,11 @@ class Folder:
 
     def texts(self, kind: str) -> dict[str, str]:
         """All small files of a kind, by name."""
-        return {path.stem: path.read_text("utf-8", "replace") for path in (self.root / kind).glob("*.json")}
+        found = {}
+        for path in (self.root / kind).glob("*.json"):
+            with suppress(FileNotFoundError):  # another run has removed it
+                found[path.stem] = path.read_text("utf-8", "replace")
+        return found
 
     def put(self, kind: str, name: str, text: str) -> None:
         """Writes a small file at once."""
