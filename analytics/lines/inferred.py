@@ -465,16 +465,20 @@ def begun(path: Sequence[str]) -> bool:
     return bool(_BEGUN.search(bare("".join(path[-2:]))))
 
 
-def _leaves(record: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    if isinstance(record, dict) and len(path) < _MAX_DEPTH:
-        for key, below in record.items():
-            if key and not re.search(r"[\"\\`\x00-\x1f]", key):
-                yield from _leaves(below, (*path, key))
-    elif isinstance(record, list):
-        if record and isinstance(record[0], str):
-            yield (*path, "0"), record[0]
-    elif path and record is not None and not isinstance(record, dict):
-        yield path, str(record)
+def _leaves(record: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Path and text of each value of a JSON object, down to a depth; of a list the first one."""
+    rest: list[tuple[tuple[str, ...], Any]] = [((), record)]
+    while rest:
+        path, found = rest.pop()
+        if isinstance(found, dict):
+            if len(path) < _MAX_DEPTH:
+                keys = [key for key in found if key and not re.search(r"[\"\\`\x00-\x1f]", key)]
+                rest += [((*path, key), found[key]) for key in reversed(keys)]
+        elif isinstance(found, list):
+            if found and isinstance(found[0], str):
+                yield (*path, "0"), found[0]
+        elif path and found is not None:
+            yield path, str(found)
 
 
 def bare(key: str) -> str:
