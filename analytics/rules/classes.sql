@@ -76,7 +76,8 @@ SELECT *, CASE answer
     -- loops.
     WHEN 'fleet_miss' THEN CASE WHEN is_path(channel) THEN 'web_loop'
         WHEN born_us IS NOT NULL OR lived_from_us BETWEEN first_us AND last_us + slow_gap_us() THEN NULL
-        WHEN ended_us IS NOT NULL OR lived_until_us <= first_us + gap_us() THEN 'not_found_drip'
+        WHEN mean_rps < not_found_rps() * len(clients)
+            AND (ended_us IS NOT NULL OR lived_until_us <= first_us + gap_us()) THEN 'not_found_drip'
         ELSE 'not_found_loop' END
     WHEN 'fleet_herd' THEN CASE
         WHEN at_once OR trigger IN ('server_start', 'server_ready', 'drain', 'server_stop', 'config')

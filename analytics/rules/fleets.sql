@@ -207,7 +207,7 @@ members AS (
             -- Who failed before it all began did not come with the others.
             arg_min(coalesce(first_us - before > slow_gap_us(), true), first_us) AS fresh,
             own_us(max(last_us) - min(first_us), total(guard_ms), total(n)) / 1e6 AS own_s,
-            mean_us(n, first_us, last_us) / 1e6 AS mean_s
+            mean_us(n, first_us, last_us) / 1e6 AS mean_s, clock_s(max(blind)) AS clock_s
         FROM inside GROUP BY fleet, node, since_us, client, channel
     )
 ),
@@ -219,7 +219,11 @@ rows AS (
 judged AS (
     SELECT fleet, node, since_us, total(wanted) AS wanted, total(wanted - 1) AS sent_away, total(early) AS early,
         total_if(n, insists) AS insisted, count(DISTINCT client) FILTER (insists) AS insisting,
-        coalesce(sum(mean_s) FILTER (n >= tries()) < steady() * sum(own_s) FILTER (n >= tries()), false) AS slows,
+        -- They back off, and not in step: each for as long as the others would be a wave again.
+        coalesce(sum(mean_s) FILTER (n >= tries()) < steady() * sum(own_s) FILTER (n >= tries())
+            AND max(clock_s) + quantile_cont(own_s, 0.75) FILTER (n >= tries())
+                - quantile_cont(own_s, 0.25) FILTER (n >= tries()) > 0.05 * median(own_s) FILTER (n >= tries()), false)
+            AS slows,
         count(DISTINCT client) FILTER (fresh) AS arrivals, total_if(n, fresh) AS n_fresh,
         quantile_disc(CASE WHEN fresh THEN first_us END, herd_arrival_share())
             - min(CASE WHEN fresh THEN first_us END) AS arrival_us

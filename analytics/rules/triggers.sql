@@ -27,8 +27,8 @@ SELECT row_number() OVER (ORDER BY first_us, fleet DESC, clients, channels, node
 CREATE OR REPLACE TEMP TABLE plausible AS
 SELECT * FROM (
     SELECT answer, unnest(events) AS event, rank FROM (VALUES
-        (['not_found', 'ended'], ['channel_end'], 0),
-        (['not_found', 'ended'], ['server_start', 'server_ready', 'drain', 'server_stop'], 1),
+        (['not_found', 'ended', 'fleet_miss'], ['channel_end'], 0),
+        (['not_found', 'ended', 'fleet_miss'], ['server_start', 'server_ready', 'drain', 'server_stop'], 1),
         -- Where 470 is said, or waited, there is a channel: its new life explains more than the end of its former
         -- one.
         (['seq_missing', 'abandoned'], ['channel_create'], 0),
@@ -39,7 +39,7 @@ SELECT * FROM (
         (['zero_byte', 'served'], ['server_start', 'server_ready', 'drain', 'server_stop'], 2),
         (['post'], ['channel_create', 'channel_end'], 0),
         (['post'], ['server_start', 'server_ready', 'drain', 'server_stop'], 1),
-        (['overload', 'server_error', 'rejected', 'web', 'fleet_overload', 'fleet_retry', 'fleet_miss'],
+        (['overload', 'server_error', 'rejected', 'web', 'fleet_overload', 'fleet_retry'],
             ['server_start', 'server_ready', 'drain', 'server_stop', 'config'], 0),
         (['overload', 'server_error', 'rejected', 'fleet_overload'], ['channel_create'], 1),
         (['fleet_herd'], ['server_start', 'server_ready', 'drain', 'server_stop', 'config'], 0),

@@ -194,6 +194,9 @@ SILENT: Final[dict[str, Scene]] = {
     "polite herd": backing_off(200),
     "polite herd, from a tenth of a second": backing_off(30, 0.1, tries=10),
     "polite herd, slowly": backing_off(100, 1.0, 1.5, 429, 10),
+    "polite herd, on several paths": [
+        line | {"path": f"/api/{int(line['client'], 16) % 9}"} for line in backing_off(60, 0.5, 2.0, 502, 6)
+    ],
     "told to wait, and waits": fleet(100, 10, 2.0, 503, retry_after_ms=2000),
     "told to wait, and waits alone": loop(100, 1.05, 503, retry_after_ms=1000),
     "deploy": [get(10 + n / 20 + t * 0.8, 502 if t < 2 else 200, f"u{n}") for n in range(60) for t in range(3)],
