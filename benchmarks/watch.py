@@ -1,10 +1,12 @@
 """How soon `tricklecast storms watch` tells of a storm: from the write of its tenth line to the alert; and its cost.
 
     python -m benchmarks.watch [--storms 20] [--rate 50] [--background 1000] [--healthy 20]
+    python -m benchmarks.watch --catch-up 1000000
 
 Prints how long it took to be ready, the processor's time with healthy traffic alone and with storms, and the median,
 the 90th percentile and the maximum of the delays. Storms come one after the other, each of a client and a channel of
-its own, in the middle of healthy traffic.
+its own, in the middle of healthy traffic. With ``--catch-up``: how fast it reads so many lines of the last hour, a part
+of them storms, with how much memory, and how soon SIGTERM ends it in the middle of that.
 """
 
 from __future__ import annotations
@@ -113,6 +115,45 @@ def run(storms: int, rate: float, background: float, healthy_s: float) -> None:
         show(told, tenth)
 
 
+def catch_up(lines: int) -> None:
+    """Measures how a log that was written before is read."""
+    with tempfile.TemporaryDirectory() as folder, Path(folder, "access.jsonl").open("wb") as file:
+        begin_us = time.time_ns() // 1000 - 3_600_000_000
+        for number in range(lines):
+            fields: dict[str, Any] = {"status": 200, "rseq": number // 2_000, "bytes_out": 8192}
+            client, channel = f"viewer-{number % 2_000}", "live"
+            part = number * 20 // lines
+            if part in (5, 6, 7):
+                client, channel, fields = "looper", "gone", {"status": 404}
+            elif part in (12, 13, 14) and number % 2:
+                client, fields = f"crowd-{number % 499}", {"status": 503, "retry_after_ms": 2000}
+            file.write(line(client, channel, ts_us=begin_us + number * 3_600_000_000 // lines, **fields))
+        file.flush()
+        err = Path(folder, "err")
+        for until in ("catching up", "caught up"):
+            command = [sys.executable, "-m", "tricklecast", "storms", "watch", file.name, "--start", "earliest"]
+            with err.open("wb") as said:
+                process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+            began, peak = time.monotonic(), 0
+            while until not in err.read_text() and process.poll() is None:
+                time.sleep(0.05)
+                peak = max(peak, resident(process.pid))
+            took_s, took_cpu_s = time.monotonic() - began, cpu_s(process.pid)
+            began = time.monotonic()
+            process.terminate()
+            process.wait()
+            print(f"ended {time.monotonic() - began:.2f} s after SIGTERM")
+        print(f"{lines / took_s:,.0f} lines/s, {lines / took_cpu_s:,.0f} per second of a core, {peak >> 20} MiB")
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has; 0 where /proc does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
 def cpu_s(pid: int) -> float:
     """The time that a process has spent on processors; 0 where /proc does not tell. Seconds."""
     try:
@@ -141,5 +182,9 @@ if __name__ == "__main__":
     parser.add_argument("--rate", type=float, default=50.0, help="requests per second of a storm")
     parser.add_argument("--background", type=float, default=1000.0, help="healthy lines per second")
     parser.add_argument("--healthy", type=float, default=20.0, help="seconds of healthy traffic before the storms")
+    parser.add_argument("--catch-up", type=int, help="lines that were written before; then nothing else is measured")
     arguments = parser.parse_args()
+    if arguments.catch_up:
+        catch_up(arguments.catch_up)
+        sys.exit()
     run(arguments.storms, arguments.rate, arguments.background, arguments.healthy)
