@@ -35,6 +35,9 @@ PIECE: Final = 1 << 20
 BATCH: Final = 8 << 20
 """Bytes of all files that are read at a time; what is left waits in the logs."""
 
+LINE: Final = 256
+"""Bytes that a line counts as, at least: of short lines come more rows."""
+
 MAX_FILES: Final = 5_000
 SEARCH_S: Final = 1.0
 """How often new files are looked for. Seconds."""
@@ -188,7 +191,7 @@ class Source:
                 while opened is not None and left > 0 and log.at < log.size:
                     piece, size = self._piece(log, opened)
                     log.next_us = None
-                    left -= size
+                    left -= max(size, piece.block.count(b"\n") * LINE if piece else 0)
                     pieces += [] if piece is None else [piece]
                     if not size:
                         break

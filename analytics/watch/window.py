@@ -50,7 +50,7 @@ FLEET_US: Final = 30_000_000
 SKEW_S: Final = 60.0
 """A server whose newest line is this far from when it was read has a wrong clock, or writes its log late. Seconds."""
 
-MEMORY: Final = "96MB"
+MEMORY: Final = "160MB"
 """What DuckDB may take for the rows and the rules; what does not fit is on disk for so long."""
 
 FEW_ROWS: Final = 10_000
@@ -334,6 +334,16 @@ class Window:
                 made.execute(f"DELETE FROM {table}")
                 made.execute(f"EXECUTE make_{table}")
             return _found(made)
+        try:
+            return self._judge_many()
+        except duckdb.OutOfMemoryException:
+            # They are judged without half of the rows, rather than not at all.
+            table = self.rows().sort_by([("n", "descending")])
+            self.dropped += sum(table["n"][rows // 2 :].to_pylist())
+            self._part.batches = table.slice(0, rows // 2).to_batches()
+            return self.judge()
+
+    def _judge_many(self) -> list[Found]:
         with self._rules.cursor() as made:
             self._many = made
             made.register("part", self._part)
