@@ -634,8 +634,10 @@ def _looked_at(
         elif other.name == name or other.stat.split()[:2] == stat.split()[:2]:
             old.append((other, source))
         elif size < other.size and marks and marks.items() <= other.marks.items():
-            # A copy that was made while the log went on.
-            return log, [(other, source)], True
+            # A copy that was made while the log went on? What follows its last mark is compared if the log is there.
+            there = _stat(other.name) == other.stat
+            if not there or _beginnings(other.name, {size}).get(size) == log.digest:
+                return log, [(other, source)], True
     return log, old, False
 
 
