@@ -134,7 +134,8 @@ class Judge:
         late = past and self._late(told_us - now_us)
         self._least = self._least if past else None
         kept = [self.window.add(some, told_us, now_us if past else None) for some in rows if some.num_rows]
-        tidied = bool(kept) and self.window.tidy(self.tracker.open_clients(), now_us)
+        # A batch may have storms that are over for long: its rows go when they were judged.
+        tidied = bool(kept) and not last and self.window.tidy(self.tracker.open_clients(), now_us)
         if kept:
             self._fresh = True
             self.window.look(self.tracker.told, now_us)
@@ -148,6 +149,8 @@ class Judge:
         if self._told_us is not None:
             alerts = [{**each, "told_us": self._told_us()} for each in alerts]
         self.began |= {each["incident"]["id"] for each in alerts if each["status"] == "firing" or is_first(each)}
+        if kept and last:
+            tidied = self.window.tidy(self.tracker.open_clients(), now_us)
         if not (kept or alerts or self.tracker.changed or self.tracker.gone):
             return alerts
         with self._store.transaction():
