@@ -35,7 +35,7 @@ PIECE: Final = 1 << 20
 BATCH: Final = 8 << 20
 """Bytes of all files that are read at a time; what is left waits in the logs."""
 
-LINE: Final = 256
+LINE: Final = 400
 """Bytes that a line counts as, at least: of short lines come more rows."""
 
 MAX_FILES: Final = 5_000

@@ -50,7 +50,7 @@ FLEET_US: Final = 30_000_000
 SKEW_S: Final = 60.0
 """A server whose newest line is this far from when it was read has a wrong clock, or writes its log late. Seconds."""
 
-MEMORY: Final = "160MB"
+MEMORY: Final = "112MB"
 """What DuckDB may take for the rows and the rules; what does not fit is on disk for so long."""
 
 FEW_ROWS: Final = 10_000
