@@ -29,7 +29,7 @@ NO_CONTRACTS = ("trickle/terminal.py", "trickle/pyav.py", "trickle/client")
 LAZY_MOUNT = "app/cli.py"
 """The one module that may name other packages, and only inside functions."""
 
-NO_CYCLES = ("trickle", "app")
+NO_CYCLES = ("trickle", "app", "analytics")
 """Packages, or parts of them (`app/core`), among whose modules there is no import cycle."""
 
 TOOLS = "app/tools"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tricklecast.analytics.cli.times import parse_duration, parse_time
 from tricklecast.analytics.errors import AnalyticsError
+from tricklecast.analytics.times import parse_duration, parse_time
 
 if TYPE_CHECKING:
     from tricklecast.analytics.store.memory import Memory

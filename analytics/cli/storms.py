@@ -13,21 +13,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tricklecast.analytics.cli.interrupts import interruptible
-from tricklecast.analytics.cli.maintenance import parse_maintenance
 from tricklecast.analytics.cli.options import FORMAT, ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
-from tricklecast.analytics.cli.outputs import STDOUT, check_outputs, write_at_once
+from tricklecast.analytics.cli.outputs import STDOUT, check_outputs, write_at_once, write_rows
 from tricklecast.analytics.cli.thresholds import thresholds
-from tricklecast.analytics.cli.times import parse_duration, parse_time
 from tricklecast.analytics.errors import AnalyticsError, BadInput
+from tricklecast.analytics.maintenance import parse_maintenance
+from tricklecast.analytics.times import parse_duration, parse_time
 
 if TYPE_CHECKING:
-    from tricklecast.analytics.cli.pipeline import Advance, Asked, Made
     from tricklecast.analytics.lines import LogFiles, Window
+    from tricklecast.analytics.pipeline.request import Advance, ReportRequest, ReportResult
     from tricklecast.analytics.report.model import Report
 
 LOCAL: Final = "local[*]"
@@ -212,7 +213,7 @@ def storms(
                 window = (_moment(since), _moment(until))
                 if window[0] is not None and window[1] is not None and window[0] >= window[1]:
                     raise ValueError("--since is not before --until")
-                asked = _asked(
+                request = _request(
                     tuple(logs or ()),
                     tuple(baseline or ()),
                     reading=(log_format, client_key, path_prefix, window),
@@ -223,17 +224,17 @@ def storms(
                     table=(table, keep),
                     flags=(verbose, quiet),
                 )
-                asked = replace(asked, maintenance=parse_maintenance(maintenance or ()))
+                request = replace(request, maintenance=parse_maintenance(maintenance or ()))
             except ValueError as error:
                 raise typer.BadParameter(str(error)) from None
-            from tricklecast.analytics.cli.pipeline import make, write_lines
+            from tricklecast.analytics.pipeline.run import make, write_lines
 
             if lines is not None:
-                count = write_lines(asked, output or STDOUT, lines, _silent if quiet else _stage)
+                count = write_lines(request, lines, _silent if quiet else _stage, partial(write_rows, output or STDOUT))
                 if not quiet:
                     print(f"storms: {count:,} lines", file=sys.stderr)
                 return
-            made = make(asked, _silent if quiet else _stage)
+            made = make(request, _silent if quiet else _stage)
             for note in () if quiet else made.notes:
                 print(f"storms: {note}", file=sys.stderr)
             _show(made, outputs, explained=explain is not None, quiet=quiet)
@@ -275,7 +276,7 @@ def _check(
     check_outputs(outputs)
 
 
-def _asked(
+def _request(
     logs: tuple[str, ...],
     baseline: tuple[str, ...],
     *,
@@ -286,14 +287,14 @@ def _asked(
     generic: bool,
     table: tuple[str | None, str | None],
     flags: tuple[bool, bool],
-) -> Asked:
+) -> ReportRequest:
     """What the options ask for.
 
     Raises:
         ValueError: an option is wrong. BadInput: there is no such log.
     """
-    from tricklecast.analytics.cli.pipeline import Asked, Spark
     from tricklecast.analytics.lines import LogFiles, Reading, Window, find_logs
+    from tricklecast.analytics.pipeline.request import ReportRequest, SparkOptions
 
     engine, master, conf, scratch = spark
     verbose, quiet = flags
@@ -316,9 +317,9 @@ def _asked(
     runs = None
     if chosen is EngineName.SPARK:
         where = master or settings.pop("spark.master", None) or default_master()
-        runs = Spark(where, settings, scratch, verbose)
+        runs = SparkOptions(where, settings, scratch, verbose)
     kept = None if keep is None else parse_duration(keep)
-    return Asked(files, how, params, earlier or others, generic, explain, runs, table=place, keep_us=kept)
+    return ReportRequest(files, how, params, earlier or others, generic, explain, runs, table=place, keep_us=kept)
 
 
 def _span(baseline: tuple[str, ...], table: str | None) -> Window | None:
@@ -347,7 +348,7 @@ def choose_engine(
     """The engine to use, and, where it was chosen here, one line that says so and how to choose otherwise.
 
     Raises:
-        ValueError: the engine that was asked for cannot do this.
+        ValueError: the engine that was request for cannot do this.
     """
     from tricklecast.analytics.lines.files import REMOTE, unpacked
     from tricklecast.analytics.report.formats import size
@@ -448,7 +449,7 @@ def _stage(name: str, total: int = 0) -> Iterator[Advance]:
         yield lambda taken: progress.advance(task, taken)
 
 
-def _show(made: Made, outputs: dict[str, str], *, explained: bool, quiet: bool) -> None:
+def _show(made: ReportResult, outputs: dict[str, str], *, explained: bool, quiet: bool) -> None:
     """Writes the report to its files, and prints it unless standard output is one of them."""
     report = made.report
     for option, file in outputs.items():
@@ -477,7 +478,7 @@ def _show(made: Made, outputs: dict[str, str], *, explained: bool, quiet: bool) 
     sys.stdout.flush()
 
 
-def _explained(made: Made) -> Iterator[str]:
+def _explained(made: ReportResult) -> Iterator[str]:
     from tricklecast.analytics.report.formats import counted
     from tricklecast.analytics.report.mitigate import mitigations
     from tricklecast.analytics.report.plain import plain
@@ -502,7 +503,7 @@ def _explained(made: Made) -> Iterator[str]:
             yield f"  … {len(rows) - MAX_ROWS:,} more (--json-file has them)"
 
 
-def _explained_json(made: Made) -> str:
+def _explained_json(made: ReportResult) -> str:
     from tricklecast.analytics.report.json import as_dict
 
     number = _number(made)
@@ -517,7 +518,7 @@ def _explained_json(made: Made) -> str:
     return json.dumps(document, ensure_ascii=True, indent=2, default=str) + "\n"
 
 
-def _number(made: Made) -> int:
+def _number(made: ReportResult) -> int:
     """The place in the report of the incident that was explained."""
     assert made.explained is not None
     return next(one.number for one in made.report.incidents if one.id == made.explained)

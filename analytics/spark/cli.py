@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from tricklecast.analytics.cli.maintenance import parse_maintenance
 from tricklecast.analytics.cli.options import ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
 from tricklecast.analytics.cli.storms import default_master, spark_conf
 from tricklecast.analytics.cli.thresholds import thresholds
 from tricklecast.analytics.errors import AnalyticsError
+from tricklecast.analytics.maintenance import parse_maintenance
 from tricklecast.analytics.watch.cli import (
     Alertmanagers,
     Alerts,

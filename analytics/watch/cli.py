@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from tricklecast.analytics.cli.maintenance import parse_maintenance
 from tricklecast.analytics.cli.options import ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
 from tricklecast.analytics.cli.thresholds import thresholds
 from tricklecast.analytics.errors import AnalyticsError
+from tricklecast.analytics.maintenance import parse_maintenance
 from tricklecast.trickle.wire import redacted
 
 

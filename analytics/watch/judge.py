@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
-from tricklecast.analytics.cli.maintenance import Maintenance
+from tricklecast.analytics.maintenance import Maintenance
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan.rollup import VERSION
 from tricklecast.analytics.store.store import Store

@@ -16,7 +16,7 @@ from typing import Final
 
 import stamina
 
-from tricklecast.analytics.cli.maintenance import Maintenance
+from tricklecast.analytics.maintenance import Maintenance
 from tricklecast.analytics.store.memory import mutes
 from tricklecast.analytics.store.store import Store
 from tricklecast.analytics.store.table import Folder

@@ -18,10 +18,10 @@ from typing import IO, Final, Protocol
 import duckdb
 import stamina
 
-from tricklecast.analytics.cli.maintenance import Maintenance
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import Reading
 from tricklecast.analytics.lines.recognise import NothingUnderstood
+from tricklecast.analytics.maintenance import Maintenance
 from tricklecast.analytics.report.formats import counted, size, span
 from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.rules.params import Params

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tricklecast.analytics.cli.pipeline import Asked, Spark, make
 from tricklecast.analytics.lines import Reading, find_logs
+from tricklecast.analytics.pipeline.request import ReportRequest, SparkOptions
+from tricklecast.analytics.pipeline.run import make
 from tricklecast.analytics.rules.params import Params
 
 
@@ -31,8 +32,10 @@ def timed(engine: str, folder: str) -> dict[str, float]:
         yield lambda taken: None
         spent[name.partition(" ")[0]] = time.perf_counter() - begun
 
-    asked = Asked(find_logs([folder]), Reading(), Params(), spark=Spark("local[*]") if engine == "spark" else None)
-    made = make(asked, stage)
+    request = ReportRequest(
+        find_logs([folder]), Reading(), Params(), spark=SparkOptions("local[*]") if engine == "spark" else None
+    )
+    made = make(request, stage)
     return {**spent, "incidents": len(made.report.incidents)}
 
 

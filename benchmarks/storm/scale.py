@@ -141,14 +141,15 @@ def gone(folder: str) -> list[str]:
     """The caveats of a report over a folder from which a file vanishes after it was listed."""
     from contextlib import nullcontext
 
-    from tricklecast.analytics.cli.pipeline import Asked, Spark, make
     from tricklecast.analytics.lines import Reading, find_logs
+    from tricklecast.analytics.pipeline.request import ReportRequest, SparkOptions
+    from tricklecast.analytics.pipeline.run import make
     from tricklecast.analytics.rules.params import Params
 
     files = find_logs([folder])
     os.unlink(files.names[-1])
-    asked = Asked(files, Reading(), Params(), spark=Spark("local[*]"))
-    caveats = list(make(asked, lambda *_: nullcontext(lambda taken: None)).report.quality.caveats)
+    request = ReportRequest(files, Reading(), Params(), spark=SparkOptions("local[*]"))
+    caveats = list(make(request, lambda *_: nullcontext(lambda taken: None)).report.quality.caveats)
     assert any("had gone" in one for one in caveats), caveats
     return caveats
 

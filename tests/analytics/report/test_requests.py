@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]  # it ships no types
 from typer.testing import CliRunner, Result
 
-from tricklecast.analytics.cli import pipeline
+from tricklecast.analytics.pipeline import again
 from tricklecast.app.cli import cli
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def test_the_engines_agree(spark: SparkSession, tmp_path: Path, monkeypatch: pyt
     log = write(tmp_path / "a.jsonl", traffic(1, "network"))
     told, lines = incidents(log), invoke(log, "--lines", "1", "-q").stdout
     assert told[0]["lifts"]
-    monkeypatch.setattr(pipeline, "READ_HERE", -1)
+    monkeypatch.setattr(again, "READ_HERE", -1)
     document = json.loads(invoke(log, "--engine", "spark", "-q", "--json-file", "-").stdout)
     assert (document["engine"], document["incidents"]) == ("spark", told)
     assert invoke(log, "--engine", "spark", "--lines", "1", "-q").stdout == lines

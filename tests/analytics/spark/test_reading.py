@@ -16,11 +16,12 @@ import pytest
 from tests.analytics.store.killed import silent
 from tests.analytics.support.scenarios import write_all
 from tricklecast.analytics import incidents
-from tricklecast.analytics.cli.pipeline import Asked, Spark, make
 from tricklecast.analytics.errors import BadInput, SparkFailed
 from tricklecast.analytics.lines import Reading, Window, embedded, files, find_logs
 from tricklecast.analytics.lines.recognise import UnknownFormat
 from tricklecast.analytics.logs.compact import compact
+from tricklecast.analytics.pipeline.request import ReportRequest, SparkOptions
+from tricklecast.analytics.pipeline.run import make
 from tricklecast.analytics.report.json import as_json
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded as embedded_scan
@@ -71,10 +72,10 @@ def logs(tmp_path: Path) -> Path:
     return folder
 
 
-def report(*names: object, engine: Spark | None = None) -> dict[str, Any]:
+def report(*names: object, engine: SparkOptions | None = None) -> dict[str, Any]:
     """What is said of some logs."""
-    asked = Asked(find_logs(list(map(str, names))), Reading(), Params(), spark=engine)
-    told: dict[str, Any] = json.loads(as_json(make(asked, silent).report))
+    request = ReportRequest(find_logs(list(map(str, names))), Reading(), Params(), spark=engine)
+    told: dict[str, Any] = json.loads(as_json(make(request, silent).report))
     for sample in told["quality"]["samples"]:
         sample.pop("no", None)  # in a part of a file it is not known
     return {name: value for name, value in told.items() if name != "engine"}
@@ -90,7 +91,7 @@ def test_whatever_is_in_a_folder(spark: SparkSession, logs: Path, monkeypatch: p
     here = report(logs)
     assert [caveat for caveat in here["quality"]["caveats"] if "damaged" in caveat]
     assert here["incidents"][0]["lines"]
-    assert report(logs, engine=Spark()) == here
+    assert report(logs, engine=SparkOptions()) == here
 
 
 def test_objects_that_only_spark_can_read(
@@ -98,7 +99,7 @@ def test_objects_that_only_spark_can_read(
 ) -> None:
     """They give the same; one that is damaged is read up to the damage, and told; one that has gone is told."""
     spark.conf.set("fs.viewfs.mounttable.logs.link./in", f"file://{logs}")
-    here, there = report(logs), report("viewfs://logs/in", engine=Spark())
+    here, there = report(logs), report("viewfs://logs/in", engine=SparkOptions())
     assert there["figures"] == here["figures"]
     assert [len(one["lines"]) for one in there["incidents"]] == [len(one["lines"]) for one in here["incidents"]]
     without_lines = [[{**one, "lines": 0} for one in told["incidents"]] for told in (here, there)]
@@ -135,7 +136,7 @@ def test_a_log_of_which_nothing_is_understood(spark: SparkSession, tmp_path: Pat
     line = '192.0.2.7 - - [99/Foo/2025:08:00:00 +0000] "GET /a HTTP/1.1" 200 12 "-" "app/2"\n'
     log.write_text(line * 30)
     said = []
-    for engine in (None, Spark()):
+    for engine in (None, SparkOptions()):
         with pytest.raises(BadInput, match="none of 30 lines") as refused:
             report(log, engine=engine)
         said.append(str(refused.value))

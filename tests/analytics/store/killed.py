@@ -20,8 +20,9 @@ from pathlib import Path
 import duckdb  # noqa: F401  # imported here so that no fork has to
 import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: F401  # the same
 
-from tricklecast.analytics.cli.pipeline import Asked, make
 from tricklecast.analytics.lines import ALWAYS, Reading, find_logs
+from tricklecast.analytics.pipeline.request import ReportRequest
+from tricklecast.analytics.pipeline.run import make
 from tricklecast.analytics.report.json import as_json
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
@@ -53,7 +54,7 @@ def silent(name: str, total: int = 0) -> nullcontext[Callable[[int], object]]:
 
 def reported(logs: Path, place: Path) -> str:
     """The report."""
-    made = make(Asked(find_logs([str(logs)]), Reading(), Params(), table=str(place)), silent)
+    made = make(ReportRequest(find_logs([str(logs)]), Reading(), Params(), table=str(place)), silent)
     assert not [note for note in made.notes if "damaged" in note]
     return as_json(made.report)
 

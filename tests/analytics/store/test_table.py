@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 from tests.analytics.lines.traffic import START_US, as_line
 from tests.analytics.store.killed import silent
 from tests.analytics.support.scenarios import write_all
-from tricklecast.analytics.cli.pipeline import Asked, Made, Spark, make
+from tricklecast.analytics.pipeline.request import ReportRequest, ReportResult, SparkOptions
+from tricklecast.analytics.pipeline.run import make
 from tricklecast.analytics.errors import AnalyticsError, BadInput
 from tricklecast.analytics.lines import ALWAYS, LogFiles, Reading, Window, find_logs
 from tricklecast.analytics.lines.embedded import read_lines
@@ -104,17 +105,17 @@ def same(logs: Path | list[Path], place: Path) -> Run:
     return run
 
 
-def asked(logs: Path, place: Path | str | None, window: Window = ALWAYS, **more: Any) -> Asked:
+def request(logs: Path, place: Path | str | None, window: Window = ALWAYS, **more: Any) -> ReportRequest:
     table = None if place is None else str(place)
-    return Asked(find_logs([str(logs)], window), Reading(window=window), Params(), table=table, **more)
+    return ReportRequest(find_logs([str(logs)], window), Reading(window=window), Params(), table=table, **more)
 
 
-def said(one: Asked) -> dict[str, Any]:
+def said(one: ReportRequest) -> dict[str, Any]:
     """The report."""
     return plain(make(one, silent))
 
 
-def plain(made: Made) -> dict[str, Any]:
+def plain(made: ReportResult) -> dict[str, Any]:
     """A report without what only a table remembers."""
     report: dict[str, Any] = json.loads(as_json(made.report))
     for incident in report["incidents"]:
@@ -134,15 +135,15 @@ def logs(tmp_path: Path) -> Path:
 def test_the_report_is_the_one_without_a_table(logs: Path, tmp_path: Path) -> None:
     """With lines of incidents, also when all is known; a window is of whole minutes, and logs are added whole."""
     state = tmp_path / "state"
-    expected = said(asked(logs, None))
+    expected = said(request(logs, None))
     minute = expected["figures"]["since_us"] // 60_000_000 * 60_000_000 + 60_000_000
     assert any(one["lines"] for one in expected["incidents"])
-    cut = said(asked(logs, None, Window(minute, minute + 600_000_000)))
-    off = said(asked(logs, state, Window(minute + 1, minute + 599_000_001)))
+    cut = said(request(logs, None, Window(minute, minute + 600_000_000)))
+    off = said(request(logs, state, Window(minute + 1, minute + 599_000_001)))
     for report in (cut, off):
         del report["quality"], report["inputs"], report["verdict"]["warning"]
     assert off == cut
-    made = make(asked(logs, state), silent)
+    made = make(request(logs, state), silent)
     assert made.notes == (f"4 files known from {state}, 0 read",)
     assert plain(made) == expected
 
@@ -187,9 +188,9 @@ def test_requests_in_two_logs_count_once(tmp_path: Path) -> None:
 def test_history_needs_no_logs(logs: Path, tmp_path: Path) -> None:
     """A table tells of logs that are gone, without lines, and is a baseline of its own."""
     state = tmp_path / "state"
-    before = said(asked(logs, state))
+    before = said(request(logs, state))
     shutil.rmtree(logs)
-    alone = Asked(LogFiles(()), Reading(), Params(), table=str(state), baseline=Window(START_US, START_US + 60_000_000))
+    alone = ReportRequest(LogFiles(()), Reading(), Params(), table=str(state), baseline=Window(START_US, START_US + 60_000_000))
     after = said(alone)
     assert after["figures"] == before["figures"]
     assert [one["id"] for one in after["incidents"]] == [one["id"] for one in before["incidents"]]
@@ -367,11 +368,11 @@ def test_spark_has_a_table_wherever_it_can_write(spark: SparkSession, logs: Path
     """Below a URL, of logs below another one: the report is the one of the embedded engine."""
     state = f"file://{tmp_path / 'state'}"
     (logs / "b.log").write_bytes(b"words\n")
-    one = replace(asked(logs, state, spark=Spark("local[2]")), files=LogFiles((f"file://{logs}",)))
+    one = replace(request(logs, state, spark=SparkOptions("local[2]")), files=LogFiles((f"file://{logs}",)))
     first, again = make(one, silent), make(one, silent)
     assert again.notes == (f"4 files known from {state}, 1 read",)
     assert as_json(again.report) == as_json(first.report)
-    report, here = plain(first), said(asked(logs, None))
+    report, here = plain(first), said(request(logs, None))
     assert report["figures"] == here["figures"]
     for theirs, ours in zip(report["incidents"], here["incidents"], strict=True):
         assert theirs | {"lines": ours["lines"]} == ours

@@ -15,7 +15,7 @@ import pytest
 
 from tests.analytics.report.sample import sample_incident
 from tests.analytics.watch.made import NOW_US, Clock, append, loop
-from tricklecast.analytics.cli.maintenance import parse_maintenance
+from tricklecast.analytics.maintenance import parse_maintenance
 from tricklecast.analytics.report.build import summary
 from tricklecast.analytics.report.formats import date_and_time
 from tricklecast.analytics.report.json import as_dict

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from tricklecast.analytics.cli.times import parse_time
+from tricklecast.analytics.times import parse_time
 
 FORMS: Final = "02:00-04:00, 'sat,sun 22:00-06:00 Europe/Berlin', 2026-11-28T02:00/2026-11-28T06:00, or FILE.toml"
 """For messages."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tricklecast.analytics.cli.times import parse_duration, parse_time
+from tricklecast.analytics.times import parse_duration, parse_time
 
 NOW = 1_760_000_000_123_456
 """2025-10-09 08:53:20.123456 UTC."""

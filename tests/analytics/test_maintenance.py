@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tricklecast.analytics.cli.maintenance import parse_maintenance
-from tricklecast.analytics.cli.times import parse_time
+from tricklecast.analytics.maintenance import parse_maintenance
+from tricklecast.analytics.times import parse_time
 
 
 def at(text: str) -> int:

@@ -1,0 +1,1 @@
+"""From logs to a report: :mod:`.run` begins, one module per engine judges, :mod:`.again` reads lines a second time."""
