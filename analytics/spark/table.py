@@ -52,7 +52,6 @@ class Bucket:
         self.root, self._spark = root.rstrip("/"), spark
 
     def texts(self, kind: str) -> dict[str, str]:
-        """As of :class:`~analytics.store.table.Folder`."""
         with nothing_there():
             path = f"{spark_path(self.root)}/{kind}"
             texts = self._spark.read.text(path, wholetext=True, recursiveFileLookup=True)
@@ -61,7 +60,6 @@ class Bucket:
         return {}
 
     def put(self, kind: str, name: str, text: str) -> None:
-        """As of :class:`~analytics.store.table.Folder`."""
         row = self._spark.sql("SELECT :text AS value", {"text": text})
         row.coalesce(1).write.text(f"{self.root}/{kind}/{name}")
 
@@ -131,15 +129,12 @@ class OnSpark:
         self._overlap: set[str] = set()
 
     def versions(self, uris: Sequence[str]) -> Mapping[str, str | None]:
-        """As of :class:`~analytics.store.table.Embedded`."""
         return versions(self._spark, uris)
 
     def recognise(self, files: LogFiles) -> Recognised:
-        """As of :class:`~analytics.store.table.Embedded`."""
         return recognise_in_spark(self._spark, files, self._reading)
 
     def read(self, units: Mapping[int, Unit], table: Table) -> dict[int, Source]:
-        """As of :class:`~analytics.store.table.Embedded`."""
         names = tuple(log.name for unit in units.values() for log in unit.logs)
         some = replace(self._files, names=names, searched=self._files.searched & set(names))
         lines = read_lines(self._spark, some, self._reading, overlap=False, part=True)
@@ -187,7 +182,6 @@ class OnSpark:
         return [numbers for numbers in (*by_id.values(), local) if len(numbers) > 1]
 
     def write(self, table: Table, name: str, sources: Sequence[Source]) -> dict[str, str]:
-        """As of :class:`~analytics.store.table.Embedded`."""
         from pyspark.sql import functions as f
 
         folder, files = table.place.root if isinstance(table.place, Folder) else None, dict[str, str]()

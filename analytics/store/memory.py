@@ -30,8 +30,7 @@ from tricklecast.analytics.rules.incidents import Incident, family, pathed
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
-    from tricklecast.analytics.spark.table import Bucket
-    from tricklecast.analytics.store.table import Folder
+    from tricklecast.analytics.store.table import Place
 
 KEPT_S: Final = 400 * 86_400
 """How long an incident is remembered after it was told last."""
@@ -61,7 +60,7 @@ class Mute:
 class Memory:
     """The memory of one place."""
 
-    def __init__(self, place: Folder | Bucket) -> None:
+    def __init__(self, place: Place) -> None:
         """Args: place: where it is; nothing has to be there."""
         self._place = place
         # What is remembered, the oldest first, each once; and how many files are damaged.
@@ -133,13 +132,13 @@ class Memory:
         return fingerprint
 
 
-def mutes(place: Folder | Bucket, now_us: int = 0) -> dict[str, int]:
+def mutes(place: Place, now_us: int = 0) -> dict[str, int]:
     """Until when each fingerprint is muted that is so at a time, microseconds since the epoch."""
     found = {one.fingerprint: one.until_us for _, one in sorted(_read(place), key=lambda each: each[1].at_us)}
     return {fingerprint: until_us for fingerprint, until_us in found.items() if until_us > now_us}
 
 
-def _read(place: Folder | Bucket) -> list[tuple[str, Mute]]:
+def _read(place: Place) -> list[tuple[str, Mute]]:
     found = []
     for name, text in place.texts("mutes").items():
         with suppress(msgspec.MsgspecError):

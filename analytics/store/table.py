@@ -26,13 +26,13 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from tricklecast.analytics.lines.embedded import Lines
-    from tricklecast.analytics.spark.table import Bucket, OnSpark
 
 KEEP_US: Final = 400 * 86_400_000_000
 """Hours that are older than the newest one by more than this are removed, unless ``--keep`` says another time."""
@@ -196,6 +195,55 @@ class Found:
 # --- places
 
 
+class Place(Protocol):
+    """Where a table is: :class:`Folder`, or a URL that Spark alone can read."""
+
+    root: Path | str
+
+    def texts(self, kind: str) -> dict[str, str]:
+        """All small files of a kind, by name."""
+
+    def put(self, kind: str, name: str, text: str) -> None:
+        """Writes a small file at once."""
+
+    def remove(self, kind: str, names: Iterable[str]) -> None:
+        """Removes small files, where that is possible."""
+
+    def tables(self, kind: str) -> tuple[list[pa.Table], int]:
+        """All Parquet files of a kind; and how many are damaged, and left out."""
+
+    def add(self, kind: str, rows: pa.Table, most: int, every: pa.Table) -> None:
+        """Adds a Parquet file at once; if there are more than ``most``, one of ``every`` row may take their place."""
+
+    def locked(self, name: str = "lock") -> AbstractContextManager[None]:
+        """Waits until no other run writes to the table, or to another part of it that has a lock of its own."""
+
+    def intact(self, table: Table, hours: range) -> tuple[list[str], set[str]]:
+        """The files with rows of some hours, and the ids of the sources of which rows are damaged or missing."""
+
+    def clean(self, table: Table, oldest: int) -> None:
+        """Removes what does not count any more before an hour: nobody else writes meanwhile."""
+
+
+class Reader(Protocol):
+    """Reads logs for a table, with one of the engines."""
+
+    def versions(self, uris: Sequence[str]) -> Mapping[str, str | None]:
+        """What changes when the object of a URI is written again."""
+
+    def recognise(self, files: LogFiles) -> Recognised:
+        """The formats of files, or what is wrong with them as the only ones."""
+
+    def read(self, units: Mapping[int, Unit], table: Table) -> dict[int, Source]:
+        """Rolls up units, by their numbers; those are left out in which there is something else than a log."""
+
+    def shared(self, units: Mapping[int, Unit], made: Mapping[int, Source]) -> list[set[int]]:
+        """Numbers of sources that share requests, exactly of what was read now; negative ones are of former runs."""
+
+    def write(self, table: Table, name: str, sources: Sequence[Source]) -> dict[str, str]:
+        """Writes the rows of sources for a commit; returns the checksums of the files."""
+
+
 class Folder:
     """A table on a local disk."""
 
@@ -204,7 +252,6 @@ class Folder:
         self.root = Path(root)
 
     def texts(self, kind: str) -> dict[str, str]:
-        """All small files of a kind, by name."""
         found = {}
         for path in (self.root / kind).glob("*.json"):
             with suppress(FileNotFoundError):  # another run has removed it
@@ -212,7 +259,6 @@ class Folder:
         return found
 
     def put(self, kind: str, name: str, text: str) -> None:
-        """Writes a small file at once."""
         with self.writing():
             path = self.root / kind / f"{name}.new"
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -220,12 +266,10 @@ class Folder:
             path.replace(path.with_suffix(".json"))
 
     def remove(self, kind: str, names: Iterable[str]) -> None:
-        """Removes small files."""
         for name in names:
             (self.root / kind / f"{name}.json").unlink(missing_ok=True)
 
     def tables(self, kind: str) -> tuple[list[pa.Table], int]:
-        """All Parquet files of a kind; and how many are damaged, and left out."""
         import pyarrow as pa
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -240,7 +284,6 @@ class Folder:
         return found, damaged
 
     def add(self, kind: str, rows: pa.Table, most: int, every: pa.Table) -> None:
-        """Adds a Parquet file at once; if there are too many, one of all rows takes their place."""
         import pyarrow.parquet as pq
 
         with self.writing():
@@ -263,7 +306,6 @@ class Folder:
 
     @contextmanager
     def locked(self, name: str = "lock") -> Iterator[None]:
-        """Waits until no other run writes to the table, or to another part of it that has a lock of its own."""
         with self.writing():
             self.root.mkdir(parents=True, exist_ok=True, mode=0o750)
             lock = os.open(self.root / name, os.O_WRONLY | os.O_CREAT, 0o640)
@@ -274,7 +316,6 @@ class Folder:
             os.close(lock)
 
     def intact(self, table: Table, hours: range) -> tuple[list[str], set[str]]:
-        """The files with rows of some hours, and the ids of the sources of which rows are damaged or missing."""
         paths, broken, live = list[str](), set[str](), table.live()
         for commit in table.commits.values():
             for name, digest in commit.files.items():
@@ -349,7 +390,7 @@ class Table:
         commits: those that are whole, the oldest first.
     """
 
-    def __init__(self, place: Folder | Bucket, keep_us: int | None = None) -> None:
+    def __init__(self, place: Place, keep_us: int | None = None) -> None:
         """Args: keep_us: how long hours are kept; ``None`` for the usual time."""
         self.place, self._keep = place, (keep_us or KEEP_US) // HOUR_US
         self.notes: list[str] = []
@@ -405,7 +446,7 @@ class Table:
 
     # -- adding
 
-    def add(self, files: LogFiles, reading: Reading, generic: bool, reader: Embedded | OnSpark) -> None:
+    def add(self, files: LogFiles, reading: Reading, generic: bool, reader: Reader) -> None:
         """Adds what is new in some logs.
 
         Raises:
@@ -434,7 +475,7 @@ class Table:
             reader.recognise(given)
         self._check(given, reading.window)
 
-    def _sorted_out(self, files: LogFiles, how: str, reader: Embedded | OnSpark, hours: range) -> list[Unit]:
+    def _sorted_out(self, files: LogFiles, how: str, reader: Reader, hours: range) -> list[Unit]:
         """The logs that have to be read; notes what the others are."""
         _, broken = self.place.intact(self, hours)
         if broken:
@@ -491,7 +532,7 @@ class Table:
         there = not REMOTE.match(log.name) and _stat(log.name) == log.stat
         return self._names.get((id_, log.name), log.name if there else None)
 
-    def _read(self, units: list[Unit], reader: Embedded | OnSpark) -> list[Source]:
+    def _read(self, units: list[Unit], reader: Reader) -> list[Source]:
         """Reads units; those that share requests with each other, or with what is known, are one source."""
         if not units:
             return []
@@ -743,11 +784,9 @@ class Embedded:
         return {}
 
     def recognise(self, files: LogFiles) -> Recognised:
-        """The formats of files, or what is wrong with them as the only ones."""
         return recognise_files(files, self._reading)
 
     def read(self, units: Mapping[int, Unit], table: Table) -> dict[int, Source]:
-        """Rolls up units, by their numbers; those are left out in which there is something else than a log."""
         from tricklecast.analytics.lines.embedded import read_lines
 
         con, made = self._con, dict[int, Source]()
@@ -771,7 +810,6 @@ class Embedded:
         return made
 
     def shared(self, units: Mapping[int, Unit], made: Mapping[int, Source]) -> list[set[int]]:
-        """Numbers of sources that share requests, exactly of what was read now; negative ones are of former runs."""
         for number, source in made.items():
             if number < 0:
                 self._con.execute("INSERT INTO ids SELECT ?, unnest(?::UBIGINT[])", [number, list(source.sketch)])
@@ -781,7 +819,6 @@ class Embedded:
         return [set(row[0]) for row in rows.fetchall()]
 
     def write(self, table: Table, name: str, sources: Sequence[Source]) -> dict[str, str]:
-        """Writes the rows of sources for a commit; returns the checksums of the files."""
         import duckdb
 
         files, ids = dict[str, str](), [source.id for source in sources]
