@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 from tests.analytics.lines.traffic import START_US, as_line
 from tests.analytics.store.killed import silent
 from tests.analytics.support.scenarios import write_all
-from tricklecast.analytics.pipeline.request import ReportRequest, ReportResult, SparkOptions
-from tricklecast.analytics.pipeline.run import make
 from tricklecast.analytics.errors import AnalyticsError, BadInput
 from tricklecast.analytics.lines import ALWAYS, LogFiles, Reading, Window, find_logs
 from tricklecast.analytics.lines.embedded import read_lines
+from tricklecast.analytics.pipeline.request import ReportRequest, ReportResult, SparkOptions
+from tricklecast.analytics.pipeline.run import make
 from tricklecast.analytics.report.json import as_json
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
@@ -190,7 +190,9 @@ def test_history_needs_no_logs(logs: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     before = said(request(logs, state))
     shutil.rmtree(logs)
-    alone = ReportRequest(LogFiles(()), Reading(), Params(), table=str(state), baseline=Window(START_US, START_US + 60_000_000))
+    alone = ReportRequest(
+        LogFiles(()), Reading(), Params(), table=str(state), baseline=Window(START_US, START_US + 60_000_000)
+    )
     after = said(alone)
     assert after["figures"] == before["figures"]
     assert [one["id"] for one in after["incidents"]] == [one["id"] for one in before["incidents"]]
