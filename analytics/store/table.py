@@ -198,7 +198,8 @@ class Found:
 class Place(Protocol):
     """Where a table is: :class:`Folder`, or a URL that Spark alone can read."""
 
-    root: Path | str
+    @property
+    def root(self) -> Path | str: ...
 
     def texts(self, kind: str) -> dict[str, str]:
         """All small files of a kind, by name."""
