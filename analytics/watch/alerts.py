@@ -102,7 +102,8 @@ class Known:
         Args:
             now_us: when it is told, microseconds since the epoch. into: the incident that this one is a part of.
         """
-        key = f"{self.incident.id}-{self.told}-{self.status}"
+        # Of a storm that comes again the id is the same, and the key is not.
+        key = f"{self.incident.id}-{self.incident.since_us // 1_000_000}-{self.told}-{self.status}"
         status = "firing" if self.status == "late" else self.status
         return as_dict(Alert("tricklecast storms watch", VERSION, key, status, now_us, into, self.incident))
 

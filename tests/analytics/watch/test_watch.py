@@ -248,6 +248,18 @@ def test_a_storm_that_comes_again_has_the_newest_id(watched: Watched) -> None:
     assert len(set(keys)) == 6
 
 
+def test_a_storm_that_comes_again_after_it_was_forgotten_has_other_keys(watched: Watched) -> None:
+    """It has the same id: a receiver that knows alerts by their keys is told of it."""
+    keys = []
+    for turn in range(2):
+        watched.step(*loop(20, 10_000.0 * turn), after_s=SLOW_S)
+        keys += [each["key"] for each in watched.news]
+        watched.step(after_s=10_000.0 - SLOW_S)
+        keys += [each["key"] for each in watched.news]
+        watched.step()
+    assert len(set(keys)) == len(keys) == 4
+
+
 def test_a_storm_keeps_its_id_when_its_beginning_leaves_the_window(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
