@@ -1,4 +1,4 @@
-"""What can stop a report. Each carries the command's exit code, so that scripts can tell the reasons apart."""
+"""Reasons that stop a report. Each carries the command's exit code, so that scripts can tell the reasons apart."""
 
 from __future__ import annotations
 

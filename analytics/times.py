@@ -11,7 +11,7 @@ _UNITS_S: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)")
 
 FORMS: Final = "2025-10-09T14:30:00Z, 2025-10-09 14:30 (UTC), 2025-10-09, '2h ago', now"
-"""What :func:`parse_time` takes, for messages."""
+"""The forms that :func:`parse_time` takes, for messages."""
 
 
 def parse_time(text: str, now_us: int) -> int:

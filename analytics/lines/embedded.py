@@ -45,7 +45,7 @@ _RAW: Final = "SELECT file, no, line FROM raw_line"
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What was read into a connection, where ``line`` is a view of the lines that are good.
+    """The result of reading into a connection, where ``line`` is a view of the lines that are good.
 
     Attributes:
         recognised: files and formats. counts: of their lines. damaged: files that ended early.

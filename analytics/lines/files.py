@@ -51,7 +51,7 @@ STDIN_SHOWN: Final = "standard input"
 SPOOLED: Final = "tricklecast-standard-input-"
 """The beginning of the name of a temporary file with the lines of standard input, or of a pipe."""
 REMOTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-"""What is left to Spark."""
+"""URIs that only Spark can read."""
 
 COMPRESSED: Final = (".gz", ".bz2", ".zst", ".xz")
 """Names of what is not followed while it grows."""
@@ -61,7 +61,7 @@ BLOCK: Final = 4 << 20
 """Bytes that are read at a time. Lines of the engines' tables point into blocks, so they are not copied."""
 
 UNFINISHED: Final = frozenset({".tmp", ".part", ".swp", ".crc"})
-"""What the name of a file has that is still being written."""
+"""The mark in the name of a file that is still being written."""
 _PARTITION: Final = re.compile(r"(?:^|/)dt=(\d{4}-\d\d-\d\d)(?:/(?:hr|hour)=(\d\d?))?/")
 _HOUR: Final = re.compile(r"(dt|hr|hour)=[0-9-]*")
 _ROTATED: Final = re.compile(r"((\.(jsonl|ndjson|json|log|txt|parquet|gz|bz2|zst|\d+))|(-\d{8}(T\d{6})?(-\d+)?))+$")
@@ -271,7 +271,7 @@ def _is_log(name: str) -> bool:
 
 
 def node_of(name: str) -> str | None:
-    """What a server is called whose lines do not say: folder and name of its log, without what rotation appends.
+    """The name of a server whose lines do not say it: folder and name of its log, without what rotation appends.
 
     >>> node_of("/var/log/nginx/access.log.2.gz")
     'nginx/access'
@@ -475,7 +475,7 @@ def is_parquet(name: str) -> bool:
 
 
 def unfinished_tail(name: str) -> bytes | None:
-    """What follows the last line's end in a plain local file: still being written, or cut; ``None`` if nothing does."""
+    """The rest behind the last line's end in a plain local file: half a line; ``None`` if there is none."""
     if name == STDIN or REMOTE.match(name) or packed(name):
         return None
     with open(name, "rb") as file:

@@ -1,4 +1,4 @@
-"""What the columns of a log are for that nobody has named, told by their contents, and JSON's keys by their names, too.
+"""Columns of a log that nobody has named: their contents tell their meaning, and with JSON the names of keys, too.
 
 Lines of words are nginx's and Apache's "combined", and what people append to it.
 

@@ -1,4 +1,4 @@
-"""What both engines share: how logs are to be read, what was counted, and the SQL for a format's lines."""
+"""Parts of reading that both engines share: how logs are read, the counts, and the SQL for a format's lines."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was in the files.
+    """Counts of the lines in the files.
 
     Attributes:
         lines: all lines but blank ones; bad: those that could not be read; samples: a few of them.
@@ -248,7 +248,7 @@ def parquet_format(name: str) -> Format | None:
 
 
 def sources_of(form: Format, reading: Reading) -> list[Source]:
-    """What has to be taken out of a line of JSON."""
+    """The values that are taken out of a line of JSON."""
     key = _key(reading)
     if form.fields is None:
         return [Source((name,)) for name in (*OWN, *(name for name, _ in DETAILS if reading.details))]

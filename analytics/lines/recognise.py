@@ -81,7 +81,7 @@ NAMED: Final[dict[str, tuple[str, ...]]] = {
     JSON: (JSON,),
     LOGFMT: (LOGFMT,),
 }
-"""What can be asked for by name, and which formats that may turn out to be."""
+"""Names of ``--format``, and the formats that each may turn out to be."""
 
 SAMPLE_LINES: Final = 400
 """Looked at per file, so that neither damage at its beginning nor what a container says first hides its format."""
@@ -334,7 +334,7 @@ MENDED: Final = (
     (r":[ ]*([0-9.]+(?:[ ]*[,:][ ]+[0-9.-]+)+)[ ]*([,}])", r':"\1"\2'),
     (r":[ ]*-?[ ]*([,}])", r":null\1"),
 )
-"""What nginx makes of JSON without ``escape=json``, and how it is made valid, for Python and RE2."""
+"""The escapes of nginx in JSON without ``escape=json``, and how they are made valid, for Python and RE2."""
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -545,7 +545,7 @@ def _with_words(fields: FieldMap, lines: Sequence[bytes]) -> Format:
 
 
 def _quoted_columns(fields: FieldMap) -> frozenset[int]:
-    """What stands in quotes where no line tells: as in the combined format."""
+    """The quoted columns where no line tells them: those of the combined format."""
     quoted = ("request", "http_referer", "http_user_agent")
     return frozenset(place for place, column in enumerate(fields.columns) if column in quoted)
 

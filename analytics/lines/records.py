@@ -69,7 +69,7 @@ MAX_LINE: Final = 1 << 20
 """Bytes; a longer line is not looked at."""
 
 OTHER: Final = "other"
-"""What is wrong with a line of another program in a container's log: it is none of the server's, and counted apart."""
+"""The fault of a line of another program in a container's log: it is none of the server's, and counted apart."""
 
 MAX_SAMPLE: Final = 200
 """Characters that are kept of a bad line."""
@@ -92,17 +92,17 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "guard_ms": (0, MAX_DUR_US // 1000),
     "conn": (0, 1 << 53),
 }
-"""What a number may be; any other is dropped rather than summed."""
+"""The range of numbers; any other is dropped rather than summed."""
 
 HELD_US: Final = 100_000
-"""What took longer, and had nothing to wait for, was held back by the storm guard. A proxy cannot tell this time from
-that of the server's work, so it is not known how long that took. Microseconds."""
+"""A request that took longer, and had nothing to wait for, was held back by the storm guard. A proxy cannot tell this
+time from that of the server's work, so the time of the work is not known. Microseconds."""
 
 _FRUITLESS: Final = f"""coalesce(r_op = '{Op.READ}' AND (status IN ({Status.NOT_FOUND:d}, {Status.SEQ_MISSING:d})
     OR status = {Status.OK:d} AND bytes_out = 0 AND (eos OR rseq + 1 < next_seq)), false)"""
 
 _LEFT_OUT: Final = {"bytes_in": 0, "bytes_out": 0, "attempt": 1}
-"""What our own log leaves out of the record of an exchange; other logs write it."""
+"""Fields that our own log leaves out of the record of an exchange; other logs write them."""
 
 _IF_EXCHANGE: Final = f"CASE WHEN kind = '{Kind.EXCHANGE}' THEN {{}} END"
 
@@ -117,8 +117,8 @@ _MAX_NESTED: Final = 500
 
 INTERNAL: Final = ("broken", "gone", "coarse", "stated", "v", "client_key", "end_us", "target")
 FIELDS: Final = frozenset(name for name, _ in (*LINE, *DETAILS)) | frozenset(INTERNAL)
-"""What a format may give, besides columns: ``broken`` (BOOLEAN: the line cannot be read), ``gone`` (BOOLEAN: the client
-left first), ``coarse`` (BOOLEAN: the time is in whole seconds), ``stated`` (text of the status), ``v`` (version),
+"""Results that a format may give besides columns: ``broken`` (BOOLEAN: the line cannot be read), ``gone`` (BOOLEAN: the
+client left first), ``coarse`` (BOOLEAN: the time is in whole seconds), ``stated`` (text of the status), ``v`` (version),
 ``client_key`` (who it is from), ``end_us`` in place of ``ts_us`` (when the request ended), ``target`` (path and query).
 """
 

@@ -1,4 +1,4 @@
-"""What stands around a line of a log: containers, journals and log services each add their own to what a server wrote.
+"""Wrappings: containers, journals and log services each add text of their own around the line that a server wrote.
 
 A wrapping is told from a sample, like a format, and taken off before a line is parsed; there may be several around each
 other (a container's log that syslog has sent). Most are a prefix that a regular expression cuts off a whole block of

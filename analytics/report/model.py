@@ -31,7 +31,7 @@ SEVERITIES: Final = (Severity.CRITICAL, Severity.WARN, Severity.MINOR)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What is said about one incident.
+    """One incident, as the report tells it.
 
     Attributes:
         who: the clients. fault: the side that should change.
@@ -83,7 +83,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What earlier reports say of incidents with the same fingerprint; made by :func:`analytics.report.words.history`.
+    """The history of an incident, from earlier reports of its fingerprint; :func:`analytics.report.words.history` makes it.
 
     Attributes:
         state: `new`; `again`; or `regressed`: it was over before a release, and is back.
@@ -118,7 +118,7 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class Mitigation:
-    """What to paste against an incident; names in it are escaped for the syntax that it is in.
+    """Configuration to paste against an incident; names in it are escaped for the syntax that it is in.
 
     Attributes:
         kind: where it belongs: a proxy, the options of a tricklecast server, the client. title: what it does.

@@ -4,10 +4,10 @@ The rules see sums. To go back to lines, an incident is taken as its *members*: 
 to when. A line belongs to it if it would be added up there. Both engines run the queries here over lines that they
 parse: the embedded one over all of them, a worker of Spark's over those that it holds, and its results are added up.
 
-What sets an incident apart (a *lift*) is a value that at least :data:`SHARE` more of its requests have than of all
-others of these seconds, and :data:`TIMES` as many. Requests of one client are no independent witnesses, so that the
-clients must bear it out: that so many of them have the value, if it were as common among them as elsewhere, must be
-less likely than :data:`CHANCE`. A single client therefore sets nothing apart.
+A *lift* is a value whose share among the requests of an incident is at least :data:`SHARE` above its share among all
+other requests of these seconds, and :data:`TIMES` as large. Requests of one client are no independent witnesses, so the
+clients must bear it out: if the value were as common among them as elsewhere, the chance that as many of them have it
+must be below :data:`CHANCE`. An incident of a single client therefore has no lift.
 """
 
 from __future__ import annotations

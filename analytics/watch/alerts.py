@@ -1,4 +1,4 @@
-"""What is new: the difference between the incidents that the rules find now and those that were known before."""
+"""News: the difference between the incidents that the rules find now and those that were known before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SLACK_US: Final = 1_000_000
 """An incident is over so long after its gap: lines may be written late."""
 
 RECENT_US: Final = 60_000_000
-"""What has been over for less is told as an incident that began and ended, also if its lines were read late."""
+"""An incident that has been over for less is told twice, begun and ended, also if its lines were read late."""
 
 _ORDER: Final = tuple(Severity)
 
@@ -45,7 +45,7 @@ AlertBody = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of an incident.
+    """An incident that is known, and its last alert.
 
     Attributes:
         incident: as it was found last. severity: the worst that was told. status: of the last alert.
@@ -114,7 +114,7 @@ def is_first(alert: AlertBody) -> bool:
 
 
 def known_from(stored: object) -> Known:
-    """What :meth:`Tracker.stored` gave."""
+    """Turns the result of :meth:`Tracker.stored` back."""
     return msgspec.convert(stored, Known)
 
 

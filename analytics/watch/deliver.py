@@ -1,4 +1,4 @@
-"""Who is told: standard output, a webhook, Prometheus's Alertmanager, Slack, PagerDuty."""
+"""The receivers of alerts: standard output, a webhook, Prometheus's Alertmanager, Slack, PagerDuty."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def for_programs(alert: AlertBody) -> str:
 
 
 def headline(alert: AlertBody) -> str:
-    """What happened, in one line that is safe to print: the time, the severity, the report's words, the id."""
+    """An alert in one line that is safe to print: the time, the severity, the report's words, the id."""
     incident, status = alert["incident"], alert["status"]
     over = f"{incident['severity']} and over" if is_first(alert) else "over"
     state = {"firing": incident["severity"], "worse": f"now {incident['severity']}"}.get(status, over)
@@ -333,7 +333,7 @@ def headline(alert: AlertBody) -> str:
 
 
 def _names(kind: str, url: str, secret: str = "") -> tuple[str, str]:
-    """What a URL is called in the outbox and before people: it may have a password in it, or be one."""
+    """The name of a URL in the outbox and before people: the URL may contain a password, or be one."""
     digest = hashlib.sha256((secret or url).encode()).hexdigest()[:12]
     return f"{kind}-{digest}", f"{kind} {urlsplit(url).netloc.rpartition('@')[2] or '?'}"
 

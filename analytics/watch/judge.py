@@ -30,7 +30,7 @@ PATIENCE_S: Final = 60.0
 """Not for longer than this if reading does not catch up. Seconds."""
 
 SHARE: Final = 25
-"""The rules run for one part in so many of the time, but for what may be a new storm."""
+"""The rules run for one part in this many of the time, except for a possible new storm."""
 
 BUSY: Final = 0.4
 BUSY_S: Final = 0.8
@@ -40,13 +40,13 @@ LOAD_S: Final = 5.0
 """The time constant of that share. Seconds."""
 
 GOING_ON_S: Final = 2.0
-"""What is known already waits so long at least for the next look. Seconds."""
+"""Known incidents wait at least this long for the next look. Seconds."""
 
 LATER: Final = 3
-"""That an incident is over is told later, where lines are read late, so that the rules run for one part in so many."""
+"""Where lines are read late, the end of an incident is told later, so that the rules run for one part in this many."""
 
 SLOW_S: Final = 10.0
-"""How long what has enough lines, but was no storm so far, waits for the next look. Seconds."""
+"""Clients that have enough lines, but were no storm so far, wait this long for the next look. Seconds."""
 
 _VERSION: Final = f"{VERSION}-arrow"
 

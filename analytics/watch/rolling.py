@@ -35,7 +35,7 @@ MAX_FORMATS: Final = 100
 """Formats whose statements are kept."""
 
 MAX_REQUESTS: Final = 500_000
-"""Requests whose ids are kept, the newest ones: one that comes in another log after so many others counts twice."""
+"""Requests whose ids are kept, the newest ones: one that comes in another log after this many others counts twice."""
 
 _SAME: Final = (
     "hash(request, ts_us, method, path, status, client) AS same, hash((SELECT paths FROM followed)[file + 1]) AS log"
@@ -73,12 +73,12 @@ _LOGS: Final = pa.schema([("nodes", pa.list_(pa.string())), ("paths", pa.list_(p
 
 @dataclass(slots=True)
 class Rolled:
-    """What some lines came to.
+    """The outcome of reading some lines.
 
     Attributes:
         rows: tables of the roll-up. lines: how many lines; bad: how many of them could not be read.
         doubled: how many were left out, because another log has them too.
-        strange: logs of which none of so many lines was understood, and no earlier one.
+        strange: logs of which none of enough lines was understood, and no earlier one.
     """
 
     rows: list[pa.Table] = field(default_factory=list)

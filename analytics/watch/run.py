@@ -43,7 +43,7 @@ WARM_S: Final = 0.1
 """The same while something is about to be a storm. Seconds."""
 
 ENOUGH_LINES: Final = 20
-"""A log of which none of so many lines is understood is not what it was taken for."""
+"""A log of which none of this many lines is understood has another format than its first lines told."""
 
 FAREWELL_S: Final = 1.0
 """How long receivers are waited for at the end. Seconds."""
@@ -58,7 +58,7 @@ BEHIND: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """What is to be watched, and who is to be told.
+    """The logs to watch, and the receivers of alerts.
 
     Attributes:
         logs: files, folders, patterns, or ``-``. reading: how lines are read. params: what a storm is.
@@ -173,7 +173,7 @@ class Watch:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """What cannot be read, by path."""
+        """The logs that cannot be read, by path."""
         return self.source.problems
 
     @property
@@ -288,13 +288,13 @@ def _in_time(stop: Event, watch: Watch, status: Status, folder: Path | None) -> 
 
 
 def receivers(request: WatchRequest, out: IO[str]) -> tuple[Lines, list[Receiver]]:
-    """Who is told: whoever reads the output, and others elsewhere."""
+    """The receivers of alerts: standard output, and others elsewhere."""
     local = Lines(out, for_programs if request.json else for_people)
     return local, [*map(Webhook, request.webhooks), *map(Alertmanager, request.alertmanagers), *request.receivers]
 
 
 class Watching(Protocol):
-    """What can say how it goes.
+    """A source of figures on the work.
 
     Attributes:
         lines, bad, doubled: how many were read, could not be understood, and stand in another log, too.
@@ -317,7 +317,7 @@ class Watching(Protocol):
 
 
 class Status:
-    """What the watch says about itself, on stderr: what is wrong with the logs, and what it came to."""
+    """The messages of the watch about itself, on stderr: faults of the logs, and a summary at the end."""
 
     name = "storms watch"
 
@@ -341,7 +341,7 @@ class Status:
             self._line(text)
 
     def show(self, senders: Sequence[Sender]) -> None:
-        """What is wrong at this moment; each thing once."""
+        """The faults of this moment, each once."""
         watch = self._watch
         now = {f"cannot read {plain(path, 200)}: {plain(why, 200)}" for path, why in watch.problems.items()}
         now |= {f"{one.label} does not accept alerts: {plain(one.failing, 200)}" for one in senders if one.failing}
@@ -362,7 +362,7 @@ class Status:
             self._count(watch.judge.held.count, "alerts were held back: muted, or in maintenance")
 
     def catching_up(self, behind: int) -> None:
-        """Whether so many bytes wait in the logs."""
+        """Whether at least this many bytes wait in the logs."""
         if behind > BEHIND and not self._behind:
             self.say(f"catching up with {size(behind)}; what was over before it was read is told as over")
         elif self._behind and not behind:
@@ -370,13 +370,13 @@ class Status:
         self._behind = behind > BEHIND or (self._behind and behind > 0)
 
     def _count(self, number: int, what: str) -> None:
-        """How many so far; again when it has doubled, since this may go on."""
+        """Says the number so far, and again when it has doubled, since this may go on."""
         if number > 2 * self._counted.get(what, 0):
             self._counted[what] = number
             self._line(f"{number:,} {what}")
 
     def end(self, store: Store, senders: Sequence[Sender]) -> None:
-        """What it came to."""
+        """The summary at the end."""
         left, refused = store.undelivered(), sum(sender.refused for sender in senders)
         words = [f"{counted(self._watch.lines, 'line')} read", counted(len(self._watch.judge.began), "incident")]
         words += [f"{counted(left, 'alert')} not delivered"] if left else []

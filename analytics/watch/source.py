@@ -51,7 +51,7 @@ _HEAD: Final = 4096
 _TAIL: Final = 256
 _SAMPLE: Final = 1 << 18
 _ROTATED: Final = r"(-\d{{8}}T\d{{6}}-\d+{0}|{0}\.\d+|{0}-\d{{8}}(-?\d+)?)"
-"""What follows the stem of a rotated log: our server's names, and logrotate's."""
+"""The end of the name of a rotated log, after its stem: our server's names, and logrotate's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Source:
                 self._behind_all(path, descriptor, status)
 
     def positions(self) -> tuple[list[Position], list[tuple[int, str]]]:
-        """What has changed since this was asked last: how far logs were read, and those that have gone for good."""
+        """The changes since the last call: how far logs were read, and those that have gone for good."""
         changed, gone = list(self._changed.values()), list(self._gone)
         self._changed.clear()
         self._gone.clear()

@@ -42,7 +42,7 @@ SETTLED_US: Final = 90_000_000
 """Rows of who got each segment once are added up for all clients after so long. Microseconds."""
 
 FORGET_US: Final = 150_000_000
-"""Who sends fewer requests than are enough in so long is not worth a look. Microseconds."""
+"""A client that sends fewer requests than are enough within this time is not worth a look. Microseconds."""
 
 FLEET_US: Final = 30_000_000
 """The same for the clients of a crowd."""
@@ -51,10 +51,10 @@ SKEW_S: Final = 60.0
 """A server whose newest line is this far from when it was read has a wrong clock, or writes its log late. Seconds."""
 
 MEMORY: Final = "112MB"
-"""What DuckDB may take for the rows and the rules; what does not fit is on disk for so long."""
+"""Memory of DuckDB for the rows and the rules; rows that do not fit are on disk meanwhile."""
 
 FEW_ROWS: Final = 10_000
-"""Up to so many rows the rules run as they were planned once; beyond, they are planned anew for the rows that are."""
+"""Up to this number of rows the rules run as they were planned once; beyond it they are planned anew each time."""
 
 _TABLE: Final = re.compile(r"CREATE OR REPLACE TEMP TABLE (\w+) AS\s(.*)", re.DOTALL)
 _GROWN: Final = 1.25
@@ -279,7 +279,7 @@ class Window:
         """Looks at what was added, and sets the attributes: a necessary condition of the rules, in some of their time.
 
         The rules look only at keys that have enough lines (``buckets.sql``), and at seconds with enough clients
-        (``fleets.sql``). A key is worth a look when it has so many, and again when it has a quarter more.
+        (``fleets.sql``). A key is worth a look when it has these, and again when it has a quarter more.
 
         Args:
             told: whether a client's incident on a channel is open; without a client, that of a crowd on a server.
@@ -419,7 +419,7 @@ class Window:
 
 
 def _found(made: duckdb.DuckDBPyConnection) -> list[Found]:
-    """What the rules have found."""
+    """The incidents that the rules have found."""
     slow = dict(made.execute("SELECT incident, bool_or(slow) FROM episodes GROUP BY incident").fetchall())
     seen = dict(made.execute(_SEEN).fetchall())
     return [Found(one, bool(slow.get(one.number)), seen.get(one.number)) for one in found(made)]
