@@ -108,7 +108,7 @@ def _draft(made: Draft, name: str) -> list[str]:
 
 
 def _told(form: Format, rows: Sequence[dict[str, Any]]) -> tuple[list[str], bool]:
-    """What became of a file's first lines, and whether nearly all of them could be read."""
+    """The outcome of a file's first lines, and whether nearly all of them could be read."""
     from tricklecast.analytics.lines.records import OTHER
 
     bad = [row for row in rows if row["bad"] not in (None, OTHER)]

@@ -42,7 +42,7 @@ MAX_ROWS: Final = 20
 
 
 class EngineName(StrEnum):
-    """What reads the lines."""
+    """The engine that reads the lines."""
 
     AUTO = "auto"
     EMBEDDED = "embedded"
@@ -288,7 +288,7 @@ def _request(
     table: tuple[str | None, str | None],
     flags: tuple[bool, bool],
 ) -> ReportRequest:
-    """What the options ask for.
+    """The request that the options describe.
 
     Raises:
         ValueError: an option is wrong. BadInput: there is no such log.

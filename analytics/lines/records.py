@@ -118,7 +118,7 @@ _MAX_NESTED: Final = 500
 INTERNAL: Final = ("broken", "gone", "coarse", "stated", "v", "client_key", "end_us", "target")
 FIELDS: Final = frozenset(name for name, _ in (*LINE, *DETAILS)) | frozenset(INTERNAL)
 """Results that a format may give besides columns: ``broken`` (BOOLEAN: the line cannot be read), ``gone`` (BOOLEAN: the
-client left first), ``coarse`` (BOOLEAN: the time is in whole seconds), ``stated`` (text of the status), ``v`` (version),
+client left first), ``coarse`` (BOOLEAN: times are in whole seconds), ``stated`` (text of the status), ``v`` (version),
 ``client_key`` (who it is from), ``end_us`` in place of ``ts_us`` (when the request ended), ``target`` (path and query).
 """
 

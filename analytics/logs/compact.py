@@ -50,7 +50,7 @@ _WORK: Final = "work"
 
 @dataclass(slots=True)
 class Compacted:
-    """What a run has done.
+    """The outcome of a run.
 
     Attributes:
         lines: records written. bad: lines that could not be read; samples: a few of them.
@@ -138,7 +138,7 @@ def compact(files: LogFiles, out: Path, reading: Reading, tell: Callable[[str], 
 
 
 class _Run:
-    """What is new in some logs, and how it comes into the hours.
+    """The new records of some logs, on their way into the hours.
 
     The store has a fact on each log by the hash of its content: its size, its marks, and the ``stat`` of its file.
     """
@@ -148,7 +148,7 @@ class _Run:
         self._logs: dict[str, Any] = store.fact("logs") or {}
 
     def new_pieces(self, name: str) -> list[_Piece]:
-        """What is new in a file, in pieces of about :data:`BATCH` bytes."""
+        """The new records of a file, in pieces of about :data:`BATCH` bytes."""
         try:
             status = os.stat(name)
             stat = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]

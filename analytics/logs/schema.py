@@ -31,7 +31,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _meanings() -> dict[str, str]:
-    """What each field means, from the record's docstring: ``seq: as **requested**; rseq: as **resolved**``."""
+    """The meaning of each field, from the record's docstring: ``seq: as **requested**; rseq: as **resolved**``."""
     told = inspect.cleandoc(AccessRecord.__doc__ or "").partition("Attributes:")[2]
     names = "|".join(sorted(FIELD_NAMES, key=len, reverse=True))
     parts = re.split(rf"(?:^|(?<=; )|(?<=\n))\s*((?:{names})(?:, (?:{names}))*): ", told)[1:]

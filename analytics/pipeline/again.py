@@ -135,7 +135,7 @@ def near_lifts(
     request: ReportRequest,
     shown: Sequence[Incident],
 ) -> tuple[dict[str, tuple[Lift, ...]] | None, tuple[str, ...], Reading]:
-    """What sets the requests of incidents apart, if their files are few and here; these files, and how they are read.
+    """Lifts of incidents, if their files are few and on this machine; these files, and how they are read.
 
     Args:
         spans: the times that each file has.

@@ -115,7 +115,7 @@ def find_incidents(connection: DuckDBPyConnection, request: ReportRequest, stage
 
 
 def _relation(connection: DuckDBPyConnection, request: ReportRequest) -> str:
-    """What is added up."""
+    """The relation that is added up."""
     return embedded.any_server(connection) if request.generic else "line"
 
 

@@ -1,4 +1,4 @@
-"""What a report is made of, what an engine found, and what comes out."""
+"""The values of a report's way: the request, the judgement of an engine, the result."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SparkOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReportRequest:
-    """What a report is made of.
+    """The logs of a report, and how they are read and judged.
 
     Attributes:
         files, reading: the lines. params: thresholds. baseline: other logs to compare with, or a time in the table.
@@ -93,7 +93,7 @@ class ReportResult:
 
 @dataclass(slots=True)
 class Judgement:
-    """What one engine found in some logs; the connection has the tables of the last rules."""
+    """The incidents that one engine found in some logs; the connection has the tables of the last rules."""
 
     connection: DuckDBPyConnection
     found: list[Incident]

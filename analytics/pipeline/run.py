@@ -114,7 +114,7 @@ def _baseline(request: ReportRequest, stage: Stage) -> tuple[Figures, int] | Non
 
 
 def _remembered(request: ReportRequest, here: Judgement) -> tuple[dict[str, History], dict[str, str], tuple[str, ...]]:
-    """What a table knows of incidents by their ids, which of them are muted and why, and notes for the user.
+    """The history of incidents in a table by their ids, why some are muted, and notes for the user.
 
     The incidents of this report are added to the memory, unless it only explains one.
     """

@@ -1,4 +1,4 @@
-"""What a report says of the logs: which were read, and why incidents may be missing or wrong."""
+"""Statements of a report on its logs: which were read, and why incidents may be missing or wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def source_of(
     gone: Sequence[str] = (),
     window: Window = ALWAYS,
 ) -> Source:
-    """What the report says of the files.
+    """The report's statements on the files.
 
     Raises:
         BadInput: not one line came out of them, and one is damaged: that is no log without incidents.
@@ -82,7 +82,7 @@ def source_of(
 
 
 def source_of_table(name: Any, request: ReportRequest, files: LogFiles, table: Table, told: Found) -> Source:
-    """What the report says of the logs behind the rows of a table."""
+    """The report's statements on the logs behind the rows of a table."""
     source = source_of(name, files, told, told.counts, told.damaged, window=request.reading.window)
     caveats = [*source.caveats, *table.caveats]
     if not files.names:

@@ -1,1 +1,1 @@
-"""What an SRE is told: incidents and figures as values, and the forms in which they are shown."""
+"""The report: incidents and figures as values, and the forms in which an SRE sees them."""

@@ -51,7 +51,7 @@ _LESS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What was read.
+    """The logs that were read.
 
     Attributes:
         engine: which engine read it. inputs: the files.
@@ -80,7 +80,7 @@ def ranked(incidents: Sequence[Incident]) -> list[Incident]:
 
 
 def summary(one: Incident, *, ongoing: bool = False, most: int = MAX_NAMES) -> Summary:
-    """What is told of an incident.
+    """The fields of an incident in the report.
 
     Args:
         ongoing: whether it still went on when the log ended. most: how many clients and channels are listed.

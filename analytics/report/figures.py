@@ -37,7 +37,7 @@ def prepare(connection: DuckDBPyConnection) -> None:
 
 
 def figures(connection: DuckDBPyConnection) -> Figures:
-    """What it cost."""
+    """The cost of the incidents."""
     total = _rows(connection, "SELECT * FROM figure_totals")[0]
     seen = _rows(
         connection, f"SELECT min(first_us) AS since, max(last_us) AS until FROM quality WHERE {_EXCHANGES} AND n > 0"
@@ -239,7 +239,7 @@ def _rate(name: str, per: str, counts: tuple[int, int], by: tuple[float, float])
 
 
 def _events(connection: DuckDBPyConnection) -> tuple[Marker, ...]:
-    """What set incidents off and the servers' own events, the rarest kinds first where there are too many."""
+    """Triggers of incidents and the servers' own events, the rarest kinds first where there are too many."""
     rows = _rows(
         connection,
         f"""SELECT DISTINCT ts_us, event, node, channel FROM (

@@ -122,7 +122,7 @@ class HeatMap:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a release did: its incidents, how many of them are critical, the class of most, its requests in them."""
+    """A release: its incidents, how many of them are critical, the class of most, its requests in them."""
 
     name: str
     incidents: str

@@ -1,4 +1,4 @@
-"""What to paste against an incident: a limit at the proxy, a command for our server, the rule that its client lacks.
+"""Configuration to paste against an incident: a limit at the proxy, a command for our server, a rule for the client.
 
 Names in a log come from whoever sent the requests, and a snippet is pasted where it is obeyed. So every name is escaped
 for the place where it stands: in nginx as a regular expression of plain ASCII, in YAML as a string of plain ASCII, in a
@@ -103,7 +103,7 @@ _CLIENT: Final[dict[StormClass, str]] = {
 
 
 def mitigations(one: Summary, formats: Sequence[str]) -> tuple[Mitigation, ...]:
-    """What fits the class, the side and the server, in the order in which it helps.
+    """The mitigations that fit the class, the side and the server, the most helpful first.
 
     Args:
         formats: of the files that the incident was found in: they tell the server.

@@ -83,7 +83,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The history of an incident, from earlier reports of its fingerprint; :func:`analytics.report.words.history` makes it.
+    """The history of an incident, from earlier reports of its fingerprint (:func:`analytics.report.words.history`).
 
     Attributes:
         state: `new`; `again`; or `regressed`: it was over before a release, and is back.
@@ -228,7 +228,7 @@ class Entry(Summary):
     muted: str | None = None
 
     def details(self) -> tuple[tuple[str, str], ...]:
-        """What is told below the sentence on what happened, with its titles."""
+        """The lines below the first sentence of an incident, with their titles."""
         history = (("History", self.history.words),) if self.history else ()
         different = (("Different", "; ".join(one.words for one in self.lifts)),) if self.lifts else ()
         muted = (("Muted", self.muted),) if self.muted else ()
@@ -249,7 +249,7 @@ class Entry(Summary):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What the watch tells of one incident.
+    """An incident as an alert of the watch tells it.
 
     Attributes:
         alert: what kind of document this is. version: of its form.
@@ -270,7 +270,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the report comes to.
+    """The verdict of a report.
 
     Attributes:
         severity: of the worst incident; ``None`` without one.
@@ -345,7 +345,7 @@ class WorstMinute:
 
 @dataclass(frozen=True, slots=True)
 class Offender:
-    """Who sent the requests of the incidents.
+    """The senders of the requests of the incidents.
 
     Attributes:
         kind: what the name names. name: as the log has it. about: for a client its product and version.
@@ -361,7 +361,7 @@ class Offender:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What it cost.
+    """The cost of the incidents.
 
     Attributes:
         requests: all. failures: those that were answered with 4xx or 5xx. in_incidents: those of incidents.

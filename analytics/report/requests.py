@@ -113,7 +113,7 @@ def comparable(shown: Sequence[Incident]) -> list[Incident]:
 
 
 def members(connection: DuckDBPyConnection, shown: Sequence[Incident]) -> pa.Table:
-    """Who got which answers in some incidents; of a connection on which all steps of the rules have run."""
+    """The clients of some incidents and their answers; of a connection on which all steps of the rules have run."""
     return connection.sql(_MEMBERS, params=[[one.number for one in shown]]).to_arrow_table()
 
 
@@ -216,7 +216,7 @@ def added(rows: Iterable[Row]) -> list[Row]:
 def lifts(
     shown: Sequence[Incident], found: Iterable[Row], count: Callable[[Wanted], Counted]
 ) -> dict[str, tuple[Lift, ...]]:
-    """What sets the requests of incidents apart, by the incident's id.
+    """The lifts of incidents, by the incident's id.
 
     Args:
         found: what their own requests are like. count: counts all requests that have some values in some seconds.

@@ -40,7 +40,7 @@ PHASES: Final[dict[StormClass, str]] = {
     _S.REJECTED_LOOP: "rejected",
     _S.ABANDONED_LOOP: "given up",
 }
-"""What the client got, in a word or two; on a path of any web server it is the status."""
+"""The answer that the client got, in a word or two; on a path of any web server it is the status."""
 
 HAPPENED: Final[dict[StormClass, str]] = {
     _S.ZERO_BYTE_LOOP: "{who} asked for {what} {times}, got it empty and never moved on",
@@ -79,7 +79,7 @@ ROOTS: Final[dict[StormClass, str]] = {
     _S.REJECTED_LOOP: "the server rejected the request",
     _S.ABANDONED_LOOP: "the client did not wait for the answer",
 }
-"""What it began with."""
+"""The first phase of an incident, in words."""
 
 PACES: Final = {
     Pace.HOT_LOOP: "hot loop, a pause of {}",
@@ -109,7 +109,7 @@ _PARAMS: Final = Params()
 
 
 def describe(incident: Incident, *, ongoing: bool = False) -> Words:
-    """What is said about an incident.
+    """The sentences about an incident.
 
     Args:
         ongoing: whether it still went on when the log ended.
@@ -174,7 +174,7 @@ def fault(incident: Incident) -> str:
 
 
 def target(incident: Incident) -> str:
-    """What was asked for: ``film/17``, ``4 channels``, ``GET /api/token``."""
+    """The target of requests: ``film/17``, ``4 channels``, ``GET /api/token``."""
     names = list(dict.fromkeys(map(place_name, incident.channels)))
     if not names:
         return "the server"
@@ -201,7 +201,7 @@ def places(names: Sequence[str], channels: Sequence[str], count: int | None = No
 
 
 def _statuses(incident: Incident) -> str:
-    """What a web server answered: ``401``, ``301 or 302``."""
+    """The answers of a web server: ``401``, ``301 or 302``."""
     found = sorted({route[2] for route in map(_ROUTE.fullmatch, incident.channels) if route})
     return " or ".join(found) if 0 < len(found) <= 3 else "an error"
 
@@ -265,7 +265,7 @@ def _root(incident: Incident) -> str:
 
 
 def impact(incident: Incident) -> str:
-    """What an incident cost, and whom it harmed; "none measurable" is an answer."""
+    """The cost of an incident and the clients that it harmed; "none measurable" is an answer."""
     cost = incident.impact
     if not cost.measurable:
         return "none measurable"
@@ -308,7 +308,7 @@ def _confidence(incident: Incident) -> str:
 def history(
     state: Literal["new", "again", "regressed"], first_us: int, times: int, release: str | None = None
 ) -> History:
-    """What earlier reports say of an incident's kind.
+    """The history of an incident's kind, from earlier reports.
 
     Args:
         state, first_us, times, release: see :class:`~analytics.report.model.History`.

@@ -8,7 +8,7 @@ from typing import Final
 
 
 class StormClass(StrEnum):
-    """What kind of storm (docs/reference/storm-classes.md)."""
+    """The class of a storm (docs/reference/storm-classes.md)."""
 
     ZERO_BYTE_LOOP = "zero_byte_loop"
     SAME_SEGMENT_LOOP = "same_segment_loop"
@@ -38,7 +38,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What is said about a class.
+    """The words about a class.
 
     Attributes:
         cause: why it happens, most likely. advice: what helps. side: which side should change.
@@ -194,7 +194,7 @@ WEB: Final[tuple[tuple[range, str, str, Side], ...]] = (
         Side.CLIENT,
     ),
 )
-"""What is said about loops on paths of any web server: statuses, cause, advice, side. Else :data:`WORDS`."""
+"""The words about loops on paths of any web server: statuses, cause, advice, side. Else :data:`WORDS`."""
 
 
 def words(

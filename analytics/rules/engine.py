@@ -69,8 +69,8 @@ CONTRACTS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "incidents": ("incident", "class severity n peak_rps mean_rps first_us last_us nodes clients channels phases"),
     },
 }
-"""What each step makes: its tables, of each the columns that tell its rows apart, and others that are never null. None
-of the former is, unless it has a ``?``."""
+"""The contract of each step: its tables, with the columns that tell the rows apart and others that are never null. A
+column of the first kind may be null only if it has a ``?``."""
 
 MOST: Final = 200
 """Rows of one table that :func:`explain` gives."""

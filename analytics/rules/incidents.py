@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Severity(StrEnum):
-    """What it costs, in rising order. ``minor``: no impact can be measured."""
+    """Severity by cost, in rising order. ``minor``: no impact can be measured."""
 
     MINOR = "minor"
     WARN = "warn"
@@ -64,7 +64,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """What an incident cost, and whom it harmed.
+    """The cost of an incident, and the clients that it harmed.
 
     Attributes:
         request_share, handler_share, byte_share: of all requests, handler time (without what the storm guard held) and

@@ -82,7 +82,7 @@ RETRY_S: Final = 0.2
 _NOTHING: Final = f"SELECT {', '.join(f'NULL AS {name}' for name, _ in PARSED)} LIMIT 0"
 
 _UNSPLIT: Final = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"\x04\x22\x4d\x18", b"\xff\xfe", b"\xfe\xff")
-"""What a file begins with in which a line's end cannot be found by its byte: compressed ones, and UTF-16."""
+"""First bytes of files in which a line's end cannot be found by its byte: compressed ones, and UTF-16."""
 
 
 _NAMED: Final = "SELECT p.*, n.name FROM parsed_line p LEFT JOIN named n ON n.number = p.file"
@@ -99,7 +99,7 @@ def connect() -> Iterator[DuckDBPyConnection]:
 
 @dataclass(slots=True)
 class Piece:
-    """What was read into the table ``parsed_line`` and the view ``line``.
+    """The lines that were read into the table ``parsed_line`` and the view ``line``.
 
     Attributes:
         names: of the files, by number. damaged: those that ended early; gone: those that could not be opened.
@@ -351,7 +351,7 @@ def _queried(batches: Iterable[pa.RecordBatch], parse: Parse, query: str) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a worker tells of a piece besides its roll-up.
+    """Counts and names of files that a worker gives for a piece besides its roll-up.
 
     Attributes:
         counts: of all. good, bad: lines by the file's name. damaged, gone: as of :class:`Piece`.
@@ -372,7 +372,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class SparkLines:
-    """What Spark will read.
+    """The lines that Spark will read.
 
     Attributes:
         recognised: files and formats. searched: files that nobody gave by name.
@@ -399,7 +399,7 @@ class SparkLines:
     def mapped(
         self, work: Callable[[Iterator[pa.RecordBatch], Parse], Iterator[pa.RecordBatch]], columns: str
     ) -> DataFrame:
-        """What workers make of the lines.
+        """The rows that workers make of the lines.
 
         Args:
             work: makes it of the rows of one partition. columns: names and Spark's types of what it makes.
@@ -459,7 +459,7 @@ class SparkLines:
         return some.mapped(partial(_queried, query=f"{_NAMED} WHERE {wanted}"), _spark_columns(_WITH_NAME))
 
     def summed(self, told: Iterable[Told]) -> Lines:
-        """What was in the files.
+        """Counts of the lines in the files.
 
         Args:
             told: by each worker.

@@ -149,7 +149,7 @@ def _of_days(uri: str, window: Window) -> str:
 
 
 def versions(spark: SparkSession, uris: Sequence[str]) -> dict[str, str | None]:
-    """What changes when the file of a URI is written again: its size and time; ``None`` where Spark does not tell."""
+    """Size and time of the files of URIs: they change when one is written again; ``None`` where Spark does not tell."""
     if not uris:
         return {}
     rows = spark.read.format("binaryFile").load([spark_path(name) for name in uris])

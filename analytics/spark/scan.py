@@ -68,7 +68,7 @@ MAX_DAMAGED: Final = 20
 """Files in an object store that cannot be read before the run ends: each of them makes Spark read anew."""
 
 _CAUSES: Final = ("Encountered error while reading file ", "Path does not exist: ")
-"""What Spark says before the name of a file that it cannot read."""
+"""Words of Spark before the name of a file that it cannot read."""
 
 _GONE: Final = re.compile(r"FILE_NOT_EXIST|PATH_NOT_FOUND|FileNotFoundException")
 
@@ -200,7 +200,7 @@ def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generi
 
 
 def _told(rollup: DataFrame) -> list[Told]:
-    """What workers told besides the rows."""
+    """The counts that workers gave besides the rows."""
     rows = rollup.where("told IS NOT NULL").select("told").collect()
     return [msgspec.json.decode(row.told, type=Told) for row in rows]
 
@@ -435,7 +435,7 @@ MAX_ROWS: Final = 50_000
 
 
 def own(lines: SparkLines, member: pa.Table, generic: bool) -> list[requests.Row]:
-    """What the requests of incidents are like (:func:`analytics.report.requests.own_sql`).
+    """The values of the requests of incidents (:func:`analytics.report.requests.own_sql`).
 
     Args:
         lines: those of their time. member: as of :func:`analytics.report.requests.find`.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LOCAL: Final = "local[*]"
 DRIVER_MEMORY: Final = "1g"
 CONNECT: Final = "sc://"
-"""What the address of a server of Spark Connect begins with."""
+"""The beginning of the address of a server of Spark Connect."""
 
 CONNECT_S: Final = 5.0
 """How long a standalone master may take to accept a connection, seconds."""

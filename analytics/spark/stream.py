@@ -132,7 +132,7 @@ def _topics(uri: str) -> dict[str, str]:
 
 
 def _followed(spark: SparkSession, request: StreamRequest) -> DataFrame:
-    """What the sources of a request give."""
+    """The lines of the sources of a request."""
     from pyspark.errors import AnalysisException
 
     frames = []
@@ -160,7 +160,7 @@ def _followed(spark: SparkSession, request: StreamRequest) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest(WatchRequest):
-    """What is to be watched, and who is to be told.
+    """The sources to watch, and the receivers of alerts.
 
     Attributes:
         logs: folders, URIs of folders, or ``kafka://BROKER,…/TOPIC,…``; none for a DataFrame.
@@ -175,7 +175,7 @@ class StreamRequest(WatchRequest):
 
 @dataclass(slots=True)
 class Batch:
-    """What a batch came to.
+    """The outcome of a batch.
 
     Attributes:
         rows: its roll-up. lines: how many; bad: how many of them could not be read.
@@ -589,7 +589,7 @@ class Query:
 
 
 class StreamStatus(Status):
-    """What the stream says about itself."""
+    """The messages of the stream about itself."""
 
     name = "storms stream"
 
@@ -602,7 +602,7 @@ class StreamStatus(Status):
         self._watched = watch
 
     def show(self, senders: Sequence[Sender]) -> None:
-        """What is wrong at this moment."""
+        """The faults of this moment."""
         super().show(senders)
         self._count(self._watched.unread, "files could not be read, or are of no known format")
         self._count(self._watched.early, "files are older than this watch, and were passed over (--start earliest)")
