@@ -98,7 +98,7 @@ def _memory(table: str | None, state: Path | None) -> Iterator[Memory]:
         raise typer.BadParameter(f"there is no state of a watch in {str(state)!r}")
     from tricklecast.analytics.lines.files import REMOTE
     from tricklecast.analytics.store.memory import Memory
-    from tricklecast.analytics.store.table import Folder
+    from tricklecast.analytics.store.place import Folder
 
     try:
         if table is None or not REMOTE.match(table):

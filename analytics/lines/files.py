@@ -474,17 +474,6 @@ def is_parquet(name: str) -> bool:
         return file.read(len(_PARQUET)) == _PARQUET
 
 
-def unfinished_tail(name: str) -> bytes | None:
-    """The rest behind the last line's end in a plain local file: half a line; ``None`` if there is none."""
-    if name == STDIN or REMOTE.match(name) or packed(name):
-        return None
-    with open(name, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - MAX_LINE))
-        tail = file.read().rpartition(b"\n")[2]
-    return tail if tail.strip() else None
-
-
 Span = tuple[int, int | None]
 """Some bytes of a log, decompressed: the first one, and the first that is not of them."""
 

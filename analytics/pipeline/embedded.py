@@ -71,7 +71,8 @@ def judge(request: ReportRequest, files: LogFiles, stage: Stage) -> Iterator[Jud
 
 @contextmanager
 def judge_table(request: ReportRequest, files: LogFiles, stage: Stage, root: str) -> Iterator[Judgement]:
-    from tricklecast.analytics.store.table import Embedded, Folder, Table, embedded_rows
+    from tricklecast.analytics.store.place import Folder
+    from tricklecast.analytics.store.table import Embedded, Table, embedded_rows
 
     table = Table(Folder(root), request.keep_us)
     if not files.names and not table.commits:

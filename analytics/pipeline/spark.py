@@ -117,7 +117,8 @@ def _with_table(
     from tricklecast.analytics.spark.lines import read_lines
     from tricklecast.analytics.spark.objects import listed
     from tricklecast.analytics.spark.table import Bucket, OnSpark, spark_rows
-    from tricklecast.analytics.store.table import Folder, Table
+    from tricklecast.analytics.store.place import Folder
+    from tricklecast.analytics.store.table import Table
 
     table = Table(Bucket(root, spark) if REMOTE.match(root) else Folder(root), request.keep_us)
     if not files.names and not table.commits:

@@ -21,21 +21,19 @@ from tricklecast.analytics.scan.rollup import KEY, MEASURES
 from tricklecast.analytics.spark import scan
 from tricklecast.analytics.spark.lines import SparkLines, overlapping, read_lines
 from tricklecast.analytics.spark.objects import recognise_in_spark, spark_path, versions
-from tricklecast.analytics.store.table import (
+from tricklecast.analytics.store.place import (
     HOUR_US,
+    Commit,
     Folder,
-    Found,
     Source,
-    Table,
-    Unit,
     digest_of,
     folder_of,
     hour_of,
-    how_read,
     is_in,
+    living,
     missing,
-    within,
 )
+from tricklecast.analytics.store.table import Found, Table, Unit, how_read, within
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -67,7 +65,7 @@ class Bucket:
         """Does nothing: a life-cycle rule removes what is old."""
 
     def tables(self, kind: str) -> tuple[list[pa.Table], int]:
-        """As of :class:`~analytics.store.table.Folder`; what is damaged is not counted."""
+        """As of :class:`~analytics.store.place.Folder`; what is damaged is not counted."""
         with nothing_there():
             reader = self._spark.read.option("ignoreCorruptFiles", "true")
             return [reader.parquet(f"{spark_path(self.root)}/{kind}").toArrow()], 0
@@ -82,9 +80,9 @@ class Bucket:
         """Does nothing: nobody can wait there."""
         yield
 
-    def intact(self, table: Table, hours: range) -> tuple[list[str], set[str]]:
-        """As of :class:`~analytics.store.table.Folder`, by the number of rows."""
-        live = table.live()
+    def intact(self, commits: Mapping[str, Commit], hours: range) -> tuple[list[str], set[str]]:
+        """As of :class:`~analytics.store.place.Folder`, by the number of rows."""
+        live = living(commits)
         wanted = sorted({folder_of(hour) for one in live.values() for hour in one.hours if is_in(hour, hours)})
         paths, there = [f"{spark_path(self.root)}/rollup/{{{','.join(wanted)}}}"], dict[str, int]()
         if wanted:
@@ -94,7 +92,7 @@ class Bucket:
 
         return paths if there else [], missing(live, there, hours)
 
-    def clean(self, table: Table, oldest: int) -> None:
+    def clean(self, commits: dict[str, Commit], oldest: int) -> None:
         """Does nothing: see :meth:`remove`."""
 
 

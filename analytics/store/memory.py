@@ -30,7 +30,7 @@ from tricklecast.analytics.rules.incidents import Incident, family, pathed
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
-    from tricklecast.analytics.store.table import Place
+    from tricklecast.analytics.store.place import Place
 
 KEPT_S: Final = 400 * 86_400
 """How long an incident is remembered after it was told last."""

@@ -19,16 +19,11 @@ and read again if its log is still there.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import re
-import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -44,9 +39,23 @@ from tricklecast.analytics.report.formats import counted
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import AHEAD_US
 from tricklecast.analytics.scan.rollup import IDS, VERSION, merge_sql, sketch_of
+from tricklecast.analytics.store.place import (
+    HOUR_US,
+    Commit,
+    Form,
+    Log,
+    Place,
+    Seen,
+    Source,
+    digest_of,
+    folder_of,
+    hash_of,
+    is_in,
+    living,
+    text_of,
+)
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from duckdb import DuckDBPyConnection
 
     from tricklecast.analytics.lines.embedded import Lines
@@ -54,82 +63,7 @@ if TYPE_CHECKING:
 KEEP_US: Final = 400 * 86_400_000_000
 """Hours that are older than the newest one by more than this are removed, unless ``--keep`` says another time."""
 
-IN_USE_S: Final = 3600
-"""What was replaced is left so long for the runs that may be reading it."""
-
-HOUR_US: Final = 3_600_000_000
 _MARKS: Final = tuple(4096 << 4 * power for power in range(8))
-_PATH: Final = re.compile(r"dt=(\d{4}-\d\d-\d\d)/hr=(\d\d)/([0-9a-f]{32})[^/]*$")
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The format of a log: its name, and whether its times are whole seconds."""
-
-    name: str = ""
-    coarse: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Log:
-    """A log as it was when it was read.
-
-    Attributes:
-        name: of its file. stat: what changes when somebody writes to the file.
-        head: hash of its first line. size, digest: of all of it, decompressed; none if it is damaged.
-        marks: hashes of its beginnings, by their sizes. form: its format. damaged: whether it ends early.
-        good, bad: number of such lines.
-    """
-
-    name: str
-    stat: str
-    head: str = ""
-    size: int = 0
-    digest: str = ""
-    marks: dict[int, str] = field(default_factory=dict)
-    form: Form = Form()
-    damaged: bool = False
-    good: int = 0
-    bad: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Some rows of the table.
-
-    Attributes:
-        id: what the column ``source`` says. logs: what it was read from. how: hash of the way in which it was read.
-        counts: of its lines; in the samples a log's name is its place. hours: number of its rows by hour; those without
-            a time are of hour 0.
-        replaces: ids of sources that it takes the place of. sketch: hashes of some of its requests' ids.
-    """
-
-    id: str
-    logs: tuple[Log, ...]
-    how: str
-    counts: Counts
-    hours: dict[int, int]
-    replaces: tuple[str, ...] = ()
-    sketch: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A file whose content is that of a log in the table, or its beginning."""
-
-    stat: str
-    source: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What a run has added: when, sources, checksums of its files on a local disk, and files that were known."""
-
-    at: float
-    sources: tuple[Source, ...]
-    files: dict[str, str]
-    seen: tuple[Seen, ...] = ()
 
 
 @dataclass(slots=True)
@@ -192,40 +126,6 @@ class Found:
     spans: dict[str, tuple[int, int]]
 
 
-# --- places
-
-
-class Place(Protocol):
-    """Where a table is: :class:`Folder`, or a URL that Spark alone can read."""
-
-    @property
-    def root(self) -> Path | str: ...
-
-    def texts(self, kind: str) -> dict[str, str]:
-        """All small files of a kind, by name."""
-
-    def put(self, kind: str, name: str, text: str) -> None:
-        """Writes a small file at once."""
-
-    def remove(self, kind: str, names: Iterable[str]) -> None:
-        """Removes small files, where that is possible."""
-
-    def tables(self, kind: str) -> tuple[list[pa.Table], int]:
-        """All Parquet files of a kind; and how many are damaged, and left out."""
-
-    def add(self, kind: str, rows: pa.Table, most: int, every: pa.Table) -> None:
-        """Adds a Parquet file at once; if there are more than ``most``, one of ``every`` row may take their place."""
-
-    def locked(self, name: str = "lock") -> AbstractContextManager[None]:
-        """Waits until no other run writes to the table, or to another part of it that has a lock of its own."""
-
-    def intact(self, table: Table, hours: range) -> tuple[list[str], set[str]]:
-        """The files with rows of some hours, and the ids of the sources of which rows are damaged or missing."""
-
-    def clean(self, table: Table, oldest: int) -> None:
-        """Removes what does not count any more before an hour: nobody else writes meanwhile."""
-
-
 class Reader(Protocol):
     """Reads logs for a table, with one of the engines."""
 
@@ -243,140 +143,6 @@ class Reader(Protocol):
 
     def write(self, table: Table, name: str, sources: Sequence[Source]) -> dict[str, str]:
         """Writes the rows of sources for a commit; returns the checksums of the files."""
-
-
-class Folder:
-    """A table on a local disk."""
-
-    def __init__(self, root: str) -> None:
-        """Args: root: made when something is written."""
-        self.root = Path(root)
-
-    def texts(self, kind: str) -> dict[str, str]:
-        found = {}
-        for path in (self.root / kind).glob("*.json"):
-            with suppress(FileNotFoundError):  # another run has removed it
-                found[path.stem] = path.read_text("utf-8", "replace")
-        return found
-
-    def put(self, kind: str, name: str, text: str) -> None:
-        with self.writing():
-            path = self.root / kind / f"{name}.new"
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-            path.write_text(text)
-            path.replace(path.with_suffix(".json"))
-
-    def remove(self, kind: str, names: Iterable[str]) -> None:
-        for name in names:
-            (self.root / kind / f"{name}.json").unlink(missing_ok=True)
-
-    def tables(self, kind: str) -> tuple[list[pa.Table], int]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
-        found, damaged = [], 0
-        for path in sorted((self.root / kind).glob("*.parquet")):
-            try:
-                found.append(pq.read_table(path))
-            except FileNotFoundError:
-                continue  # made one with others meanwhile
-            except (pa.ArrowException, OSError):
-                damaged += 1
-        return found, damaged
-
-    def add(self, kind: str, rows: pa.Table, most: int, every: pa.Table) -> None:
-        import pyarrow.parquet as pq
-
-        with self.writing():
-            path = self.root / kind / f"{uuid.uuid4().hex}.new"
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-            former = list(path.parent.glob("*.parquet"))
-            merged = len(former) >= most
-            pq.write_table(every if merged else rows, path, compression="zstd")
-            path.replace(path.with_suffix(".parquet"))
-            for old in former if merged else ():
-                old.unlink(missing_ok=True)
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Says it in one line if the table cannot be written to."""
-        try:
-            yield
-        except OSError as error:
-            raise CannotWrite(f"cannot write to the table {str(self.root)!r}: {error.strerror or error}") from error
-
-    @contextmanager
-    def locked(self, name: str = "lock") -> Iterator[None]:
-        with self.writing():
-            self.root.mkdir(parents=True, exist_ok=True, mode=0o750)
-            lock = os.open(self.root / name, os.O_WRONLY | os.O_CREAT, 0o640)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
-
-    def intact(self, table: Table, hours: range) -> tuple[list[str], set[str]]:
-        paths, broken, live = list[str](), set[str](), table.live()
-        for commit in table.commits.values():
-            for name, digest in commit.files.items():
-                hour = hour_of(name)
-                those = {one.id for one in commit.sources if one.id in live and hour in one.hours}
-                if those and is_in(hour, hours):
-                    whole = digest_of(self.root / name) == digest
-                    paths += [str(self.root / name)] if whole else []
-                    broken |= set() if whole else those
-        return paths, broken
-
-    def clean(self, table: Table, oldest: int) -> None:
-        """Removes what does not count any more, and what killed runs have left: nobody else writes meanwhile.
-
-        Args: oldest: the first hour that is kept.
-        """
-        live = table.live()
-        every = [(commit, source) for commit in table.commits.values() for source in commit.sources]
-        replaced = {id_: commit.at for commit, source in every for id_ in source.replaces}
-        there = {source.id for _, source in every}
-
-        def needed(source: Source) -> bool:
-            if source.id not in live:
-                return time.time() - replaced.get(source.id, 0) < IN_USE_S
-            # A log that is forgotten while it is there would be read at every run.
-            return max(source.hours, default=oldest) >= oldest or any(os.path.exists(log.name) for log in source.logs)
-
-        for name, commit in list(table.commits.items()):
-            # What it replaces would count again.
-            last = any(needed(one) or there.intersection(one.replaces) for one in commit.sources)
-            if not last and not any(one.source in live for one in commit.seen):
-                self.remove("sources", [name])
-                del table.commits[name]
-                there -= {one.id for one in commit.sources}
-        hours = {
-            name: {hour for one in commit.sources if needed(one) for hour in one.hours if hour == 0 or hour >= oldest}
-            for name, commit in table.commits.items()
-        }
-        for path in (self.root / "rollup").glob("dt=*/hr=*/*"):
-            found = _PATH.search(str(path))
-            if found is None or hour_of(str(path)) not in hours.get(found[3], ()):
-                path.unlink(missing_ok=True)
-                with suppress(OSError):
-                    path.parent.rmdir()
-                    path.parent.parent.rmdir()
-        for path in self.root.glob(".new-*"):
-            shutil.rmtree(path, ignore_errors=True)
-        for path in self.root.glob("*/*.new"):
-            with suppress(OSError):
-                if time.time() - path.stat().st_mtime > IN_USE_S:
-                    path.unlink()
-
-
-def missing(sources: Mapping[str, Source], there: Mapping[str, int], hours: range) -> set[str]:
-    """The ids of sources of which there are other numbers of rows than there should be."""
-
-    def wanted(source: Source) -> int:
-        return sum(n for hour, n in source.hours.items() if is_in(hour, hours))
-
-    return {id_ for id_, source in sources.items() if there.get(id_, 0) != wanted(source)}
 
 
 # --- the table
@@ -415,7 +181,7 @@ class Table:
         for name, text in self.place.texts("sources").items():
             digest, _, body = text.strip().partition("\n")
             try:
-                if digest != _digest(body.encode()):
+                if digest != hash_of(body.encode()):
                     raise ValueError("damaged")
                 self.commits[name] = msgspec.json.decode(body, type=Commit)
             except ValueError:  # msgspec's, too: it is of another version
@@ -424,18 +190,12 @@ class Table:
 
     def live(self) -> dict[str, Source]:
         """The sources that count, by id."""
-        every = [source for commit in self.commits.values() for source in commit.sources]
-        gone = set(chain.from_iterable(source.replaces for source in every))
-        found: dict[tuple[str, ...], Source] = {}
-        for source in every:
-            if source.id not in gone:
-                found.setdefault(tuple(f"{log.name} {log.stat}" for log in source.logs), source)
-        return {source.id: source for source in found.values()}
+        return living(self.commits)
 
     def _commit(self, name: str, sources: Sequence[Source], files: Mapping[str, str]) -> None:
         commit = Commit(time.time(), tuple(sources), dict(files), tuple(self._seen))
         body = msgspec.json.encode(commit)
-        self.place.put("sources", name, f"{_digest(body)}\n{body.decode()}")
+        self.place.put("sources", name, f"{hash_of(body)}\n{body.decode()}")
         self._seen = []
         self.commits[name] = commit
 
@@ -471,14 +231,14 @@ class Table:
                 self.notes.append(f"{counted(len(self._torn), 'damaged commit')} in {self.place.root}: removed")
                 self.place.remove("sources", self._torn)
                 self._torn = []
-            self.place.clean(self, self.hours(ALWAYS).start)
+            self.place.clean(self.commits, self.hours(ALWAYS).start)
         if given.names and not self._names:
             reader.recognise(given)
         self._check(given, reading.window)
 
     def _sorted_out(self, files: LogFiles, how: str, reader: Reader, hours: range) -> list[Unit]:
         """The logs that have to be read; notes what the others are."""
-        _, broken = self.place.intact(self, hours)
+        _, broken = self.place.intact(self.commits, hours)
         if broken:
             self.notes.append(
                 f"{counted(len(broken), 'damaged source')} in {self.place.root}: read again if its log is there"
@@ -582,7 +342,7 @@ class Table:
     def rows(self, window: Window) -> tuple[list[str], dict[str, Source]]:
         """The files with rows of a window, and the sources that count and have such."""
         hours, kept = self.hours(window), self.hours(ALWAYS).start
-        paths, broken = self.place.intact(self, hours)
+        paths, broken = self.place.intact(self.commits, hours)
         live = {
             id_: source
             for id_, source in self.live().items()
@@ -597,7 +357,7 @@ class Table:
                 f"{counted(len(self._torn), 'commit')} cannot be read: the rows of its logs are left out."
             )
         if hours.start == kept and any(0 < hour < kept for one in self.live().values() for hour in one.hours):
-            self.caveats.append(f"Hours before {_text(kept)} are not kept (--keep).")
+            self.caveats.append(f"Hours before {text_of(kept)} are not kept (--keep).")
         return paths, live
 
     def found(self, files: LogFiles, sources: Mapping[str, Source], rows: Mapping[str, int]) -> Found:
@@ -641,7 +401,7 @@ Known = list[tuple[Log, Source]]
 def how_read(reading: Reading, generic: bool) -> str:
     """A hash of how logs are read."""
     form = Path(reading.format).read_text() if reading.format.endswith(".toml") else reading.format
-    return f"{VERSION} {_digest(repr((form, reading.client_key, reading.path_prefix, generic)).encode())}"
+    return f"{VERSION} {hash_of(repr((form, reading.client_key, reading.path_prefix, generic)).encode())}"
 
 
 def _looked_at(
@@ -697,7 +457,7 @@ def _head(name: str) -> str:
     with open_log(name) as file:
         lines = piece_of(file, 1 << 16)[0].split(b"\n")
     first = next((line for line in lines if line.strip() and not line.startswith(b"#")), b"")
-    return _digest(first) if first else ""
+    return hash_of(first) if first else ""
 
 
 def _beginnings(name: str, sizes: set[int]) -> dict[int, str]:
@@ -717,39 +477,6 @@ def _beginnings(name: str, sizes: set[int]) -> dict[int, str]:
                 found[wanted.pop()] = part.hexdigest()
             content.update(block)
             at += len(block)
-
-
-def _digest(text: bytes) -> str:
-    return blake2b(text, digest_size=16).hexdigest()
-
-
-def digest_of(path: Path) -> str:
-    try:
-        return _digest(path.read_bytes())
-    except OSError:
-        return ""
-
-
-# --- hours
-
-
-def is_in(hour: int, hours: range) -> bool:
-    """Whether rows of an hour are wanted; those without a time always are."""
-    return hour == 0 or hour in hours
-
-
-def _text(hour: int) -> str:
-    return f"{datetime.fromtimestamp(hour * 3600, UTC):%Y-%m-%d %H:00}"
-
-
-def folder_of(hour: int) -> str:
-    return f"{datetime.fromtimestamp(hour * 3600, UTC):dt=%Y-%m-%d/hr=%H}"
-
-
-def hour_of(path: str) -> int:
-    found = _PATH.search(path)
-    assert found is not None
-    return int(datetime.fromisoformat(f"{found[1]}T{found[2]}:00+00:00").timestamp()) // 3600
 
 
 def within(window: Window) -> str:

@@ -18,8 +18,8 @@ import stamina
 
 from tricklecast.analytics.maintenance import Maintenance
 from tricklecast.analytics.store.memory import mutes
+from tricklecast.analytics.store.place import Folder
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.store.table import Folder
 from tricklecast.analytics.watch.alerts import AlertBody, Status, Tracker, known_from
 from tricklecast.analytics.watch.deliver import NotDelivered, Receiver
 

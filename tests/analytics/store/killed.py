@@ -26,6 +26,7 @@ from tricklecast.analytics.pipeline.run import make
 from tricklecast.analytics.report.json import as_json
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
+from tricklecast.analytics.store import place as places
 from tricklecast.analytics.store import table as tables
 
 NOW_US = 1_900_000_000_000_000
@@ -36,8 +37,8 @@ CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime")
 def used(logs: Path, place: Path) -> str:
     """All that a run does to a table; what it has then."""
     # So that what was replaced goes at once.
-    tables.IN_USE_S = 0  # type: ignore[misc]
-    table, files = tables.Table(tables.Folder(str(place))), find_logs([str(logs)])
+    places.IN_USE_S = 0  # type: ignore[misc]
+    table, files = tables.Table(places.Folder(str(place))), find_logs([str(logs)])
     with embedded.connect() as con:
         table.add(files, Reading(), False, tables.Embedded(con, files, Reading(), False, NOW_US))
         told = tables.embedded_rows(con, table, ALWAYS, files)

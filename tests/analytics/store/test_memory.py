@@ -19,8 +19,8 @@ from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.spark.table import Bucket
 from tricklecast.analytics.store import memory as memories
 from tricklecast.analytics.store.memory import Memory, mutes
+from tricklecast.analytics.store.place import Folder
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.store.table import Folder
 from tricklecast.analytics.watch.alerts import Tracker
 from tricklecast.analytics.watch.outbox import Held
 from tricklecast.app.cli import cli

@@ -31,7 +31,8 @@ from tricklecast.analytics.report.json import as_json
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.spark.table import Bucket, OnSpark, spark_rows
-from tricklecast.analytics.store.table import Embedded, Folder, Found, Table, embedded_rows
+from tricklecast.analytics.store.place import Folder
+from tricklecast.analytics.store.table import Embedded, Found, Table, embedded_rows
 from tricklecast.app.cli import cli
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def test_lines_from_the_future_are_read_again(logs: Path, tmp_path: Path) -> Non
 
 def test_what_is_damaged_is_made_again(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and commits, cut, changed or gone: it is told, and read again; without the log it is told first."""
-    monkeypatch.setattr("tricklecast.analytics.store.table.IN_USE_S", 0)
+    monkeypatch.setattr("tricklecast.analytics.store.place.IN_USE_S", 0)
     state = tmp_path / "state"
     expected = ran(logs, state).rows
     ways: list[Callable[[Path], object]] = [
@@ -269,7 +270,7 @@ def test_hours_are_kept_for_a_time(logs: Path, tmp_path: Path, monkeypatch: pyte
     rows = set(state.glob("rollup/*/*/*"))
     ran(logs, state, keep_us=20 * 3_600_000_000)
     assert rows < set(state.glob("rollup/*/*/*"))
-    monkeypatch.setattr("tricklecast.analytics.store.table.IN_USE_S", 0)
+    monkeypatch.setattr("tricklecast.analytics.store.place.IN_USE_S", 0)
     ran(logs, state, keep_us=20 * 3_600_000_000)
     assert not rows & set(state.glob("rollup/*/*/*"))
     shutil.rmtree(logs)
