@@ -310,14 +310,15 @@ def _copies(names: list[str]) -> list[str]:
 
 
 def _copies_in(names: list[str]) -> list[str]:
-    sizes = {name: sum(map(len, _pieces(name))) for name in names}
+    sizes = {name: max(beginnings(name, ())[0]) for name in names}
+    hashes = {name: beginnings(name, sizes.values())[0] for name in names}
     found: list[str] = []
     ordered = sorted(names, key=lambda name: -sizes[name])
     for place, name in enumerate(ordered):
-        for longer in ordered[:place]:
-            if longer not in found and _digest(longer, sizes[name]) == _digest(name, sizes[name]):
-                found.append(name)
-                break
+        size = sizes[name]
+        own = hashes[name].get(size)  # none if the file was cut meanwhile
+        if own and any(hashes[longer].get(size) == own for longer in ordered[:place] if longer not in found):
+            found.append(name)
     return found
 
 
@@ -326,21 +327,21 @@ def _head(name: str) -> bytes:
         return piece_of(file, _HEAD)[0]
 
 
-def _pieces(name: str) -> Iterator[bytes]:
-    """The bytes of a file, decompressed, as far as it is whole."""
+def beginnings(name: str, sizes: Iterable[int]) -> tuple[dict[int, str], bool]:
+    """Hashes of a file's beginnings of some sizes, and of all of it, decompressed; and whether it ends early."""
+    found: dict[int, str] = {}
+    wanted, content, at = sorted(set(sizes), reverse=True), hashlib.blake2b(digest_size=16), 0
     with open_log(name) as file:
-        while (piece := piece_of(file))[0]:
-            yield piece[0]
-
-
-def _digest(name: str, size: int) -> bytes:
-    digest, left = hashlib.blake2b(), size
-    for piece in _pieces(name):
-        digest.update(piece[:left])
-        left -= len(piece)
-        if left <= 0:
-            break
-    return digest.digest()
+        while True:
+            block, damaged = piece_of(file)
+            while wanted and wanted[-1] <= at + len(block):
+                part = content.copy()
+                part.update(block[: wanted[-1] - at])
+                found[wanted.pop()] = part.hexdigest()
+            content.update(block)
+            at += len(block)
+            if damaged or not block:
+                return found | {at: content.hexdigest()}, damaged
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

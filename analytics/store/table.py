@@ -24,7 +24,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -33,7 +32,7 @@ import msgspec
 
 from tricklecast.analytics.errors import CannotWrite
 from tricklecast.analytics.lines import ALWAYS, LINE, BadLine, Counts, Format, LogFiles, Reading, Window
-from tricklecast.analytics.lines.files import REMOTE, open_log, piece_of
+from tricklecast.analytics.lines.files import REMOTE, beginnings, open_log, piece_of
 from tricklecast.analytics.lines.reading import Recognised, check_understood, first_samples, recognise_files
 from tricklecast.analytics.report.formats import counted
 from tricklecast.analytics.scan import embedded
@@ -423,7 +422,8 @@ def _looked_at(
         return replace(same[0][0], name=name, stat=stat), same[:1], True
     head = _head(name)
     alike = [one for one in every if head and one[0].head == head]
-    hashes = _beginnings(name, {*_MARKS, *(log.size for log, _ in alike)})
+    hashes, damaged = beginnings(name, {*_MARKS, *(log.size for log, _ in alike)})
+    hashes = {} if damaged else hashes
     size = max(hashes, default=0)
     marks = {mark: hashes[mark] for mark in _MARKS if mark <= size}
     log = Log(name, stat, head, size, hashes.get(size, ""), marks)
@@ -438,7 +438,7 @@ def _looked_at(
         elif size < other.size and marks and marks.items() <= other.marks.items():
             # A copy that was made while the log went on? What follows its last mark is compared if the log is there.
             there = _stat(other.name) == other.stat
-            if not there or _beginnings(other.name, {size}).get(size) == log.digest:
+            if not there or beginnings(other.name, {size})[0].get(size) == log.digest:
                 return log, [(other, source)], True
     return log, old, False
 
@@ -458,25 +458,6 @@ def _head(name: str) -> str:
         lines = piece_of(file, 1 << 16)[0].split(b"\n")
     first = next((line for line in lines if line.strip() and not line.startswith(b"#")), b"")
     return hash_of(first) if first else ""
-
-
-def _beginnings(name: str, sizes: set[int]) -> dict[int, str]:
-    """Hashes of a file's beginnings of some sizes, and of all of it, decompressed; none if it is damaged."""
-    found: dict[int, str] = {}
-    wanted, content, at = sorted(sizes, reverse=True), blake2b(digest_size=16), 0
-    with open_log(name) as file:
-        while True:
-            block, damaged = piece_of(file)
-            if damaged:
-                return {}
-            if not block:
-                return found | {at: content.hexdigest()}
-            while wanted and wanted[-1] <= at + len(block):
-                part = content.copy()
-                part.update(block[: wanted[-1] - at])
-                found[wanted.pop()] = part.hexdigest()
-            content.update(block)
-            at += len(block)
 
 
 def within(window: Window) -> str:
