@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tricklecast.analytics.errors import AnalyticsError
+from tricklecast.analytics.errors import AnalyticsError, BadInput
 from tricklecast.analytics.times import parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def _memory(table: str | None, state: Path | None) -> Iterator[Memory]:
 
     try:
         if table is None or not REMOTE.match(table):
+            if table is not None and not Path(table).is_dir():
+                raise BadInput(f"there is no table in {table!r}")
             yield Memory(Folder(str(state or table)))
             return
         from tricklecast.analytics.spark.session import failures_as_one_line, spark_session

@@ -41,7 +41,10 @@ def check_outputs(files: dict[str, str]) -> None:
             raise ValueError(f"{option}: {file!r} is a folder")
         special = path.exists() and not path.is_file()
         if not os.access(path if special else path.parent, os.W_OK):
-            raise ValueError(f"{option}: cannot write {file!r}")
+            there = path.parent.is_dir()
+            raise ValueError(
+                f"{option}: cannot write {file!r}" + ("" if there else f": there is no folder {str(path.parent)!r}")
+            )
 
 
 def write_at_once(file: str, text: str) -> None:

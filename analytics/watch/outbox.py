@@ -69,7 +69,7 @@ class Held:
             now_us: microseconds since the epoch. tracker: what is known of their incidents.
         """
         quiet = self._maintenance.covers(now_us) is not None
-        muted = mutes(self._place, now_us)
+        muted = set(mutes(self._place, now_us))  # fingerprints; or ids, since an alert shows these first
         told: list[AlertBody] = []
         for each in alerts:
             name, status = each["incident"]["id"], each["status"]
@@ -78,14 +78,14 @@ class Held:
                     self.count += 1  # nobody has heard of it
                 else:
                     told.append(each)
-            elif quiet or each["incident"]["fingerprint"] in muted:
+            elif quiet or muted & {each["incident"]["fingerprint"], name}:
                 self._status.setdefault(name, status)
                 self.count += 1
             else:
                 told.append({**each, "status": self._status.pop(name, status)})
         if self._status and not quiet:
             going_on = [known for known in tracker.open() if known.incident.id in self._status]
-            held = [known for known in going_on if known.incident.fingerprint in muted]
+            held = [known for known in going_on if muted & {known.incident.fingerprint, known.incident.id}]
             told += [
                 replace(known, status=self._status[known.incident.id]).alert(now_us)
                 for known in going_on

@@ -58,7 +58,7 @@ def test_places_are_checked_before_the_work(tmp_path: Path) -> None:
     """A folder, a file in none, one file for two forms."""
     with pytest.raises(ValueError, match="is a folder"):
         check_outputs({"--json-file": str(tmp_path)})
-    with pytest.raises(ValueError, match="cannot write"):
+    with pytest.raises(ValueError, match="there is no folder"):
         check_outputs({"--json-file": str(tmp_path / "none" / "x")})
     with pytest.raises(ValueError, match="both write to"):
         check_outputs({"--json-file": str(tmp_path / "x"), "--html": str(tmp_path / "." / "x")})

@@ -118,13 +118,14 @@ def test_a_table_below_a_url_remembers(spark: SparkSession, tmp_path: Path) -> N
     assert mutes(place, 0) == {}
 
 
-def test_a_muted_alert_is_held_back(tmp_path: Path) -> None:
-    """From the moment on in which somebody mutes it."""
-    alert: Any = {"incident": {"id": "a", "fingerprint": "f" * 12}, "status": "firing"}
+@pytest.mark.parametrize("name", ["f" * 12, "a" * 12])
+def test_a_muted_alert_is_held_back(tmp_path: Path, name: str) -> None:
+    """From the moment on in which somebody mutes it, by its fingerprint or its id, which the alert's line shows."""
+    alert: Any = {"incident": {"id": "a" * 12, "fingerprint": "f" * 12}, "status": "firing"}
     with Store(tmp_path / "state") as store:
         held, tracker = Held(store), Tracker(Params(), {})
         assert held.sift([alert], NOW_US, tracker) == [alert]
-        Memory(Folder(str(tmp_path / "state"))).mute("f" * 12, NOW_US + 1, NOW_US, known=False)
+        Memory(Folder(str(tmp_path / "state"))).mute(name, NOW_US + 1, NOW_US, known=False)
         assert held.sift([alert], NOW_US, tracker) == []
         assert held.sift([alert], NOW_US + 1, tracker) == [alert]
 
@@ -152,3 +153,5 @@ def test_the_commands(tmp_path: Path) -> None:
     for wrong in (("--table", place), ("--until", "2020-01-01", "--table", place), ("--until", "7d")):
         assert run("mute", incident["id"], *wrong).exit_code == 2
     assert run("mute", "0" * 12, "--until", "7d", "--state", tmp_path / "none").exit_code == 2
+    nowhere = run("mute", "0" * 12, "--until", "7d", "--table", tmp_path / "none")
+    assert (nowhere.exit_code, "there is no table in" in nowhere.stderr) == (3, True)
