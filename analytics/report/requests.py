@@ -190,13 +190,17 @@ def count_sql(con: DuckDBPyConnection, wanted: Wanted) -> str:
     con.execute(f"CREATE OR REPLACE TEMP TABLE wanted ({columns})")
     con.executemany("INSERT INTO wanted VALUES (?, ?, ?, ?, ?)", [*wanted])
     lines = f"""parsed_line WHERE bad IS NULL AND kind = 'exchange' AND {_SECOND} BETWEEN
-        (SELECT min(since) FROM wanted) AND (SELECT max(until) FROM wanted)"""
+        (SELECT min(since) FROM wanted WHERE kind = '{{kind}}')
+        AND (SELECT max(until) FROM wanted WHERE kind = '{{kind}}')"""
     each = []
-    for kind, value in {"": "CAST(NULL AS VARCHAR)", **KINDS}.items():
+    # Each kind is another pass over all lines.
+    for kind in sorted({one[1] for one in wanted}):
+        value = KINDS.get(kind, "CAST(NULL AS VARCHAR)")
         named = f"AND {value} IN (SELECT name FROM wanted WHERE kind = '{kind}')" if kind else ""
         each.append(f"""
             SELECT w.incident, w.kind, w.name, CAST(sum(n) AS BIGINT) AS n
-            FROM (SELECT {_SECOND} AS second, {value} AS name, count(*) AS n FROM {lines} {named} GROUP BY ALL) c
+            FROM (SELECT {_SECOND} AS second, {value} AS name, count(*) AS n
+                FROM {lines.format(kind=kind)} {named} GROUP BY ALL) c
                 JOIN wanted w ON w.name IS NOT DISTINCT FROM c.name AND c.second BETWEEN w.since AND w.until
             WHERE w.kind = '{kind}' GROUP BY ALL""")
     return " UNION ALL ".join(each)
