@@ -198,12 +198,9 @@ class Stream:
 
     Attributes:
         lines, bad, unread, early: sums of :class:`Batch`. judge: see there.
-        problems: what is wrong with files, by name, the latest ones. lost, doubled: none; what has gone is a problem.
+        problems: what is wrong with files, by name, the latest ones; what has gone is one.
         now_us: see the module. from_us: files that were written before this are passed over.
     """
-
-    lost: Final = 0
-    doubled: Final = 0
 
     def __init__(
         self,
@@ -282,6 +279,14 @@ class Stream:
             self.now_us = max(self.now_us, min(wall_us, self.now_us + wall_us - self._read_us))
             self._read_us = wall_us
             return self.judge.step([], lambda: None, late_us=lambda known: self._unheard_us)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much was left out, by what it is."""
+        return {
+            "files could not be read, or are of no known format": self.unread,
+            "files are older than this watch, and were passed over (--start earliest)": self.early,
+        }
 
     def close(self) -> None:
         """Frees the memory."""
@@ -483,7 +488,7 @@ def _run(request: StreamRequest, spark: SparkSession, lines: DataFrame | None, o
         stop = held.enter_context(interruptible())
         watch = Stream(request, store, [local.name, *(each.name for each in remote)])
         held.callback(watch.close)
-        status = StreamStatus(err, watch, quiet=request.quiet)
+        status = Status(err, watch, quiet=request.quiet, name="storms stream")
         senders = [Sender(receiver, store) for receiver in remote]
         for sender in senders:
             sender.start()
@@ -586,23 +591,3 @@ class Query:
         if self._failed is not None:
             raise self._failed
         raise SparkFailed(f"the stream has ended: {one_line(str(failed))}")
-
-
-class StreamStatus(Status):
-    """The messages of the stream about itself."""
-
-    name = "storms stream"
-
-    def __init__(self, err: IO[str], watch: Stream, *, quiet: bool) -> None:
-        """
-        Args:
-            err: where to; watch: about what; quiet: nothing but what is wrong.
-        """
-        super().__init__(err, watch, quiet=quiet)
-        self._watched = watch
-
-    def show(self, senders: Sequence[Sender]) -> None:
-        """The faults of this moment."""
-        super().show(senders)
-        self._count(self._watched.unread, "files could not be read, or are of no known format")
-        self._count(self._watched.early, "files are older than this watch, and were passed over (--start earliest)")

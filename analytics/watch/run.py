@@ -86,7 +86,7 @@ class Watch:
     """Reads logs and has their lines judged; knows nothing of threads, signals and terminals.
 
     Attributes:
-        lines, bad: how many were read, and could not be understood. doubled: how many another log had, too.
+        lines, bad: how many were read, and could not be understood.
         source, roller, judge: see there.
     """
 
@@ -167,19 +167,17 @@ class Watch:
             self.source.problems[piece.path] = words
 
     @property
-    def doubled(self) -> int:
-        """Lines that were left out, because another log has them, too."""
-        return self._doubled
-
-    @property
     def problems(self) -> Mapping[str, str]:
         """The logs that cannot be read, by path."""
         return self.source.problems
 
     @property
-    def lost(self) -> int:
-        """Bytes that were gone before they could be read."""
-        return self.source.lost
+    def counts(self) -> dict[str, int]:
+        """How much was left out, by what it is."""
+        return {
+            "bytes of the logs were deleted before they were read": self.source.lost,
+            "lines were left out, because another log has the same requests": self._doubled,
+        }
 
     def interrupt(self) -> None:
         """Ends a step that runs in another thread, which gets an error."""
@@ -297,9 +295,8 @@ class Watching(Protocol):
     """A source of figures on the work.
 
     Attributes:
-        lines, bad, doubled: how many were read, could not be understood, and stand in another log, too.
-        judge: see there.
-        problems: what cannot be read, by path. lost: bytes that were gone before they could be read.
+        lines, bad: how many were read, and could not be understood. judge: see there.
+        problems: what cannot be read, by path. counts: how much was left out, by what it is.
     """
 
     lines: int
@@ -307,26 +304,22 @@ class Watching(Protocol):
     judge: Judge
 
     @property
-    def doubled(self) -> int: ...
-
-    @property
     def problems(self) -> Mapping[str, str]: ...
 
     @property
-    def lost(self) -> int: ...
+    def counts(self) -> Mapping[str, int]: ...
 
 
 class Status:
     """The messages of the watch about itself, on stderr: faults of the logs, and a summary at the end."""
 
-    name = "storms watch"
-
-    def __init__(self, err: IO[str], watch: Watching, *, quiet: bool) -> None:
+    def __init__(self, err: IO[str], watch: Watching, *, quiet: bool, name: str = "storms watch") -> None:
         """
         Args:
-            err: where to; watch: about what; quiet: nothing but what is wrong.
+            err: where to; watch: about what; quiet: nothing but what is wrong. name: the command.
         """
         self._err = err
+        self._name = name
         self._watch = watch
         self._quiet = quiet
         self._told: set[str] = set()
@@ -351,13 +344,13 @@ class Status:
         for words in sorted(now - self._told)[:20]:
             self._line(words)
         self._told = now
-        self._count(watch.lost, "bytes of the logs were deleted before they were read")
         self._count(
             watch.judge.window.dropped,
             "lines were left out, because there were too many rows; those of the fewest lines went first",
         )
         self._count(watch.bad, "lines could not be read")
-        self._count(watch.doubled, "lines were left out, because another log has the same requests")
+        for what, number in watch.counts.items():
+            self._count(number, what)
         if not self._quiet:
             self._count(watch.judge.held.count, "alerts were held back: muted, or in maintenance")
 
@@ -384,7 +377,7 @@ class Status:
         self.say(", ".join(words))
 
     def _line(self, text: str) -> None:
-        self._err.write(f"{self.name}: {text}\n")
+        self._err.write(f"{self._name}: {text}\n")
         self._err.flush()
 
 
