@@ -327,6 +327,10 @@ def _head(name: str) -> bytes:
         return piece_of(file, _HEAD)[0]
 
 
+MARKS: Final = tuple(4096 << 4 * power for power in range(8))
+"""Sizes of the beginnings by which a file is known that is a copy of a part of another one."""
+
+
 def beginnings(name: str, sizes: Iterable[int]) -> tuple[dict[int, str], bool]:
     """Hashes of a file's beginnings of some sizes, and of all of it, decompressed; and whether it ends early."""
     found: dict[int, str] = {}
@@ -335,13 +339,19 @@ def beginnings(name: str, sizes: Iterable[int]) -> tuple[dict[int, str], bool]:
         while True:
             block, damaged = piece_of(file)
             while wanted and wanted[-1] <= at + len(block):
-                part = content.copy()
-                part.update(block[: wanted[-1] - at])
-                found[wanted.pop()] = part.hexdigest()
+                size = wanted.pop()
+                found[size] = hash_with(content, block[: size - at])
             content.update(block)
             at += len(block)
             if damaged or not block:
                 return found | {at: content.hexdigest()}, damaged
+
+
+def hash_with(content: hashlib.blake2b, more: bytes) -> str:
+    """The hash of some content and what follows it."""
+    copy = content.copy()
+    copy.update(more)
+    return copy.hexdigest()
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

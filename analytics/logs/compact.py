@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tricklecast.analytics.errors import BadInput, CannotWrite
 from tricklecast.analytics.lines import BadLine, LogFiles, Reading
+from tricklecast.analytics.lines.dialect import text
 from tricklecast.analytics.lines.embedded import read_lines
-from tricklecast.analytics.lines.files import REMOTE, is_parquet, open_log, packed, piece_of
+from tricklecast.analytics.lines.files import MARKS, REMOTE, hash_with, is_parquet, open_log, packed, piece_of
 from tricklecast.analytics.lines.reading import check_understood, recognise_files
 from tricklecast.analytics.lines.records import DETAILS, LINE, MAX_LINE
 from tricklecast.analytics.scan import embedded
@@ -44,7 +45,6 @@ BATCH: Final = 256 << 20
 """Bytes of logs, decompressed, that are read and moved to their places at a time."""
 
 _HOUR_US: Final = 3_600_000_000
-_MARKS: Final = tuple(4096 << 4 * power for power in range(8))
 _WORK: Final = "work"
 
 
@@ -164,7 +164,7 @@ class _Run:
         if not cuts:
             return []
         start = max((log["size"] for id_, log in self._logs.items() if hashes.get(log["size"]) == id_), default=0)
-        marks = {str(size): hashes[size] for size in _MARKS if size in hashes}
+        marks = {str(size): hashes[size] for size in MARKS if size in hashes}
         if start == 0 and any(_begins(log, cuts[-1], marks) for log in self._logs.values()):
             return []
         if start >= cuts[-1]:
@@ -185,7 +185,7 @@ class _Run:
         some = replace(self._files, names=tuple(spans), copies=())
         work = self._out / FOLDER / _WORK
         with embedded.connect() as con:
-            con.execute(f"SET temp_directory = {_quoted(work / 'spill')}")
+            con.execute(f"SET temp_directory = {text(str(work / 'spill'))}")
             read = read_lines(con, some, replace(self._reading, details=True), part=True, spans=spans)
             begun = {number for number, name in enumerate(read.recognised.names) if spans[name][0]}
             # Of what follows a part that was understood, one torn line may be all.
@@ -230,7 +230,7 @@ def _hashes(name: str, sizes: set[int]) -> tuple[dict[int, str], list[int]] | No
     """
     hashes: dict[int, str] = {}
     cuts = [0]
-    wanted = sorted({*sizes, *_MARKS} - {0}, reverse=True)
+    wanted = sorted({*sizes, *MARKS} - {0}, reverse=True)
     whole_file = is_parquet(name)
     content, at, tail, last_end, end_hash = blake2b(digest_size=16), 0, b"", 0, ""
     with open_log(name) as file:
@@ -242,11 +242,11 @@ def _hashes(name: str, sizes: set[int]) -> tuple[dict[int, str], list[int]] | No
                 break
             while wanted and wanted[-1] <= at + len(block):
                 size = wanted.pop()
-                hashes[size] = _hash_with(content, block[: size - at])
+                hashes[size] = hash_with(content, block[: size - at])
             newline = block.rfind(b"\n") + 1
             tail = block[newline:] if newline else (tail + block)[: MAX_LINE + 1]
             if newline:
-                last_end, end_hash = at + newline, _hash_with(content, block[:newline])
+                last_end, end_hash = at + newline, hash_with(content, block[:newline])
                 if not whole_file and last_end - cuts[-1] >= BATCH:
                     cuts.append(last_end)
                     hashes[last_end] = end_hash
@@ -258,12 +258,6 @@ def _hashes(name: str, sizes: set[int]) -> tuple[dict[int, str], list[int]] | No
         cuts.append(last_end)
         hashes[last_end] = end_hash
     return hashes, cuts[1:]
-
-
-def _hash_with(content: Any, more: bytes) -> str:
-    copy = content.copy()
-    copy.update(more)
-    return str(copy.hexdigest())
 
 
 def _is_record(tail: bytes) -> bool:
@@ -287,16 +281,12 @@ def _write_hours(con: duckdb.DuckDBPyConnection, out: Path, work: Path) -> dict[
             WHERE bad IS NULL AND ts_us >= {hour * _HOUR_US} AND ts_us < {(hour + 1) * _HOUR_US}"""
         old = out / folder / FILE
         if old.exists():
-            rows = f"SELECT * FROM read_parquet({_quoted(old)}, hive_partitioning = false) UNION ALL BY NAME {rows}"
+            rows = f"SELECT * FROM read_parquet({text(str(old))}, hive_partitioning = false) UNION ALL BY NAME {rows}"
         path = work / f"{number:06}.parquet"
-        con.execute(f"COPY (FROM ({rows}) ORDER BY ts_us) TO {_quoted(path)} (FORMAT parquet, COMPRESSION zstd)")
+        con.execute(f"COPY (FROM ({rows}) ORDER BY ts_us) TO {text(str(path))} (FORMAT parquet, COMPRESSION zstd)")
         _synced(path)
         hours[folder] = path
     return hours
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
 
 
 @contextmanager

@@ -32,7 +32,7 @@ import msgspec
 
 from tricklecast.analytics.errors import CannotWrite
 from tricklecast.analytics.lines import ALWAYS, LINE, BadLine, Counts, Format, LogFiles, Reading, Window
-from tricklecast.analytics.lines.files import REMOTE, beginnings, open_log, piece_of
+from tricklecast.analytics.lines.files import MARKS, REMOTE, beginnings, open_log, piece_of
 from tricklecast.analytics.lines.reading import Recognised, check_understood, first_samples, recognise_files
 from tricklecast.analytics.report.formats import counted
 from tricklecast.analytics.scan import embedded
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
 
 KEEP_US: Final = 400 * 86_400_000_000
 """Hours that are older than the newest one by more than this are removed, unless ``--keep`` says another time."""
-
-_MARKS: Final = tuple(4096 << 4 * power for power in range(8))
 
 
 @dataclass(slots=True)
@@ -422,10 +420,10 @@ def _looked_at(
         return replace(same[0][0], name=name, stat=stat), same[:1], True
     head = _head(name)
     alike = [one for one in every if head and one[0].head == head]
-    hashes, damaged = beginnings(name, {*_MARKS, *(log.size for log, _ in alike)})
+    hashes, damaged = beginnings(name, {*MARKS, *(log.size for log, _ in alike)})
     hashes = {} if damaged else hashes
     size = max(hashes, default=0)
-    marks = {mark: hashes[mark] for mark in _MARKS if mark <= size}
+    marks = {mark: hashes[mark] for mark in MARKS if mark <= size}
     log = Log(name, stat, head, size, hashes.get(size, ""), marks)
     old = []
     for other, source in alike:
