@@ -135,7 +135,9 @@ class Judge:
         self._least = self._least if past else None
         kept = [self.window.add(some, told_us, now_us if past else None) for some in rows if some.num_rows]
         # A batch may have storms that are over for long: its rows go when they were judged.
-        tidied = bool(kept) and not last and self.window.tidy(self.tracker.open_clients(), now_us)
+        # Nor do rows of the past that wait for a look on a busy machine.
+        oldest_us = min(now_us, self._looked_us) if past and self.window.due else now_us
+        tidied = bool(kept) and not last and self.window.tidy(self.tracker.open_clients(), oldest_us)
         if kept:
             self._fresh = True
             self.window.look(self.tracker.told, now_us)

@@ -324,24 +324,22 @@ class Window:
 
     def judge(self) -> list[Found]:
         """The incidents of the last minutes."""
-        rows = sum(map(len, self._part.batches))
-        if rows <= FEW_ROWS:
-            # To plan the rules takes longer than to run them, and they do not change.
-            self.warm_up()
-            made = self._few
-            self._planned += rows
-            for table in self._steps:
-                made.execute(f"DELETE FROM {table}")
-                made.execute(f"EXECUTE make_{table}")
-            return _found(made)
-        try:
-            return self._judge_many()
-        except duckdb.OutOfMemoryException:
-            # They are judged without half of the rows, rather than not at all.
-            table = self.rows().sort_by([("n", "descending")])
-            self.dropped += sum(table["n"][rows // 2 :].to_pylist())
-            self._part.batches = table.slice(0, rows // 2).to_batches()
-            return self.judge()
+        while (rows := sum(map(len, self._part.batches))) > FEW_ROWS:
+            try:
+                return self._judge_many()
+            except duckdb.OutOfMemoryException:
+                # They are judged without half of the rows, rather than not at all.
+                most = self.rows().sort_by([("n", "descending")])
+                self.dropped += sum(most["n"][rows // 2 :].to_pylist())
+                self._part.batches = most.slice(0, rows // 2).to_batches()
+        # To plan the rules takes longer than to run them, and they do not change.
+        self.warm_up()
+        made = self._few
+        self._planned += rows
+        for table in self._steps:
+            made.execute(f"DELETE FROM {table}")
+            made.execute(f"EXECUTE make_{table}")
+        return _found(made)
 
     def _judge_many(self) -> list[Found]:
         with self._rules.cursor() as made:

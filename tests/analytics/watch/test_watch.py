@@ -381,9 +381,15 @@ def test_a_batch_of_rows_from_elsewhere_is_added_once(tmp_path: Path, watched: W
         assert (over["status"], over["incident"]["n"]) == ("resolved", 10)
 
 
-def test_catching_up_tells_what_the_report_finds(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each storm of a day's logs of several servers once, as over, with all of its requests, in many looks."""
+@pytest.mark.parametrize("busy", [False, True])
+def test_catching_up_tells_what_the_report_finds(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """Each storm of a day's logs of several servers once, as over, with all of its requests; on a busy machine, too."""
     monkeypatch.setattr(source, "BATCH", 2 << 20)
+    if busy:
+        monkeypatch.setattr(judge, "BUSY", 0.0)
+        monkeypatch.setattr(judge, "BUSY_S", 3600.0)
     truth = simulate_logs(tmp_path / "logs", 21, Set.STANDARD, sizes(lines=20_000, kind=Set.STANDARD))
     assert len(truth.storms) > 10
     watch = Watch(WatchRequest((str(tmp_path / "logs"),), earliest=True, state=tmp_path / "state"), store, [])
