@@ -680,6 +680,7 @@ async def test_retention_removes_a_segment_that_a_program_has_come_to(tmp_path: 
         assert 0 not in archive.live["c"].entries
         assert (await anext(segments)).data == b"0"
         assert (await anext(segments)).state is COMPLETE
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})  # the file is closed on its thread
     await archive.close()
     assert registry.budget.used == registry.channels["c"].window.cost
 
