@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-_TIMES: Final = "\N{MULTIPLICATION SIGN}"
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BINARY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -55,7 +55,7 @@ def number(value: float) -> str:
 def times(ratio: float) -> str:
     """How many times, with the sign for it: two decimals, one from ten on, none from a hundred on."""
     digits = 2 if ratio < 10 else 1 if ratio < 100 else 0
-    return f"{ratio:,.{digits}f} {_TIMES}"
+    return f"{ratio:,.{digits}f} {TIMES}"
 
 
 def counted(count: int, noun: str) -> str:

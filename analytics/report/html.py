@@ -91,7 +91,7 @@ class Chart:
     Attributes:
         label: what it shows, for those who cannot see it. top: the rate at its upper edge, as text.
         view: the part of a curve's units that is seen. curves: class and path of each.
-        ticks: place and text of each time. bars: incidents above it, in so many lanes. flags: events.
+        ticks: place and text of each time. bars: incidents above it. lanes: rows of bars. flags: events.
     """
 
     label: str

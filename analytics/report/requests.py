@@ -108,7 +108,7 @@ WHERE ts_us BETWEEN since_us AND until_us AND (nodes IS NULL OR list_contains(no
 
 
 def comparable(shown: Sequence[Incident]) -> list[Incident]:
-    """Incidents of so many clients that something may set them apart."""
+    """Incidents with enough clients for a lift: one client bears nothing out."""
     return [one for one in shown if one.named and RARE ** len(one.clients) < CHANCE]
 
 
@@ -280,7 +280,7 @@ def _told(one: Incident, shown: Sequence[Incident]) -> Iterator[str]:
 
 
 def _chance(row: Row, total: Row, share: float) -> float:
-    """How likely it is that so many of an incident's clients or more have a value that each has with a probability."""
+    """The chance that at least this many of an incident's clients have a value, if each has it with a probability."""
     clients = len(total[4])
     having = len(set(row[4]) & set(total[4]))
     return sum(comb(clients, k) * share**k * (1 - share) ** (clients - k) for k in range(having, clients + 1))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
-from tricklecast.analytics.report.formats import clock, counted, date_and_time, percent, rate, size, span
+from tricklecast.analytics.report.formats import TIMES, clock, counted, date_and_time, percent, rate, size, span
 from tricklecast.analytics.report.model import MAX_BAD, SEVERITIES, History, Lift, Verdict, Words
 from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.rules.classes import Side, StormClass
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tricklecast.analytics.report.model import Entry, Figures, Quality
 
 _S = StormClass
-_TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 
 PHASES: Final[dict[StormClass, str]] = {
@@ -120,7 +119,7 @@ def describe(incident: Incident, *, ongoing: bool = False) -> Words:
         happened=_happened(incident),
         when=_when(incident, ongoing=ongoing),
         phases=f" {_ARROW} ".join(
-            f"{_statuses(incident) if one.storm is _S.WEB_LOOP else PHASES[one.storm]} {_TIMES} {one.n:,}"
+            f"{_statuses(incident) if one.storm is _S.WEB_LOOP else PHASES[one.storm]} {TIMES} {one.n:,}"
             for one in incident.phases
         ),
         root=_root(incident),

@@ -51,7 +51,7 @@ class Params:
             if the storm has at least so many requests per second.
         heavy_share: cost is heavy from this share on (0 to 1).
         again_rps: good answers without content, on one URL, are a loop from this steady rate on. Per second.
-        tries: of so many requests of one client that fail alike, some are retries, which many clients' can be a storm.
+        tries: requests of one client that fail alike, from which on some are retries; many such clients can be a storm.
         steady: retries whose mean time is no earlier than this share of their course do not slow down (0 to 1; retries
             with equal pauses have 0.5).
         generic: 1 to tell loops on paths that no route matches also where other paths match; else only where none does.

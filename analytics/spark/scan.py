@@ -387,7 +387,7 @@ def brought(rollup: DataFrame, size: int, most: int) -> tuple[pa.Table, int]:
     are still too many, those of the fewest lines are left out, but no events.
 
     Args:
-        rollup: rows of :func:`roll_up`; size: how many. most: so many are brought.
+        rollup: rows of :func:`roll_up`; size: their number. most: the number of rows that come to the driver at most.
     """
     import pyarrow.compute as pc  # type: ignore[import-untyped]
 

@@ -198,7 +198,7 @@ class Stream:
 
     Attributes:
         lines, bad, unread, early: sums of :class:`Batch`. judge: see there.
-        problems: what is wrong with files, by name, the latest ones; what has gone is one.
+        problems: faults of files by their names, the latest ones; a file that has gone has one.
         now_us: see the module. from_us: files that were written before this are passed over.
     """
 
@@ -211,7 +211,7 @@ class Stream:
     ) -> None:
         """
         Args:
-            store: what is known of earlier runs. receivers: names of those who are to be told.
+            store: the state of earlier runs. receivers: names of those who get alerts.
             wall_us: the clock of this machine, microseconds since the epoch.
 
         Raises:

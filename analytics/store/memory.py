@@ -1,4 +1,4 @@
-"""What reports have told before, and which incidents are muted. It stands in a table's folder, and a watch's state.
+"""The incidents that earlier reports told, and those that are muted, in a table's folder or a watch's state.
 
     incidents/*.parquet   a row for each incident and run in which something of it was new; nothing is ever changed
     mutes/*.json          a fingerprint, and until when it is muted; the newest counts
@@ -45,7 +45,7 @@ MAX_NAMES: Final = 100
 """Clients and channels that are written of one incident."""
 
 APART_US: Final = 3_600_000_000
-"""What begins so long after the end of the former one is another occurrence."""
+"""An incident that begins this long after the end of the former one is another occurrence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Memory:
         return list(unique.values())[-MAX_ROWS:], damaged
 
     def history(self, every: Sequence[Incident]) -> dict[str, History]:
-        """What is known of incidents, by id."""
+        """The known incidents by id."""
         seen: dict[str, list[tuple[int, int, str | None]]] = {}
         for row in self.rows:
             times = (_us(row["since"]), _us(row["until"]))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
 IN_USE_S: Final = 3600
-"""What was replaced is left so long for the runs that may be reading it."""
+"""Replaced rows stay this long, for runs that may be reading them. Seconds."""
 
 HOUR_US: Final = 3_600_000_000
 _PATH: Final = re.compile(r"dt=(\d{4}-\d\d-\d\d)/hr=(\d\d)/([0-9a-f]{32})[^/]*$")
@@ -98,7 +98,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a run has added: when, sources, checksums of its files on a local disk, and files that were known."""
+    """The additions of one run: when, sources, checksums of its files on a local disk, and files that were known."""
 
     at: float
     sources: tuple[Source, ...]

@@ -100,7 +100,7 @@ class Watch:
     ) -> None:
         """
         Args:
-            request: what is to be watched; store: what is known of earlier runs; receivers: who is to be told.
+            request: the logs and options; store: the state of earlier runs; receivers: those who get alerts.
             clock: seconds; wall_us: microseconds since the epoch.
 
         Raises:
