@@ -132,6 +132,8 @@ def _say(done: Compacted, out: str) -> None:
             f"{counted(done.lines, 'line')}, {done.bytes_in / 1e6:,.1f} MB, into {counted(done.hours, 'hour')} of "
             f"{out!r}: {done.bytes_out / 1e6:,.1f} MB"
         )
+    if done.doubled:
+        print(f"left out, because another file has the same requests: {counted(done.doubled, 'line')}")
     if done.known:
         print(f"{counted(done.known, 'file')} had nothing new")
     if done.bad:

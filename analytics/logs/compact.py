@@ -54,6 +54,7 @@ class Compacted:
 
     Attributes:
         lines: records written. bad: lines that could not be read; samples: a few of them.
+        doubled: lines left out, because another file has the same requests.
         hours: files written, one of them twice if later lines of its hour followed.
         bytes_in: bytes of logs read, decompressed; bytes_out: bytes of Parquet written.
         known: files of which nothing was new. left: damaged files, which may be in the middle of being copied.
@@ -62,6 +63,7 @@ class Compacted:
 
     lines: int = 0
     bad: int = 0
+    doubled: int = 0
     samples: tuple[BadLine, ...] = ()
     hours: int = 0
     bytes_in: int = 0
@@ -207,7 +209,8 @@ class _Run:
         done = self._done
         done.bytes_out += sum(path.stat().st_size for path in hours.values())
         _make_moves(self._out, self._store)
-        done.lines += read.counts.lines - read.counts.bad - read.counts.other - read.counts.doubled
+        done.lines += read.counts.lines - read.counts.bad - read.counts.other
+        done.doubled += read.counts.doubled
         done.bad += read.counts.bad
         done.samples = done.samples or read.counts.samples
         done.hours += len(hours)

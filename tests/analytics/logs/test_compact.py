@@ -114,6 +114,19 @@ def test_two_servers_whose_logs_begin_alike(tmp_path: Path) -> None:
     assert run(tmp_path / "out", tmp_path / "b.jsonl").lines == probes[:2000].count(b"\n") + 10
 
 
+def test_lines_that_stand_in_two_logs(tmp_path: Path) -> None:
+    """They are written once, and the count of lines is that of the lines written."""
+    request = {"request_method": "GET", "request_uri": "/trickle/film/1", "status": 404, "remote_addr": "192.0.2.7"}
+    rows = [
+        as_line(request | {"msec": START_US / 1e6 + number, "request_id": f"{number:032x}"}) for number in range(7)
+    ]
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    write(logs[0], rows[:5])
+    write(logs[1], rows[2:])
+    done = run(tmp_path / "out", *logs)
+    assert (done.lines, done.doubled) == (len(read_files(str(tmp_path / "out"))[0]), 3) == (7, 3)
+
+
 def test_the_last_line(tmp_path: Path) -> None:
     """A record without its line's end is taken, and not again when the end comes; half a record waits."""
     path, out = tmp_path / "a.jsonl", tmp_path / "out"
