@@ -117,9 +117,7 @@ def test_two_servers_whose_logs_begin_alike(tmp_path: Path) -> None:
 def test_lines_that_stand_in_two_logs(tmp_path: Path) -> None:
     """They are written once, and the count of lines is that of the lines written."""
     request = {"request_method": "GET", "request_uri": "/trickle/film/1", "status": 404, "remote_addr": "192.0.2.7"}
-    rows = [
-        as_line(request | {"msec": START_US / 1e6 + number, "request_id": f"{number:032x}"}) for number in range(7)
-    ]
+    rows = [as_line(request | {"msec": START_US / 1e6 + number, "request_id": f"{number:032x}"}) for number in range(7)]
     logs = [tmp_path / "a.log", tmp_path / "b.log"]
     write(logs[0], rows[:5])
     write(logs[1], rows[2:])
