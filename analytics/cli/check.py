@@ -70,7 +70,7 @@ def _checked(name: str, reading: Reading) -> tuple[list[str], bool]:
     import duckdb
 
     from tricklecast.analytics.lines.embedded import ChunkReader
-    from tricklecast.analytics.lines.files import REMOTE, is_parquet, sample_of
+    from tricklecast.analytics.lines.files import REMOTE, LineReader, is_parquet
     from tricklecast.analytics.lines.reading import parquet_format, parquet_values
     from tricklecast.analytics.lines.recognise import (
         SAMPLE_LINES,
@@ -91,9 +91,11 @@ def _checked(name: str, reading: Reading) -> tuple[list[str], bool]:
             table = f"(FROM read_parquet({text(name)}, file_row_number = true) LIMIT {SAMPLE_LINES})"
             raw, shape = parquet_values(form, "0", "file_row_number + 1", table, reading)
             return _told(form, con.sql(parsed(shape, raw)).to_arrow_table().to_pylist())
-        sample = sample_of(name)
+        reader = LineReader(name)
+        reader.close()
+        sample = reader.sample
         if not sample:
-            return ["no lines"], False
+            return ["damaged: nothing of it can be read" if reader.damaged else "no lines"], False
         try:
             form = recognise(name, sample, reading.format)
         except (UnknownFormat, NothingUnderstood) as error:

@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tricklecast.analytics.errors import AnalyticsError, BadInput
 from tricklecast.analytics.times import parse_duration, parse_time
+
+MOST_US: Final = 100 * 365 * 86_400_000_000
+"""Nobody mutes for longer: it is a slip of the keys."""
 
 if TYPE_CHECKING:
     from tricklecast.analytics.store.memory import Memory
@@ -49,10 +52,7 @@ def mute(
       tricklecast storms mute 1f0c3a9be27d --until 2026-12-01T08:00 --state /var/lib/storms-watch
     """
     now_us = time.time_ns() // 1000
-    try:
-        until_us = _until(until, now_us)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    until_us = _until(until, now_us)
     from tricklecast.analytics.report.formats import date_and_time
 
     with _memory(table, state) as memory:
@@ -70,23 +70,29 @@ def unmute(fingerprint: Name, table: Place = None, state: State = None) -> None:
     \b
       tricklecast storms unmute 1f0c3a9be27d --table /var/lib/storms
     """
+    from tricklecast.analytics.store.memory import mutes
+
     with _memory(table, state) as memory:
-        name = memory.mute(fingerprint, 0, time.time_ns() // 1000, known=state is None)
-    print(f"{name} is not muted")
+        now_us = time.time_ns() // 1000
+        muted = mutes(memory.place, now_us)
+        name = memory.mute(fingerprint, 0, now_us, known=state is None)
+    print(f"{name} is no longer muted" if name in muted else f"{name} was not muted")
 
 
 def _until(text: str, now_us: int) -> int:
-    """A moment to come.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A moment to come, microseconds since the epoch."""
+    forms = "write 7d, 2h or 2030-12-01T08:00 (UTC)"
     try:
-        until_us = now_us + parse_duration(text)
+        try:
+            until_us = now_us + parse_duration(text)
+        except ValueError:
+            until_us = parse_time(text, now_us)
     except ValueError:
-        until_us = parse_time(text, now_us)
+        raise typer.BadParameter(f"--until takes a time to come, not {text!r}; {forms}") from None
     if until_us <= now_us:
-        raise ValueError(f"--until {text} is over")
+        raise typer.BadParameter(f"--until {text} is not a time to come; {forms}")
+    if until_us > now_us + MOST_US:
+        raise typer.BadParameter(f"--until {text} is more than 100 years ahead; {forms}")
     return until_us
 
 
@@ -94,13 +100,15 @@ def _until(text: str, now_us: int) -> int:
 def _memory(table: str | None, state: Path | None) -> Iterator[Memory]:
     if (table is None) == (state is None):
         raise typer.BadParameter("pass either --table PLACE or --state DIR")
-    if state is not None and not state.is_dir():
-        raise typer.BadParameter(f"there is no state of a watch in {str(state)!r}")
     from tricklecast.analytics.lines.files import REMOTE
     from tricklecast.analytics.store.memory import Memory
     from tricklecast.analytics.store.place import Folder
+    from tricklecast.analytics.store.store import FILE
 
     try:
+        # A mute in any other folder is one that no watch hears of.
+        if state is not None and not (state / FILE).is_file():
+            raise BadInput(f"there is no state of a watch in {str(state)!r}: pass the folder of its --state")
         if table is None or not REMOTE.match(table):
             if table is not None and not Path(table).is_dir():
                 raise BadInput(f"there is no table in {table!r}")

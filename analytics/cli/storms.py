@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
@@ -29,9 +29,6 @@ from tricklecast.analytics.times import parse_duration, parse_time
 if TYPE_CHECKING:
     from tricklecast.analytics.lines import LogFiles, Window
     from tricklecast.analytics.pipeline.request import Advance, ReportRequest, ReportResult
-    from tricklecast.analytics.report.model import Report
-
-LOCAL: Final = "local[*]"
 
 _REPORT: Final = "Report"
 _ENGINE: Final = "Engine"
@@ -209,24 +206,36 @@ def storms(
     try:
         with interruptible():
             try:
-                _check(logs, {"--explain": explain, "--lines": lines}, outputs, table, verbose=verbose, quiet=quiet)
-                window = (_moment(since), _moment(until))
-                if window[0] is not None and window[1] is not None and window[0] >= window[1]:
+                _check(logs, {"--explain": explain, "--lines": lines}, outputs, table, keep)
+                if verbose and quiet:
+                    raise ValueError("-v and -q contradict each other")
+                # They bring DuckDB along, which takes longer than these errors.
+                from tricklecast.analytics.lines import LogFiles, Reading, Window
+                from tricklecast.analytics.pipeline.request import ReportRequest, SparkOptions
+                from tricklecast.analytics.rules.incidents import Severity
+
+                window = Window(_moment(since), _moment(until))
+                if window.from_us is not None and window.to_us is not None and window.from_us >= window.to_us:
                     raise ValueError("--since is not before --until")
-                request = _request(
-                    tuple(logs or ()),
-                    tuple(baseline or ()),
-                    reading=(log_format, client_key, path_prefix, window),
-                    limits=(params, settings or ()),
-                    spark=(engine, master, conf or (), scratch),
-                    explain=explain,
-                    generic=generic,
-                    table=(table, keep),
-                    flags=(verbose, quiet),
+                reading = Reading(log_format, client_key, path_prefix, window)
+                reading.check()
+                request = ReportRequest(
+                    LogFiles(()),
+                    reading,
+                    thresholds(params, settings or ()),
+                    _span(baseline or (), table),
+                    generic,
+                    explain,
+                    SparkOptions(master, spark_conf(conf or ()), scratch, verbose),
+                    parse_maintenance(maintenance or ()),
+                    table,
+                    None if keep is None else parse_duration(keep),
                 )
-                request = replace(request, maintenance=parse_maintenance(maintenance or ()))
+                request, why = _with_logs(request, logs or (), baseline or (), engine)
             except ValueError as error:
                 raise typer.BadParameter(str(error)) from None
+            if why and not quiet:
+                print(f"storms: {why}", file=sys.stderr)
             from tricklecast.analytics.pipeline.run import make, write_lines
 
             if lines is not None:
@@ -246,23 +255,17 @@ def storms(
     if explain is None and not made.report.trusted:
         print(f"tricklecast: {made.report.verdict.warning}", file=sys.stderr)
         raise typer.Exit(BadInput.exit_code)
-    if explain is None and fail_on is not FailOn.NEVER and _fails(made.report, fail_on):
+    if explain is None and fail_on is not FailOn.NEVER and made.report.fails(Severity(fail_on.value)):
         raise typer.Exit(1)
 
 
 def _check(
-    logs: list[str] | None,
-    ids: dict[str, str | None],
-    outputs: dict[str, str],
-    table: str | None,
-    *,
-    verbose: bool,
-    quiet: bool,
+    logs: list[str] | None, ids: dict[str, str | None], outputs: dict[str, str], table: str | None, keep: str | None
 ) -> None:
     if not logs and table is None:
         raise ValueError("no logs were given")
-    if verbose and quiet:
-        raise ValueError("-v and -q contradict each other")
+    if table is None and keep is not None:
+        raise ValueError("--keep is for a table: --table PLACE")
     given = {option: wanted for option, wanted in ids.items() if wanted is not None}
     for option, wanted in given.items():
         if not re.fullmatch(r"[0-9a-f]{1,64}(-[0-9]{1,9})?", wanted):
@@ -276,53 +279,33 @@ def _check(
     check_outputs(outputs)
 
 
-def _request(
-    logs: tuple[str, ...],
-    baseline: tuple[str, ...],
-    *,
-    reading: tuple[str, str | None, str | None, tuple[int | None, int | None]],
-    limits: tuple[str | None, Iterable[str]],
-    spark: tuple[EngineName, str | None, Iterable[str], str | None],
-    explain: str | None,
-    generic: bool,
-    table: tuple[str | None, str | None],
-    flags: tuple[bool, bool],
-) -> ReportRequest:
-    """The request that the options describe.
+def _with_logs(
+    request: ReportRequest, logs: Sequence[str], baseline: Sequence[str], engine: EngineName
+) -> tuple[ReportRequest, str]:
+    """The request with the logs and the engine, and the reason for the engine if it was chosen here.
 
     Raises:
         ValueError: an option is wrong. BadInput: there is no such log.
     """
-    from tricklecast.analytics.lines import LogFiles, Reading, Window, find_logs
-    from tricklecast.analytics.pipeline.request import ReportRequest, SparkOptions
+    from tricklecast.analytics.lines import LogFiles, find_logs
 
-    engine, master, conf, scratch = spark
-    verbose, quiet = flags
-    log_format, client_key, path_prefix, (from_us, to_us) = reading
-    how = Reading(log_format, client_key, path_prefix, Window(from_us, to_us))
-    how.check()
-    params = thresholds(*limits)
-    settings = spark_conf(conf)
-    place, keep = table
-    if place is None and keep is not None:
-        raise ValueError("--keep is for a table: --table PLACE")
-    earlier = _span(baseline, place)
-    files = find_logs(logs, how.window) if logs else LogFiles(())
-    others = find_logs(baseline) if baseline and earlier is None else None
-    if place is not None and (files.pipes or (others and others.pipes)):
+    files = find_logs(logs, request.reading.window) if logs else LogFiles(())
+    others = find_logs(baseline) if baseline and request.baseline is None else None
+    if request.table is not None and (files.pipes or (others and others.pipes)):
         raise ValueError("--table is for files; it cannot be combined with standard input or pipes")
-    chosen, why = choose_engine(engine, files, others, master or settings.get("spark.master"), place)
-    if why and not quiet:
-        print(f"storms: {why}", file=sys.stderr)
-    runs = None
-    if chosen is EngineName.SPARK:
-        where = master or settings.pop("spark.master", None) or default_master()
-        runs = SparkOptions(where, settings, scratch, verbose)
-    kept = None if keep is None else parse_duration(keep)
-    return ReportRequest(files, how, params, earlier or others, generic, explain, runs, table=place, keep_us=kept)
+    assert request.spark is not None
+    spark, conf = request.spark, dict(request.spark.conf)
+    master = spark.master or conf.pop("spark.master", None)
+    if engine is EngineName.EMBEDDED:
+        for option, value in (("--master", master), ("--conf", conf), ("--scratch", spark.scratch)):
+            if value:
+                raise ValueError(f"{option} is for Spark; it cannot be combined with --engine embedded")
+    chosen, why = choose_engine(engine, files, others, master, request.table)
+    spark = replace(spark, master=master or default_master(), conf=conf) if chosen is EngineName.SPARK else None
+    return replace(request, files=files, baseline=request.baseline or others, spark=spark), why
 
 
-def _span(baseline: tuple[str, ...], table: str | None) -> Window | None:
+def _span(baseline: Sequence[str], table: str | None) -> Window | None:
     """The time that a baseline is, if it is not logs.
 
     Raises:
@@ -330,7 +313,7 @@ def _span(baseline: tuple[str, ...], table: str | None) -> Window | None:
     """
     from tricklecast.analytics.lines import Window
 
-    texts = [one for one in baseline if ".." in one and not os.path.exists(one) and "/" not in one]
+    texts = [text for text in baseline if ".." in text and not os.path.exists(text) and "/" not in text]
     if not texts:
         return None
     if table is None or len(baseline) > 1:
@@ -348,7 +331,7 @@ def choose_engine(
     """The engine to use, and, where it was chosen here, one line that says so and how to choose otherwise.
 
     Raises:
-        ValueError: the engine that was request for cannot do this.
+        ValueError: the engine that was asked for cannot do this.
     """
     from tricklecast.analytics.lines.files import REMOTE, unpacked
     from tricklecast.analytics.report.formats import size
@@ -357,11 +340,8 @@ def choose_engine(
     remote = [*files.remote, *(baseline.remote if baseline else ())]
     if table is not None and REMOTE.match(table):
         remote.append(table)
-    if engine is EngineName.EMBEDDED:
-        if master is not None:
-            raise ValueError("--master is for Spark; it cannot be combined with --engine embedded")
-        if remote:
-            raise ValueError(f"only Spark reads {remote[0]!r}; it cannot be combined with --engine embedded")
+    if engine is EngineName.EMBEDDED and remote:
+        raise ValueError(f"only Spark reads {remote[0]!r}; it cannot be combined with --engine embedded")
     if engine is not EngineName.AUTO:
         return engine, ""
     if remote or master is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -412,17 +392,13 @@ def spark_conf(settings: Iterable[str]) -> dict[str, str]:
 
 def default_master() -> str | None:
     """This machine, unless ``spark-submit`` has started us: it has chosen already."""
+    from tricklecast.analytics.spark.session import LOCAL
+
     return None if "PYSPARK_GATEWAY_PORT" in os.environ else LOCAL
 
 
 def _moment(text: str | None) -> int | None:
     return None if text is None else parse_time(text, time.time_ns() // 1000)
-
-
-def _fails(report: Report, fail_on: FailOn) -> bool:
-    from tricklecast.analytics.rules.incidents import Severity
-
-    return report.fails(Severity(fail_on.value))
 
 
 # --- what is shown

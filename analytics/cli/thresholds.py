@@ -68,5 +68,5 @@ def _checked(name: str, value: Any) -> int | float:
         raise ValueError(f"{name} is {'a whole number' if whole else 'a number'}, not {value!r}")
     top = 1.0 if name in _SHARES else 1e9
     if not 0 < value <= top:
-        raise ValueError(f"{name} = {value}: not above 0 and up to {top:g}")
+        raise ValueError(f"{name} is a number above 0, {top:,.0f} at most, not {value:,}")
     return int(value) if whole else float(value)

@@ -233,8 +233,12 @@ def _expand(argument: str, passed: list[str]) -> list[str]:
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot read {argument!r}: {error}") from error
     if not names:
-        what = "no logs in" if os.path.isdir(argument) else "no such log:"
-        raise BadInput(f"{what} {argument!r}")
+        if not os.path.isdir(argument):
+            raise BadInput(f"no such log: {argument!r}")
+        raise BadInput(
+            f"no logs in {argument!r}: no file is called like one (access.log, access_log-20251124.gz, *.jsonl,"
+            " *.parquet) or has lines of a known format; pass files of other names by name"
+        )
     return names
 
 

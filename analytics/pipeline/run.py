@@ -167,11 +167,9 @@ def _chosen(found: Sequence[Incident], wanted: str) -> Incident:
     if not order:
         raise BadInput(f"there is no incident {wanted}: these logs have no incidents")
     ids = [one.id for one in order]
-    near = get_close_matches(wanted, ids, cutoff=0.5) or ids[:3]
-    raise BadInput(
-        f"there is no incident {wanted} in these logs. Of their {len(ids):,},"
-        f" {'the nearest are' if near != ids[:3] else 'the worst are'} {', '.join(near)}; --json-file lists all"
-    )
+    near = get_close_matches(wanted, ids, cutoff=0.5)
+    shown = f"the nearest: {', '.join(near)}" if near else f"the worst: {', '.join(ids[:3])}"
+    raise BadInput(f"there is no incident {wanted}: these logs have {counted(len(ids), 'incident')}, {shown}")
 
 
 def _minutes(window: Window) -> Window:

@@ -62,13 +62,13 @@ class Memory:
 
     def __init__(self, place: Place) -> None:
         """Args: place: where it is; nothing has to be there."""
-        self._place = place
+        self.place = place
         # What is remembered, the oldest first, each once; and how many files are damaged.
         self.rows, self.damaged = self._read()
 
     def _read(self) -> tuple[list[dict[str, Any]], int]:
         first = datetime.fromtimestamp(time.time() - KEPT_S, UTC)
-        tables, damaged = self._place.tables("incidents")
+        tables, damaged = self.place.tables("incidents")
         found = [row for table in tables for row in table.to_pylist() if row["found"] >= first]
         unique = {_same(row): row for row in sorted(found, key=lambda row: (row["found"], row["until"]))}
         return list(unique.values())[-MAX_ROWS:], damaged
@@ -89,7 +89,7 @@ class Memory:
         Raises:
             CannotWrite: the place cannot be written to.
         """
-        with self._place.locked("memory"):
+        with self.place.locked("memory"):
             self.rows, _ = self._read()
             known = {_same(row) for row in self.rows}
             table = table_of(every, now_us)
@@ -97,11 +97,11 @@ class Memory:
             if new:
                 self.rows = [*self.rows, *new][-MAX_ROWS:]
                 rows, together = (table.from_pylist(some, table.schema) for some in (new, self.rows))
-                self._place.add("incidents", rows, MAX_FILES, together)
+                self.place.add("incidents", rows, MAX_FILES, together)
 
     def muted(self, every: Iterable[Incident], now_us: int) -> dict[str, str]:
         """Why incidents are muted, by id."""
-        until = mutes(self._place, now_us)
+        until = mutes(self.place, now_us)
         return {
             one.id: f"muted until {date_and_time(until[one.fingerprint])} UTC"
             for one in every
@@ -118,17 +118,19 @@ class Memory:
             BadInput: there is no such incident, or several. CannotWrite: the place cannot be written to.
         """
         rows = [row for row in self.rows if row["fingerprint"].startswith(name) or row["id"].startswith(name)]
-        found = {str(row["fingerprint"]) for row in rows} | {one for one in mutes(self._place) if one.startswith(name)}
+        found = {str(row["fingerprint"]) for row in rows} | {one for one in mutes(self.place) if one.startswith(name)}
         if not known and re.fullmatch("[0-9a-f]{12}", name):
             found = {name}
         if len(found) != 1:
-            what = f"{len(found)} kinds of incidents" if found else "no incident"
-            raise BadInput(f"there is {what} {name!r} in {str(self._place.root)!r}")
+            where = f"{name!r} in {str(self.place.root)!r}"
+            if found:
+                raise BadInput(f"{len(found):,} kinds of incidents begin with {where}: pass more of it")
+            raise BadInput(f"there is no incident {where}: a report on it, or an alert, has the fingerprint")
         (fingerprint,) = found
-        former = [file for file, one in _read(self._place) if one.fingerprint == fingerprint or one.until_us <= now_us]
+        former = [file for file, one in _read(self.place) if one.fingerprint == fingerprint or one.until_us <= now_us]
         body = msgspec.json.encode(Mute(fingerprint, until_us, now_us)).decode()
-        self._place.put("mutes", uuid.uuid4().hex, body)
-        self._place.remove("mutes", former)
+        self.place.put("mutes", uuid.uuid4().hex, body)
+        self.place.remove("mutes", former)
         return fingerprint
 
 

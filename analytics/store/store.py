@@ -6,6 +6,7 @@ batch, judged it and put its alerts in the outbox, or it has done nothing of tha
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -219,12 +220,7 @@ class Store:
 
 def _held(path: Path) -> IO[str]:
     """An open lock of a folder, which ends with the process that holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-    file = os.fdopen(descriptor, "r+", encoding="ascii")
-    try:
-        import fcntl
-    except ImportError:  # no such lock on Windows
-        return file
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="ascii")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -209,7 +209,9 @@ def receiver(text: str) -> Receiver:
         url, kind = text, ""
     elif kind not in KINDS:
         raise ValueError(f"no such receiver: {plain(kind)!r}; there are {', '.join(KINDS)}")
+    given = ""
     if url.startswith("@"):
+        given = f"; {url[1:]!r} has none"
         try:
             url = Path(url[1:]).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -223,8 +225,9 @@ def receiver(text: str) -> Receiver:
     except ValueError:
         good = False
     if not good:
-        shown = kind or redacted(url)  # what follows a kind may be a secret
-        raise ValueError(f"{plain(shown, 80)!r} needs a URL that begins with http:// or https://")
+        shown = plain(kind or redacted(url), 80)  # what follows a kind may be a secret
+        key = "a key of 8 to 64 letters and digits, or " if kind == "pagerduty" else ""
+        raise ValueError(f"{shown!r} needs {key}a URL that begins with http:// or https://{given}")
     return KINDS[kind or _HOSTS.get(host, "webhook")](url)
 
 

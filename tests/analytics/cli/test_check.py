@@ -46,6 +46,14 @@ def test_a_draft_of_a_map(tmp_path: Path, line: str) -> None:
     assert "No column looks like a " in result.stdout
 
 
+def test_a_damaged_archive(tmp_path: Path) -> None:
+    """It is told from an empty file."""
+    for name, content, said in (("a.log.gz", b"\x1f\x8b\x08abc", "damaged"), ("b.log", b"", "no lines")):
+        (tmp_path / name).write_bytes(content)
+        result = CliRunner().invoke(cli, ["storms", "check", str(tmp_path / name)])
+        assert (result.exit_code, said in result.stdout) == (3, True), result.output
+
+
 DRAFTED = {
     "tabs": f"{ISO}+00:00\t{IP}\tGET /api/v1?x=1 HTTP/1.1\t401\t0.020\tbad/1",
     "bars": f"{ISO}Z|{IP}|GET|/api/v1?x=1|401|20|bad/1",

@@ -145,11 +145,16 @@ def test_an_archive_of_which_nothing_can_be_read(tmp_path: Path) -> None:
         (("LOG", "--set", "gap=3"), 2, "did you mean 'gap_s'?"),
         (("LOG", "--set", "gap_s=none"), 2, "gap_s is a number"),
         (("LOG", "--set", "fast_hits=2.5"), 2, "a whole number"),
-        (("LOG", "--set", "share=2"), 2, "up to 1"),
+        (("LOG", "--set", "share=2"), 2, "share is a number above 0, 1 at most, not 2"),
         (("LOG", "--since", "soon"), 2, "not a time"),
         (("LOG", "--since", "2025-10-10", "--until", "2025-10-09"), 2, "not before"),
         (("LOG", "--conf", "ui=false"), 2, "spark.KEY=VALUE"),
         (("LOG", "--engine", "embedded", "--master", "local[1]"), 2, "--master is for Spark"),
+        (("LOG", "--engine", "embedded", "--conf", "spark.ui.enabled=false"), 2, "--conf is for Spark"),
+        (("LOG", "--engine", "embedded", "--scratch", "x"), 2, "--scratch is for Spark"),
+        (("LOG", "--keep", "30d"), 2, "--keep is for a table"),
+        (("LOG", "--maintenance", "nightly"), 2, "no window of maintenance"),
+        (("EMPTY",), 3, "no file is called like one (access.log,"),
         (("LOG", "--json-file", "same", "--html", "same"), 2, "both write to"),
         (("LOG", "--json-file", "/proc/nowhere/x"), 2, "cannot write"),
         (("LOG", "--explain", "../x"), 2, "--explain takes"),
@@ -158,7 +163,7 @@ def test_an_archive_of_which_nothing_can_be_read(tmp_path: Path) -> None:
         (("LOG", "--set", "frobnicate=1"), 2, "there are gap_s, slow_gap_s, fast_hits,"),
         (("nowhere.jsonl",), 3, "no such log"),
         (("RUBBISH",), 3, "format"),
-        (("LOG", "--explain", "ffffffffffff"), 3, "no incident"),
+        (("LOG", "--explain", "ffffffffffff"), 3, "no incident ffffffffffff: these logs have"),
     ],
 )
 def test_errors_are_one_line(
@@ -167,10 +172,12 @@ def test_errors_are_one_line(
     """Usage is 2 and input is 3; the message says what to do."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rubbish.log").write_text("once upon a time\n" * 20)
-    known = {"LOG": str(logs), "RUBBISH": "rubbish.log"}
+    known = {"LOG": str(logs), "RUBBISH": "rubbish.log", "EMPTY": "empty"}
+    (tmp_path / "empty").mkdir()
     result = invoke(*(known.get(one, one) for one in arguments))
     assert result.exit_code == code, result.output
     assert said in " ".join(result.stderr.split())
+    assert code == 3 or "embedded engine" not in result.stderr
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [("critical", 1), ("never", 0)])
