@@ -301,8 +301,8 @@ def _with_logs(
             if value:
                 raise ValueError(f"{option} is for Spark; it cannot be combined with --engine embedded")
     chosen, why = choose_engine(engine, files, others, master, request.table)
-    spark = replace(spark, master=master or default_master(), conf=conf) if chosen is EngineName.SPARK else None
-    return replace(request, files=files, baseline=request.baseline or others, spark=spark), why
+    options = replace(spark, master=master or default_master(), conf=conf) if chosen is EngineName.SPARK else None
+    return replace(request, files=files, baseline=request.baseline or others, spark=options), why
 
 
 def _span(baseline: Sequence[str], table: str | None) -> Window | None:
