@@ -101,7 +101,7 @@ def test_a_mute_ends(place: Folder) -> None:
     memory.mute("abc", 0, NOW_US + 3)
     assert mutes(place, 0) == {}
     for wrong in ("ab", "abe", "ffffffffffff"):
-        with pytest.raises(BadInput, match="there is no|begin with"):
+        with pytest.raises(BadInput, match=r"there is no|begin with"):
             memory.mute(wrong, NOW_US, 0)
     assert memory.mute("ffffffffffff", NOW_US, 0, known=False) == "ffffffffffff"
 
