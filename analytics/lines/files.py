@@ -102,6 +102,7 @@ class LogFiles:
         other_hours: how many files were left out because their partition is of another time.
         passed: files in a folder that are not called like logs, and are none.
         pipes: those of the names that can be read only once.
+        large: those in an object store that no worker is given whole (:mod:`analytics.spark.objects`).
     """
 
     names: tuple[str, ...]
@@ -111,6 +112,7 @@ class LogFiles:
     other_hours: int = 0
     passed: tuple[str, ...] = ()
     pipes: frozenset[str] = frozenset()
+    large: frozenset[str] = frozenset()
 
     @property
     def remote(self) -> tuple[str, ...]:

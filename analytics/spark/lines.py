@@ -6,7 +6,8 @@ Logs are read in one of four ways.
 * Files that have the same path on every machine are opened by the workers, with the reader of the embedded engine. A
   task is a list of files, or of parts of a large one. So compression, damage, a line of 600 MB and the numbers of lines
   are the same in both engines, and 20,000 small files are no more tasks than 20 large ones.
-* Text in an object store is read by Spark, which has the user's credentials. The name of its file comes with each line.
+* Text in an object store is read by Spark, which has the user's credentials. The name of its file comes with each line,
+  and the bytes that it had there, by which it is known whether Spark has left out lines.
   Spark never passes over a file that it cannot read: the job fails and names the file, which is tried again, and then
   read up to the damage, and told (:func:`~tricklecast.analytics.spark.scan.roll_up`).
 * Objects whose lines Spark cannot read are handed to workers whole (:mod:`~tricklecast.analytics.spark.objects`).
@@ -34,6 +35,7 @@ from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.embedded import Lines
 from tricklecast.analytics.lines.files import (
     BYTE_ORDER_MARK,
+    COMPRESSED,
     PACKED,
     REMOTE,
     LineReader,
@@ -56,7 +58,15 @@ from tricklecast.analytics.lines.recognise import PARQUET, Format
 from tricklecast.analytics.lines.records import LINE, PARSED, parsed, view
 from tricklecast.analytics.lines.wrapping import Unwrapper
 from tricklecast.analytics.scan.embedded import bounded
-from tricklecast.analytics.spark.objects import listed, name_of, recognise_in_spark, rows_of, whole
+from tricklecast.analytics.spark.objects import (
+    LONGEST,
+    listed,
+    name_of,
+    recognise_in_spark,
+    rows_of,
+    sizes,
+    whole,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -104,6 +114,7 @@ class Piece:
     Attributes:
         names: of the files, by number. damaged: those that ended early; gone: those that could not be opened.
         unfinished: file and number of lines that have no end. numberless: files whose lines are not counted from 1.
+        taken: by the name of an object that Spark reads itself: bytes of its lines here, and of all of it.
     """
 
     names: list[str]
@@ -111,6 +122,7 @@ class Piece:
     gone: list[str] = field(default_factory=list)
     unfinished: list[tuple[int, int]] = field(default_factory=list)
     numberless: list[int] = field(default_factory=list)
+    taken: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +149,13 @@ class Parse:
             wrapping = self.form.wrapping if self.form else ()
             for table in _held(batches, whole=self.form is None, wrapping=wrapping):
                 table, names = _numbered(table)
+                taken = _taken(table, names)
                 if not self.apart:
-                    yield self._parsed(con, Piece(names), table)
+                    yield self._parsed(con, Piece(names, taken=taken), table)
                     continue
                 for number, name in enumerate(names):
-                    yield self._parsed(con, Piece([name]), _only(table, number))
+                    some = {name: taken[name]} if name in taken else {}
+                    yield self._parsed(con, Piece([name], taken=some), _only(table, number))
             return
         if self.given == "objects":
             yield from self._files(con, _unpacked(batches))
@@ -307,6 +321,14 @@ def _numbered(table: pa.Table) -> tuple[pa.Table, list[str]]:
     return table.set_column(place, "file", told.indices), [name_of(path) for path in told.dictionary.to_pylist()]
 
 
+def _taken(table: pa.Table, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Of each file: the bytes of its lines here, and of all of it, where Spark gives them."""
+    if "taken" not in table.schema.names:
+        return {}
+    sums = table.group_by("file").aggregate([("taken", "sum"), ("size", "max")])
+    return {names[row["file"]]: (row["taken_sum"], row["size_max"]) for row in sums.to_pylist()}
+
+
 def _only(table: pa.Table, number: int) -> pa.Table:
     """The rows of one file, as of the first one."""
     import pyarrow as pa
@@ -355,7 +377,7 @@ class Told:
 
     Attributes:
         counts: of all. good, bad: lines by the file's name. damaged, gone: as of :class:`Piece`.
-        rows: of the roll-up. times: the earliest and the latest of each file.
+        taken: as of :class:`Piece`. rows: of the roll-up. times: the earliest and the latest of each file.
         source: the file, where a piece is of one. sketch: hashes of some ids of its requests.
     """
 
@@ -364,6 +386,7 @@ class Told:
     bad: dict[str, int]
     damaged: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
+    taken: dict[str, tuple[int, int]] = field(default_factory=dict)
     rows: int = 0
     times: dict[str, tuple[int, int]] = field(default_factory=dict)
     source: str = ""
@@ -429,11 +452,12 @@ class SparkLines:
                 yield _handed_out(self.spark, local, form), replace(parse, form=form)
             if objects := [name for name in remote if name in self.recognised.whole]:
                 yield whole(self.spark, objects), replace(parse, form=form, given="objects")
-            remote = [name for name in remote if name not in self.recognised.whole]
-            for some in ([one for one in remote if one not in self.lenient], [*self.lenient.intersection(remote)]):
-                if some:
-                    rows = rows_of(self.spark, form, some, lenient=some[0] in self.lenient)
-                    yield rows, replace(parse, form=form, given="rows")
+            alike: dict[tuple[bool, bool], list[str]] = {}
+            for name in remote:
+                if name not in self.recognised.whole:
+                    alike.setdefault((name in self.lenient, name.endswith(COMPRESSED)), []).append(name)
+            for (lenient, _), some in alike.items():
+                yield rows_of(self.spark, form, some, lenient=lenient), replace(parse, form=form, given="rows")
 
     def of(self, names: Iterable[str]) -> SparkLines:
         """The lines of some of the files."""
@@ -457,6 +481,23 @@ class SparkLines:
         some = replace(self, moments=tuple(times), reading=replace(self.reading, texts=True))
         wanted = f"p.bad IS NULL AND p.kind = 'exchange' AND p.ts_us IN ({', '.join(map(str, some.moments))})"
         return some.mapped(partial(_queried, query=f"{_NAMED} WHERE {wanted}"), _spark_columns(_WITH_NAME))
+
+    def left_out(self, told: Iterable[Told]) -> dict[str, tuple[int, int]]:
+        """The objects of which Spark has left out lines that are too long: the bytes of these, and of all of it."""
+        taken, every = Counter[str](), dict[str, int]()
+        for one in told:
+            for name, (bytes_, size) in one.taken.items():
+                taken[name] += bytes_
+                every[name] = size
+        others = {*self.recognised.whole, *self.lenient, *self.gone, *every}
+        # Of these not one line has come. Some are empty.
+        silent = [
+            name
+            for name, form in zip(self.recognised.names, self.recognised.formats, strict=True)
+            if REMOTE.match(name) and name not in others and form.name != PARQUET and not name.endswith(COMPRESSED)
+        ]
+        every |= sizes(self.spark, silent)
+        return {name: (size - taken[name], size) for name, size in every.items() if size - taken[name] >= LONGEST}
 
     def summed(self, told: Iterable[Told]) -> Lines:
         """Counts of the lines in the files.

@@ -1,8 +1,12 @@
 """Objects that only Spark can read, with the user's credentials: which there are, of what format, and their rows.
 
-Most text is read by Spark, line by line. Some it cannot: what is compressed and not called so (or by xz or zstd, which
-not every Hadoop knows), UTF-16, and lines that end in CR alone. A worker gets such an object as it is, and reads it as
-the embedded engine reads a file.
+Most text is read by Spark, line by line. Some it cannot: UTF-16, lines that end in CR alone, and what is compressed and
+not called so, or by xz or zstd, which not every Hadoop knows. A worker gets such an object as it is, and reads it as
+the embedded engine reads a file. It gets all that is compressed, unless it is large: that is less to send.
+
+Spark leaves out a line of more than 16 MiB, since no memory holds it for certain, and does not say so. So the bytes of
+the lines that came are compared with the size of their object. If some are missing, a worker gets the object as it is.
+Of one that is too large for that, the missing bytes are counted as one line.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from urllib.parse import unquote
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.files import (
+    COMPRESSED,
     REMOTE,
     LogFiles,
     Window,
@@ -42,7 +47,13 @@ _GLOB: Final = re.compile(r"([\\*?\[\]{}])")
 _TEXT_BYTES: Final = 1 << 16
 
 LONGEST: Final = 16 << 20
-"""Bytes of a line that Spark itself reads; it leaves a longer one out, which no memory holds for certain."""
+"""Bytes of a line that Spark itself reads; it leaves out longer ones."""
+
+WHOLE: Final = 256 << 20
+"""Bytes of an object that a worker is given whole; the executor has them in memory about three times."""
+
+_ANY: Final = (1 << 31) - 1
+"""Bytes of a line that Spark reads of what is compressed and larger: there its size does not tell what is missing."""
 
 UNREAD: Final = (".zst", ".xz")
 """Names of what not every Hadoop decompresses."""
@@ -68,6 +79,7 @@ _HEAD: Final = 1 << 20
 def listed(spark: SparkSession, files: LogFiles, window: Window) -> LogFiles:
     """The files with those in place of each URI that it leads to."""
     names: list[str] = []
+    large: set[str] = set()
     searched = set(files.searched)
     for name in files.names:
         if not REMOTE.match(name):
@@ -75,13 +87,15 @@ def listed(spark: SparkSession, files: LogFiles, window: Window) -> LogFiles:
             continue
         found = list_remote(spark, name, window)
         names += found
-        if found != [name]:
+        large.update(one for one, size in found.items() if size > WHOLE)
+        if [*found] != [name]:
             searched.update(found)
-    return replace(files, names=tuple(dict.fromkeys(names)), searched=frozenset(searched))
+    names = [*dict.fromkeys(names)]
+    return replace(files, names=tuple(names), searched=frozenset(searched), large=frozenset(large))
 
 
-def list_remote(spark: SparkSession, uri: str, window: Window) -> list[str]:
-    """The files below a URI, or those that it is a glob for, without those of other hours; sorted.
+def list_remote(spark: SparkSession, uri: str, window: Window) -> dict[str, int]:
+    """The files below a URI, or those that it is a glob for, without those of other hours; sorted, with their sizes.
 
     Files of other days are left out before the list is brought here. With ``{yyyy}``, ``{mm}``, ``{dd}``, ``{hh}`` in
     the URI, only the folders of these days (and hours) are listed at all.
@@ -95,21 +109,21 @@ def list_remote(spark: SparkSession, uri: str, window: Window) -> list[str]:
     files = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     pattern = _of_days(uri, window)
     try:
-        rows = files.load(pattern).select("path")
+        rows = files.load(pattern).select("path", "length")
         if (days := _days(window)) is not None:
             day = "regexp_replace(regexp_extract(path, '[/=]([0-9]{4}[-/][0-9]{2}[-/][0-9]{2})/', 1), '/', '-')"
             rows = rows.where(f"{day} = '' OR {day} BETWEEN '{days[0]}' AND '{days[1]}'")
-        paths = sorted(row["path"] for row in rows.collect())
+        paths = dict(sorted((row["path"], row["length"]) for row in rows.collect()))
     except AnalysisException as error:
         if error.getCondition() == _MISSING:
             raise BadInput(f"no such log: {uri!r}") from error
         raise
-    named = len(paths) == 1 and paths[0].rstrip("/").endswith(uri.rstrip("/").rpartition("/")[2])
+    named = len(paths) == 1 and next(iter(paths)).rstrip("/").endswith(uri.rstrip("/").rpartition("/")[2])
     globbed = any(char in uri for char in "*?[") or pattern != uri
-    found = paths if named or globbed else [path for path in paths if looks_like_log(path)]
+    found = [path for path in paths if named or globbed or looks_like_log(path)]
     if not found:
         raise BadInput(f"no logs (*.jsonl, *.log, *.parquet, also compressed) in {uri!r}")
-    return [name_of(path) for path in found if in_window(path, window)]
+    return {name_of(path): paths[path] for path in found if in_window(path, window)}
 
 
 def _days(window: Window) -> tuple[str, str] | None:
@@ -208,7 +222,8 @@ def recognise_in_spark(spark: SparkSession, files: LogFiles, reading: Reading, p
         those(found.strange),
         those(found.unreadable),
         found.gone,
-        frozenset(those({name for name, one in samples.items() if one.whole})),
+        frozenset(those({name for name, one in samples.items() if one.whole}))
+        | {name for name in every if REMOTE.match(name) and name.endswith(COMPRESSED) and name not in files.large},
     )
 
 
@@ -243,12 +258,14 @@ def _sample(spark: SparkSession, name: str) -> _Sample:
 def _sample_of_object(spark: SparkSession, name: str) -> _Sample:
     if not name.endswith(UNREAD):
         # Whether it is damaged is found when all of it is read.
-        text = _lenient(_text(spark)).text(spark_path(name))
+        text = _lenient(_text(spark, LONGEST)).text(spark_path(name))
         some = text.selectExpr(f"CAST(substring(value, 1, {_TEXT_BYTES}) AS BINARY) AS line").limit(SAMPLE_LINES)
         lines = [bytes(row.line).rstrip(b"\r") for row in some.collect()]
         if lines and not (is_compressed(lines[0]) or utf16(lines[0]) or (len(lines) == 1 and b"\r" in lines[0])):
             return _Sample([line for line in lines if line.strip()])
-    rows = whole(spark, [name]).selectExpr(f"substring(content, 1, {_HEAD}) AS head").collect()
+    # Where not one line is short enough, all that can be said is how many bytes there are.
+    found = whole(spark, [name]).where(f"length <= {WHOLE}")
+    rows = found.selectExpr(f"substring(content, 1, {_HEAD}) AS head").collect()
     with NamedTemporaryFile() as file:
         file.write(rows[0].head if rows else b"")
         file.flush()
@@ -258,14 +275,21 @@ def _sample_of_object(spark: SparkSession, name: str) -> _Sample:
 def whole(spark: SparkSession, names: Sequence[str]) -> DataFrame:
     """The bytes of objects, as ``content``, with the name of each as ``file``; an object is at most 2 GiB."""
     rows = spark.read.format("binaryFile").load([spark_path(name) for name in names])
-    return rows.selectExpr("path AS file", "content")
+    return rows.selectExpr("path AS file", "content", "length")
 
 
-def _text(spark: SparkSession) -> DataFrameReader:
+def sizes(spark: SparkSession, names: Sequence[str]) -> dict[str, int]:
+    """The sizes of objects, of those that there are."""
+    rows = spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
+    found = rows.load([spark_path(name) for name in names]).select("path", "length").collect() if names else []
+    return {name_of(row.path): row.length for row in found}
+
+
+def _text(spark: SparkSession, longest: int) -> DataFrameReader:
     return (
         spark.read.option("lineSep", "\n")
         .option("recursiveFileLookup", "true")
-        .option("mapreduce.input.linerecordreader.line.maxlength", str(LONGEST))
+        .option("mapreduce.input.linerecordreader.line.maxlength", str(longest))
     )
 
 
@@ -279,17 +303,22 @@ def spark_path(name: str) -> str:
 
 
 def rows_of(spark: SparkSession, form: Format, names: Sequence[str], *, lenient: bool) -> DataFrame:
-    """The rows of files that only Spark can read, with the name of each one's file."""
+    """The rows of files that only Spark can read, with the name of each one's file.
+
+    With a line comes how many bytes it and its end have, and the size of its file, unless that is compressed.
+    """
     paths = [spark_path(name) for name in names]
     file = "_metadata.file_path AS file"
     if form.name == PARQUET:
         rows = spark.read.option("recursiveFileLookup", "true").option("mergeSchema", "true").parquet(*paths)
         return rows.selectExpr(file, *(f"`{field.name}`" for field in rows.schema if field.name in KNOWN))
-    reader = _text(spark)
+    is_packed = names[0].endswith(COMPRESSED)
+    reader = _text(spark, _ANY if is_packed else LONGEST)
     if lenient:
         # These are known to be damaged, and told: what is before the damage is read.
         reader = _lenient(reader)
-    return reader.text(paths).selectExpr(file, cut("value"))
+    taken = [] if is_packed or lenient else ["octet_length(value) + 1 AS taken", "_metadata.file_size AS size"]
+    return reader.text(paths).selectExpr(file, cut("value"), *taken)
 
 
 def cut(column: str) -> str:

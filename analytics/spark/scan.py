@@ -23,7 +23,7 @@ import msgspec
 
 from tricklecast.analytics.errors import BadInput, SparkFailed
 from tricklecast.analytics.lines.embedded import Lines, drop_doubles, tally
-from tricklecast.analytics.lines.reading import Counts, first_samples
+from tricklecast.analytics.lines.reading import BadLine, Counts, first_samples
 from tricklecast.analytics.report import requests
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.params import Params
@@ -32,6 +32,7 @@ from tricklecast.analytics.scan.normalise import MAX_TS_US
 from tricklecast.analytics.scan.reduce import ANONYMOUS, CROWD, REPEATED, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, SKETCH, merge_sql, merged_measures, sketch_of
 from tricklecast.analytics.spark.lines import Parse, Piece, SparkLines, Told, connect
+from tricklecast.analytics.spark.objects import LONGEST, WHOLE
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -124,6 +125,7 @@ def roll_up(
 
     work = partial(_roll_up, now_us=now_us, latest_us=latest_us, generic=generic, sketched=sketched)
     failed: set[str] = set()
+    tries = 0
     while True:
         rolled = None
         try:
@@ -131,11 +133,18 @@ def roll_up(
             if folder is None:
                 rolled = rolled.persist(StorageLevel.DISK_ONLY)
             else:
-                target = f"{folder}-{len(failed)}" if failed else folder
+                target = f"{folder}-{tries}" if tries else folder
                 rolled.write.parquet(target)
                 rolled = lines.spark.read.schema(SCHEMA).parquet(target)
             told = _told(rolled)
-            break
+            missing = lines.left_out(told)
+            long = {name for name, (_, size) in missing.items() if size <= WHOLE}
+            if not long:
+                told += [_left_out(name, some, lines.apart) for name, (some, _) in missing.items()]
+                break
+            rolled.unpersist()
+            tries += 1
+            lines = replace(lines, recognised=replace(lines.recognised, whole=lines.recognised.whole | long))
         except (PySparkException, Py4JError) as error:
             name = _unreadable(error, lines)
             if name is None or name in lines.lenient | lines.gone:
@@ -147,6 +156,7 @@ def roll_up(
             elif name in failed:
                 lines = replace(lines, lenient=lines.lenient | {name})
             failed.add(name)
+            tries += 1
             if len(failed) > MAX_DAMAGED:
                 raise SparkFailed(
                     f"more than {MAX_DAMAGED} files cannot be read, {name!r} among them: leave them out"
@@ -165,6 +175,12 @@ def roll_up(
         counts[one.source] = replace(former + one.counts, samples=tuple(samples))
         sketches[one.source] = set(sorted(sketches.get(one.source, set()).union(one.sketch))[:SKETCH])
     return Rolled(rolled, sum(one.rows for one in told), lines.summed(told), gone, spans, counts, sketches)
+
+
+def _left_out(name: str, missing: int, apart: bool) -> Told:
+    """The count of the lines that Spark has left out of an object: as one."""
+    sample = BadLine(name, None, "unreadable", f"{missing:,} bytes in lines of more than {LONGEST:,}")
+    return Told(Counts(lines=1, bad=1, samples=(sample,)), {}, {name: 1}, source=name if apart else "")
 
 
 def _unreadable(error: Exception, lines: SparkLines) -> str | None:
@@ -194,7 +210,9 @@ def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generi
             ).fetchall()
             spans = {piece.names[number]: (first, last) for number, first, last in times}
             sketch = sketch_of(con) if sketched else ()
-            one = Told(counts, good, bad, tuple(piece.damaged), tuple(piece.gone), rows, spans, source, sketch)
+            one = Told(
+                counts, good, bad, tuple(piece.damaged), tuple(piece.gone), piece.taken, rows, spans, source, sketch
+            )
             con.execute("INSERT INTO partial (told) VALUES (?)", [msgspec.json.encode(one).decode()])
         yield from con.table("partial").to_arrow_table().to_batches()
 
