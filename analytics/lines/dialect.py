@@ -105,10 +105,11 @@ def epoch_us(value: str) -> str:
 
 
 def time_us(value: str) -> str:
-    """Microseconds since 1970 of a time in any of these forms."""
+    """Microseconds since 1970 of a time in any of these forms, brackets around it allowed."""
     clf = f"instr(left({value}, 4), '/') IN (3, 4)"
     date = f"regexp_matches({value}, '^[[]?[0-9]{{4}}[-/]')"
-    return f"CASE WHEN {date} THEN {iso_us(value)} WHEN {clf} THEN {clf_us(value)} ELSE {epoch_us(value)} END"
+    number = f"translate({value}, '[]', '')"
+    return f"CASE WHEN {date} THEN {iso_us(value)} WHEN {clf} THEN {clf_us(value)} ELSE {epoch_us(number)} END"
 
 
 _UNITS: Final = (
@@ -122,7 +123,7 @@ _UNITS: Final = (
 
 
 def duration(value: str, micros: float | None, per: int = 1) -> str:
-    """A duration or a time since 1970 as BIGINT: a number, or one with its unit, ``20ms``, ``0.02s``, ``1m30.5s``.
+    """A duration or a time since 1970 as BIGINT: a number, or one with its unit, ``20ms``, ``1m30.5s``, ``PT1M30.5S``.
 
     Args:
         micros: microseconds per unit of a number without one; ``None`` where such a number has no meaning.
@@ -130,11 +131,11 @@ def duration(value: str, micros: float | None, per: int = 1) -> str:
     """
     anything = "|".join(name for name, _ in _UNITS)
     parts = " + ".join(
-        f"coalesce(try_cast(nullif(regexp_extract({value}, '([0-9.]+) ?{name}([0-9]|$)', 1), '') AS DOUBLE), 0)"
+        f"coalesce(try_cast(nullif(regexp_extract({value}, '([0-9.]+) ?{name}([0-9]|$)', 1, 'i'), '') AS DOUBLE), 0)"
         f" * {scale:.9f}e0"
         for name, scale in _UNITS
     )
-    stated = f"CASE WHEN regexp_matches({value}, '^([0-9]+([.][0-9]+)? ?({anything}))+$') THEN {parts} END"
+    stated = f"CASE WHEN regexp_matches({value}, '^(PT)?([0-9]+([.][0-9]+)? ?({anything}))+$', 'i') THEN {parts} END"
     stated = f"try_cast(trunc(({stated}) / {per}e0 + 0.5e0) AS BIGINT)"
     return stated if micros is None else f"coalesce({whole(value, micros / per)}, {stated})"
 
@@ -150,7 +151,8 @@ def address(value: str, *, strict: bool = False) -> str:
     """The first IP address of a list, without port, brackets and zone; ``::ffff:192.0.2.7`` is ``192.0.2.7``.
 
     ``2001:db8::7, 10.0.0.1``, ``[2001:db8::7]:443``, ``192.0.2.7:443`` and ``for="[2001:db8::7]";proto=https`` (RFC
-    7239) are all read. What has no address in it stays as it is, as a host's name may: :data:`strict` makes it null.
+    7239) are all read. What has no address in it stays as it is, as a host's name may: :data:`strict` makes it null. A
+    socket, ``unix:``, and ``unknown`` are nobody.
     """
     plain = f"regexp_matches({value}, '^{_ADDRESS}$')"
     found = (
@@ -162,5 +164,6 @@ def address(value: str, *, strict: bool = False) -> str:
     both = ", ".join(f"nullif({one.replace(value, first, 1)}, '')" for one in found)
     anywhere = ", ".join(f"nullif({one}, '')" for one in found)
     odd = f"regexp_matches({value}, '[ ,:;=\"\\[]')"
-    rest = "CAST(NULL AS STRING)" if strict else f"CASE WHEN instr({value}, ',') = 0 THEN {value} END"
+    nobody = f"instr({value}, ',') > 0 OR regexp_matches({value}, '^(unix:.*|@.*|unknown)$')"
+    rest = "CAST(NULL AS STRING)" if strict else f"CASE WHEN NOT ({nobody}) THEN {value} END"
     return f"CASE WHEN {plain} THEN {value} WHEN {odd} THEN coalesce({both}, {anywhere}, {rest}) ELSE {rest} END"

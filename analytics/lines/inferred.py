@@ -44,10 +44,11 @@ _HOUR: Final = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?")
 _FINE: Final = re.compile(r":\d\d[.,]\d")
 _MSEC: Final = re.compile(r"\[?\d{10}\.\d{3,6}\]?|\d{13}|\d{16}")
 _STATUS: Final = re.compile(r"[1-9]\d\d|0|000|-")
+_CODED: Final = re.compile(r"[1-5]")
 _WHOLE: Final = re.compile(r"\d+")
 _FRACTION: Final = re.compile(r"\d{1,8}\.(?:\d{3}|\d{6})")
 _PLAIN: Final = re.compile(r"\d+(?:\.\d+)?")
-_STATED: Final = re.compile(r"\d+(?:\.\d+)?(?:ns|us|\u00b5s|ms|s)")
+_STATED: Final = re.compile(r"(?i)(?:PT)?(?:\d+[hm])*\d+(?:\.\d+)? ?(?:ns|[u\u00b5\u03bc]s|ms|s)")
 _LABEL: Final = re.compile(
     r"(?:rt|request_time|req_time|reqtime|duration|dur|took|latency|elapsed|response_time|resp_time|time)[=:](?!\d{9})"
 )
@@ -117,10 +118,11 @@ def looks_like_request(line: bytes) -> bool:
     """Whether a line has what these formats all have: a time, and a status after something quoted."""
     words = cut(line.decode("utf-8", "replace")) if b'{"' not in line else []
     quoted = next((place for place, (_, is_quoted) in enumerate(words) if is_quoted), None)
+    all_quoted = all(is_quoted for _, is_quoted in words)
     return (
         quoted is not None
         and _has_time(words)
-        and any(re.fullmatch(r"[1-9]\d\d|0|000", word) and not is_quoted for word, is_quoted in words)
+        and any(re.fullmatch(r"[1-9]\d\d|0|000", word) and is_quoted == all_quoted for word, is_quoted in words)
         and any(is_quoted and _REQUEST.match(word) for word, is_quoted in words)
     )
 
@@ -209,14 +211,14 @@ class _Told:
         request = -max(asked)[1]
         fields["request"] = (Source((self._take(request, "request"),)),)
         fields["ts_us"] = self._times(request)
-        codes = [place for place in self._where(_STATUS.fullmatch) if not self._quoted[place]]
-        after = [place for place in codes if place > request]
-        codes = [place for place in after or codes if any(value[:1] in "12345" for value in self._columns[place])]
+        codes = [place for place in self._where(_STATUS.fullmatch) if any(map(_CODED.match, self._columns[place]))]
         if not codes:
             raise Missing("it has no status after the request")
-        status = codes[0]
+        # Some put every column in quotes; where they do not, what is quoted comes from the client.
+        status = min(codes, key=lambda place: (self._quoted[place], place < request, place))
         fields["status"] = (Source((self._take(status, "status"),)),)
-        if status + 1 in self._where(_WHOLE.fullmatch, dash=True) and not self._quoted[status + 1]:
+        size = self._where(_WHOLE.fullmatch, dash=True)
+        if status + 1 in size and self._quoted[status + 1] == self._quoted[status]:
             fields["bytes_out"] = (Source((self._take(status + 1, "body_bytes_sent"),)),)
         self._agent(fields, request)
         self._address(fields, request)

@@ -25,11 +25,11 @@ MAX_DEPTH: Final = 3
 """Wrappings around each other."""
 
 _ISO: Final = rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
-_COLOUR: Final = rb"(?:\x1b\[[0-9;]*m)*"
 
 PREFIXES: Final[dict[str, tuple[bytes, bytes]]] = {
     "kubectl": (rb"^\[pod/[^\]\n]+\] ", b""),
-    "compose": (rb"^" + _COLOUR + rb"[\w.-]+ +\|" + _COLOUR + rb" ?" + _COLOUR, b""),
+    "colours": (rb"\x1b\[[0-9;]*[mK]", b""),
+    "compose": (rb"^[\d.]*[A-Za-z_-][\w.-]* +\| ?", b""),
     "syslog": (
         rb"^(?:(?:\d{1,7} )?<\d{1,3}>1 \S+ \S+ \S+ \S+ \S+ (?:-|(?:\[[^\]\n]*\])+) ?(?:\xef\xbb\xbf)?"
         rb"|(?:<\d{1,3}>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|\d{10}\.\d{6}|"
@@ -39,30 +39,19 @@ PREFIXES: Final[dict[str, tuple[bytes, bytes]]] = {
     ),
     "csv": (rb'(?m)^"?' + _ISO + rb'"?,"(.*)"(?=\r?$)', rb"\1"),
     "console": (
-        rb"^([0-9][^\t\n]*)\t" + _COLOUR + rb"INFO" + _COLOUR + rb"\thttp\.log\.access\S*\thandled request\t\{",
+        rb"^([0-9][^\t\n]*)\tINFO\thttp\.log\.access\S*\thandled request\t\{",
         rb'{"ts":"\1","msg":"handled request",',
     ),
     "loki": (rb"^" + _ISO + rb' \{\w+="[^{\n]*?"\} ', b""),
     "dyno": (rb"^" + _ISO + rb" [\w.-]+\[[\w.-]+\](?: +\w+ \[\w+\]|:) ", b""),
-    "stern": (
-        rb"^"
-        + _COLOUR
-        + rb"[a-z][a-z0-9.-]*-[a-z0-9]{1,10}"
-        + _COLOUR
-        + rb" "
-        + _COLOUR
-        + rb"[a-z][a-z0-9-]*"
-        + _COLOUR
-        + rb" ",
-        b"",
-    ),
+    "stern": (rb"^[a-z][a-z0-9.-]*-[a-z0-9]{1,10} [a-z][a-z0-9-]* ", b""),
     "grafana": (rb"^\d{13,19}\t" + _ISO + rb"\t", b""),
     "stream": (rb"^" + _ISO + rb" (?=[^ /\n]*[A-Za-z])[^ /\n]+/\S+ ", b""),
     "timestamp": (rb"^" + _ISO + rb"[ \t]", b""),
     "array": (rb"^[ \t]*(?:\x1e|\[)?[ \t]*(\{.*\}),[ \t]*(?=\r?$)", rb"\1"),
     LABEL: (rb'^[^{"\n]{1,200}(?=\{")', b""),
 }
-"""Name → what is cut off the beginning of a line, and what comes in its place."""
+"""Name → what is cut out of a line, at its beginning but for colours, and what comes in its place."""
 
 CRI: Final = re.compile(rb"(?m)^\S+ (stdout|stderr) ([FP])(?::\S*)? ")
 _MESSAGE: Final = re.compile(rb'^\s*"message": (".*?"),?\s*$')
@@ -152,7 +141,7 @@ def wrapping_of(lines: Sequence[bytes]) -> list[str]:
             count = len(lines) * any(map(_MESSAGE.match, lines))
         else:
             pattern, _ = _COMPILED[name]
-            count = sum(bool(pattern.match(line)) for line in lines)
+            count = sum(bool(pattern.search(line)) for line in lines)
             count *= len(lines) if name in _RARE else 1
         if count and count >= half:
             found.append(name)

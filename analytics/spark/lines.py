@@ -96,6 +96,8 @@ _UNSPLIT: Final = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"\x04
 
 
 _NAMED: Final = "SELECT p.*, n.name FROM parsed_line p LEFT JOIN named n ON n.number = p.file"
+_MARK: Final = "piece"
+"""In the column ``kind``: of a row that is no line, but says what is known of the files of a piece."""
 _WITH_NAME: Final = (*PARSED, ("name", "VARCHAR"))
 
 
@@ -215,6 +217,13 @@ class Parse:
             con.register("raw_line", table)
             con.execute(f"INSERT INTO parsed_line BY NAME SELECT * FROM ({select}) good")
             con.unregister("raw_line")
+        if self.form is None:
+            for (mark,) in con.execute("DELETE FROM parsed_line WHERE kind = ? RETURNING text", [_MARK]).fetchall():
+                damaged, gone, taken = json.loads(mark)
+                piece.damaged += damaged
+                piece.gone += gone
+                for name, (bytes_, size) in taken.items():
+                    piece.taken[name] = (piece.taken.get(name, (0, size))[0] + bytes_, size)
         for number, no in piece.unfinished:
             # It is still being written, and will be a line the next time.
             con.execute("DELETE FROM parsed_line WHERE file = ? AND no = ? AND bad IS NOT NULL", [number, no])
@@ -362,10 +371,19 @@ def _with_texts(batch: pa.RecordBatch, unwrapper: Unwrapper | None) -> pa.Record
     return batch.set_column(place, "line", texts)
 
 
-def _queried(batches: Iterable[pa.RecordBatch], parse: Parse, query: str) -> Iterator[pa.RecordBatch]:
-    """Rows of a query over ``parsed_line`` and ``line``, with the name of each one's file; what a worker does."""
+def _queried(
+    batches: Iterable[pa.RecordBatch], parse: Parse, query: str, marked: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a query over ``parsed_line`` and ``line``, with the name of each one's file; what a worker does.
+
+    Args:
+        marked: with what is known of the files of each piece, as a row.
+    """
     with connect() as con:
         for piece in parse.pieces(con, batches):
+            if marked and (piece.damaged or piece.gone or piece.taken):
+                mark = json.dumps((piece.damaged, piece.gone, piece.taken))
+                con.execute("INSERT INTO parsed_line (kind, text) VALUES (?, ?)", [_MARK, mark])
             con.execute("CREATE OR REPLACE TEMP TABLE named (number INT, name VARCHAR)")
             con.executemany("INSERT INTO named VALUES (?, ?)", [*enumerate(piece.names), (None, None)])
             yield from con.sql(query).to_arrow_table().to_batches()
@@ -430,7 +448,9 @@ class SparkLines:
         if self.together:
             # Lines of one id come together. The others go anywhere, but to the same place when a task is run again.
             key = "coalesce(request, CAST(xxhash64(ts_us, client, path, conn) AS STRING))"
-            rows = replace(self, together=False).parsed.drop("file").withColumnRenamed("name", "file")
+            marked = partial(_queried, query=_NAMED, marked=True)
+            rows = replace(self, together=False).mapped(marked, _spark_columns(_WITH_NAME))
+            rows = rows.drop("file").withColumnRenamed("name", "file")
             brought = rows.selectExpr("*", f"{key} AS together").repartition("together").drop("together")
             groups = [(brought, Parse(None, self.reading, "rows"))]
         else:

@@ -237,14 +237,17 @@ def test_both_engines_read_the_same(spark: SparkSession, everything: list[str], 
 
 
 def test_spark_drops_doubles_of_overlapping_files(spark: SparkSession, tmp_path: Path) -> None:
-    """Requests with an id are counted once where one file goes on from the middle of another; others always count."""
+    """Requests with an id are counted once where one file goes on from the middle of another; others always count. A
+    file that is damaged is named."""
     nginx = {"msec": START_US / 1e6, "request_method": "GET", "request_uri": "/trickle/film/1", "status": 404}
     lines = [as_line(nginx | {"request_id": f"{number:032x}"}) for number in range(8)] + [as_line(nginx)] * 4
     names = [write(tmp_path / "a.log", lines[:6]), write(tmp_path / "b.log", lines[3:])]
+    names.append(write(tmp_path / "c.log.gz", gzip.compress(b"\n" * 9)[:-4]))
     found = spark_lines.read_lines(spark, find_logs(names), Reading())
     rolled = scan.roll_up(found, now_us=NOW_US)
     assert rolled.rows.selectExpr("sum(n)").collect()[0][0] == 12
     assert rolled.lines.counts.doubled == 3
+    assert rolled.lines.damaged == (names[-1],)
 
 
 def test_a_record_that_is_newer_than_now_is_counted(tmp_path: Path) -> None:

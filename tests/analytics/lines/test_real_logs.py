@@ -105,6 +105,14 @@ CASES: Final[dict[str, Case]] = {
     "Apache %T %D": ([WORDS + " 1 1020000"], US, 1_020_000, IP),
     "a number without a unit": ([WORDS + " 20"], US, None, IP),
     "bytes with headers": ([WORDS + " 310"], US, None, IP),
+    "msec in brackets": ([f'[{(US + 270_000) / 1e6:.3f}] {IP} "GET /api/v1?x=1 HTTP/1.1" 401 0.020 "bad/1"'],
+                         MS250, TEN_MS, IP),
+    "between bars": ([f'{IP} | {ISO}+00:00 | "GET /api/v1?x=1 HTTP/1.1" | 401 | 10 | 1.020 | "bad/1"'],
+                     US - 1_000_000, 1_020_000, IP),
+    "every column in quotes": ([f'"{CLF}" "{IP}" "GET /api/v1?x=1 HTTP/1.1" "401" "10" "1.020" "bad/1"'],
+                               US - 1_000_000, 1_020_000, IP),
+    "through a socket": ([WORDS.replace(IP, "unix:") + f' "{IP}" "unix:/run/a.sock" 1.020'],
+                         US - 1_000_000, 1_020_000, IP),
     "morgan": ([WORDS + " 1020.000 ms"], US - 1_000_000, 1_020_000, IP),
     "labels with colons": ([WORDS + f' response_time:1.020 x_forwarded_for:"{IP}, 10.0.0.1"'], US - 1_000_000,
                            1_020_000, IP),
@@ -134,6 +142,7 @@ CASES: Final[dict[str, Case]] = {
     "comma": ([nginx(time="2025-10-09 08:53:20,250")], MS250 - TEN_MS, TEN_MS, IP),
     "milliseconds": ([nginx(time=MS250 // 1000)], MS250 - TEN_MS, TEN_MS, IP),
     "20ms": ([nginx(request_time="20ms")], MS250 - TEN_MS, TEN_MS, IP),
+    "PT0.02S": ([nginx(request_time="PT0.02S")], MS250 - TEN_MS, TEN_MS, IP),
     "0.02s": ([nginx(request_time="0.02s")], MS250 - TEN_MS, TEN_MS, IP),
     "JSON of one's own": (
         [json.dumps({"ts": ISO + ".270Z", "method": "GET", "path": "/api/v1?x=1", "status_code": 401}
@@ -278,6 +287,7 @@ WRAPPINGS: Final[dict[str, Callable[[str], str]]] = {
     "kubectl --prefix --timestamps": lambda line: f"[pod/web-7d9-x2/nginx] 2025-10-09T08:53:29.1Z {line}",
     "docker compose": lambda line: f"web-1  | {line}",
     "docker compose, colours": lambda line: f"\x1b[36mweb-1  | \x1b[0m{line}",
+    "colours": lambda line: f"\x1b[32m{line[:9]}\x1b[0m{line[9:]}\x1b[K",
     "CloudWatch export": lambda line: f"2025-10-09T08:53:29.100Z {line}",
     "aws logs tail": lambda line: f"2025-10-09T08:53:29.100000+00:00 web/nginx/7 {line}",
     "aws logs filter-log-events": lambda line: (
@@ -311,6 +321,13 @@ def test_every_wrapping(wrapping: str, tmp_path: Path) -> None:
         check(one_row(path), CASES[name])
     (row,), lines = read_files(write(tmp_path / "a.log", [wrap(NATIVE.decode()).encode()] * 1))
     assert (row["channel"], row["client"], lines.counts.bad) == ("film", "player-1", 0)
+
+
+def test_a_socket_is_nobody(tmp_path: Path) -> None:
+    """Where only the name of a proxy's socket is logged, requests have no client, and the report says so."""
+    for line in (WORDS.replace(IP, "unix:"), nginx(remote_addr="unix:"), nginx(remote_addr="@")):
+        rows, lines = read_files(write(tmp_path / "a.log", [line.encode()]))
+        assert (rows[0]["ip"], rows[0]["client"], lines.counts.unnamed) == (None, None, 1)
 
 
 def test_lines_without_a_time_get_that_of_their_wrapping(tmp_path: Path) -> None:
