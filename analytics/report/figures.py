@@ -126,7 +126,7 @@ def heat(connection: DuckDBPyConnection, incident: int) -> Heat | None:
         connection,
         f"""WITH crowd AS (
             SELECT unnest(f.busiest, recursive := true)
-            FROM episodes e JOIN fleets f ON f.answer = e.answer AND f.node = e.nodes[1] AND f.first_us = e.first_us
+            FROM episodes e JOIN fleets f ON f.answer = e.answer AND f.node = e.place AND f.first_us = e.first_us
             WHERE incident = {int(incident)} AND e.fleet
         ),
         pulse AS (

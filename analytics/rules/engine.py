@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 BY_CHANNEL: Final = ("buckets", "stretches")
 """Steps that need the rows of one channel and client only: any partition of ``candidate`` by channel gives the same."""
 
+BY_PATH: Final = ("spread",)
+"""Steps that need the failures of one channel only."""
+
 BY_NODE: Final = ("fleets",)
-"""Steps that need the failures of one node only."""
+"""Steps that need the failures of one node only, or of one channel where ``spread`` has named it as their node."""
 
 TOGETHER: Final = ("triggers", "classes", "episodes", "paces", "incidents")
 """Steps over all stretches and fleets: few rows, whatever the log's size."""
 
-STEPS: Final = (*BY_CHANNEL, *BY_NODE, *TOGETHER)
+STEPS: Final = (*BY_CHANNEL, *BY_PATH, *BY_NODE, *TOGETHER)
 """The whole chain."""
 
 CONTRACTS: Final[dict[str, dict[str, tuple[str, str]]]] = {
@@ -38,12 +41,16 @@ CONTRACTS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "cures": ("client channel bucket_us", "n"),
         "stretches": ("client named channel? place family first_us", "answer n hits peak_rps nodes last_us pulse slow"),
     },
+    "spread": {
+        "refusals": ("channel client answer bucket_us event", "node n first_us last_us"),
+        "spread": ("answer client channel first_us", "node since_us until_us last_us"),
+    },
     "fleets": {
-        "failures": ("node client answer bucket_us channel?", "n first_us last_us early"),
+        "failures": ("node host client answer bucket_us channel?", "n first_us last_us early"),
         "fleet_seconds": ("answer node bucket_us", "n refused load first_us last_us"),
         "retries": ("answer node client channel? first_us", "since_us until_us last_us"),
         "fleet_spans": ("answer node since_us", "until_us peak_rps peak_us"),
-        "fleets": ("answer node since_us", "n clients channels first_us last_us pulse shared at_once insistent"),
+        "fleets": ("answer node since_us", "n nodes clients channels first_us last_us pulse shared at_once insistent"),
     },
     "triggers": {
         "cases": ("id", "answer fleet n hits peak_rps mean_rps nodes clients channels first_us last_us onset_us pulse"),
@@ -133,7 +140,7 @@ def explain(connection: DuckDBPyConnection, incident: int) -> Iterator[tuple[str
     near = f"client IN ({who}) AND (channel IN ({where}) OR channel IS NULL)"
     began, over = f"(SELECT from_us FROM ({span}))", f"(SELECT until_us FROM ({span}))"
     bounds = f"first_us <= {over} AND last_us >= {began}"
-    there = f"node IN (SELECT unnest(nodes) FROM ({members}))"
+    there = f"node IN (SELECT unnest(list_append(nodes, place)) FROM ({members}))"
     ids = f"id IN (SELECT id FROM ({members}))"
     conditions = {
         "candidate": f"{near} AND {bounds}",

@@ -93,8 +93,8 @@ within AS (
 fleet AS (
     SELECT *, unnest(slices(since_us, until_us)) AS slice
     FROM (
-        SELECT id, class, answer, nodes[1] AS node, channel, shared, clients, first_us, first_us - gap_us() AS since_us,
-            last_us + gap_us() AS until_us
+        SELECT id, class, answer, unnest(nodes) AS node, channel, shared, clients, first_us,
+            first_us - gap_us() AS since_us, last_us + gap_us() AS until_us
         FROM classed WHERE fleet
     )
 ),
@@ -129,7 +129,7 @@ absorbed AS (
         AND 2 * (least(r.last_us, f.until_us) - greatest(r.first_us, f.since_us))
             >= greatest(1, r.last_us - r.first_us)
 )
-SELECT least_id, unnest(ids) AS id, rule FROM hub WHERE len(ids) > 1
+SELECT DISTINCT least_id, unnest(ids) AS id, rule FROM hub WHERE len(ids) > 1
 UNION ALL
 SELECT other_id, id, 'clocks' FROM skews
 UNION ALL

@@ -1,6 +1,7 @@
 -- Storms that no single client makes: many whose retries add up (fleet_overload), or who come at one moment and
--- again (fleet_herd). Judged per node and second, in four tables:
---   failures: what clients with a name were refused. fleet_seconds: seconds of a node with enough of them.
+-- again (fleet_herd). Judged per node and second; the retries of a path may be on several nodes ("node" is then that of
+-- spread.sql, and "host" the server). In these tables:
+--   failures: what clients with a name were refused. retries: who comes again, and is a storm with others. fleet_seconds: seconds of a node with enough of them.
 --   fleet_spans: such seconds without a longer pause. fleets: what the clients did in them, and whether they came again.
 CREATE OR REPLACE TEMP TABLE failures AS
 SELECT *, inside + CASE WHEN first_us - before < told_us THEN 1 ELSE 0 END AS early
@@ -14,12 +15,12 @@ FROM (
         lag(last_us + coalesce(guard_ms, 0) * 1000.0 / n) OVER (
             PARTITION BY node, client, channel, answer ORDER BY bucket_us, first_us) AS before
     FROM (
-        SELECT node, client, channel, answer, bucket_us, n, first_us, last_us, seq_lo, seq_hi, head_lo, head_hi,
+        SELECT node, coalesce(event, node) AS host, client, channel, answer, bucket_us, n, first_us, last_us, seq_lo, seq_hi, head_lo, head_hi,
             bytes_in, bytes_out, dur_us, guard_ms, retry_after_ms, release_lo, release_hi, ua, status_lo, status_hi,
             reason, request, blind,
             CASE WHEN retry_after_ms IS NULL AND answer <> 'overload' THEN 1e18
                 ELSE coalesce(retry_after_ms, 1000) * 1000 * early() END AS told_us
-        FROM candidate
+        FROM placed('candidate')
         WHERE is_bad(answer) AND named
     )
 );
@@ -33,7 +34,7 @@ WITH seconds AS (
         count(DISTINCT client) FILTER (is_refused(answer, reason) AND early > 0) AS early_clients,
         list(DISTINCT client) FILTER (first_us < bucket_us + 500000) AS who_first,
         list(DISTINCT client) FILTER (last_us >= bucket_us + 500000) AS who_last
-    FROM failures WHERE is_failure(answer)
+    FROM failures WHERE is_failure(answer) AND node = host
     GROUP BY node, bucket_us
 ),
 -- A wave need not keep to the borders of seconds: a second counts with the one before if all of both came within
@@ -70,80 +71,8 @@ UNION ALL
 SELECT 'fleet_herd', node, bucket_us, first_us, last_us, n, refused, early_clients, n + n_others
 FROM crowded WHERE crowd >= greatest(herd_clients(), herd_ratio() * usual);
 
--- Many who each try the same request again, at a pace that no single one is accused of: one row for each client and
--- request, with the group in time ("island") that it belongs to. Refusals and failures of a server are one kind; of what
--- is not there, each path and each channel is one. A group is a storm by its retries, if they do not slow down.
-CREATE OR REPLACE TEMP TABLE retries AS
-WITH rows AS (
-    SELECT *, CASE WHEN answer IN ('overload', 'server_error') THEN 'fleet_retry' ELSE 'fleet_miss' END AS fleet,
-        CASE WHEN answer IN ('overload', 'server_error') THEN '' ELSE channel END AS kind
-    FROM failures
-    WHERE answer IN ('overload', 'server_error', 'web', 'not_found') AND coalesce(reason <> 'shutdown', true)
-),
-paused AS (
-    SELECT *, first_us - lag(last_us) OVER one AS pause_us FROM rows
-    WINDOW one AS (PARTITION BY node, fleet, kind, client, channel ORDER BY bucket_us, first_us)
-),
--- "mean_us": how long after the first of its requests they were made, in the mean.
-tried AS (
-    SELECT node, fleet, kind, client, channel, chain, total(n) AS n, min(first_us) AS first_us,
-        max(last_us) AS last_us, max(retry_after_ms) AS retry_after_ms, max(ua) AS ua,
-        -- A server that fails after a minute is asked once a minute by who does not wait at all.
-        CASE WHEN fleet = 'fleet_retry' THEN coalesce(total(dur_us) / total(n), 0) ELSE 0 END AS took_us,
-        CASE WHEN count(*) = count_if(answer = 'server_error') AND total(n) >= fast_hits() THEN slow_gap_us()
-            ELSE gap_us() END AS patience_us,
-        mean_us(n, first_us, last_us) AS mean_us
-    FROM (
-        SELECT *, sum(CASE WHEN pause_us <= slow_gap_us() THEN 0 ELSE 1 END) OVER (
-            PARTITION BY node, fleet, kind, client, channel ORDER BY bucket_us, first_us) AS chain
-        FROM paused
-    )
-    GROUP BY node, fleet, kind, client, channel, chain
-),
-good AS (
-    SELECT client, channel, bucket_us, total(n) AS n FROM candidate WHERE answer = 'cured' GROUP BY ALL
-),
-helped AS (
-    SELECT t.node, t.fleet, t.client, t.channel, t.chain,
-        total_if(g.n, g.bucket_us BETWEEN first_us - 1000000 AND last_us + 2000000) AS cured,
-        total_if(g.n, g.bucket_us NOT BETWEEN first_us - 1000000 AND last_us + 2000000) * 1e6
-            / greatest(1000000, greatest(0, first_us - min(g.bucket_us))
-                + greatest(0, max(g.bucket_us) + 1000000 - last_us)) AS usual_rps
-    FROM (SELECT *, unnest(slices(first_us - 120000000, last_us + 120000000)) AS slice FROM tried WHERE n >= tries()) t
-        JOIN good g ON g.client = t.client AND g.channel = t.channel AND slice(g.bucket_us) = t.slice
-        AND g.bucket_us BETWEEN first_us - 120000000 AND last_us + 120000000
-    GROUP BY t.node, t.fleet, t.client, t.channel, t.chain, first_us, last_us
-),
--- "again": it asks again sooner than a poll would, or than it was told, and nothing has helped.
-judged AS (
-    SELECT t.*, n >= tries() AND (last_us - first_us) / (n - 1) - took_us <= patience_us AND NOT is_probe(ua)
-        AND 2 * coalesce(cured, 0) < n AND NOT (coalesce(cured, 0) > 0 AND last_us - first_us < crowd_us())
-        AND NOT coalesce(usual_rps > 0 AND (n - 1) * 1e6 / greatest(1, last_us - first_us) <= 1.5 * usual_rps, false)
-        AND NOT coalesce((last_us - first_us) / (n - 1) >= early() * 1000 * retry_after_ms AND retry_after_ms > 0, false) AS again
-    FROM tried t LEFT JOIN helped h ON h.node = t.node AND h.fleet = t.fleet AND h.client = t.client
-        AND h.channel = t.channel AND h.chain = t.chain
-),
-islands AS (
-    SELECT *, sum(starts) OVER (near ROWS UNBOUNDED PRECEDING) AS island
-    FROM (
-        SELECT *, CASE WHEN first_us - max(last_us) OVER (near ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
-            <= gap_us() THEN 0 ELSE 1 END AS starts
-        FROM judged WINDOW near AS (PARTITION BY node, fleet, kind ORDER BY first_us, last_us)
-    )
-    WINDOW near AS (PARTITION BY node, fleet, kind ORDER BY first_us, last_us)
-),
-storms AS (
-    SELECT node, fleet, kind, island, min(first_us) AS since_us, max(last_us) AS until_us
-    FROM islands GROUP BY node, fleet, kind, island
-    HAVING count(DISTINCT client) FILTER (again) >= herd_clients()
-        AND 2 * total_if(n, again) >= total(n)
-        AND (fleet = 'fleet_retry' OR total_if(n, again) >= slow_hits() * count(*) FILTER (again))
-        AND sum(mean_us) FILTER (again) >= steady() * sum(last_us - first_us) FILTER (again)
-        AND (total(n) >= fast_rps() * greatest(1, (max(last_us) - min(first_us)) / 1e6)
-            OR total_if(n, again) >= 10 * slow_hits() AND total_if(n, again) >= fast_hits() * count(*) FILTER (again))
-)
-SELECT i.fleet AS answer, i.node, s.since_us, s.until_us, i.client, i.channel, i.first_us, i.last_us
-FROM islands i JOIN storms s ON s.node = i.node AND s.fleet = i.fleet AND s.kind = i.kind AND s.island = i.island;
+-- Many who each try the same request again (macros.sql), of one server, or of a path on all of its servers.
+CREATE OR REPLACE TEMP TABLE retries AS FROM retries_of('failures');
 
 CREATE OR REPLACE TEMP TABLE fleet_spans AS
 SELECT answer, node, min(bucket_us) - 1000000 AS since_us, max(bucket_us) + 1000000 AS until_us,
@@ -171,6 +100,7 @@ FROM (
     FROM (SELECT *, unnest(slices(first_us, last_us)) AS slice FROM retries) r
         JOIN failures f ON f.node = r.node AND f.client = r.client AND f.channel = r.channel
             AND slice(f.first_us) = r.slice AND f.first_us BETWEEN r.first_us AND r.last_us
+            AND retried_as(f.answer) = r.answer
     GROUP BY r.answer, r.node, r.since_us, f.bucket_us
 )
 GROUP BY answer, node, since_us;
@@ -190,6 +120,7 @@ WITH inside AS (
             ON r.answer = s.answer AND r.node = s.node AND r.since_us = s.since_us
         JOIN failures f ON f.node = r.node AND f.client = r.client AND f.channel = r.channel
             AND slice(f.first_us) = r.slice AND f.first_us BETWEEN r.first_us AND r.last_us
+            AND retried_as(f.answer) = r.answer
 ),
 members AS (
     SELECT *,
@@ -259,7 +190,8 @@ sums AS (
         min(release_lo) AS release_lo, max(release_hi) AS release_hi, max(ua) AS ua,
         min(status_lo) AS status_lo, max(status_hi) AS status_hi, max(reason) AS reason, min(request) AS request,
         max(blind) AS blind,
-        list_sort(list(DISTINCT client)) AS clients, list_sort(list(DISTINCT channel)) AS channels
+        list_sort(list(DISTINCT host)) AS nodes, list_sort(list(DISTINCT client)) AS clients,
+        list_sort(list(DISTINCT channel)) AS channels
     FROM rows GROUP BY fleet, node, since_us
 ),
 -- For the map of clients and time: the busiest twenty, in sixty steps.

@@ -2,27 +2,27 @@
 -- members.
 CREATE OR REPLACE TEMP TABLE pulses AS
 WITH every AS (
-    SELECT incident, id, answer, fleet, nodes, clients[1] AS client, is_bad(answer) AS failure,
+    SELECT incident, id, answer, fleet, place, nodes, clients[1] AS client, is_bad(answer) AS failure,
         unnest(pulse) AS pulse
     FROM episodes
 ),
 fleet AS (
-    SELECT incident, answer, nodes, nodes[1] AS node, clients, first_us, last_us,
-        unnest(slices(first_us, last_us)) AS slice
+    SELECT incident, answer, place, nodes, clients, first_us, last_us, unnest(slices(first_us, last_us)) AS slice
     FROM episodes WHERE fleet
 ),
 told AS (
     SELECT DISTINCT e.id, e.pulse.from_us AS from_us
     FROM every e JOIN (
-            SELECT incident, node, slice, unnest(clients) AS client, first_us, last_us FROM fleet
+            SELECT incident, nodes, slice, unnest(clients) AS client, first_us, last_us FROM fleet
         ) f ON f.incident = e.incident AND f.client = e.client AND NOT e.fleet AND e.failure
-        AND slice(e.pulse.from_us) = f.slice AND e.pulse.from_us BETWEEN f.first_us AND f.last_us AND list_contains(e.nodes, f.node)
+        AND slice(e.pulse.from_us) = f.slice AND e.pulse.from_us BETWEEN f.first_us AND f.last_us
+        AND list_has_any(e.nodes, f.nodes)
 ),
 -- Fleets of one node at one time are made of the same refusals: the overload tells them, else the herd.
 twice AS (
     SELECT DISTINCT e.id, e.pulse.from_us AS from_us
     FROM every e JOIN fleet f
-        ON f.incident = e.incident AND f.nodes = e.nodes AND slice(e.pulse.from_us) = f.slice AND (f.answer = 'fleet_overload'
+        ON f.incident = e.incident AND f.place = e.place AND slice(e.pulse.from_us) = f.slice AND (f.answer = 'fleet_overload'
             AND e.answer IN ('fleet_herd', 'fleet_retry') OR f.answer = 'fleet_herd' AND e.answer = 'fleet_retry')
         AND e.pulse.from_us BETWEEN f.first_us AND f.last_us
 )

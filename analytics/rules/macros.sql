@@ -16,6 +16,11 @@ CREATE OR REPLACE TEMP MACRO is_path(channel) AS coalesce(instr(channel, ' /') >
 -- Refused by a server that has too much to do; one that goes away sends its clients away.
 CREATE OR REPLACE TEMP MACRO is_refused(answer, reason) AS answer = 'overload' AND coalesce(reason <> 'shutdown', true);
 
+-- Refusals and failures of a server are one kind of what a crowd retries, and what is not there is another.
+CREATE OR REPLACE TEMP MACRO retried_as(answer) AS CASE
+    WHEN answer IN ('overload', 'server_error') THEN 'fleet_retry'
+    WHEN answer IN ('web', 'not_found') THEN 'fleet_miss' END;
+
 CREATE OR REPLACE TEMP MACRO once_per_seq(answer) AS answer IN ('zero_byte', 'post', 'served');
 
 -- Minutes: what is near in time is joined by the minutes that it touches and only then compared, because a join by the
@@ -145,3 +150,84 @@ FROM (
         )
     )
 );
+
+-- Many who each try the same request again, at a pace that no single one is accused of: one row for each client and
+-- request, with the group in time ("island") that it belongs to. Of what is not
+-- there, each path and each channel is a kind of its own. A group is a storm by its retries, if they do not slow down.
+CREATE OR REPLACE TEMP MACRO retries_of(refusals) AS TABLE
+WITH rows AS (
+    SELECT *, retried_as(answer) AS fleet, CASE WHEN fleet = 'fleet_miss' THEN channel ELSE '' END AS kind
+    FROM query_table(refusals)
+    WHERE fleet IS NOT NULL AND coalesce(reason <> 'shutdown', true)
+),
+paused AS (
+    SELECT *, first_us - lag(last_us) OVER one AS pause_us FROM rows
+    WINDOW one AS (PARTITION BY node, fleet, kind, client, channel ORDER BY bucket_us, first_us)
+),
+-- "mean_us": how long after the first of its requests they were made, in the mean.
+tried AS (
+    SELECT node, fleet, kind, client, channel, chain, total(n) AS n, min(first_us) AS first_us,
+        max(last_us) AS last_us, max(retry_after_ms) AS retry_after_ms, max(ua) AS ua,
+        -- A server that fails after a minute is asked once a minute by who does not wait at all.
+        CASE WHEN fleet = 'fleet_retry' THEN coalesce(total(dur_us) / total(n), 0) ELSE 0 END AS took_us,
+        CASE WHEN count(*) = count_if(answer = 'server_error') AND total(n) >= fast_hits() THEN slow_gap_us()
+            ELSE gap_us() END AS patience_us,
+        mean_us(n, first_us, last_us) AS mean_us
+    FROM (
+        SELECT *, sum(CASE WHEN pause_us <= slow_gap_us() THEN 0 ELSE 1 END) OVER (
+            PARTITION BY node, fleet, kind, client, channel ORDER BY bucket_us, first_us) AS chain
+        FROM paused
+    )
+    GROUP BY node, fleet, kind, client, channel, chain
+),
+good AS (
+    SELECT client, channel, bucket_us, total(n) AS n FROM candidate WHERE answer = 'cured' GROUP BY ALL
+),
+helped AS (
+    SELECT t.node, t.fleet, t.client, t.channel, t.chain,
+        total_if(g.n, g.bucket_us BETWEEN first_us - 1000000 AND last_us + 2000000) AS cured,
+        total_if(g.n, g.bucket_us NOT BETWEEN first_us - 1000000 AND last_us + 2000000) * 1e6
+            / greatest(1000000, greatest(0, first_us - min(g.bucket_us))
+                + greatest(0, max(g.bucket_us) + 1000000 - last_us)) AS usual_rps
+    FROM (SELECT *, unnest(slices(first_us - 120000000, last_us + 120000000)) AS slice FROM tried WHERE n >= tries()) t
+        JOIN good g ON g.client = t.client AND g.channel = t.channel AND slice(g.bucket_us) = t.slice
+        AND g.bucket_us BETWEEN first_us - 120000000 AND last_us + 120000000
+    GROUP BY t.node, t.fleet, t.client, t.channel, t.chain, first_us, last_us
+),
+-- "again": it asks again sooner than a poll would, or than it was told, and nothing has helped.
+judged AS (
+    SELECT t.*, n >= tries() AND (last_us - first_us) / (n - 1) - took_us <= patience_us AND NOT is_probe(ua)
+        AND 2 * coalesce(cured, 0) < n AND NOT (coalesce(cured, 0) > 0 AND last_us - first_us < crowd_us())
+        AND NOT coalesce(usual_rps > 0 AND (n - 1) * 1e6 / greatest(1, last_us - first_us) <= 1.5 * usual_rps, false)
+        AND NOT coalesce((last_us - first_us) / (n - 1) >= early() * 1000 * retry_after_ms AND retry_after_ms > 0, false) AS again
+    FROM tried t LEFT JOIN helped h ON h.node = t.node AND h.fleet = t.fleet AND h.client = t.client
+        AND h.channel = t.channel AND h.chain = t.chain
+),
+islands AS (
+    SELECT *, sum(starts) OVER (near ROWS UNBOUNDED PRECEDING) AS island
+    FROM (
+        SELECT *, CASE WHEN first_us - max(last_us) OVER (near ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+            <= gap_us() THEN 0 ELSE 1 END AS starts
+        FROM judged WINDOW near AS (PARTITION BY node, fleet, kind ORDER BY first_us, last_us)
+    )
+    WINDOW near AS (PARTITION BY node, fleet, kind ORDER BY first_us, last_us)
+),
+storms AS (
+    SELECT node, fleet, kind, island, min(first_us) AS since_us, max(last_us) AS until_us
+    FROM islands GROUP BY node, fleet, kind, island
+    HAVING count(DISTINCT client) FILTER (again) >= herd_clients()
+        AND 2 * total_if(n, again) >= total(n)
+        AND (fleet = 'fleet_retry' OR total_if(n, again) >= slow_hits() * count(*) FILTER (again))
+        AND sum(mean_us) FILTER (again) >= steady() * sum(last_us - first_us) FILTER (again)
+        AND (total(n) >= fast_rps() * greatest(1, (max(last_us) - min(first_us)) / 1e6)
+            OR total_if(n, again) >= 10 * slow_hits() AND total_if(n, again) >= fast_hits() * count(*) FILTER (again))
+)
+SELECT i.fleet AS answer, i.node, s.since_us, s.until_us, i.client, i.channel, i.first_us, i.last_us
+FROM islands i JOIN storms s ON s.node = i.node AND s.fleet = i.fleet AND s.kind = i.kind AND s.island = i.island;
+
+-- Rows with what the crowd of a path tells under the name of all of its servers (spread.sql); "event" is the server.
+CREATE OR REPLACE TEMP MACRO placed(rows) AS TABLE
+SELECT r.* REPLACE (coalesce(s.node, r.node) AS node, CASE WHEN s.node IS NULL THEN r.event ELSE r.node END AS event)
+FROM query_table(rows) r LEFT JOIN (SELECT *, unnest(slices(first_us, last_us)) AS slice FROM spread) s
+    ON s.client = r.client AND s.channel = r.channel AND s.answer = retried_as(r.answer) AND r.named
+    AND slice(r.first_us) = s.slice AND r.first_us BETWEEN s.first_us AND s.last_us;

@@ -12,11 +12,11 @@ WITH every AS (
     FROM stretches
     UNION ALL BY NAME
     SELECT answer, clients, true AS named, channels, CASE WHEN len(channels) = 1 THEN channels[1] END AS channel,
-        [node] AS nodes, n, n AS hits, bytes_in, bytes_out, dur_us, guard_ms, n_refused, 0 AS closed, first_us, last_us,
+        nodes, n, n AS hits, bytes_in, bytes_out, dur_us, guard_ms, n_refused, 0 AS closed, first_us, last_us,
         seq_lo, seq_hi, head_lo, head_hi, retry_after_ms, release_lo, release_hi, ua, status_lo, status_hi, reason,
         request, blind, pulse, peak_rps, n / greatest(1.0, (last_us - first_us) / 1e6) AS mean_rps,
         CAST(NULL AS DOUBLE) AS gap_ms, false AS slow, true AS solo, 0 AS seqs, 1 AS readers, at_once, insistent, restarted, shared,
-        true AS fleet,
+        true AS fleet, node AS place,
         -- A few fail at any time, and before a cue: it comes before the fullest second.
         peak_us + 1000000 AS onset_us
     FROM fleets

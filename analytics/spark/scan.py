@@ -2,8 +2,9 @@
 
 Each worker parses its lines and rolls them up; Spark keeps these partial roll-ups on the executors' disks, or in a
 folder. From there rows of one client and channel come together, are merged, and go through the steps that look at one
-client and channel; the failures of one node through those that look at one node. The driver gets stretches and fleets,
-with a bounded number of pulses, and never the roll-up, whatever the log's size. The last steps run in the driver.
+client and channel; the failures of one channel, and then those of one node, through the steps that look at crowds. The
+driver gets stretches and fleets, with a bounded number of pulses, and never the roll-up, whatever the log's size. The
+last steps run in the driver.
 
 What workers tell besides (bad lines, damaged files) is rows of the roll-up: a task that runs twice counts once.
 """
@@ -234,6 +235,8 @@ def reduce(rollup: DataFrame, size: int, params: Params | None = None) -> Iterat
         a database, of bounded memory, with the tables ``stretches`` and ``fleets`` and those of
         :data:`~analytics.scan.reduce.QUERIES` but ``candidate``, for :data:`analytics.rules.engine.TOGETHER`.
     """
+    from pyspark.sql import functions as f
+
     params = params or Params()
     chosen = int(rollup.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     parts = max(-(-size // ROWS), min(chosen, size // LEAST_ROWS + 1))
@@ -244,11 +247,15 @@ def reduce(rollup: DataFrame, size: int, params: Params | None = None) -> Iterat
         # The clients of a network are in all partitions: what it is found guilty of needs a second shuffle.
         networks = failed.repartition(parts, "client", "channel").mapInArrow(_networks, _ROLLUP)
         by_channel = rows.unionAll(networks)
+        # A crowd on one path is on many nodes, and goes where its path goes.
+        by_path = failed.repartition(parts, f.coalesce("channel", "node"))
+        failed = by_path.mapInArrow(partial(_spread, params=params), _ROLLUP)
     steps = (engine.BY_CHANNEL, ("stretches", *_SMALL), parts > 1)
+    crowds = (engine.BY_NODE if parts > 1 else (*engine.BY_PATH, *engine.BY_NODE), ("fleets",), parts > 1)
     # One job: most of it is latency where the log is small.
     found = (
         _stepped(by_channel.repartition(parts, "client", "channel"), *steps, params)
-        .unionAll(_stepped(failed.repartition(parts, "node"), engine.BY_NODE, ("fleets",), False, params))
+        .unionAll(_stepped(failed.repartition(parts, "node"), *crowds, params))
         .toArrow()
     )
     arrived: dict[str, list[bytes]] = {}
@@ -268,6 +275,21 @@ def _networks(batches: Batches) -> Batches:
             yield from con.sql(f"SELECT {', '.join(_NAMES)} FROM ({marked})").to_arrow_table().to_batches()
 
 
+def _spread(batches: Batches, params: Params) -> Batches:
+    """The failures of channels, with those of crowds under the names of their paths, and their cures everywhere."""
+    with _arrived(batches) as con:
+        if con is not None:
+            con.execute(f"CREATE TEMP TABLE rollup AS {merge_sql('arrived')}")
+            con.execute(f"CREATE TEMP TABLE candidate AS {REPEATED}")
+            engine.run(con, params, engine.BY_PATH)
+            con.execute("CREATE TEMP TABLE failed AS FROM placed('candidate') WHERE answer <> 'cured'")
+            cured = f"""SELECT {", ".join(KEY).replace("node", "f.node")}, {merged_measures()}
+                FROM candidate JOIN (SELECT DISTINCT node, client, channel FROM failed) f USING (client, channel)
+                WHERE answer = 'cured' GROUP BY {", ".join(KEY).replace("node", "f.node")}"""
+            names = ", ".join(_NAMES)
+            yield from con.sql(f"SELECT {names} FROM failed UNION ALL {cured}").to_arrow_table().to_batches()
+
+
 @contextmanager
 def _arrived(batches: Batches) -> Iterator[DuckDBPyConnection | None]:
     """A database with the view ``arrived`` of the rows of a partition; ``None`` if there are none."""
@@ -283,21 +305,17 @@ def _arrived(batches: Batches) -> Iterator[DuckDBPyConnection | None]:
         yield con
 
 
-def _stepped(
-    rows: DataFrame, steps: Sequence[str], results: Sequence[str], networks: bool, params: Params
-) -> DataFrame:
+def _stepped(rows: DataFrame, steps: Sequence[str], results: Sequence[str], apart: bool, params: Params) -> DataFrame:
     """Results of some steps over each partition of a roll-up: a table's name and rows, packed by Arrow."""
-    work = partial(_packed, steps=tuple(steps), results=tuple(results), networks=networks, params=params)
+    work = partial(_packed, steps=tuple(steps), results=tuple(results), apart=apart, params=params)
     return rows.mapInArrow(work, _FOUND)
 
 
-def _packed(
-    batches: Batches, steps: tuple[str, ...], results: tuple[str, ...], networks: bool, params: Params
-) -> Batches:
+def _packed(batches: Batches, steps: tuple[str, ...], results: tuple[str, ...], apart: bool, params: Params) -> Batches:
     with _arrived(batches) as con:
         if con is None:
             return
-        found = run_steps(con, "arrived", steps, results, params, networks=networks)
+        found = run_steps(con, "arrived", steps, results, params, apart=apart)
         for name, table in found.items():
             # Not by Arrow's own means: they import pandas, which takes longer than all of this.
             packed = con.sql("SELECT ?::VARCHAR AS name, ?::BLOB AS rows", params=[name, _pack(table)])
@@ -311,21 +329,29 @@ def run_steps(
     results: Sequence[str],
     params: Params,
     *,
-    networks: bool = False,
+    apart: bool = False,
 ) -> dict[str, pa.Table]:
     """Runs steps over partial roll-ups in which all rows of a key are; what a worker does.
 
-    Args: networks: rows of networks are among them, those of :func:`_networks`.
+    Args: apart: they are a part of the log. Rows of networks are among them, those of :func:`_networks`, or crowds are
+        found already, by :func:`_spread`.
     """
     con.execute(f"CREATE TEMP TABLE rollup AS {merge_sql(rows)}")
-    if networks:
+    if apart:
         con.execute(
             f"CREATE TEMP TABLE repeated AS SELECT * REPLACE (nullif(event, '{_NETWORK}') AS event) FROM ({REPEATED})"
         )
         con.execute(f"DELETE FROM rollup WHERE event = '{_NETWORK}'")
     embedded.reduce(con)
-    if networks:
+    if apart:
         con.execute("CREATE OR REPLACE TEMP TABLE candidate AS FROM repeated")
+        con.execute(
+            "CREATE TEMP TABLE spread AS SELECT answer, node, client, channel, first_us, last_us FROM candidate LIMIT 0"
+        )
+        if "fleets" in steps:
+            # Each node has its copy of what helped a client anywhere.
+            con.execute("""DELETE FROM candidate WHERE rowid NOT IN (SELECT min(rowid) FROM candidate
+                GROUP BY client, channel, bucket_us, CASE WHEN answer <> 'cured' THEN rowid END)""")
     engine.run(con, params, steps)
     return {name: con.sql(_bounded(con, name)).to_arrow_table() for name in results}
 
@@ -369,7 +395,8 @@ def _collect(connection: DuckDBPyConnection, arrived: dict[str, list[bytes]], pa
         # No partition had rows for them: only the steps know their columns.
         with connect() as con:
             con.execute(f"CREATE TEMP TABLE nothing ({_TABLE})")
-            empty = run_steps(con, "nothing", (*engine.BY_CHANNEL, *engine.BY_NODE), tuple(missing), params)
+            steps = (*engine.BY_CHANNEL, *engine.BY_PATH, *engine.BY_NODE)
+            empty = run_steps(con, "nothing", steps, tuple(missing), params)
         tables |= {name: [table] for name, table in empty.items()}
     for name, parts in tables.items():
         connection.register("arrived", pa.concat_tables(parts))

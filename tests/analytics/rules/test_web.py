@@ -375,6 +375,40 @@ def test_a_fleet_behind_a_balancer_is_one(tmp_path: Path) -> None:
     assert sorted((one.n, one.nodes) for one in found["both"]) == [(2000, ("edge-9",)), (2100, ("edge-0", "edge-1"))]
 
 
+def over(nodes: int, scene: Scene) -> Scene:
+    """A scene whose requests a balancer spreads over some servers."""
+    rng = random.Random(nodes)
+    return [line | {"node": f"edge-{rng.randrange(nodes)}"} for line in scene]
+
+
+def paths(number: int) -> Scene:
+    """A hundred clients on each of some paths."""
+    return [
+        line | {"path": f"/p{path}", "client": f"{path}-{line['client']}"}
+        for path in range(number)
+        for line in fleet(100, 20, 1.0)
+    ]
+
+
+@pytest.mark.parametrize("nodes", [2, 6, 20])
+def test_a_balancer_hides_no_storm(tmp_path: Path, nodes: int) -> None:
+    """On many servers, crowds are found as on one, with all of their requests; what was silent stays so."""
+    crowds = {name: case for name, case in STORMS.items() if len({line["client"] for line in case[0]}) > 1}
+    crowds["800 clients, ten tries"] = (fleet(800, 10, 1.0), {"thundering_herd"}, 8000, frozenset())
+    for number in (1, 2, 3, 5):
+        crowds[f"{number} paths"] = (paths(number), {"thundering_herd"}, 2000 * number, frozenset())
+    scenes = {name: scene for name, (scene, *_) in crowds.items()} | SILENT
+    found = judged(tmp_path, "own", {name: over(nodes, scene) for name, scene in scenes.items()})
+    told = {name: [(str(one.storm), one.n, len(one.clients)) for one in each] for name, each in found.items()}
+    assert told.keys() == crowds.keys()
+    for name, (scene, classes, n, _) in crowds.items():
+        ((storm, counted, clients),) = told[name]
+        assert storm in classes, name
+        # The path's own, without those of others beside it.
+        lines = scene if counted == n else [line for line in scene if line["path"] == "/api/feed"]
+        assert (counted, clients) == (len(lines), len({line["client"] for line in lines})), name
+
+
 def at_random(rng: random.Random) -> Scene:
     """One to sixty clients that repeat a request, near the thresholds."""
     clients = rng.choice([1, 1, 1, 2, 20, 60])
