@@ -56,7 +56,7 @@ def mute(
     from tricklecast.analytics.report.formats import date_and_time
 
     with _memory(table, state) as memory:
-        name = memory.mute(fingerprint, until_us, now_us, known=state is None)
+        name = memory.mute(fingerprint, until_us, now_us, _known(state))
     print(f"{name} is muted until {date_and_time(until_us)} UTC")
 
 
@@ -74,9 +74,10 @@ def unmute(fingerprint: Name, table: Place = None, state: State = None) -> None:
 
     with _memory(table, state) as memory:
         now_us = time.time_ns() // 1000
-        muted = mutes(memory.place, now_us)
-        name = memory.mute(fingerprint, 0, now_us, known=state is None)
-    print(f"{name} is no longer muted" if name in muted else f"{name} was not muted")
+        before = mutes(memory.place, now_us)
+        name = memory.mute(fingerprint, 0, now_us, _known(state))
+        ended = mutes(memory.place, now_us) != before
+    print(f"{name} is no longer muted" if ended else f"{name} was not muted")
 
 
 def _until(text: str, now_us: int) -> int:
@@ -94,6 +95,12 @@ def _until(text: str, now_us: int) -> int:
     if until_us > now_us + MOST_US:
         raise typer.BadParameter(f"--until {text} is more than 100 years ahead; {forms}")
     return until_us
+
+
+def _known(state: Path | None) -> dict[str, str] | None:
+    from tricklecast.analytics.store.store import fingerprints
+
+    return None if state is None else fingerprints(state)
 
 
 @contextmanager

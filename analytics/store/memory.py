@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,11 +50,15 @@ APART_US: Final = 3_600_000_000
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """A fingerprint that is muted until a time, microseconds since the epoch; when that was said."""
+    """A fingerprint that is muted until a time, microseconds since the epoch; when that was said.
+
+    In a watch's state it is the id of an incident that the watch did not know then. id: the one by which it was muted.
+    """
 
     fingerprint: str
     until_us: int
     at_us: int
+    id: str = ""
 
 
 class Memory:
@@ -108,18 +112,24 @@ class Memory:
             if one.fingerprint in until
         }
 
-    def mute(self, name: str, until_us: int, now_us: int, *, known: bool = True) -> str:
+    def mute(self, name: str, until_us: int, now_us: int, known: Mapping[str, str] | None = None) -> str:
         """Mutes a fingerprint, or no longer if the time is over; returns it.
 
         Args:
-            name: the fingerprint or an incident's id, or the beginning of one. known: whether it must be remembered.
+            name: the fingerprint or an incident's id, or the beginning of one.
+            known: of a watch's state: the fingerprints of its incidents by their ids. There, others may be muted
+                before they come.
 
         Raises:
             BadInput: there is no such incident, or several. CannotWrite: the place cannot be written to.
         """
-        rows = [row for row in self.rows if row["fingerprint"].startswith(name) or row["id"].startswith(name)]
-        found = {str(row["fingerprint"]) for row in rows} | {one for one in mutes(self.place) if one.startswith(name)}
-        if not known and re.fullmatch("[0-9a-f]{12}", name):
+        said = _read(self.place)
+        ids = [(one.id, one.fingerprint) for _, one in said if one.until_us > 0]
+        ids += [(row["id"], row["fingerprint"]) for row in self.rows] + list((known or {}).items())
+        of_id = dict(ids)
+        # What was muted by its id before it came has a fingerprint by now.
+        found = {of_id.get(one, one) for id, one in ids if one.startswith(name) or id.startswith(name)}
+        if not found and known is not None and until_us > now_us and re.fullmatch(r"[0-9a-f]{12}(-\d+)?", name):
             found = {name}
         if len(found) != 1:
             where = f"{name!r} in {str(self.place.root)!r}"
@@ -127,8 +137,10 @@ class Memory:
                 raise BadInput(f"{len(found):,} kinds of incidents begin with {where}: pass more of it")
             raise BadInput(f"there is no incident {where}: a report on it, or an alert, has the fingerprint")
         (fingerprint,) = found
-        former = [file for file, one in _read(self.place) if one.fingerprint == fingerprint or one.until_us <= now_us]
-        body = msgspec.json.encode(Mute(fingerprint, until_us, now_us)).decode()
+        names = {fingerprint, *(id for id, one in ids if one == fingerprint)}
+        former = [file for file, one in said if one.fingerprint in names or one.until_us <= now_us]
+        by_id = next((id for id, _ in reversed(ids) if id.startswith(name)), "")
+        body = msgspec.json.encode(Mute(fingerprint, until_us, now_us, by_id)).decode()
         self.place.put("mutes", uuid.uuid4().hex, body)
         self.place.remove("mutes", former)
         return fingerprint

@@ -10,7 +10,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -216,6 +216,22 @@ class Store:
     def undelivered(self) -> int:
         """How many alerts are in the outbox, counted once for each receiver."""
         return int(self._all("SELECT count(*) FROM outbox")[0][0])
+
+
+def fingerprints(folder: Path) -> dict[str, str]:
+    """Those of a state's incidents by their ids, also while another process uses it.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    file = folder.absolute() / FILE
+    if not file.exists():
+        return {}
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as db:
+            return dict(db.execute("SELECT id, body ->> '$.incident.fingerprint' FROM incident").fetchall())
+    except sqlite3.Error as error:
+        raise BadInput(f"cannot read {str(file)!r}: {error}") from error
 
 
 def _held(path: Path) -> IO[str]:

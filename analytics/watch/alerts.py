@@ -34,6 +34,9 @@ SLACK_US: Final = 1_000_000
 RECENT_US: Final = 60_000_000
 """An incident that has been over for less is told twice, begun and ended, also if its lines were read late."""
 
+ALONE: Final = "alone"
+"""The last part of the key of an alert that an incident is over of which nobody was told that it began."""
+
 _ORDER: Final = tuple(Severity)
 
 _CROWDS: Final = frozenset({StormClass.OVERLOAD_AMPLIFICATION, StormClass.THUNDERING_HERD})
@@ -96,21 +99,23 @@ class Known:
         then = self.incident
         return then.since_us < incident.since_us <= then.until_us + self.gap_us and self.meets(incident)
 
-    def alert(self, now_us: int, into: str | None = None) -> AlertBody:
+    def alert(self, now_us: int, into: str | None = None, *, alone: bool = False) -> AlertBody:
         """Its last alert.
 
         Args:
             now_us: when it is told, microseconds since the epoch. into: the incident that this one is a part of.
+            alone: it is over, and nobody was told that it began.
         """
         # Of a storm that comes again the id is the same, and the key is not.
-        key = f"{self.incident.id}-{self.incident.since_us // 1_000_000}-{self.told}-{self.status}"
+        last = ALONE if alone else self.status
+        key = f"{self.incident.id}-{self.incident.since_us // 1_000_000}-{self.told}-{last}"
         status = "firing" if self.status == "late" else self.status
         return as_dict(Alert("tricklecast storms watch", VERSION, key, status, now_us, into, self.incident))
 
 
 def is_first(alert: AlertBody) -> bool:
-    """Whether it is the first alert of its incident."""
-    return str(alert["key"]).split("-")[-2] == "1"
+    """Whether an alert tells of an incident that began: it goes on, or it is over and nobody was told that it began."""
+    return alert["status"] == "firing" or str(alert["key"]).endswith(f"-{ALONE}")
 
 
 def known_from(stored: object) -> Known:
@@ -314,9 +319,11 @@ class Tracker:
         self.changed.add(known.incident.id)
 
     def _told(self, known: Known, now_us: int, into: str | None = None) -> AlertBody:
+        before = self._known.get(known.incident.id)
         known = replace(known, told=known.told + 1)
         self._put(known)
-        return known.alert(now_us, into)
+        alone = known.status == "resolved" and before is not None and before.status == "late"
+        return known.alert(now_us, into, alone=alone)
 
 
 def _places(name: str) -> Iterator[str]:

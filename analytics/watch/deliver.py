@@ -311,7 +311,7 @@ def as_event(alert: AlertBody, routing_key: str) -> dict[str, Any]:
 
 def for_people(alert: AlertBody) -> str:
     """Two lines more where an incident is told first: its cause, and what helps."""
-    if alert["status"] != "firing" and not is_first(alert):
+    if not is_first(alert):
         return headline(alert)
     words = alert["incident"]["words"]
     return f"{headline(alert)}\n    {words['cause']}\n    → {words['fix']}"

@@ -150,7 +150,7 @@ class Judge:
         alerts = self.held.sift(alerts + ended, told_us, self.tracker)
         if self._told_us is not None:
             alerts = [{**each, "told_us": self._told_us()} for each in alerts]
-        self.began |= {each["incident"]["id"] for each in alerts if each["status"] == "firing" or is_first(each)}
+        self.began |= {each["incident"]["id"] for each in alerts if is_first(each)}
         if kept and last:
             tidied = self.window.tidy(self.tracker.open_clients(), now_us)
         if not (kept or alerts or self.tracker.changed or self.tracker.gone):

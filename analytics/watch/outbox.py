@@ -20,7 +20,7 @@ from tricklecast.analytics.maintenance import Maintenance
 from tricklecast.analytics.store.memory import mutes
 from tricklecast.analytics.store.place import Folder
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.watch.alerts import AlertBody, Status, Tracker, known_from
+from tricklecast.analytics.watch.alerts import AlertBody, Status, Tracker, is_first, known_from
 from tricklecast.analytics.watch.deliver import NotDelivered, Receiver
 
 HELD: Final = "held"
@@ -46,7 +46,7 @@ def tell_waiting(store: Store, receiver: Receiver) -> int:
 class Held:
     """Alerts of maintenance, and of what is muted: held back, and told at the end of it if their incidents still go on.
 
-    What was told before it and is over now is told at once: that wakes nobody.
+    The end of one that was told before is told at once, since a page that it made ends with it.
 
     Attributes:
         count: how many were held back by this process.
@@ -73,16 +73,17 @@ class Held:
         told: list[AlertBody] = []
         for each in alerts:
             name, status = each["incident"]["id"], each["status"]
+            held = quiet or bool(muted & {each["incident"]["fingerprint"], name})
             if status == "resolved":
-                if self._status.pop(name, None) == "firing":
-                    self.count += 1  # nobody has heard of it
-                else:
-                    told.append(each)
-            elif quiet or muted & {each["incident"]["fingerprint"], name}:
+                held = self._status.pop(name, None) == "firing" or (held and is_first(each))  # nobody has heard of it
+            elif held:
                 self._status.setdefault(name, status)
+            else:
+                each = {**each, "status": self._status.pop(name, status)}
+            if held:
                 self.count += 1
             else:
-                told.append({**each, "status": self._status.pop(name, status)})
+                told.append(each)
         if self._status and not quiet:
             going_on = [known for known in tracker.open() if known.incident.id in self._status]
             held = [known for known in going_on if muted & {known.incident.fingerprint, known.incident.id}]

@@ -20,7 +20,7 @@ from tricklecast.analytics.spark.table import Bucket
 from tricklecast.analytics.store import memory as memories
 from tricklecast.analytics.store.memory import Memory, mutes
 from tricklecast.analytics.store.place import Folder
-from tricklecast.analytics.store.store import Store
+from tricklecast.analytics.store.store import Store, fingerprints
 from tricklecast.analytics.watch.alerts import Tracker
 from tricklecast.analytics.watch.outbox import Held
 from tricklecast.app.cli import cli
@@ -103,7 +103,26 @@ def test_a_mute_ends(place: Folder) -> None:
     for wrong in ("ab", "abe", "ffffffffffff"):
         with pytest.raises(BadInput, match=r"there is no|begin with"):
             memory.mute(wrong, NOW_US, 0)
-    assert memory.mute("ffffffffffff", NOW_US, 0, known=False) == "ffffffffffff"
+    assert memory.mute("ffffffffffff", NOW_US, 0, {}) == "ffffffffffff"
+
+
+@pytest.mark.parametrize("known", [{"a" * 12: "f" * 12}, {}])
+@pytest.mark.parametrize("by", ["a" * 12, "f" * 12])
+@pytest.mark.parametrize("ended_by", ["a" * 12, "f" * 12])
+def test_unmuting_by_either_ends_a_mute_of_a_state(
+    place: Folder, known: dict[str, str], by: str, ended_by: str
+) -> None:
+    """Of a watch's incident; also if the watch knew it only later, and if it has forgotten it since."""
+    memory, later = Memory(place), {"a" * 12: "f" * 12}
+    memory.mute(by, NOW_US, 0, known)
+    memory.mute(ended_by, 0, 1, {} if by == ended_by else later)
+    assert mutes(place) == {}
+    memory.mute("a" * 12, NOW_US, 2, later)
+    assert list(mutes(place)) == ["f" * 12]
+    memory.mute("a" * 12, 0, 3, {})
+    assert mutes(place) == {}
+    with pytest.raises(BadInput, match="no incident"):
+        memory.mute("a" * 12, 0, 4, {})
 
 
 def test_a_table_below_a_url_remembers(spark: SparkSession, tmp_path: Path) -> None:
@@ -125,9 +144,11 @@ def test_a_muted_alert_is_held_back(tmp_path: Path, name: str) -> None:
     with Store(tmp_path / "state") as store:
         held, tracker = Held(store), Tracker(Params(), {})
         assert held.sift([alert], NOW_US, tracker) == [alert]
-        Memory(Folder(str(tmp_path / "state"))).mute(name, NOW_US + 1, NOW_US, known=False)
+        Memory(Folder(str(tmp_path / "state"))).mute(name, NOW_US + 1, NOW_US, fingerprints(store.folder))
         assert held.sift([alert], NOW_US, tracker) == []
         assert held.sift([alert], NOW_US + 1, tracker) == [alert]
+        store.put_incidents([("a" * 12, alert)])
+        assert fingerprints(store.folder) == {"a" * 12: "f" * 12}
 
 
 def test_the_commands(tmp_path: Path) -> None:

@@ -309,12 +309,23 @@ def test_without_maintenance_nothing_is_held_back(tmp_path: Path) -> None:
         (["worse"], ["resolved"], ["resolved"]),
         (["worse", "resolved"], [], ["resolved"]),
         ([], ["firing", "resolved"], ["firing", "resolved"]),
+        (["alone"], [], []),
+        (["alone", "firing"], ["resolved"], []),
+        ([], ["alone"], ["resolved"]),
     ],
 )
 def test_what_is_told_after_maintenance(
     tmp_path: Path, within: list[str], after: list[str], expected: list[str]
 ) -> None:
-    """Nobody hears of the end of what nobody has heard of, or that something is worse that was never told."""
+    """Nobody hears of the end of what nobody has heard of, or that something is worse that was never told.
+
+    What is over before its lines are read has one alert, ``alone``: it was read after a pause of the watch.
+    """
+
+    def alert(status: str) -> Any:
+        told = "resolved" if status == "alone" else status
+        return {"incident": {"id": "a", "fingerprint": "f"}, "status": told, "key": f"a-0-1-{status}"}
+
     with Store(tmp_path / "state") as store:
         held = Held(store, parse_maintenance(["1970-01-01T00:00/1970-01-01T00:01"]))
         tracker = Tracker(Params(), {})
@@ -322,6 +333,6 @@ def test_what_is_told_after_maintenance(
             each["status"]
             for statuses, now_us in ((within, 0), (after, 60_000_000))
             for status in statuses
-            for each in held.sift([{"incident": {"id": "a", "fingerprint": "f"}, "status": status}], now_us, tracker)
+            for each in held.sift([alert(status)], now_us, tracker)
         ]
     assert told == expected

@@ -24,6 +24,8 @@ from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.simulate.plan import sizes
 from tricklecast.analytics.simulate.run import simulate_logs
 from tricklecast.analytics.simulate.truth import Set
+from tricklecast.analytics.store.memory import Memory
+from tricklecast.analytics.store.place import Folder
 from tricklecast.analytics.store.store import Store
 from tricklecast.analytics.watch import judge, rolling, source, window
 from tricklecast.analytics.watch.alerts import AlertBody
@@ -423,6 +425,28 @@ def test_what_goes_on_is_told_when_the_watch_has_caught_up(tmp_path: Path, store
     assert "→" in for_people(over)
     watched.step(after_s=10.0)
     assert [(each["status"], each["incident"]["clients"][0]) for each in watched.news] == [("resolved", "now")]
+
+
+def test_a_muted_storm_that_was_over_before_it_was_read_is_told_to_nobody(tmp_path: Path, store: Store) -> None:
+    """Nobody hears of it, and one that comes again, unmuted, is told as begun and over, as a first one is."""
+    log, memory = tmp_path / "access.jsonl", Memory(Folder(str(tmp_path / "state")))
+
+    def read(begin_s: float) -> list[AlertBody]:
+        """What a watch tells that began long after a storm."""
+        append(log, [*loop(40, begin_s), line(begin_s + 900, client="viewer", status=200, bytes_out=9)])
+        now_s = begin_s + 3_600
+        watched = Watched(tmp_path, store, log)
+        os.utime(log, ns=(0, NOW_US * 1000 + round(now_s * 1e9)))
+        watched.step(after_s=now_s)
+        watched.step(after_s=0.1)
+        return watched.told
+
+    [first] = read(0.0)
+    memory.mute(first["incident"]["fingerprint"], 2 * NOW_US, NOW_US, {})
+    assert read(10_000.0) == []
+    memory.mute(first["incident"]["fingerprint"], 0, NOW_US + 1, {})
+    [again] = read(20_000.0)
+    assert (again["status"], headline(again).split()[1:4]) == ("resolved", ["warn", "and", "over"])
 
 
 def test_a_watch_that_does_not_catch_up_holds_nothing_back(
