@@ -19,7 +19,7 @@ from tricklecast.analytics.lines.files import STDIN, LineReader, node_of, packed
 from tricklecast.analytics.lines.reading import recognise_files
 from tricklecast.analytics.lines.recognise import PARQUET
 from tricklecast.analytics.scan import embedded
-from tricklecast.analytics.watch.source import Source
+from tricklecast.analytics.watch.followed import Followed
 from tricklecast.trickle.records import Kind
 from tricklecast.trickle.wire import Status
 
@@ -87,8 +87,8 @@ class Tail:
         """
         files = [log for log in logs if log != STDIN]
         # The places from which files are followed are known before what stands before them is read.
-        source = Source(logs if follow else [STDIN], self._reading) if follow or STDIN in logs else None
-        ends = {place.path: place.at for place in source.positions()[0]} if source else {}
+        followed = Followed(logs if follow else [STDIN], self._reading) if follow or STDIN in logs else None
+        ends = {place.path: place.at for place in followed.positions()[0]} if followed else {}
         for log in files:
             try:
                 found = find_logs([log])
@@ -99,12 +99,12 @@ class Tail:
             recognised = recognise_files(found, self._reading)
             for name, form in zip(recognised.names, recognised.formats, strict=True):
                 yield from self._last(name, form, count, ends.get(os.path.abspath(name)))
-        while source is not None:
+        while followed is not None:
             quiet = True
-            for piece in source.read():
+            for piece in followed.read():
                 quiet = False
                 yield from self._of(piece.form, node_of(piece.path), piece.block.split(b"\n"))
-            if source.ended:
+            if followed.ended:
                 return
             if quiet:
                 time.sleep(POLL_S)

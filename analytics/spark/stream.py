@@ -21,21 +21,16 @@ from __future__ import annotations
 import glob
 import heapq
 import os
-import shutil
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
-from tempfile import mkdtemp
 from threading import Event, RLock, Thread
 from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
-
-import stamina
 
 from tricklecast.analytics.errors import BadInput, SparkFailed, SparkUnavailable
 from tricklecast.analytics.lines.files import REMOTE, STDIN, UNFINISHED, LogFiles
@@ -52,8 +47,7 @@ from tricklecast.analytics.store.store import Store
 from tricklecast.analytics.watch.alerts import AlertBody, Known
 from tricklecast.analytics.watch.deliver import receiver
 from tricklecast.analytics.watch.judge import Judge
-from tricklecast.analytics.watch.outbox import Sender, tell_waiting
-from tricklecast.analytics.watch.run import ENOUGH_LINES, FAREWELL_S, Status, WatchRequest, interruptible, receivers
+from tricklecast.analytics.watch.run import ENOUGH_LINES, WatchRequest, running
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -221,9 +215,7 @@ class Stream:
         self.problems: dict[str, str] = {}
         self._store, self._wall_us, self._lock = store, wall_us, RLock()
         self._heard_us, self._unheard_us = (round(s * 1e6) for s in (request.interval_s, LATE_S + request.interval_s))
-        sources = sorted(request.logs)
-        if store.fact("logs") not in (None, sources):
-            raise BadInput(f"{str(request.state)!r} is the state of another stream: use another --state, or remove it")
+        store.belong(request.logs)
         known = store.fact("from_us")
         self.from_us: int = known if known is not None else 0 if request.earliest else wall_us()
         self.now_us: int = store.fact("now_us") or 0
@@ -239,9 +231,7 @@ class Stream:
             wall_us=lambda: self.now_us,
             told_us=wall_us,
         )
-        with store.transaction():
-            store.set_fact("logs", sources)
-            store.set_fact("from_us", self.from_us)
+        store.set_fact("from_us", self.from_us)
 
     def follow(self, query: str) -> None:
         """Notes which query the batches are of. Each checkpoint is of one, and counts its batches from 0.
@@ -267,8 +257,12 @@ class Stream:
             alerts = list[AlertBody]()
             if batch.rows is not None and batch.rows.num_rows:
                 rows, late_us = self._aged(batch.rows)
-                self._store.set_fact("now_us", self.now_us)
-                alerts = self.judge.add_batch(number, rows, late_us)
+
+                def written() -> None:
+                    self._store.set_fact("batch", number)
+                    self._store.set_fact("now_us", self.now_us)
+
+                alerts = self.judge.step([rows], written, last=True, late_us=late_us)
             self._read_us = self._wall_us()
             return alerts
 
@@ -287,6 +281,10 @@ class Stream:
             "files could not be read, or are of no known format": self.unread,
             "files are older than this watch, and were passed over (--start earliest)": self.early,
         }
+
+    def interrupt(self) -> None:
+        """Ends what runs in another thread, which gets an error."""
+        self.judge.window.interrupt()
 
     def close(self) -> None:
         """Frees the memory."""
@@ -477,58 +475,31 @@ def run(
 def _run(request: StreamRequest, spark: SparkSession, lines: DataFrame | None, out: IO[str], err: IO[str]) -> None:
     if "connect" in type(spark).__module__:
         raise SparkUnavailable(_NOT_CONNECT)
-    stamina.instrumentation.set_on_retry_hooks([])  # the status says it
-    local, remote = receivers(request, out)
-    with ExitStack() as held:
-        folder = request.state
-        if folder is None:
-            folder = Path(mkdtemp(prefix="tricklecast-stream-"))
-            held.callback(shutil.rmtree, folder, ignore_errors=True)
-        store = held.enter_context(Store(folder, durable=True))
-        stop = held.enter_context(interruptible())
-        watch = Stream(request, store, [local.name, *(each.name for each in remote)])
-        held.callback(watch.close)
-        status = Status(err, watch, quiet=request.quiet, name="storms stream")
-        senders = [Sender(receiver, store) for receiver in remote]
-        for sender in senders:
-            sender.start()
+    made = partial(Stream, request)
+    with running(request, made, out, err, name="storms stream", durable=True, end_s=3 * END_S) as (watch, now):
         files = not any(log.startswith(KAFKA) for log in request.logs) and lines is None
         frame = lines if lines is not None else _followed(spark, request)
-        query = Query(frame, request, str(folder / "checkpoint"), watch, Reader(request, watch.from_us, files=files))
-        status.say("watching; Ctrl-C ends it")
+        query = Query(frame, request, now.store.folder, watch, Reader(request, watch.from_us, files=files))
         try:
-            while True:
-                last = stop.is_set() or not query.active
-                if last:
-                    query.end()
-                elif query.waits:
+            while query.active and not now.stop.is_set():
+                if query.waits:
                     watch.idle()
-                while tell_waiting(store, local):
-                    pass
-                for sender in senders:
-                    sender.wake()
-                status.show(senders)
-                if last:
-                    break
-                stop.wait(LOOK_S)
+                now.tell()
+                now.stop.wait(LOOK_S)
         finally:
             query.end()
-            for sender in senders:
-                sender.close(FAREWELL_S)
-        status.end(store, senders)
-        query.check(interrupted=stop.is_set())
+        now.tell()
+        query.check(interrupted=now.stop.is_set())
 
 
 class Query:
     """The query of Spark, each of whose batches is judged."""
 
-    def __init__(
-        self, lines: DataFrame, request: StreamRequest, checkpoint: str, watch: Stream, reader: Reader
-    ) -> None:
+    def __init__(self, lines: DataFrame, request: StreamRequest, folder: Path, watch: Stream, reader: Reader) -> None:
         """Starts it.
 
         Args:
-            lines: what it gives. checkpoint: where it notes how far it has read, if the request does not say.
+            lines: what it gives. folder: where it notes how far it has read, if the request does not say.
         """
         self._failed: Exception | None = None
         # None at the end: Spark never lets go of what it calls, and the databases are to be closed before Python is.
@@ -547,7 +518,8 @@ class Query:
                 self._failed = error
                 raise
 
-        writer = lines.writeStream.foreachBatch(each).option("checkpointLocation", request.checkpoint or checkpoint)
+        place = request.checkpoint or str(folder / "checkpoint")
+        writer = lines.writeStream.foreachBatch(each).option("checkpointLocation", place)
         if request.once:
             writer = writer.trigger(availableNow=True)
         else:

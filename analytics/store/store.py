@@ -142,6 +142,17 @@ class Store:
         """Keeps a value of JSON's types."""
         self._write("INSERT OR REPLACE INTO fact VALUES (?, ?)", [(name, orjson.dumps(value).decode())])
 
+    def belong(self, logs: Iterable[str]) -> None:
+        """Notes which logs the state is of.
+
+        Raises:
+            BadInput: it is of others.
+        """
+        names = sorted(logs)
+        if self.fact("logs") not in (None, names):
+            raise BadInput(f"{str(self.folder)!r} is the state of another watch: use another --state, or remove it")
+        self.set_fact("logs", names)
+
     # --- positions ----------------------------------------------------------------------------------------------------
 
     def positions(self) -> list[Position]:

@@ -1,7 +1,7 @@
 """Judges the rows of the last minutes, and writes down in one transaction what follows from a batch of them.
 
-:class:`Judge` knows nothing of where rows come from: ``storms watch`` adds lines of logs that grow; whoever rolls up
-elsewhere hands over rows with the number of their batch (:meth:`Judge.add_batch`).
+:class:`Judge` knows nothing of where rows come from: ``storms watch`` adds lines of logs that grow, ``storms stream``
+the roll-up of a batch.
 """
 
 from __future__ import annotations
@@ -95,21 +95,6 @@ class Judge:
         self._looking_s, self._load, self._looked_us = 0.1, 0.0, self._now_us
         self._fresh = bool(self.tracker.open())
 
-    def add_batch(
-        self, number: int, rows: pa.Table, late_us: Callable[[Known], int] = lambda known: 0
-    ) -> list[AlertBody]:
-        """Adds rows of a roll-up, judges them and writes down what follows; returns the alerts in the outbox.
-
-        Args:
-            number: of the batch. One that is written down already is not added again: then nothing is done.
-            rows: as of :meth:`analytics.watch.window.Window.add_rows`; if there are none, time passes.
-            late_us: see :meth:`step`.
-        """
-        stored = self._store.fact("batch")
-        if stored is not None and number <= stored:
-            return []
-        return self.step([rows], lambda: self._store.set_fact("batch", number), last=True, late_us=late_us)
-
     def step(
         self,
         rows: Sequence[pa.Table],
@@ -123,7 +108,7 @@ class Judge:
 
         Args:
             rows: what was read just now.
-            past_us: since when their lines had waited for that (:attr:`~analytics.watch.source.Source.past_us`).
+            past_us: since when their lines had waited for that (:attr:`~analytics.watch.followed.Followed.past_us`).
             written: writes down in the same transaction where they came from. last: judge whatever was added.
             late_us: how much later lines of an incident may be read than those that were read last.
         """

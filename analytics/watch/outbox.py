@@ -73,14 +73,14 @@ class Held:
         told: list[AlertBody] = []
         for each in alerts:
             name, status = each["incident"]["id"], each["status"]
-            held = quiet or bool(muted & {each["incident"]["fingerprint"], name})
+            wait = quiet or bool(muted & {each["incident"]["fingerprint"], name})
             if status == "resolved":
-                held = self._status.pop(name, None) == "firing" or (held and is_first(each))  # nobody has heard of it
-            elif held:
+                wait = self._status.pop(name, None) == "firing" or (wait and is_first(each))  # nobody has heard of it
+            elif wait:
                 self._status.setdefault(name, status)
             else:
                 each = {**each, "status": self._status.pop(name, status)}
-            if held:
+            if wait:
                 self.count += 1
             else:
                 told.append(each)

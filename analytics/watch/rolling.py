@@ -25,7 +25,7 @@ from tricklecast.analytics.lines.wrapping import Unwrapper
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import COLUMNS, normalise_sql
 from tricklecast.analytics.scan.rollup import roll_up_sql
-from tricklecast.analytics.watch.source import Piece
+from tricklecast.analytics.watch.followed import Piece
 from tricklecast.analytics.watch.window import Feed
 
 MAX_LOGS: Final = 10_000

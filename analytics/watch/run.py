@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from threading import Event, Thread, current_thread, main_thread
-from typing import IO, Final, Protocol
+from typing import IO, Final, Protocol, TypeVar
 
 import duckdb
 import stamina
 
-from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import Reading
 from tricklecast.analytics.lines.recognise import NothingUnderstood
 from tricklecast.analytics.maintenance import Maintenance
@@ -27,11 +27,11 @@ from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.store.store import Store
 from tricklecast.analytics.watch.alerts import AlertBody
-from tricklecast.analytics.watch.deliver import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs
+from tricklecast.analytics.watch.deliver import Lines, Receiver, for_people, for_programs
+from tricklecast.analytics.watch.followed import Followed, Piece
 from tricklecast.analytics.watch.judge import Judge
 from tricklecast.analytics.watch.outbox import Sender, tell_waiting
 from tricklecast.analytics.watch.rolling import Roller
-from tricklecast.analytics.watch.source import Piece, Source
 
 LOOK_S: Final = 0.05
 """How often it is looked whether a log has grown. Seconds."""
@@ -48,9 +48,11 @@ ENOUGH_LINES: Final = 20
 FAREWELL_S: Final = 1.0
 """How long receivers are waited for at the end. Seconds."""
 
-INTERRUPT_S: Final = 0.6
 END_S: Final = 2.0
-"""So long after a signal the rules are interrupted, and the process is ended. Seconds."""
+"""So long after a signal the process is ended. Seconds."""
+
+INTERRUPT: Final = 0.3
+"""The rules are interrupted after this part of it."""
 
 BEHIND: Final = 32 << 20
 """If more bytes than this wait in the logs, it is told that they are read first."""
@@ -64,8 +66,8 @@ class WatchRequest:
         logs: files, folders, patterns, or ``-``. reading: how lines are read. params: what a storm is.
         earliest: begin with what is there already, if the state knows no better.
         state: folder of what must survive a restart; ``None`` for nothing.
-        json: JSON lines on standard output, instead of words. webhooks, alertmanagers: URLs.
-        receivers: others, as ``--alert`` names them. maintenance: when alerts are held back.
+        json: JSON lines on standard output, instead of words. receivers: others who are told.
+        maintenance: when alerts are held back.
         quiet: nothing but alerts and errors.
     """
 
@@ -75,8 +77,6 @@ class WatchRequest:
     earliest: bool = False
     state: Path | None = None
     json: bool = False
-    webhooks: tuple[str, ...] = ()
-    alertmanagers: tuple[str, ...] = ()
     receivers: tuple[Receiver, ...] = ()
     maintenance: Maintenance = field(default_factory=Maintenance)
     quiet: bool = False
@@ -87,20 +87,21 @@ class Watch:
 
     Attributes:
         lines, bad: how many were read, and could not be understood.
-        source, roller, judge: see there.
+        followed, roller, judge: see there.
     """
 
     def __init__(
         self,
         request: WatchRequest,
         store: Store,
-        receivers: Sequence[Receiver],
+        receivers: Sequence[str],
         clock: Callable[[], float] = time.monotonic,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         """
         Args:
-            request: the logs and options; store: the state of earlier runs; receivers: those who get alerts.
+            request: the logs and options; store: the state of earlier runs.
+            receivers: names of those who get alerts, in the outbox.
             clock: seconds; wall_us: microseconds since the epoch.
 
         Raises:
@@ -108,26 +109,21 @@ class Watch:
         """
         self.lines = self.bad = 0
         self._store, self._doubled = store, 0
-        self.source = Source(
+        self.followed = Followed(
             request.logs, request.reading, store.positions(), earliest=request.earliest, clock=clock, wall_us=wall_us
         )
-        logs = sorted(str(Path(log).absolute()) for log in request.logs)
-        if store.fact("logs") not in (None, logs):
-            raise BadInput(f"{str(request.state)!r} is the state of another watch: use another --state, or remove it")
-        names = [receiver.name for receiver in receivers]
-        kept = request.state is not None
+        store.belong(str(Path(log).absolute()) for log in request.logs)
         self.judge = Judge(
             store,
-            names,
+            receivers,
             request.params,
-            kept=kept,
+            kept=request.state is not None,
             maintenance=request.maintenance,
             clock=clock,
             wall_us=wall_us,
         )
         self.roller = Roller(request.reading)
         with store.transaction():
-            store.set_fact("logs", logs)
             self._put_positions()
 
     def step(self, *, last: bool = False) -> tuple[bool, list[AlertBody]]:
@@ -142,19 +138,19 @@ class Watch:
         Raises:
             BadInput: of a log that somebody gave by name nothing is understood.
         """
-        pieces = self.source.read(self.roller.times)
-        rolled = self.roller.roll(pieces, several=self.source.several)
+        pieces = self.followed.read(self.roller.times)
+        rolled = self.roller.roll(pieces, several=self.followed.several)
         too_long = sum(piece.too_long for piece in pieces)
         self.lines += rolled.lines + too_long
         self.bad += rolled.bad + too_long
         self._doubled += rolled.doubled
         for piece, lines in rolled.strange:
             self._check(piece, lines)
-        past_us = self.source.past_us
+        past_us = self.followed.past_us
         return bool(pieces), self.judge.step(rolled.rows, self._put_positions, past_us=past_us, last=last)
 
     def _put_positions(self) -> None:
-        changed, gone = self.source.positions()
+        changed, gone = self.followed.positions()
         self._store.put_positions(changed)
         self._store.forget_positions(gone)
 
@@ -164,18 +160,18 @@ class Watch:
             words = f"none of {lines:,} lines of {piece.path!r} could be read as {piece.form.title}"
             if piece.named:
                 raise NothingUnderstood(words)
-            self.source.problems[piece.path] = words
+            self.followed.problems[piece.path] = words
 
     @property
     def problems(self) -> Mapping[str, str]:
         """The logs that cannot be read, by path."""
-        return self.source.problems
+        return self.followed.problems
 
     @property
     def counts(self) -> dict[str, int]:
         """How much was left out, by what it is."""
         return {
-            "bytes of the logs were deleted before they were read": self.source.lost,
+            "bytes of the logs were deleted before they were read": self.followed.lost,
             "lines were left out, because another log has the same requests": self._doubled,
         }
 
@@ -184,16 +180,10 @@ class Watch:
         self.roller.interrupt()
         self.judge.window.interrupt()
 
-    def end(self) -> None:
-        """Frees the memory.
-
-        Raises:
-            NothingUnderstood: there were lines, and not one of them could be read.
-        """
+    def close(self) -> None:
+        """Frees the memory."""
         self.roller.close()
         self.judge.close()
-        if 0 < self.lines == self.bad:
-            raise NothingUnderstood(f"none of {self.lines:,} lines could be read")
 
 
 def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None = None) -> None:
@@ -205,73 +195,119 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
     Raises:
         BadInput: a log or the state is not to be used. Busy: another watch uses the state.
     """
+    with running(request, partial(Watch, request), out, err) as (watch, now):
+        window = watch.judge.window
+        try:
+            window.warm_up()
+            # What is left of a log is read by the next run.
+            while not (now.stop.is_set() and watch.followed.behind):
+                began = time.monotonic()
+                last = now.stop.is_set() or watch.followed.ended
+                read, _ = watch.step(last=last)
+                now.tell()
+                now.status.catching_up(watch.followed.behind)
+                if last:
+                    break
+                pause = (WARM_S if window.warm or window.due else TICK_S) if read else LOOK_S
+                if not watch.followed.behind:
+                    now.stop.wait(max(0.0, began + pause - time.monotonic()))
+        except duckdb.InterruptException:
+            # Nothing is half done: it is written down at once, after it was judged.
+            if not now.stop.is_set():
+                raise
+        if 0 < watch.lines == watch.bad:
+            raise NothingUnderstood(f"none of {watch.lines:,} lines could be read")
+
+
+# --- what a watch and a stream need while they run --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A run.
+
+    Attributes:
+        store: the state. stop: set when the run is to end. status: its messages about itself.
+        local: who is told on standard output; senders: those who tell others.
+    """
+
+    store: Store
+    stop: Event
+    status: Status
+    local: Receiver
+    senders: Sequence[Sender]
+
+    def tell(self) -> None:
+        """Hands on what waits in the outbox, and says what is wrong."""
+        while tell_waiting(self.store, self.local):
+            pass
+        for sender in self.senders:
+            sender.wake()
+        self.status.show(self.senders)
+
+
+@contextmanager
+def running(
+    request: WatchRequest,
+    made: Callable[[Store, Sequence[str]], W],
+    out: IO[str] | None = None,
+    err: IO[str] | None = None,
+    *,
+    name: str = "storms watch",
+    durable: bool = False,
+    end_s: float = END_S,
+) -> Iterator[tuple[W, Running]]:
+    """Runs a watch: the state is open, signals are heard, receivers are told. All ends in order, and in time.
+
+    Args:
+        made: makes the watch of a state and of the names of those who are told. name: the command.
+        durable: as of :class:`Store`. end_s: so long after a signal the process is ended.
+
+    Raises:
+        BadInput: the state is not to be used. Busy: another process uses it.
+    """
     stamina.instrumentation.set_on_retry_hooks([])  # the status says it
-    local, remote = receivers(request, out or sys.stdout)
+    local = Lines(out or sys.stdout, for_programs if request.json else for_people)
     with ExitStack() as held:
         folder = request.state
         if folder is None:
             folder = Path(mkdtemp(prefix="tricklecast-watch-"))
             held.callback(shutil.rmtree, folder, ignore_errors=True)
-        store = held.enter_context(Store(folder))
+        store = held.enter_context(Store(folder, durable=durable))
         stop = held.enter_context(interruptible())
-        watch = Watch(request, store, [local, *remote])
-        status = Status(err or sys.stderr, watch, quiet=request.quiet)
-        window = watch.judge.window
-        senders = [Sender(receiver, store) for receiver in remote]
+        watch = made(store, [each.name for each in (local, *request.receivers)])
+        held.callback(watch.close)
+        status = Status(err or sys.stderr, watch, quiet=request.quiet, name=name)
+        senders = [Sender(receiver, store) for receiver in request.receivers]
         for sender in senders:
             sender.start()
         status.say("watching; Ctrl-C ends it")
-        done = held.enter_context(_in_time(stop, watch, status, None if request.state else folder))
+        held.enter_context(_in_time(stop, watch, status, None if request.state else folder, end_s))
         try:
-            window.warm_up()
-            # What is left of a log is read by the next run.
-            while not (stop.is_set() and watch.source.behind):
-                began = time.monotonic()
-                last = stop.is_set() or watch.source.ended
-                read, _ = watch.step(last=last)
-                while tell_waiting(store, local):
-                    pass
-                for sender in senders:
-                    sender.wake()
-                status.show(senders)
-                status.catching_up(watch.source.behind)
-                if last:
-                    break
-                pause = (WARM_S if window.warm or window.due else TICK_S) if read else LOOK_S
-                if not watch.source.behind:
-                    stop.wait(max(0.0, began + pause - time.monotonic()))
-        except duckdb.InterruptException:
-            # Nothing is half done: it is written down at once, after it was judged.
-            if not stop.is_set():
-                raise
+            yield watch, Running(store, stop, status, local, senders)
         finally:
             until = time.monotonic() + FAREWELL_S
             for sender in senders:
                 sender.close(0)
             for sender in senders:
                 sender.close(max(0.0, until - time.monotonic()))
-        watch.end()
         status.end(store, senders)
-        done.set()
 
 
 @contextmanager
-def _in_time(stop: Event, watch: Watch, status: Status, folder: Path | None) -> Iterator[Event]:
+def _in_time(stop: Event, watch: Watching, status: Status, folder: Path | None, end_s: float) -> Iterator[None]:
     """Ends the process soon after a signal, whatever it does then; what is lost by that is read again.
 
     Args:
         folder: is removed.
-
-    Yields:
-        to be set when all is done.
     """
     done = Event()
 
     def hurry() -> None:
         stop.wait()
-        if not done.wait(INTERRUPT_S):
+        if not done.wait(INTERRUPT * end_s):
             watch.interrupt()
-        if not done.wait(END_S - INTERRUPT_S):
+        if not done.wait((1 - INTERRUPT) * end_s):
             status.say("ended in the middle of its work; what was not read or told yet is for the next run")
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -279,20 +315,14 @@ def _in_time(stop: Event, watch: Watch, status: Status, folder: Path | None) -> 
 
     Thread(target=hurry, name="end", daemon=True).start()
     try:
-        yield done
+        yield
     finally:
         done.set()
         stop.set()
 
 
-def receivers(request: WatchRequest, out: IO[str]) -> tuple[Lines, list[Receiver]]:
-    """The receivers of alerts: standard output, and others elsewhere."""
-    local = Lines(out, for_programs if request.json else for_people)
-    return local, [*map(Webhook, request.webhooks), *map(Alertmanager, request.alertmanagers), *request.receivers]
-
-
 class Watching(Protocol):
-    """A source of figures on the work.
+    """A watch, whatever brings its lines.
 
     Attributes:
         lines, bad: how many were read, and could not be understood. judge: see there.
@@ -309,11 +339,20 @@ class Watching(Protocol):
     @property
     def counts(self) -> Mapping[str, int]: ...
 
+    def interrupt(self) -> None:
+        """Ends what runs in another thread, which gets an error."""
+
+    def close(self) -> None:
+        """Frees the memory."""
+
+
+W = TypeVar("W", bound=Watching)
+
 
 class Status:
     """The messages of the watch about itself, on stderr: faults of the logs, and a summary at the end."""
 
-    def __init__(self, err: IO[str], watch: Watching, *, quiet: bool, name: str = "storms watch") -> None:
+    def __init__(self, err: IO[str], watch: Watching, *, quiet: bool, name: str) -> None:
         """
         Args:
             err: where to; watch: about what; quiet: nothing but what is wrong. name: the command.

@@ -152,7 +152,7 @@ def test_a_batch_that_comes_again_adds_nothing(streamed: Streamed) -> None:
     assert [each["incident"]["n"] for _, _, each in streamed.store.waiting("told", 9)] == [10]
     streamed.restart()
     assert streamed.batch(*loop(10, 0.5)) == []
-    with pytest.raises(BadInput, match="another stream"):
+    with pytest.raises(BadInput, match="another watch"):
         Stream(replace(streamed.request, logs=("other",)), streamed.store, [])
     streamed.stream.follow("one")
     with pytest.raises(BadInput, match="the checkpoint is not the one of this state"):
@@ -262,7 +262,7 @@ def test_a_folder_of_several_formats_with_damage(tmp_path: Path, spark: SparkSes
     news, said = followed.once()
     assert news == [("firing", "b")]
     assert "storms stream: 18 lines read, 1 incident" in said
-    with pytest.raises(BadInput, match="the state of another stream"):
+    with pytest.raises(BadInput, match="the state of another watch"):
         followed.once(logs=(str(day),))
     with pytest.raises(BadInput, match="the checkpoint is not the one of this state"):
         followed.once(checkpoint=str(tmp_path / "other"))

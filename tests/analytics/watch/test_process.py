@@ -93,7 +93,7 @@ def test_a_storm_is_told_while_it_happens_and_sigterm_ends_the_watch(tmp_path: P
         (["-"], "no log at all\n", 3, "cannot tell the format of 'standard input'"),
         (["nowhere/"], "", 3, "no such log"),
         (["-", "--set", "fast_hit=3"], "", 2, "did you mean 'fast_hits'"),
-        (["-", "--webhook", "hook"], "", 2, "is no http"),
+        (["-", "--webhook", "hook"], "", 2, "needs a URL that begins with http"),
         (["-", "--format", "lighttpd"], "", 2, "unknown format 'lighttpd'"),
     ],
 )

@@ -240,7 +240,7 @@ def watch_of(folder: Path, store: Store, clock: Clock, end_s: float) -> Watch:
         state=folder / "state",
         maintenance=parse_maintenance([window.replace(" ", "T")]),
     )
-    return Watch(request, store, [receiver("http://127.0.0.1:1/")], clock, clock.wall_us)
+    return Watch(request, store, ["told"], clock, clock.wall_us)
 
 
 def test_alerts_wait_for_the_end_of_maintenance(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_alerts_wait_for_the_end_of_maintenance(tmp_path: Path) -> None:
         clock.now_s += 60
         (over,) = again.step()[1]
         assert (over["status"], over["incident"]["id"]) == ("resolved", told["incident"]["id"])
-        assert [body["status"] for _, _, body in store.waiting(again.judge._receivers[0], 9)] == ["firing", "resolved"]
+        assert [body["status"] for _, _, body in store.waiting("told", 9)] == ["firing", "resolved"]
         again.judge.window.close()
 
 

@@ -27,10 +27,10 @@ from tricklecast.analytics.simulate.truth import Set
 from tricklecast.analytics.store.memory import Memory
 from tricklecast.analytics.store.place import Folder
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.watch import judge, rolling, source, window
+from tricklecast.analytics.watch import followed, judge, rolling, window
 from tricklecast.analytics.watch.alerts import AlertBody
 from tricklecast.analytics.watch.deliver import Lines, as_alerts, for_people, for_programs, headline
-from tricklecast.analytics.watch.judge import SLOW_S, Judge
+from tricklecast.analytics.watch.judge import SLOW_S
 from tricklecast.analytics.watch.outbox import Sender
 from tricklecast.analytics.watch.run import Status, Watch, WatchRequest
 
@@ -45,9 +45,8 @@ class Watched:
         self.clock = Clock()
         self.store = store
         request = WatchRequest((str(self.log),), earliest=True, state=folder / "state")
-        receiver = Lines(StringIO(), json.dumps)
         self.told: list[AlertBody] = []
-        self.watch = Watch(request, store, [receiver], self.clock, self.clock.wall_us)
+        self.watch = Watch(request, store, ["told"], self.clock, self.clock.wall_us)
 
     def step(self, *lines: str, after_s: float = 1.0) -> list[tuple[str, str]]:
         """Adds lines, lets time pass and gives the news: status and id."""
@@ -209,7 +208,7 @@ def test_a_clock_that_is_off_ends_nothing_and_is_told(watched: Watched, off_s: f
     assert [status for status, _ in told] == ["firing"]
     assert [status for status, _ in watched.step(after_s=10.0)] == ["resolved"]
     err = StringIO()
-    Status(err, watched.watch, quiet=True).show([])
+    Status(err, watched.watch, quiet=True, name="x").show([])
     said = "ahead by" if off_s > 0 else " old when they are read"
     assert said in err.getvalue()
     assert "edge-2" in err.getvalue()
@@ -365,30 +364,12 @@ def test_a_state_of_other_logs_is_refused(tmp_path: Path, store: Store, watched:
         Watched(tmp_path, store, tmp_path / "other.jsonl")
 
 
-def test_a_batch_of_rows_from_elsewhere_is_added_once(tmp_path: Path, watched: Watched) -> None:
-    """A kill in between brings the batch again, under its number: it counts once, and its storm is told once."""
-    append(watched.log, loop(10))
-    with embedded.connect(0) as connection, Store(tmp_path / "other") as store:
-        read_lines(connection, find_logs([str(watched.log)]))
-        embedded.roll_up(connection)
-        rows = connection.sql("SELECT * FROM rollup").to_arrow_table()
-        judge = Judge(store, ["told"], clock=watched.clock, wall_us=watched.clock.wall_us)
-        [alert] = judge.add_batch(0, rows)
-        assert (alert["status"], alert["incident"]["n"], store.undelivered()) == ("firing", 10, 1)
-        assert judge.add_batch(0, rows) == []
-        again = Judge(store, ["told"], clock=watched.clock, wall_us=watched.clock.wall_us)
-        assert again.add_batch(0, rows) == []
-        watched.clock.now_s += 10
-        [over] = again.add_batch(1, rows.slice(0, 0))
-        assert (over["status"], over["incident"]["n"]) == ("resolved", 10)
-
-
 @pytest.mark.parametrize("busy", [False, True])
 def test_catching_up_tells_what_the_report_finds(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     """Each storm of a day's logs of several servers once, as over, with all of its requests; on a busy machine, too."""
-    monkeypatch.setattr(source, "BATCH", 2 << 20)
+    monkeypatch.setattr(followed, "BATCH", 2 << 20)
     if busy:
         monkeypatch.setattr(judge, "BUSY", 0.0)
         monkeypatch.setattr(judge, "BUSY_S", 3600.0)
@@ -453,8 +434,8 @@ def test_a_watch_that_does_not_catch_up_holds_nothing_back(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logs grow faster than they are read: after a minute in which it came no closer, it tells what it finds."""
-    monkeypatch.setattr(source, "PIECE", 4_000)
-    monkeypatch.setattr(source, "BATCH", 4_000)
+    monkeypatch.setattr(followed, "PIECE", 4_000)
+    monkeypatch.setattr(followed, "BATCH", 4_000)
     log = tmp_path / "access.jsonl"
     append(log, loop(1_000, -3_600.0, 0.1))
     watched = Watched(tmp_path, store, log)

@@ -97,8 +97,8 @@ class _Log:
     off_us: int | None = None
 
 
-class Source:
-    """The lines of some logs.
+class Followed:
+    """The logs that are followed.
 
     Attributes:
         problems: what cannot be read, by path. lost: bytes that were gone before they could be read.
