@@ -38,7 +38,7 @@ _REQUEST: Final = re.compile(r"[A-Z]{2,16} \S.*")
 _HTTP: Final = re.compile(r"[A-Z]{2,16} \S.* HTTP/\d(?:\.\d)?")
 _CLF: Final = re.compile(r"\[?\d\d/[A-Z][a-z]{2}/\d{4}[: ]\d\d:\d\d:\d\d([.,]\d+)?(?: ?[+-]\d{4})?\]?")
 _ZONE: Final = re.compile(r"[+-]\d{2}:?\d{2}\]")
-_ISO: Final = re.compile(r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d([.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?")
+_ISO: Final = re.compile(r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d([.,]\d+)?(?: ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?\]?")
 _DAY: Final = re.compile(r"\[?(?:\d\d/[A-Z][a-z]{2}/\d{4}|\d{4}[-/]\d\d[-/]\d\d)")
 _HOUR: Final = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?")
 _FINE: Final = re.compile(r":\d\d[.,]\d")
@@ -63,7 +63,7 @@ _UNITS: Final = {
 }
 _GRPC: Final = re.compile(r"grpc(?:[._-]?(?:status|code))?[=:]")
 _ADDRESSED: Final = re.compile(r"(?i)for=|\[[\d.]+\]")
-_FORWARDED: Final = re.compile(r"(?:x_forwarded_for|xff|forwarded_for|forwarded|fwd)[=:]")
+_FORWARDED: Final = re.compile(r"(?i)(?:\w*(?:forwarded|(?:client|real|connecting)[_-]?ip)[\w-]*|xff|fwd)[=:]")
 _PORT: Final = re.compile(r"[.\]][\da-fA-F]*:\d+")
 _UPSTREAM: Final = re.compile(r"-|[\d.]+(?:(?: ?, ?| : )(?:-|[\d.]+))*")
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -405,7 +405,7 @@ _TARGET: Final = re.compile(r"(?:/|\*$|[a-z]+://)\S*|[^\s/]+/\S*")
 _CODE: Final = re.compile(r"[1-9]\d\d|0{1,3}|-1")
 TOOK: Final = re.compile(
     "(?:duration|dur|latency|elapsed|took|(?:response|request|taken|total|processing|execution|service|elapsed|run)?time"
-    "|timetaken|total)(?:in)?(s|sec|seconds|ms|msec|millis|milliseconds|us|usec|micros|microseconds|ns|nsec|nanos|nanoseconds)"
+    "|time(?:taken|elapsed)|total)(?:in)?(s|sec|seconds|ms|msec|millis|milliseconds|us|usec|micros|microseconds|ns|nsec|nanos|nanoseconds)"
 )
 _BEHIND: Final = re.compile("upstream|backend|origin|server|local|target|destination|service", re.IGNORECASE)
 """Keys of what a proxy asked itself."""
