@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 _REPORT: Final = "Report"
 _ENGINE: Final = "Engine"
 _TABLE: Final = "Table"
-
-MAX_ROWS: Final = 20
-"""Of a step that ``--explain`` shows on a terminal."""
 
 
 class EngineName(StrEnum):
@@ -73,7 +69,7 @@ def storms(
         str | None, typer.Option("--html", metavar="FILE|-", help="Write the report as one HTML page.")
     ] = None,
     explain: Annotated[
-        str | None, typer.Option(metavar="ID", help="Show one incident, and the rows of each step that led to it.")
+        str | None, typer.Option(metavar="ID", help="Say why one incident is one: figures, thresholds, rows.")
     ] = None,
     lines: Annotated[
         str | None, typer.Option(metavar="ID", help="Write all log lines of one incident to --output; no report.")
@@ -246,7 +242,7 @@ def storms(
             made = make(request, _silent if quiet else _stage)
             for note in () if quiet else made.notes:
                 print(f"storms: {note}", file=sys.stderr)
-            _show(made, outputs, explained=explain is not None, quiet=quiet)
+            _show(made, outputs, quiet=quiet)
     except AnalyticsError as error:
         if verbose:
             traceback.print_exc()
@@ -425,12 +421,14 @@ def _stage(name: str, total: int = 0) -> Iterator[Advance]:
         yield lambda taken: progress.advance(task, taken)
 
 
-def _show(made: ReportResult, outputs: dict[str, str], *, explained: bool, quiet: bool) -> None:
+def _show(made: ReportResult, outputs: dict[str, str], *, quiet: bool) -> None:
     """Writes the report to its files, and prints it unless standard output is one of them."""
-    report = made.report
+    from tricklecast.analytics.report.explain import explanation, explanation_json
+
+    report, explained = made.report, made.explained
     for option, file in outputs.items():
-        if explained:
-            write_at_once(file, _explained_json(made))
+        if explained is not None:
+            write_at_once(file, explanation_json(report, explained, made.steps))
         elif option == "--html":
             from tricklecast.analytics.report.html import as_html
 
@@ -445,56 +443,10 @@ def _show(made: ReportResult, outputs: dict[str, str], *, explained: bool, quiet
             write_at_once(file, as_prometheus(report))
     if quiet or STDOUT in outputs.values():
         return
-    if explained:
-        sys.stdout.write("".join(f"{line}\n" for line in _explained(made)))
+    if explained is not None:
+        sys.stdout.write("".join(f"{line}\n" for line in explanation(report, explained, made.steps)))
     else:
         from tricklecast.analytics.report.text import print_report
 
         print_report(report)
     sys.stdout.flush()
-
-
-def _explained(made: ReportResult) -> Iterator[str]:
-    from tricklecast.analytics.report.formats import counted
-    from tricklecast.analytics.report.mitigate import mitigations
-    from tricklecast.analytics.report.plain import plain
-    from tricklecast.analytics.report.text import shown
-    from tricklecast.analytics.report.words import line_of
-    from tricklecast.analytics.rules.engine import MOST
-
-    entry = next(one for one in made.report.incidents if one.number == _number(made))
-    yield line_of(entry)
-    yield from (f"    {shown(line)}" for line in entry.lines)
-    for one in mitigations(entry, made.report.quality.formats):
-        yield from ("", f"{one.title}:", *(f"    {line}".rstrip() for line in one.code.splitlines()))
-    for name, columns, rows in made.steps:
-        yield ""
-        yield f"{name}: {counted(len(rows), 'row')}{' or more' if len(rows) == MOST else ''}"
-        for row in rows[:MAX_ROWS]:
-            told = (
-                f"{key}={plain(str(value), 120)}" for key, value in zip(columns, row, strict=True) if value is not None
-            )
-            yield f"  {' '.join(told)}"
-        if len(rows) > MAX_ROWS:
-            yield f"  … {len(rows) - MAX_ROWS:,} more (--json-file has them)"
-
-
-def _explained_json(made: ReportResult) -> str:
-    from tricklecast.analytics.report.json import as_dict
-
-    number = _number(made)
-    document = {
-        "explanation": "tricklecast storms",
-        "incident": next(one for one in as_dict(made.report)["incidents"] if one["number"] == number),
-        "steps": [
-            {"table": name, "rows": [dict(zip(columns, row, strict=True)) for row in rows]}
-            for name, columns, rows in made.steps
-        ],
-    }
-    return json.dumps(document, ensure_ascii=True, indent=2, default=str) + "\n"
-
-
-def _number(made: ReportResult) -> int:
-    """The place in the report of the incident that was explained."""
-    assert made.explained is not None
-    return next(one.number for one in made.report.incidents if one.id == made.explained)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tricklecast.analytics.lines import LogFiles, Reading, Window
 from tricklecast.analytics.maintenance import Maintenance
 from tricklecast.analytics.report.build import Source
+from tricklecast.analytics.report.explain import Step
 from tricklecast.analytics.report.model import Lift, LogLine, Report
 from tricklecast.analytics.rules.incidents import Incident
 from tricklecast.analytics.rules.params import Params
@@ -33,10 +34,6 @@ class Stage(Protocol):
         Args:
             name: what is done. total: bytes to read, 0 where that is not known; the context's value is told those read.
         """
-
-
-Step = tuple[str, list[str], list[tuple[Any, ...]]]
-"""A table of the rules, names of its columns, rows."""
 
 
 @dataclass(frozen=True, slots=True)

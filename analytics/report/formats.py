@@ -65,7 +65,7 @@ def counted(count: int, noun: str) -> str:
 
 def span(seconds: float) -> str:
     """A length of time in two or three digits: ``350 ms``, ``4.2 s``, ``18 s``, ``3.2 min``, ``12 h``."""
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     for length, unit in ((1, "s"), (60, "min"), (3600, "h")):
         amount = seconds / length

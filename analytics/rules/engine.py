@@ -82,6 +82,9 @@ column of the first kind may be null only if it has a ``?``."""
 MOST: Final = 200
 """Rows of one table that :func:`explain` gives."""
 
+REASONS: Final = "reasons"
+"""The first of them: the largest case of each class and answer, with how many cases there are ("cases")."""
+
 
 @cache
 def step_sql(step: str) -> str:
@@ -125,7 +128,7 @@ def broken(connection: DuckDBPyConnection) -> Iterator[str]:
 
 
 def explain(connection: DuckDBPyConnection, incident: int) -> Iterator[tuple[str, list[str], list[tuple[Any, ...]]]]:
-    """The rows of each table that led to one incident.
+    """The reasons for one incident, and the rows of each table that led to it.
 
     Args:
         connection: on which all steps have run. incident: its ``incident`` in the table ``incidents``.
@@ -134,6 +137,14 @@ def explain(connection: DuckDBPyConnection, incident: int) -> Iterator[tuple[str
         name of the table, names of its columns, its first :data:`MOST` rows in the order of time.
     """
     members = f"SELECT * FROM episodes WHERE incident = {int(incident)}"
+    reasons = f"""SELECT * EXCLUDE (pulse, request, bytes_in, bytes_out, incident),
+            is_fast(hits, len(nodes), greatest(mean_rps, peak_rps)) AS fast,
+            total(hits) OVER (PARTITION BY clients, channel) AS together,
+            count(*) OVER (PARTITION BY class, answer) AS cases
+        FROM ({members})
+        QUALIFY row_number() OVER (PARTITION BY class, answer ORDER BY hits DESC, id) = 1
+        ORDER BY fleet DESC, hits DESC, id"""
+    yield REASONS, *_fetched(connection, reasons)
     who = f"SELECT unnest(clients) AS client FROM ({members})"
     where = f"SELECT unnest(channels) AS channel FROM ({members})"
     span = f"SELECT min(first_us) - 1000000 AS from_us, max(last_us) + 1000000 AS until_us FROM ({members})"
@@ -155,6 +166,7 @@ def explain(connection: DuckDBPyConnection, incident: int) -> Iterator[tuple[str
         "hubs": ids,
         "episodes": f"incident = {int(incident)}",
         "paces": f"incident = {int(incident)}",
+        "peaks": f"incident = {int(incident)}",
         "phases": f"incident = {int(incident)}",
         "impacts": f"incident = {int(incident)}",
         "incidents": f"incident = {int(incident)}",
@@ -164,8 +176,12 @@ def explain(connection: DuckDBPyConnection, incident: int) -> Iterator[tuple[str
     for table, condition in conditions.items():
         if table not in present:
             continue
-        moment = {"fleet_spans": "since_us", "hubs": "id", "paces": "incident"}.get(table, "first_us")
-        found = connection.execute(
-            f"SELECT * FROM {table} WHERE {condition} ORDER BY {moment}, COLUMNS(*) LIMIT {MOST}"
-        )
-        yield table, [column[0] for column in found.description or ()], found.fetchall()
+        moment = {"fleet_spans": "since_us", "hubs": "id", "paces": "incident", "peaks": "incident"}
+        first = moment.get(table, "first_us")
+        rows = f"SELECT * FROM {table} WHERE {condition} ORDER BY {first}, COLUMNS(*) LIMIT {MOST}"
+        yield table, *_fetched(connection, rows)
+
+
+def _fetched(connection: DuckDBPyConnection, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    found = connection.execute(sql)
+    return [column[0] for column in found.description or ()], found.fetchall()

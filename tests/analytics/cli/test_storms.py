@@ -222,10 +222,12 @@ def test_explain_shows_lines_and_steps(logs: Path, report: dict[str, Any]) -> No
         result = invoke(logs, "--explain", key)
         assert result.exit_code == 0
         assert result.stdout.startswith(f"INCIDENT 3 · {one['words']['fault']} · {one['words']['happened']}")
+        assert f"\nWhy it is {one['storm']}:\n  - " in result.stdout.partition("\nIts lines:\n")[0]
     for table in ("candidate", "stretches", "classed", "episodes", "incidents"):
         assert f"\n{table}: " in result.stdout
     document = json.loads(invoke(logs, "--explain", one["id"], "--json-file", "-").stdout)
     assert document["incident"]["id"] == one["id"]
+    assert {"Why it is a storm", f"Why it is {one['severity']}"} <= set(document["reasons"])
     assert document["steps"][-1]["rows"][0]["n"] == one["n"]
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from duckdb import DuckDBPyConnection
 
 from tricklecast.analytics.report import figures
 from tricklecast.analytics.report.build import Source, build
 from tricklecast.analytics.report.model import LogLine, Report
 from tricklecast.analytics.rules.classes import WORDS, StormClass
 from tricklecast.analytics.rules.incidents import Confidence, Impact, Incident, Phase, Severity, incidents
+from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 
 NO_IMPACT: Final = Impact(0.0, 0.0, 0.0, 0, 0, 0, 0, False)
@@ -61,7 +65,13 @@ def report_on(paths: list[Path]) -> Report:
     with embedded.connect() as connection:
         embedded.read_jsonl(connection, paths)
         found = incidents(connection)
-        figures.prepare(connection)
         line = LogLine(paths[0].read_text(encoding="utf-8").partition("\n")[0], paths[0].name, 1)
         lines = {one.id: (line,) for one in found}
+        figures.prepare(connection)
         return build(connection, found, Source("embedded", tuple(map(str, paths))), lines=lines)
+
+
+def report_of(connection: DuckDBPyConnection, found: Sequence[Incident], params: Params) -> Report:
+    """The report on incidents of a connection."""
+    figures.prepare(connection)
+    return build(connection, found, Source("embedded"), params=params)

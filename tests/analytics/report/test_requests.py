@@ -144,7 +144,7 @@ def test_all_lines_of_an_incident(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--lines", "ffffffffffff"), 3, "there is no incident ffffffffffff in these logs. Of their 1, the worst are"),
+        (("--lines", "ffffffffffff"), 3, "there is no incident ffffffffffff: these logs have 1 incident, the worst:"),
         (("--lines", "9"), 3, "there is no incident 9"),
         (("--lines", "x"), 2, "--lines takes an incident's id"),
         (("--lines", "1", "--html", "a.html"), 2, "cannot be combined with --html"),
