@@ -54,6 +54,15 @@ def test_windows_of_a_file(tmp_path: Path) -> None:
     assert len(parse_maintenance([str(file), "05:00-06:00"]).windows) == 3
 
 
+def test_there_are_a_thousand_windows_at_most(tmp_path: Path) -> None:
+    """Also if they stand in files."""
+    (tmp_path / "some.toml").write_text(f"windows = {['02:00-04:00'] * 500}")
+    some = [str(tmp_path / "some.toml")] * 2
+    assert len(parse_maintenance(some).windows) == 1_000
+    with pytest.raises(ValueError, match="more than 1,000 windows"):
+        parse_maintenance([*some, "02:00-04:00"])
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
+import duckdb
 import jsonschema
 import pytest
 
@@ -286,6 +287,25 @@ def test_when_there_is_too_much_the_smallest_go_first(watched: Watched, monkeypa
     assert {"player-1", "busy"} <= set(rows["client"].to_pylist())
 
 
+def test_rows_that_do_not_fit_into_memory_are_halved(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB has a bound of its own; beyond it the rows of the fewest lines go, and are counted."""
+    monkeypatch.setattr(window, "FEW_ROWS", 10)
+    real = embedded.reduce
+
+    def short_of_memory(connection: duckdb.DuckDBPyConnection) -> None:
+        """Reduces up to 60 rows."""
+        [(memory, rows)] = connection.sql("SELECT current_setting('memory_limit'), count(*) FROM rollup").fetchall()
+        assert memory == "106.8 MiB"  # 112 million bytes
+        if rows > 60:
+            raise duckdb.OutOfMemoryException("too many rows")
+        real(connection)
+
+    monkeypatch.setattr(window.embedded, "reduce", short_of_memory)
+    crowd = [line(1, client=f"client-{each}") for each in range(100)]
+    assert [status for status, _ in watched.step(*crowd, *loop(20))] == ["firing"]
+    assert watched.watch.judge.window.dropped == 51
+
+
 def test_a_restart_goes_on_with_what_was_counted(tmp_path: Path, store: Store, watched: Watched) -> None:
     """Eight lines before a kill and two after it are a storm of ten; an open one is not told again."""
     [(_, name)] = watched.step(*loop(10, client="known", channel="news"))
@@ -488,6 +508,30 @@ def test_logs_of_containers_are_watched(tmp_path: Path, store: Store, name: str)
     told = watched.step(*wrapped[:7]) + watched.step(*wrapped[7:])
     assert [status for status, _ in told] == ["firing"]
     assert (watched.watch.lines, watched.watch.bad) == (10, 0)
+
+
+def test_logs_and_formats_are_remembered_up_to_a_bound(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more files some are not followed, which is told; statements of formats are planned anew."""
+    monkeypatch.setattr(followed, "MAX_FILES", 4)
+    monkeypatch.setattr(rolling, "MAX_FORMATS", 1)
+    monkeypatch.setattr(rolling, "MAX_LOGS", 1)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    watched = Watched(tmp_path, store, logs)
+    for turn in range(2):
+        for number in range(3):
+            lines = loop(2, turn, client=f"client-{number}")
+            docker = [json.dumps({"log": f"{each}\n", "stream": "stdout", "time": "x"}) for each in lines]
+            append(logs / f"{number}.jsonl", lines)
+            append(logs / f"{number}.log", docker)
+        watched.step(after_s=2.0)
+    roller = watched.watch.roller
+    assert (watched.watch.lines, watched.watch.bad) == (4 * 2 * 2, 0)
+    assert (len(roller._formats), len(roller._unwrappers)) == (1, 1)
+    assert len(roller._unread) <= 4
+    assert watched.watch.problems["*"] == "there are more than 4 files; the rest is not followed"
 
 
 def test_params_decide(tmp_path: Path, store: Store) -> None:
