@@ -8,6 +8,7 @@ import json
 import lzma
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -323,11 +324,20 @@ WRAPPED: Final = ("combined", "nginx JSON", "Caddy", "Istio", "HAProxy", "ALB", 
 def test_every_wrapping(wrapping: str, tmp_path: Path) -> None:
     """The wrappings of containers around web servers' logs and our own; what else a container says is counted apart."""
     wrap = WRAPPINGS[wrapping]
-    for name in WRAPPED:
-        path = write(tmp_path / "a.log", [wrap(line).encode() for line in (*CASES[name][0], "ready for start up")])
-        check(one_row(path), CASES[name])
-    (row,), lines = read_files(write(tmp_path / "a.log", [wrap(NATIVE.decode()).encode()] * 1))
-    assert (row["channel"], row["client"], lines.counts.bad) == ("film", "player-1", 0)
+    logs = {name: CASES[name][0] for name in WRAPPED} | {"tricklecast": [NATIVE.decode()]}
+    wrapped = {name: "\n".join(map(wrap, (*lines, "ready for start up"))).encode() for name, lines in logs.items()}
+    for name, lines in logs.items():
+        plain = [line.encode() for line in lines]
+        found = recognise(name, [line for line in wrapped[name].split(b"\n") if line.strip()])
+        assert replace(found, wrapping=()) == recognise(name, plain)
+        assert set(plain) <= set(Unwrapper(found.wrapping).feed(wrapped[name]).split(b"\n"))
+    # All of them have one way from there on: one of them goes it.
+    name = list(logs)[list(WRAPPINGS).index(wrapping) % len(logs)]
+    row = one_row(write(tmp_path / "a.log", wrapped[name] + b"\n"))
+    if name in CASES:
+        check(row, CASES[name])
+    else:
+        assert (row["channel"], row["client"]) == ("film", "player-1")
 
 
 def test_a_socket_is_nobody(tmp_path: Path) -> None:

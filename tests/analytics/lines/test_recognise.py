@@ -172,7 +172,8 @@ def test_chunks_are_like_files(tmp_path: Path) -> None:
             rows, _ = read_files(path)
             lines = log.splitlines()
             reader = ChunkReader(con, recognise(name, lines), node=node_of(path))
-            chunks = [row for at in range(0, len(lines), 7) for row in reader.read(lines[at : at + 7]).to_pylist()]
+            parts = (lines[:7], lines[7:])
+            chunks = [row for part in parts for row in reader.read(part).to_pylist()]
             columns = list(rows[0])
             assert sorted(repr([row[name] for name in columns]) for row in chunks) == sorted(
                 repr(list(row.values())) for row in rows
