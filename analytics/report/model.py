@@ -230,7 +230,10 @@ class Entry(Summary):
     def details(self) -> tuple[tuple[str, str], ...]:
         """The lines below the first sentence of an incident, with their titles."""
         history = (("History", self.history.words),) if self.history else ()
-        different = (("Different", "; ".join(one.words for one in self.lifts)),) if self.lifts else ()
+        # A user agent is its release, as a rule.
+        releases = {one.name for one in self.lifts if one.kind == "release"}
+        lifts = [one for one in self.lifts if one.kind != "user agent" or one.name not in releases]
+        different = (("Different", "; ".join(one.words for one in lifts)),) if lifts else ()
         muted = (("Muted", self.muted),) if self.muted else ()
         words = self.words
         return (

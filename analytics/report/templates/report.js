@@ -19,4 +19,4 @@ for (const code of document.querySelectorAll("pre.paste")) {
   });
   code.before(button);
 }
-addEventListener("beforeprint", () => document.querySelectorAll("details.incident").forEach((one) => (one.open = true)));
+addEventListener("beforeprint", () => document.querySelectorAll("details.incident, details.soft").forEach((one) => (one.open = true)));

@@ -61,6 +61,16 @@ def test_a_snippet_is_copied(tabs: Callable[..., Watched], url: str) -> None:
     assert copied == card.locator("pre.paste").nth(1).text_content()
 
 
+def test_on_paper(tabs: Callable[..., Watched], url: str) -> None:
+    """All incidents are unfolded, and nothing is there that can only be clicked."""
+    page = tabs(viewport={"width": 794, "height": 900}).open(url)
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details.incident:not([open])").count() == 0
+    assert page.locator("details:not([open]) > summary:visible, button:visible, nav:visible").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
 def test_the_page_works_without_its_script(tabs: Callable[..., Watched], url: str) -> None:
     """As on the dashboard, which lets no report run anything."""
     page = tabs(java_script_enabled=False).open(url)
