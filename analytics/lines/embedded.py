@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Final
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.dialect import text
 from tricklecast.analytics.lines.files import (
-    STDIN,
     LineReader,
     LogFiles,
     Span,
     line_batch,
     line_schema,
     packed,
-    sample_of,
 )
 from tricklecast.analytics.lines.reading import (
     MAX_SAMPLES,
@@ -84,17 +82,7 @@ def read_lines(
     reading, spans = reading or Reading(), spans or {}
     if files.remote:
         raise BadInput(f"only Spark reads {files.remote[0]!r}: pass --engine spark")
-    standard_input = LineReader(STDIN) if STDIN in files.names else None
-
-    def reader_of(name: str) -> LineReader:
-        return standard_input if name == STDIN and standard_input else LineReader(name, spans.get(name, (0, None)))
-
-    recognised = recognise_files(
-        files,
-        reading,
-        lambda name: standard_input.sample if name == STDIN and standard_input else sample_of(name),
-        part,
-    )
+    recognised = recognise_files(files, reading, part=part)
     table = (*PARSED, *(DETAILS if reading.details else ()))
     columns = ", ".join(f"{name} {kind}" for name, kind in table)
     con.execute(f"CREATE OR REPLACE TEMP TABLE parsed_line ({columns})")
@@ -107,7 +95,8 @@ def read_lines(
             continue
         select = selected(form, reading, _RAW, node)
         unfinished: list[tuple[int, int]] = []
-        readers = ((number, reader_of(recognised.names[number])) for number in numbers)
+        names = ((number, recognised.names[number]) for number in numbers)
+        readers = ((number, LineReader(name, spans.get(name, (0, None)))) for number, name in names)
         _insert(con, select, _batches(readers, form.wrapping, damaged, unfinished, progress))
         for number, no in unfinished:
             # It is still being written, and will be a line the next time.

@@ -66,7 +66,6 @@ _PARTITION: Final = re.compile(r"(?:^|/)dt=(\d{4}-\d\d-\d\d)(?:/(?:hr|hour)=(\d\
 _HOUR: Final = re.compile(r"(dt|hr|hour)=[0-9-]*")
 _ROTATED: Final = re.compile(r"((\.(jsonl|ndjson|json|log|txt|parquet|gz|bz2|zst|\d+))|(-\d{8}(T\d{6})?(-\d+)?))+$")
 _HEAD: Final = 1 << 16
-_MAX_SAMPLE: Final = 1 << 26
 _MAX_SNIFFED: Final = 1 << 12
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _PARQUET: Final = b"PAR1"
@@ -369,8 +368,6 @@ def open_log(name: str) -> IO[bytes]:
     Raises:
         OSError: it cannot be opened.
     """
-    if name == STDIN:
-        return sys.stdin.buffer
     with open(name, "rb") as file:
         first = file.read(_MAX_SNIFFED) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
     coding = utf16(first)
@@ -485,8 +482,6 @@ def piece_of(file: IO[bytes], size: int = BLOCK) -> tuple[bytes, bool]:
 
 def is_parquet(name: str) -> bool:
     """Whether a local file begins as Parquet does."""
-    if name == STDIN:
-        return False
     with open(name, "rb") as file:
         return file.read(len(_PARQUET)) == _PARQUET
 
@@ -503,7 +498,7 @@ class LineReader:
     an archive that ends early is read as far as it goes.
 
     Attributes:
-        name: the file. sample: its first lines, without blank ones, without their ends.
+        name: the file.
         damaged: whether the file ended early; lines: how many there are; unfinished: whether the last one has no end.
             All three are known when all of the file was read.
     """
@@ -532,15 +527,20 @@ class LineReader:
             self._first = next(self._blocks, b"")
         except OSError as error:
             raise BadInput(f"cannot read {name!r}: {error.strerror or error}") from error
-        lines = [line.rstrip(b"\r\n")[:_HEAD] for line in io.BytesIO(self._first[:_MAX_SAMPLE]) if line.strip()]
-        # Half of them from the beginning, and half from all over the block.
+
+    def sample(self) -> list[bytes]:
+        """The first lines of the file, without blank ones, without their ends: before any are read.
+
+        Half of them are from the beginning, and half from all over the first block.
+        """
+        lines = [line for line in io.BytesIO(self._first) if not line.isspace()]
         rest = lines[SAMPLE_LINES // 2 :]
-        self.sample = lines[: SAMPLE_LINES // 2] + rest[:: max(1, -(-len(rest) // (SAMPLE_LINES // 2)))]
+        some = lines[: SAMPLE_LINES // 2] + rest[:: max(1, -(-len(rest) // (SAMPLE_LINES // 2)))]
+        return [line.rstrip(b"\r\n")[:_HEAD] for line in some]
 
     def close(self) -> None:
-        """Close the file, but never standard input."""
-        if self.name != STDIN:
-            self._file.close()
+        """Close the file."""
+        self._file.close()
 
     def _read(self) -> Iterator[bytes]:
         """Blocks that end where a line does."""
@@ -554,10 +554,12 @@ class LineReader:
             if old_mac:
                 piece = piece.replace(b"\r", b"\n")
             # A log that was emptied while its writer went on begins with zeros; joined files have marks in them.
-            piece = piece.replace(b"\0", b"").replace(b"\n" + BYTE_ORDER_MARK, b"\n")
+            piece = piece.replace(b"\0", b"")
+            if not piece.isascii():
+                piece = piece.replace(b"\n" + BYTE_ORDER_MARK, b"\n")
             end = piece.rfind(b"\n") + 1
             if end:
-                yield rest + piece[:end]
+                yield b"".join((rest, memoryview(piece)[:end]))
                 rest = piece[end:]
             else:
                 # A line that is longer than a block is kept only as far as anybody would look at it.
@@ -606,7 +608,7 @@ def sample_of(name: str) -> list[bytes]:
     """
     reader = LineReader(name)
     reader.close()
-    return reader.sample
+    return reader.sample()
 
 
 def line_schema() -> pa.Schema:

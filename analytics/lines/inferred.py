@@ -24,7 +24,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
-from tricklecast.analytics.lines.dialect import time_us
+from tricklecast.analytics.lines.dialect import asked, time_us
 from tricklecast.analytics.lines.mapped import LEADING, PAIR, FieldMap, Source, Stamp, Unit
 
 Word = tuple[str, bool]
@@ -160,12 +160,10 @@ _NAMES: Final = {1: ("time_local",), 2: ("time_local", "zone"), 3: ("day", "hour
 
 def _same_times(numbers: Sequence[str], dates: Sequence[str]) -> bool:
     """Whether numbers since 1970 are the moments that dates of the same lines say."""
-    import duckdb
-
-    with duckdb.connect(config={"threads": 1}) as con:
-        sql = f"SELECT {time_us('a')} - {time_us('b')} FROM (SELECT unnest($1) AS a, unnest($2) AS b)"
-        apart = con.execute(sql, [list(numbers), list(dates)]).fetchall()
-    return _most(lambda us: abs(int(us)) <= 2_000_000, [str(us) for (us,) in apart if us is not None])
+    moments = asked(f"SELECT {time_us('word')} FROM (SELECT unnest(?) AS word)", [*numbers, *dates])
+    pairs_ = zip(moments[: len(numbers)], moments[len(numbers) :], strict=True)
+    apart = [str(one - other) for (one,), (other,) in pairs_ if one is not None and other is not None]
+    return _most(lambda us: abs(int(us)) <= 2_000_000, apart)
 
 
 class _Told:

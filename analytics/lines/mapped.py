@@ -20,6 +20,7 @@ from typing import Any, Final
 from tricklecast.analytics.errors import AnalyticsError
 from tricklecast.analytics.lines.dialect import (
     address,
+    asked,
     clf_us,
     duration,
     epoch_us,
@@ -189,7 +190,13 @@ def load_map(path: str) -> FieldMap:
         found = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise BadFormat(f"cannot read field map {path!r}: {getattr(error, 'strerror', None) or error}") from error
-    return parse_map(found, path)
+    made = parse_map(found, path)
+    if made.layout is Layout.PATTERN:
+        try:
+            asked("SELECT regexp_matches('', ?)", made.pattern)
+        except ValueError as error:
+            raise BadFormat(f"field map {path!r}: pattern: {error}") from error
+    return made
 
 
 def parse_map(toml: str, name: str) -> FieldMap:
@@ -292,30 +299,14 @@ def _check(found: FieldMap) -> None:
         return
     if found.layout is Layout.TABLE and not found.pattern:
         raise ValueError("between must be the text between two columns, such as a tab")
-    if found.layout is Layout.PATTERN:
-        if re.compile(found.pattern).groups != len(found.columns) or not found.columns:
-            raise ValueError("pattern needs named groups, (?P<status>[0-9]+), and (?:…) for all others")
-        _check_pattern(found.pattern)
+    pattern = re.compile(found.pattern) if found.layout is Layout.PATTERN else None
+    if pattern and (pattern.groups != len(found.columns) or not found.columns):
+        raise ValueError("pattern needs named groups, (?P<status>[0-9]+), and (?:…) for all others")
     if len(set(found.columns)) != len(found.columns) or not found.columns:
         raise ValueError("columns must name each word of a line once")
     for source in found.sources():
         if unknown := sorted(set(source.path) - set(found.columns)):
             raise ValueError(f"no column is called {unknown[0]!r}")
-
-
-def _check_pattern(pattern: str) -> None:
-    """Whether DuckDB can run it, too.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    import duckdb
-
-    try:
-        with duckdb.connect() as con:
-            con.execute("SELECT regexp_matches('', ?)", [pattern]).fetchall()
-    except duckdb.Error as error:
-        raise ValueError(f"pattern: {error}") from error
 
 
 Tree = dict[str, "Tree | None"]

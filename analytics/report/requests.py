@@ -61,8 +61,6 @@ EVERY_COLUMNS: Final = (
 )
 """Columns of the lines of an incident, with DuckDB's types."""
 
-_SECOND: Final = "ts_us // 1000000"
-
 _MEMBERS: Final = f"""
 SELECT incident, unnest(answers) AS answer, client, named, channel, everywhere, nodes, seq_lo, seq_hi, since_us,
     until_us
@@ -83,28 +81,22 @@ FROM (
     GROUP BY ALL
 )"""
 
+_CLIENT: Final = "m.client = l.client AND m.named = l.named"
+_NETWORK_OF_CLIENT: Final = "m.client = l.network AND l.named AND NOT m.named"
+"""Who a line is from: the member itself, or a client that stands for nothing but its network."""
+
+_PLACE: Final = {False: "NOT m.everywhere AND m.channel IS NOT DISTINCT FROM l.channel", True: "m.everywhere"}
+"""Where it is a member: on one channel, or everywhere."""
+
 _MINE: Final = f"""
-WITH rows AS MATERIALIZED ({{rows}}),
-seen AS (
-    SELECT *, answer IN ({quoted(ONCE_PER_SEQ)}) AS counted FROM rows
-),
-found AS (
-    SELECT m.*, l.* EXCLUDE (answer, client, named, channel, node), l.node AS place
-    FROM seen l JOIN member m ON m.answer = l.answer AND m.client = l.client AND m.named = l.named
-        AND m.channel IS NOT DISTINCT FROM l.channel
-    WHERE NOT m.everywhere
-    UNION ALL
-    SELECT m.*, l.* EXCLUDE (answer, client, named, channel, node), l.node AS place
-    FROM seen l JOIN member m ON m.answer = l.answer AND m.client = l.client AND m.named = l.named
-    WHERE m.everywhere
-    UNION ALL
-    SELECT m.*, l.* EXCLUDE (answer, client, named, channel, node), l.node AS place
-    FROM seen l JOIN member m ON m.answer = l.answer AND m.client = l.network AND l.named AND NOT m.named
-        AND m.channel IS NOT DISTINCT FROM l.channel
-)
-SELECT DISTINCT incident, ref FROM found
-WHERE ts_us BETWEEN since_us AND until_us AND (nodes IS NULL OR list_contains(nodes, place))
+WITH l AS MATERIALIZED (SELECT *, answer IN ({quoted(ONCE_PER_SEQ)}) AS counted FROM ({{rows}}))
+SELECT DISTINCT incident, ref FROM ({{pairs}})
+WHERE ts_us BETWEEN since_us AND until_us AND (nodes IS NULL OR list_contains(nodes, node))
     AND NOT coalesce(counted AND seq NOT BETWEEN seq_lo AND seq_hi, false)"""
+
+_PAIRS: Final = """
+    SELECT m.incident, m.since_us, m.until_us, m.nodes, m.seq_lo, m.seq_hi, l.ref, l.ts_us, l.node, l.seq, l.counted
+    FROM l JOIN member m ON m.answer = l.answer AND {who} AND {where}"""
 
 
 def comparable(shown: Sequence[Incident]) -> list[Incident]:
@@ -127,13 +119,22 @@ def find(con: DuckDBPyConnection, member: pa.Table, generic: bool) -> None:
     con.register("member", member)
     as_web = {"op": "CAST(NULL AS VARCHAR) AS op", "channel": "CAST(NULL AS VARCHAR) AS channel"} if generic else {}
     columns = ", ".join(as_web.get(name, name) for name in COLUMNS)
+    ((since, until, networks, places),) = con.execute(
+        "SELECT min(since_us), max(until_us), bool_or(NOT named), list(DISTINCT everywhere) FROM member"
+    ).fetchall()
     lines = f"""(SELECT {columns}, rowid AS ref FROM parsed_line
-        WHERE bad IS NULL AND kind = 'exchange'
-            AND ts_us BETWEEN (SELECT min(since_us) FROM member) AND (SELECT max(until_us) FROM member)
-            AND (client IN (SELECT client FROM member) OR (SELECT NOT bool_and(named) FROM member)))"""
-    rows = normalise_sql(more=", ref").replace("FROM line\n", f"FROM {lines} line\n")
+        WHERE bad IS NULL AND kind = 'exchange' AND ts_us BETWEEN {since or 0} AND {until or 0}"""
+    if not networks:
+        lines += " AND substr(client, 1, 256) IN (SELECT client FROM member)"
+    rows = normalise_sql(more=", ref").replace("FROM line\n", f"FROM {lines}) line\n")
+    # Each pair of "who" and "where" is a join over all of these lines, and few logs need more than one.
+    pairs = " UNION ALL ".join(
+        _PAIRS.format(who=who, where=_PLACE[everywhere])
+        for who in ((_CLIENT, _NETWORK_OF_CLIENT) if networks else (_CLIENT,))
+        for everywhere in places or (False,)
+    )
     kept = f"SELECT ref, answer, node, channel, client, named, network, ts_us, seq FROM ({rows})"
-    con.execute(f"CREATE OR REPLACE TEMP TABLE mine AS {_MINE.format(rows=kept)}")
+    con.execute(f"CREATE OR REPLACE TEMP TABLE mine AS {_MINE.format(rows=kept, pairs=pairs)}")
 
 
 def every_sql(con: DuckDBPyConnection, names: Sequence[str]) -> str:
@@ -169,8 +170,9 @@ def own_sql() -> str:
     )
     return f"""
         WITH own AS (
-            SELECT incident, CAST(hash(client) >> 1 AS BIGINT) AS who, {values}, count(*) AS n
-            FROM mine JOIN parsed_line ON parsed_line.rowid = ref GROUP BY ALL
+            SELECT incident, CAST(hash(client) >> 1 AS BIGINT) AS who, {values}, n
+            FROM (SELECT incident, client, release, ua, channel, path, ip, node, count(*) AS n
+                FROM mine JOIN parsed_line ON parsed_line.rowid = ref GROUP BY ALL)
         ),
         every AS (SELECT incident, '' AS kind, NULL AS name, who, n FROM own UNION ALL {each}),
         clients AS (SELECT incident, kind, name, who, sum(n) AS n FROM every GROUP BY ALL)
@@ -189,21 +191,29 @@ def count_sql(con: DuckDBPyConnection, wanted: Wanted) -> str:
     columns = "incident BIGINT, kind VARCHAR, name VARCHAR, since BIGINT, until BIGINT"
     con.execute(f"CREATE OR REPLACE TEMP TABLE wanted ({columns})")
     con.executemany("INSERT INTO wanted VALUES (?, ?, ?, ?, ?)", [*wanted])
-    lines = f"""parsed_line WHERE bad IS NULL AND kind = 'exchange' AND {_SECOND} BETWEEN
-        (SELECT min(since) FROM wanted WHERE kind = '{{kind}}')
-        AND (SELECT max(until) FROM wanted WHERE kind = '{{kind}}')"""
-    each = []
-    # Each kind is another pass over all lines.
-    for kind in sorted({one[1] for one in wanted}):
-        value = KINDS.get(kind, "CAST(NULL AS VARCHAR)")
-        named = f"AND {value} IN (SELECT name FROM wanted WHERE kind = '{kind}')" if kind else ""
-        each.append(f"""
-            SELECT w.incident, w.kind, w.name, CAST(sum(n) AS BIGINT) AS n
-            FROM (SELECT {_SECOND} AS second, {value} AS name, count(*) AS n
-                FROM {lines.format(kind=kind)} {named} GROUP BY ALL) c
-                JOIN wanted w ON w.name IS NOT DISTINCT FROM c.name AND c.second BETWEEN w.since AND w.until
-            WHERE w.kind = '{kind}' GROUP BY ALL""")
-    return " UNION ALL ".join(each)
+    kinds = sorted({asked[1] for asked in wanted})
+    values = "".join(
+        f", CASE WHEN {KINDS[kind]} IN (SELECT name FROM wanted WHERE kind = '{kind}') THEN {KINDS[kind]} END"
+        f" AS {_column(kind)}"
+        for kind in kinds
+        if kind
+    )
+    return f"WITH every AS MATERIALIZED ({_EVERY.format(values=values)})" + " UNION ALL ".join(
+        f"""
+        SELECT w.incident, w.kind, w.name, CAST(sum(n) AS BIGINT) AS n
+        FROM (SELECT second, {_column(kind) if kind else "CAST(NULL AS VARCHAR)"} AS name, sum(n) AS n
+            FROM every {f"WHERE {_column(kind)} IS NOT NULL" if kind else ""} GROUP BY ALL) c
+            JOIN wanted w ON w.name IS NOT DISTINCT FROM c.name AND c.second BETWEEN w.since AND w.until
+        WHERE w.kind = '{kind}' GROUP BY ALL"""
+        for kind in kinds
+    )
+
+
+_EVERY: Final = """
+    SELECT ts_us // 1000000 AS second{values}, count(*) AS n FROM parsed_line
+    WHERE bad IS NULL AND kind = 'exchange'
+        AND ts_us // 1000000 BETWEEN (SELECT min(since) FROM wanted) AND (SELECT max(until) FROM wanted)
+    GROUP BY ALL"""
 
 
 def added(rows: Iterable[Row]) -> list[Row]:

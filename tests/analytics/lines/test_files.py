@@ -17,6 +17,7 @@ from tests.analytics.lines.traffic import NATIVE, START_US, as_line, read_files,
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import NothingUnderstood, Window, find_logs
 from tricklecast.analytics.lines.embedded import read_lines
+from tricklecast.analytics.lines.files import shown_name, spooled
 from tricklecast.analytics.spark.objects import spark_path
 
 LOG = b"".join(NATIVE.replace(b'"seq":1', b'"seq":%d' % seq) + b"\n" for seq in range(300))
@@ -156,8 +157,10 @@ def test_other_files_in_a_folder_are_named(tmp_path: Path) -> None:
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """``-`` is read like a file."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(LOG))))
-    rows, lines = read_files("-")
-    assert (len(rows), lines.recognised.names) == (300, ("-",))
+    with spooled(find_logs(["-"])) as files, duckdb.connect() as con:
+        lines = read_lines(con, files)
+        assert lines.counts.lines == 300
+        assert list(map(shown_name, lines.recognised.names)) == ["standard input"]
 
 
 def test_what_only_spark_reads(tmp_path: Path) -> None:

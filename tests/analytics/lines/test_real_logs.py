@@ -19,7 +19,7 @@ from tests.analytics.lines.traffic import NATIVE, START_US, as_line, read_files,
 from tricklecast.analytics.lines import BadFormat, UnknownFormat, recognise
 from tricklecast.analytics.lines.files import BLOCK, sample_of
 from tricklecast.analytics.lines.inferred import columns_of
-from tricklecast.analytics.lines.mapped import parse_map
+from tricklecast.analytics.lines.mapped import load_map, parse_map
 from tricklecast.analytics.lines.recognise import SAMPLE_LINES
 from tricklecast.analytics.lines.records import MAX_LINE
 from tricklecast.analytics.lines.wrapping import Unwrapper
@@ -512,6 +512,11 @@ def test_a_map_splits_adds_and_converts(tmp_path: Path) -> None:
           ([], MS250, TEN_MS, IP))  # fmt: skip
     with pytest.raises(BadFormat, match="named groups"):
         parse_map("layout='pattern'\npattern='(a)'\n[fields]\nts_us={from='a',unit='s'}\nrequest='b'", "a.toml")
+    (tmp_path / "c.toml").write_text(
+        "layout='pattern'\npattern='(?=x)(?P<a>.)'\n[fields]\nts_us={from='a',unit='s'}\nrequest='a'"
+    )
+    with pytest.raises(BadFormat, match=r"pattern: .*invalid perl operator"):
+        load_map(str(tmp_path / "c.toml"))
 
 
 TRAEFIK: Final = {
