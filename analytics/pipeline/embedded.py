@@ -14,10 +14,10 @@ from tricklecast.analytics.lines import ALWAYS, LINE, LogFiles, Window
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.lines.files import spooled, unpacked
 from tricklecast.analytics.pipeline.again import all_lines, files_having, lifts_of, moments_of, near_lifts, shown_lines
+from tricklecast.analytics.pipeline.logs_read import logs_read, table_read
 from tricklecast.analytics.pipeline.request import Judgement, ReportRequest, Stage
-from tricklecast.analytics.pipeline.source import source_of, source_of_table
 from tricklecast.analytics.report import figures
-from tricklecast.analytics.report.build import Source
+from tricklecast.analytics.report.build import NOTHING, LogsRead
 from tricklecast.analytics.report.formats import counted
 from tricklecast.analytics.report.formats import size as bytes_of
 from tricklecast.analytics.report.model import LogLine
@@ -44,11 +44,12 @@ def judge(request: ReportRequest, files: LogFiles, stage: Stage) -> Iterator[Jud
             if is_empty(files):
                 columns = ", ".join(f"{name} {kind}" for name, kind in LINE)
                 connection.execute(f"CREATE TEMP TABLE line ({columns})")
-                names, source = files.names, Source("embedded", files.names, nothing=request.reading.window == ALWAYS)
+                names, empty = files.names, replace(NOTHING, nothing=request.reading.window == ALWAYS)
+                logs = LogsRead("embedded", names, empty)
             else:
                 read = read_lines(connection, files, request.reading, now_us, progress=advance)
                 names = read.recognised.names
-                source = source_of(
+                logs = logs_read(
                     "embedded",
                     files,
                     read.recognised,
@@ -62,7 +63,7 @@ def judge(request: ReportRequest, files: LogFiles, stage: Stage) -> Iterator[Jud
         yield Judgement(
             connection,
             found,
-            source,
+            logs,
             lambda shown: shown_lines(connection, names, shown),
             all_lines=lambda one, advance: all_lines(connection, files, request, one, advance),
             lifts=lambda shown: lifts_of(connection, shown, request.generic),
@@ -98,8 +99,8 @@ def judge_table(request: ReportRequest, files: LogFiles, stage: Stage, root: str
             read = read_lines(connection, LogFiles(names), replace(request.reading, window=window), part=True)
             return shown_lines(connection, read.recognised.names, shown)
 
-        source = source_of_table("embedded", request, files, table, told)
-        judged = Judgement(connection, found, source, lines, table)
+        logs = table_read("embedded", request, files, table, told)
+        judged = Judgement(connection, found, logs, lines, table)
         if files.names:
             judged.all_lines = lambda one, advance: all_lines(connection, files, request, one, advance)
             judged.lifts = lambda shown: near_lifts(told.spans, connection, request, shown)[0] or {}

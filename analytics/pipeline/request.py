@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tricklecast.analytics.lines import LogFiles, Reading, Window
 from tricklecast.analytics.maintenance import Maintenance
-from tricklecast.analytics.report.build import Source
+from tricklecast.analytics.report.build import LogsRead
 from tricklecast.analytics.report.explain import Step
 from tricklecast.analytics.report.model import Lift, LogLine, Report
 from tricklecast.analytics.rules.incidents import Incident
@@ -94,7 +94,7 @@ class Judgement:
 
     connection: DuckDBPyConnection
     found: list[Incident]
-    source: Source
+    logs: LogsRead
     lines: Callable[[Sequence[Incident]], dict[str, tuple[LogLine, ...]]]
     table: Table | None = None
     # Reads the logs again, for all lines of one incident.

@@ -86,7 +86,7 @@ def _make(request: ReportRequest, stage: Stage) -> ReportResult:
             report = build(
                 here.connection,
                 here.found,
-                replace(here.source, caveats=(*_looked_at(looked_at), *here.source.caveats)),
+                here.logs.saying(*_looked_at(looked_at)),
                 params=request.params,
                 lines=here.lines(shown) if shown else {},
                 baseline=figures.compare(figures.figures(here.connection), len(here.found), *baseline)

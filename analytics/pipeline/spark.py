@@ -28,10 +28,10 @@ from tricklecast.analytics.pipeline.again import (
     near_lifts,
     shown_lines,
 )
+from tricklecast.analytics.pipeline.logs_read import logs_read, table_read
 from tricklecast.analytics.pipeline.request import Advance, Judgement, ReportRequest, Stage
-from tricklecast.analytics.pipeline.source import source_of, source_of_table
 from tricklecast.analytics.report import figures, requests
-from tricklecast.analytics.report.build import Source, ranked
+from tricklecast.analytics.report.build import LogsRead, ranked
 from tricklecast.analytics.report.model import Lift, LogLine
 from tricklecast.analytics.rules import engine, incidents
 from tricklecast.analytics.rules.incidents import Incident
@@ -69,9 +69,7 @@ def judge(request: ReportRequest, files: LogFiles, stage: Stage) -> Iterator[Jud
             spans: Mapping[str, tuple[int, int]] = {}
             read_again: Callable[[tuple[str, ...]], SparkLines]
             if request.table is not None:
-                rollup, size, source, read_again, spans, table = _with_table(
-                    spark, request, files, stage, request.table
-                )
+                rollup, size, logs, read_again, spans, table = _with_table(spark, request, files, stage, request.table)
             else:
                 with stage(f"reading {described(files)}"):
                     read = read_lines(spark, files, request.reading)
@@ -80,7 +78,7 @@ def judge(request: ReportRequest, files: LogFiles, stage: Stage) -> Iterator[Jud
                     )
                 rollup, size, found_lines = rolled.rows, rolled.size, rolled.lines
                 held.callback(rollup.unpersist)
-                source = source_of(
+                logs = logs_read(
                     "spark",
                     files,
                     read.recognised,
@@ -97,13 +95,13 @@ def judge(request: ReportRequest, files: LogFiles, stage: Stage) -> Iterator[Jud
                 found = incidents.found(connection)
                 figures.prepare(connection)
             again = files_having(spans, moments_of(ranked(found)[:MAX_WITH_LINES]).values())
-            judged = Judgement(connection, found, source, partial(lines, connection), table)
+            judged = Judgement(connection, found, logs, partial(lines, connection), table)
             if files.names:
                 judged.all_lines = partial(_all_lines, read_again, spans, connection, request)
                 judged.lifts = partial(_lifts, read_again, spans, connection, request)
             if len(list(filter(REMOTE.match, again))) > MOST_AGAIN and request.explain is None:
                 text = f"No lines of incidents: {len(again):,} objects would be read again. --explain ID shows some."
-                judged.source = replace(source, caveats=(*source.caveats, text))
+                judged.logs = logs.saying(text)
                 judged.lines, judged.lifts = lambda shown: {}, lambda shown: {}
 
             yield judged
@@ -113,7 +111,7 @@ def judge(request: ReportRequest, files: LogFiles, stage: Stage) -> Iterator[Jud
 
 def _with_table(
     spark: SparkSession, request: ReportRequest, files: LogFiles, stage: Stage, root: str
-) -> tuple[DataFrame, int, Source, Callable[[tuple[str, ...]], SparkLines], dict[str, tuple[int, int]], Table]:
+) -> tuple[DataFrame, int, LogsRead, Callable[[tuple[str, ...]], SparkLines], dict[str, tuple[int, int]], Table]:
     from tricklecast.analytics.spark.lines import read_lines
     from tricklecast.analytics.spark.objects import listed
     from tricklecast.analytics.spark.table import Bucket, OnSpark, spark_rows
@@ -136,7 +134,7 @@ def _with_table(
     def read_again(names: tuple[str, ...]) -> SparkLines:
         return read_lines(spark, replace(files, names=names), request.reading, overlap=False, part=True)
 
-    return rollup, size, source_of_table("spark", request, files, table, told), read_again, told.spans, table
+    return rollup, size, table_read("spark", request, files, table, told), read_again, told.spans, table
 
 
 @contextmanager

@@ -49,29 +49,25 @@ _LESS: Final = {
 }
 
 
+NOTHING: Final = Quality(0, 0, 0, 0, 0, 0, (), (), ())
+"""Of no logs."""
+
+
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogsRead:
     """The logs that were read.
 
     Attributes:
-        engine: which engine read it. inputs: the files.
-        formats: of the files. lines, unreadable, future, unrouted, duplicates: how many.
-        samples: some unreadable lines. caveats: what the reader should know about the files, one sentence each.
-        doubts: why incidents may be missing or wrong, the worst first. nothing: whether there was nothing to judge.
+        engine: which engine read them. inputs: the files. quality: what reading them showed; the rules add to it.
     """
 
     engine: Literal["embedded", "spark"]
     inputs: tuple[str, ...] = ()
-    formats: tuple[str, ...] = ()
-    lines: int = 0
-    unreadable: int = 0
-    future: int = 0
-    unrouted: int = 0
-    duplicates: int = 0
-    samples: tuple[LogLine, ...] = ()
-    caveats: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-    nothing: bool = False
+    quality: Quality = NOTHING
+
+    def saying(self, *caveats: str) -> LogsRead:
+        """The same, with caveats before its own."""
+        return replace(self, quality=replace(self.quality, caveats=(*caveats, *self.quality.caveats)))
 
 
 def ranked(incidents: Sequence[Incident]) -> list[Incident]:
@@ -101,7 +97,7 @@ def summary(one: Incident, *, ongoing: bool = False, most: int = MAX_NAMES) -> S
 def build(
     connection: DuckDBPyConnection,
     incidents: Sequence[Incident],
-    source: Source,
+    logs: LogsRead,
     *,
     params: Params | None = None,
     lines: Mapping[str, Sequence[LogLine]] | None = None,
@@ -114,7 +110,7 @@ def build(
 
     Args:
         connection: on which all steps of the rules have run, and :func:`analytics.report.figures.prepare`.
-        incidents: what they found. params: their thresholds. source: what was read.
+        incidents: what they found. params: their thresholds. logs: what was read.
         lines: some lines of each incident, by its id. baseline: rates here and in other logs.
         history: what earlier reports say of an incident; lifts: what sets its requests apart; muted: why it does not
             count. By its id; those that have none are not there.
@@ -125,7 +121,7 @@ def build(
     ends_us = (found.until_us or 0) - round(params.gap_s * 1e6)
     entries: list[Entry] = []
     for number, one in enumerate(ranked(incidents), 1):
-        if source.doubts:
+        if logs.quality.doubts:
             one = replace(one, confidence=_LESS[one.confidence])
         ongoing = one.until_us >= ends_us
         told = summary(one, ongoing=ongoing)
@@ -142,17 +138,17 @@ def build(
                 lines=tuple((lines or {}).get(one.id, ())),
                 history=(history or {}).get(one.id),
                 lifts=tuple((lifts or {}).get(one.id, ())),
-                mitigations=mitigations(told, source.formats) if number <= MAX_MITIGATED else (),
+                mitigations=mitigations(told, logs.quality.formats) if number <= MAX_MITIGATED else (),
                 heat=heat,
                 muted=silenced,
             )
         )
-    quality = _quality(connection, source, params)
+    quality = _quality(connection, logs.quality, params)
     return Report(
         report="tricklecast storms",
         version=VERSION,
-        engine=source.engine,
-        inputs=source.inputs,
+        engine=logs.engine,
+        inputs=logs.inputs,
         verdict=words.verdict(entries, found, quality),
         tiles=figure.tiles(found),
         incidents=tuple(entries),
@@ -164,37 +160,33 @@ def build(
     )
 
 
-def _quality(connection: DuckDBPyConnection, source: Source, params: Params) -> Quality:
+def _quality(connection: DuckDBPyConnection, read: Quality, params: Params) -> Quality:
     counts = dict(connection.execute("SELECT answer, n FROM quality").fetchall())
-    lines = source.lines or sum(counts.values())
+    lines = read.lines or sum(counts.values())
     future = counts.get("future", 0)
     events = counts.get("event", 0)
-    caveats = [*source.caveats, *figure.skews(connection), *figure.gaps(connection)]
+    caveats = [*read.caveats, *figure.skews(connection), *figure.gaps(connection)]
     if future:
         caveats.append(f"{counted(future, 'line')} from the future, because a clock is wrong. The report ignores them.")
-    if source.unrouted:
+    if read.unrouted:
         # As the rules have it: beside requests to channels, what is refused elsewhere is scanners' mostly.
         alone = params.generic or not any(counts.get(answer) for answer in TO_CHANNELS)
         caveats.append(
             "Requests are judged by client, method, path and status, as those of any web server."
             if alone
-            else f"{counted(source.unrouted, 'request')} to paths that are not channels:"
+            else f"{counted(read.unrouted, 'request')} to paths that are not channels:"
             " only 429 and 5xx count there, unless --generic."
         )
-    if source.duplicates:
-        caveats.append(f"{counted(source.duplicates, 'line')} left out, because other lines have the same requests.")
+    if read.duplicates:
+        caveats.append(f"{counted(read.duplicates, 'line')} left out, because other lines have the same requests.")
     if lines and not events:
         caveats.append("This log has no lifecycle events, so the triggers of incidents are unknown.")
-    return Quality(
+    return replace(
+        read,
         lines=lines,
-        unreadable=source.unreadable or counts.get("unparsable", 0),
+        unreadable=read.unreadable or counts.get("unparsable", 0),
         future=future,
-        unrouted=source.unrouted,
-        duplicates=source.duplicates,
         events=events,
-        formats=source.formats,
-        samples=source.samples,
         caveats=tuple(plain(one, 500) for one in caveats),
-        doubts=tuple(plain(one, 500) for one in source.doubts),
-        nothing=source.nothing,
+        doubts=tuple(plain(one, 500) for one in read.doubts),
     )

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from tricklecast.analytics.report.formats import clock, counted, date_and_time, percent, rate, span
+from tricklecast.analytics.report.formats import counted, date_and_time, percent, rate, span
 from tricklecast.analytics.report.plain import plain, spelled
 from tricklecast.analytics.report.scale import TimeAxis, rates, round_top, thinned
-from tricklecast.analytics.report.text import OFFENDERS, ends, offender_name, shown, who_sent
-from tricklecast.analytics.report.words import client_name, places
+from tricklecast.analytics.report.text import RELEASES, ends, offender_name, offenders, shown, who_sent
+from tricklecast.analytics.report.words import client_name, event, places
 from tricklecast.analytics.rules.incidents import Severity
 
 if TYPE_CHECKING:
@@ -159,12 +159,8 @@ def as_html(report: Report) -> str:
         curves={one.number: _curve(one) for one in cards if len(one.curve.counts) > 1},
         heats={one.number: _heat(one, one.heat) for one in cards if one.heat},
         releases=releases,
-        who=[
-            (title, found)
-            for kind, title in OFFENDERS
-            if (kind != "release" or len(releases) == 1)
-            and (found := [one for one in report.figures.offenders if one.kind == kind])
-        ],
+        # Several releases have a table of their own.
+        who=[each for each in offenders(report).items() if each[0] != RELEASES or len(releases) == 1],
     )
 
 
@@ -332,7 +328,7 @@ def _flags(events: Sequence[Marker], axis: TimeAxis) -> tuple[Flag, ...]:
     flags = []
     for name, (at, near) in zip(_FLAGS, found, strict=False):
         near.sort(key=lambda one: (one.channel is not None, one.ts_us))
-        texts = [f"{clock(one.ts_us)} {plain(one.event)} {plain(one.channel or one.node)}" for one in near[:3]]
+        texts = [*map(event, near[:3])]
         texts += [f"{len(near) - 3:,} more"] if len(near) > 3 else []
         flags.append(Flag(at, name, ", ".join(texts)))
     return tuple(flags)

@@ -10,10 +10,10 @@ from typing import IO, TYPE_CHECKING, Final
 from rich.console import Console
 from rich.text import Text
 
-from tricklecast.analytics.report.formats import clock, date_and_time, percent, rate, span
+from tricklecast.analytics.report.formats import date_and_time, percent, rate, span
 from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.report.scale import rates, thinned
-from tricklecast.analytics.report.words import client_name
+from tricklecast.analytics.report.words import client_name, event
 from tricklecast.analytics.rules.incidents import Severity
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ MAX_SHORT: Final = 40
 MAX_LINE: Final = 240
 """Characters of a line of the log that are shown; page and JSON have more of it."""
 
-OFFENDERS: Final = (("client", "Clients"), ("release", "Releases"), ("network", "Networks"))
-"""Kinds of offenders, and the titles of their lists."""
-
+RELEASES: Final = "Releases"
 MAX_OFFENDERS: Final = 5
 MAX_EVENTS: Final = 8
 
@@ -161,7 +159,7 @@ def _timeline(data: Timeline, figures: Figures, width: int) -> Iterator[tuple[Te
         bars = "".join(_bar(count, top) for count in column)
         yield Text(f"{name:{_LABEL}}{bars}"), 2
     if data.events:
-        events = [f"{clock(one.ts_us)} {plain(one.event)} {plain(one.channel or one.node)}" for one in data.events]
+        events = [*map(event, data.events)]
         more = f", {len(events) - MAX_EVENTS:,} more" if len(events) > MAX_EVENTS else ""
         yield Text(f"{'events':{_LABEL}}{', '.join(events[:MAX_EVENTS])}{more}"), 2
 
@@ -183,13 +181,18 @@ def shown(line: LogLine, limit: int = MAX_LINE) -> str:
 
 
 def _offenders(report: Report) -> Iterator[tuple[Text, int]]:
-    for kind, title in OFFENDERS:
-        found = [one for one in report.figures.offenders if one.kind == kind]
-        if found:
-            if kind == "client":
-                yield from _section(who_sent(report))
-            names = ", ".join(f"{offender_name(one)} {percent(one.share)}" for one in found[:MAX_OFFENDERS])
-            yield _titled(title, names), 2
+    if report.figures.offenders:
+        yield from _section(who_sent(report))
+    for title, found in offenders(report).items():
+        names = ", ".join(f"{offender_name(one)} {percent(one.share)}" for one in found[:MAX_OFFENDERS])
+        yield _titled(title, names), 2
+
+
+def offenders(report: Report) -> dict[str, list[Offender]]:
+    """The offenders of each kind that has some, by the title of their list."""
+    kinds = (("client", "Clients"), ("release", RELEASES), ("network", "Networks"))
+    every = report.figures.offenders
+    return {title: found for kind, title in kinds if (found := [one for one in every if one.kind == kind])}
 
 
 def who_sent(report: Report) -> str:

@@ -18,7 +18,7 @@ from tricklecast.analytics.rules.incidents import Confidence, Incident, Pace
 from tricklecast.analytics.rules.params import Params
 
 if TYPE_CHECKING:
-    from tricklecast.analytics.report.model import Entry, Figures, Quality
+    from tricklecast.analytics.report.model import Entry, Figures, Marker, Quality
 
 _S = StormClass
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
@@ -113,10 +113,11 @@ def describe(incident: Incident, *, ongoing: bool = False) -> Words:
     Args:
         ongoing: whether it still went on when the log ended.
     """
+    name = who(incident.clients, incident.release, incident.ua, named=incident.named)
     return Words(
-        who=who(incident.clients, incident.release, incident.ua, named=incident.named),
+        who=name,
         fault=fault(incident),
-        happened=_happened(incident),
+        happened=_happened(incident, name),
         when=_when(incident, ongoing=ongoing),
         phases=f" {_ARROW} ".join(
             f"{_statuses(incident) if one.storm is _S.WEB_LOOP else PHASES[one.storm]} {TIMES} {one.n:,}"
@@ -205,7 +206,7 @@ def _statuses(incident: Incident) -> str:
     return " or ".join(found) if 0 < len(found) <= 3 else "an error"
 
 
-def _happened(incident: Incident) -> str:
+def _happened(incident: Incident, name: str) -> str:
     seconds = (incident.until_us - incident.since_us) / 1e6
     times = f"{incident.n:,} times in {span(seconds)} ({rate(incident.mean_rps)})"
     if incident.peak_rps >= (1 if len(incident.clients) > 1 else 2) * incident.mean_rps:
@@ -218,7 +219,6 @@ def _happened(incident: Incident) -> str:
         form = form.replace("asked for", "sent").replace("and never moved on", "and never got what it wanted")
     if not alone:
         form = form.replace("was rejected", "were rejected")
-    name = who(incident.clients, incident.release, incident.ua, named=incident.named)
     return form.format(
         who=name,
         what=target(incident),
@@ -335,6 +335,11 @@ def lift(
     """
     told = f"{kind} {plain(name, 80)}: {percent(here)} of its requests, {percent(others)} of all others then"
     return Lift(kind, name, round(here, 6), round(others, 6), told)
+
+
+def event(marker: Marker) -> str:
+    """A lifecycle event: when, what, of which channel or server."""
+    return f"{clock(marker.ts_us)} {plain(marker.event)} {plain(marker.channel or marker.node)}"
 
 
 def line_of(entry: Entry) -> str:

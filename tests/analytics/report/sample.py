@@ -9,7 +9,7 @@ from typing import Final
 from duckdb import DuckDBPyConnection
 
 from tricklecast.analytics.report import figures
-from tricklecast.analytics.report.build import Source, build
+from tricklecast.analytics.report.build import LogsRead, build
 from tricklecast.analytics.report.model import LogLine, Report
 from tricklecast.analytics.rules.classes import WORDS, StormClass
 from tricklecast.analytics.rules.incidents import Confidence, Impact, Incident, Phase, Severity, incidents
@@ -68,10 +68,10 @@ def report_on(paths: list[Path]) -> Report:
         line = LogLine(paths[0].read_text(encoding="utf-8").partition("\n")[0], paths[0].name, 1)
         lines = {one.id: (line,) for one in found}
         figures.prepare(connection)
-        return build(connection, found, Source("embedded", tuple(map(str, paths))), lines=lines)
+        return build(connection, found, LogsRead("embedded", tuple(map(str, paths))), lines=lines)
 
 
 def report_of(connection: DuckDBPyConnection, found: Sequence[Incident], params: Params) -> Report:
     """The report on incidents of a connection."""
     figures.prepare(connection)
-    return build(connection, found, Source("embedded"), params=params)
+    return build(connection, found, LogsRead("embedded"), params=params)

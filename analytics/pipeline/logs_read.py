@@ -11,9 +11,9 @@ from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import ALWAYS, BadLine, Counts, LogFiles, Window
 from tricklecast.analytics.lines.files import shown_name
 from tricklecast.analytics.pipeline.request import ReportRequest
-from tricklecast.analytics.report.build import Source
+from tricklecast.analytics.report.build import LogsRead
 from tricklecast.analytics.report.formats import counted
-from tricklecast.analytics.report.model import LogLine
+from tricklecast.analytics.report.model import LogLine, Quality
 
 if TYPE_CHECKING:
     from tricklecast.analytics.lines.reading import Recognised
@@ -28,7 +28,7 @@ MAX_NAMED: Final = 20
 """Files that a caveat names."""
 
 
-def source_of(
+def logs_read(
     name: Any,
     files: LogFiles,
     recognised: Recognised | Found,
@@ -36,7 +36,7 @@ def source_of(
     damaged: Sequence[str],
     gone: Sequence[str] = (),
     window: Window = ALWAYS,
-) -> Source:
+) -> LogsRead:
     """The report's statements on the files.
 
     Raises:
@@ -64,30 +64,31 @@ def source_of(
     caveats += sorted({getattr(form, "unsure", "") for form in recognised.formats} - {""})
     if any(form.coarse for form in recognised.formats):
         caveats.append("This log's times are whole seconds: pauses between requests cannot be judged.")
-    return Source(
-        engine=name,
-        inputs=tuple(map(shown_name, recognised.names)),
-        formats=tuple(sorted({form.name for form in recognised.formats})),
+    quality = Quality(
         lines=counts.lines,
         unreadable=counts.bad,
         future=counts.future,
         unrouted=counts.unrouted,
         duplicates=counts.doubled,
+        events=0,
+        formats=tuple(sorted({form.name for form in recognised.formats})),
         samples=tuple(_sample(one) for one in counts.samples),
         caveats=tuple(caveats),
         doubts=tuple(_doubts(unread, counts)),
         nothing=(window == ALWAYS and not counts.lines - counts.bad - counts.other)
         or 0 < counts.requests == counts.unanswered,
     )
+    return LogsRead(name, tuple(map(shown_name, recognised.names)), quality)
 
 
-def source_of_table(name: Any, request: ReportRequest, files: LogFiles, table: Table, told: Found) -> Source:
+def table_read(name: Any, request: ReportRequest, files: LogFiles, table: Table, told: Found) -> LogsRead:
     """The report's statements on the logs behind the rows of a table."""
-    source = source_of(name, files, told, told.counts, told.damaged, window=request.reading.window)
-    caveats = [*source.caveats, *table.caveats]
+    read = logs_read(name, files, told, told.counts, told.damaged, window=request.reading.window)
+    caveats = [*read.quality.caveats, *table.caveats]
     if not files.names:
         caveats.append("No logs were given: incidents are shown without their lines.")
-    return replace(source, caveats=tuple(caveats), doubts=(*table.doubts, *source.doubts))
+    doubts = (*table.doubts, *read.quality.doubts)
+    return replace(read, quality=replace(read.quality, caveats=tuple(caveats), doubts=doubts))
 
 
 def _doubts(unread: Sequence[str], counts: Counts) -> Iterator[str]:
