@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -41,10 +42,11 @@ def check_outputs(files: dict[str, str]) -> None:
             raise ValueError(f"{option}: {file!r} is a folder")
         special = path.exists() and not path.is_file()
         if not os.access(path if special else path.parent, os.W_OK):
-            there = path.parent.is_dir()
-            raise ValueError(
-                f"{option}: cannot write {file!r}" + ("" if there else f": there is no folder {str(path.parent)!r}")
-            )
+            why = f"there is no folder {str(path.parent)!r}"
+            if path.parent.is_dir():
+                is_fixed = os.statvfs(path.parent).f_flag & os.ST_RDONLY
+                why = os.strerror(errno.EROFS if is_fixed else errno.EACCES)
+            raise ValueError(f"{option}: cannot write {file!r}: {why}")
 
 
 def write_at_once(file: str, text: str) -> None:

@@ -19,6 +19,7 @@ and read again if its log is still there.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 import uuid
@@ -537,7 +538,10 @@ class Embedded:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 rows.write_parquet(str(path), compression="zstd")
             except (OSError, duckdb.IOException) as error:
-                raise CannotWrite(f"cannot write to the table {table.place.root!r}: {error}") from error
+                # DuckDB's own message has several lines, and the system's within.
+                full = os.strerror(errno.ENOSPC)
+                why = full if full in str(error) else getattr(error, "strerror", None) or str(error).partition("\n")[0]
+                raise CannotWrite(f"cannot write to the table {str(table.place.root)!r}: {why}") from error
             files[str(path.relative_to(table.place.root))] = digest_of(path)
         return files
 

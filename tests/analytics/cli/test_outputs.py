@@ -54,10 +54,15 @@ def test_a_device_is_written_to_as_it_is() -> None:
     write_at_once("/dev/null", "text")
 
 
-def test_places_are_checked_before_the_work(tmp_path: Path) -> None:
+def test_places_are_checked_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder, a file in none, one file for two forms."""
     with pytest.raises(ValueError, match="is a folder"):
         check_outputs({"--json-file": str(tmp_path)})
+    (tmp_path / "fixed").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "access", lambda path, mode: False)
+        with pytest.raises(ValueError, match=r"fixed/x': Permission denied$"):
+            check_outputs({"--json-file": str(tmp_path / "fixed" / "x")})
     with pytest.raises(ValueError, match="there is no folder"):
         check_outputs({"--json-file": str(tmp_path / "none" / "x")})
     with pytest.raises(ValueError, match="both write to"):

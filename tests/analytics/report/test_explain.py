@@ -8,12 +8,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from tests.analytics.report.sample import report_of
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.writer import write_lines
 from tricklecast.analytics.lines import Reading, find_logs
 from tricklecast.analytics.lines.embedded import read_lines
+from tricklecast.analytics.report import build
 from tricklecast.analytics.report.explain import explanation, reasons
 from tricklecast.analytics.report.model import Entry
 from tricklecast.analytics.rules import engine
@@ -122,3 +124,17 @@ def test_why_without_the_tables_of_the_first_steps(tmp_path: Path) -> None:
             con.execute(f"DROP TABLE {table}")
         why = reasons(entry, tuple(engine.explain(con, one.number)), Params())
     assert any("800 clients" in sentence for sentence in why["Why it is a storm"])
+
+
+def test_only_the_worst_incidents_of_a_report_have_mitigations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 of them, since a report of thousands would consist of them; ``--explain`` makes them of any."""
+    assert build.MAX_MITIGATED == 200
+    monkeypatch.setattr(build, "MAX_MITIGATED", 2)
+    with embedded.connect(0) as con:
+        read(con, web_log(tmp_path / "web.log"))
+        report = report_of(con, incidents(con), Params())
+        numbers = {one.id: one.number for one in incidents(con)}
+        assert [bool(one.mitigations) for one in report.incidents] == [True, True, False, False]
+        last = report.incidents[-1].id
+        shown = "\n".join(explanation(report, last, tuple(engine.explain(con, numbers[last]))))
+    assert "\n\nThe client: " in shown

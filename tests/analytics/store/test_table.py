@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from tests.analytics.lines.traffic import START_US, as_line
 from tests.analytics.store.killed import silent
 from tests.analytics.support.scenarios import write_all
-from tricklecast.analytics.errors import AnalyticsError, BadInput
+from tricklecast.analytics.errors import AnalyticsError, BadInput, CannotWrite
 from tricklecast.analytics.lines import ALWAYS, LogFiles, Reading, Window, find_logs
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.pipeline.request import ReportRequest, ReportResult, SparkOptions
@@ -349,6 +349,18 @@ def test_a_run_that_is_killed_at_any_step(tmp_path: Path) -> None:
 def test_a_run_that_is_killed_at_random_moments(logs: Path) -> None:
     """The same for whole reports."""
     assert killed(logs.parent, "moments") > 50
+
+
+@pytest.mark.parametrize("name", ["rollup", "sources"])
+def test_a_table_that_cannot_be_written_to(logs: Path, tmp_path: Path, name: str) -> None:
+    """One line, with the reason; the next run, when it can, is right."""
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / name).write_bytes(b"")
+    with pytest.raises(CannotWrite, match=rf"^cannot write to the table '{state}': [A-Z][a-z ]+$"):
+        ran(logs, state)
+    (state / name).unlink()
+    same(logs, state)
 
 
 def test_two_runs_at_the_same_time(logs: Path, tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_rows_that_do_not_fit_into_memory_are_halved(watched: Watched, monkeypat
             raise duckdb.OutOfMemoryException("too many rows")
         real(connection)
 
-    monkeypatch.setattr(window.embedded, "reduce", short_of_memory)
+    monkeypatch.setattr(embedded, "reduce", short_of_memory)
     crowd = [line(1, client=f"client-{each}") for each in range(100)]
     assert [status for status, _ in watched.step(*crowd, *loop(20))] == ["firing"]
     assert watched.watch.judge.window.dropped == 51
