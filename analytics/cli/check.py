@@ -90,26 +90,26 @@ def _checked(name: str, reading: Reading) -> tuple[list[str], bool]:
                 return ["no whole Parquet file: it has no footer"], False
             table = f"(FROM read_parquet({text(name)}, file_row_number = true) LIMIT {SAMPLE_LINES})"
             raw, shape = parquet_values(form, "0", "file_row_number + 1", table, reading)
-            return _told(form, con.sql(parsed(shape, raw)).to_arrow_table().to_pylist())
+            return _outcome(form, con.sql(parsed(shape, raw)).to_arrow_table().to_pylist())
         reader = LineReader(name)
         reader.close()
-        sample = reader.sample
+        sample = reader.sample()
         if not sample:
             return ["damaged: nothing of it can be read" if reader.damaged else "no lines"], False
         try:
             form = recognise(name, sample, reading.format)
         except (UnknownFormat, NothingUnderstood) as error:
             return [str(error), *_draft(draft(sample), name)], False
-        found, understood = _told(form, ChunkReader(con, form, reading).read(sample).to_pylist())
+        found, understood = _outcome(form, ChunkReader(con, form, reading).read(sample).to_pylist())
     return found + (_draft(draft(sample), name) if form.unsure else []), understood
 
 
-def _draft(made: Draft, name: str) -> list[str]:
-    told = f"A field map, to be completed. Save it as log.toml, then: tricklecast storms {name} --format log.toml"
-    return ["", told, "", *made.toml.splitlines()]
+def _draft(begun: Draft, name: str) -> list[str]:
+    title = f"A field map, to be completed. Save it as log.toml, then: tricklecast storms {name} --format log.toml"
+    return ["", title, "", *begun.toml.splitlines()]
 
 
-def _told(form: Format, rows: Sequence[dict[str, Any]]) -> tuple[list[str], bool]:
+def _outcome(form: Format, rows: Sequence[dict[str, Any]]) -> tuple[list[str], bool]:
     """The outcome of a file's first lines, and whether nearly all of them could be read."""
     from tricklecast.analytics.lines.records import OTHER
 
