@@ -21,11 +21,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from statistics import median
 from typing import Any, Final
 
 from tricklecast.analytics.lines.dialect import asked, time_us
-from tricklecast.analytics.lines.mapped import LEADING, PAIR, FieldMap, Source, Stamp, Unit
+from tricklecast.analytics.lines.mapped import LEADING, PAIR, FieldMap, Source, Stamp, Unit, built_in
 
 Word = tuple[str, bool]
 """A word, and whether it stands in quotes."""
@@ -398,6 +399,11 @@ def _number(value: str) -> float:
 # --- JSON and logfmt --------------------------------------------------------------------------------------------------
 
 Sources = dict[str, tuple[Source, ...]]
+Columns = dict[tuple[str, ...], list[str]]
+"""The values of each column, by its name, or by the keys that lead to it."""
+
+JSON: Final = "json"
+"""The map with the names of keys."""
 _VERB: Final = re.compile(r"[A-Z]{3,16}")
 _TARGET: Final = re.compile(r"(?:/|\*$|[a-z]+://)\S*|[^\s/]+/\S*")
 _CODE: Final = re.compile(r"[1-9]\d\d|0{1,3}|-1")
@@ -412,20 +418,22 @@ _MAX_DEPTH: Final = 4
 _MAX_PATHS: Final = 400
 
 
-def named(table: FieldMap, records: Sequence[dict[str, Any]]) -> Sources:
-    """The sources of fields whose keys are called as those of a map, however they are written and wherever they stand.
+def named(columns: Columns) -> Sources:
+    """The sources of fields whose keys are called as those of :data:`JSON`, however written and wherever they stand.
 
     ``clientIP``, ``client.ip`` and ``props.client-ip`` are all ``client_ip``. A key counts only if its values are of
     the kind: "status": "ok" is none.
+
+    Args:
+        columns: as of :func:`columns_of`.
     """
-    columns = columns_of(records)
     called: dict[str, list[tuple[str, ...]]] = {}
     for path in sorted(columns, key=len):
         keys = [bare(key) for key in path if not key.isdigit()]
         for name in {"".join(keys[-1:]), "".join(keys[-2:])}:
             called.setdefault(name, []).append(path)
     found: Sources = {}
-    for field, sources in table.fields.items():
+    for field, sources in built_in(JSON).fields.items():
         choices = {
             path: replace(source, path=path)
             for source in sources
@@ -447,9 +455,9 @@ def named(table: FieldMap, records: Sequence[dict[str, Any]]) -> Sources:
     return found
 
 
-def columns_of(records: Sequence[dict[str, Any]]) -> dict[tuple[str, ...], list[str]]:
+def columns_of(records: Sequence[dict[str, Any]]) -> Columns:
     """The values of each key of some records, as texts; of a list the first one."""
-    columns: dict[tuple[str, ...], list[str]] = {}
+    columns: Columns = {}
     for record in records:
         for path, value in _leaves(record):
             if value not in ("", "-", "None", "null") and (path in columns or len(columns) < _MAX_PATHS):
@@ -481,6 +489,7 @@ def _leaves(record: Any) -> Iterator[tuple[tuple[str, ...], str]]:
             yield path, str(found)
 
 
+@lru_cache(4096)
 def bare(key: str) -> str:
     """A key without the ways in which it may be written."""
     return re.sub("[^a-z0-9]", "", key.lower())
@@ -549,12 +558,12 @@ class Draft:
         header: whether the first line names the columns.
     """
 
-    def __init__(self, table: FieldMap, lines: Sequence[bytes]) -> None:
-        """Args: table: names of keys, as of :func:`named`; lines: some lines, none of them blank."""
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        """Args: lines: some lines, none of them blank."""
         self._head, self._columns, self.header = _taken_apart(lines)
         self._fields: dict[str, str] = {}
         self._used: set[tuple[str, ...]] = set()
-        for field, sources in named(table, self._records()).items():
+        for field, sources in named(self._columns).items():
             self._set(field, sources[0].path, unit=sources[0].unit)
         self._by_values()
         self.missing = [
@@ -563,22 +572,6 @@ class Draft:
             if names not in self._fields and not (what in ("method", "path") and "request" in self._fields)
         ]
         self.toml = "\n".join(self._lines()) + "\n"
-
-    def _records(self) -> list[dict[str, Any]]:
-        """The columns as objects, since names are looked for in these."""
-        found: list[dict[str, Any]] = []
-        for path, values in self._columns.items():
-            for place, value in enumerate(values):
-                while len(found) <= place:
-                    found.append({})
-                below = found[place]
-                for key in path[:-1]:
-                    below = below.setdefault(key, {})
-                    if not isinstance(below, dict):
-                        break
-                else:
-                    below[path[-1]] = value
-        return found
 
     def _set(self, field: str, *paths: tuple[str, ...], unit: Unit | None = None) -> None:
         """Takes columns for a field; several make up one value."""
@@ -648,7 +641,7 @@ class Draft:
             yield f'# dur_us = {{ from = {json.dumps(place)}, unit = "{unit}" }}  # if it is the duration'
 
 
-def _taken_apart(lines: Sequence[bytes]) -> tuple[list[str], dict[tuple[str, ...], list[str]], bool]:
+def _taken_apart(lines: Sequence[bytes]) -> tuple[list[str], Columns, bool]:
     """The layout of lines in TOML, the values of each column, and whether the first line names the columns."""
     texts = [line.decode("utf-8", "replace") for line in lines]
     for layout, parse in (("json", _json), ("logfmt", pairs)):
@@ -670,7 +663,7 @@ def _taken_apart(lines: Sequence[bytes]) -> tuple[list[str], dict[tuple[str, ...
     return ['layout = "words"', f"columns = {json.dumps(names)}"], _columns(names, rows), False
 
 
-def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[tuple[str, ...], list[str]]:
+def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Columns:
     return {(name,): [row[place] for row in rows if row[place] not in ("-", "")] for place, name in enumerate(names)}
 
 

@@ -322,16 +322,21 @@ def tree(sources: Iterable[Source]) -> Tree:
     """
     root: Tree = {}
     for source in sources:
-        level = root
-        for place, key in enumerate(source.path):
-            last = place == len(source.path) - 1
-            if any(key != other and key.lower() == other.lower() for other in level):
-                raise ValueError(f"{str(source)!r} differs from another key only by case")
-            below = level.setdefault(key, None if last else {})
-            if last is not (below is None):
-                raise ValueError(f"{str(source)!r} is used both as a value and as an object")
-            level = below if below is not None else {}
+        grow(root, source)
     return root
+
+
+def grow(root: Tree, source: Source) -> None:
+    """Adds the keys of one source, or nothing if it cannot be there: as of :func:`tree`."""
+    level = root
+    for place, key in enumerate(source.path):
+        last = place == len(source.path) - 1
+        if any(key != other and key.lower() == other.lower() for other in level):
+            raise ValueError(f"{str(source)!r} differs from another key only by case")
+        below = level.setdefault(key, None if last else {})
+        if last is not (below is None):
+            raise ValueError(f"{str(source)!r} is used both as a value and as an object")
+        level = below if below is not None else {}
 
 
 def _only_known(table: Any, keys: frozenset[str], what: str) -> None:

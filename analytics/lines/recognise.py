@@ -19,11 +19,13 @@ from typing import Any, Final
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.inferred import (
+    JSON,
     TOOK,
     Draft,
     Missing,
     bare,
     begun,
+    columns_of,
     cut,
     infer,
     looks_like_request,
@@ -36,11 +38,12 @@ from tricklecast.analytics.lines.mapped import (
     Layout,
     Source,
     Stamp,
+    Tree,
     Unit,
     built_in,
+    grow,
     load_map,
     parse_map,
-    tree,
 )
 from tricklecast.analytics.lines.wrapping import LABEL, MAX_DEPTH, STAMPED, Unwrapper, wrapping_of
 from tricklecast.trickle.records import VERSION, Kind
@@ -49,7 +52,6 @@ AUTO: Final = "auto"
 TRICKLECAST: Final = "tricklecast"
 PARQUET: Final = "parquet"
 
-JSON: Final = "json"
 JSON_MAPS: Final = (
     "caddy", "traefik", "envoy", "cloudflare", "gcp", "kong", "ecs", "ecs-dotted", "nginx", JSON,
 )  # fmt: skip
@@ -224,9 +226,7 @@ def _asked_fits(fields: FieldMap, lines: Sequence[bytes]) -> bool:
 
 def draft(lines: Sequence[bytes]) -> Draft:
     """The field map of lines of an unknown format, as far as it can be told."""
-    return min(
-        (Draft(built_in(JSON), inner) for _, inner in _unwrapped(lines) if inner), key=lambda one: len(one.missing)
-    )
+    return min((Draft(inner) for _, inner in _unwrapped(lines) if inner), key=lambda one: len(one.missing))
 
 
 @cache
@@ -246,7 +246,7 @@ def _recognised(name: str, lines: Sequence[bytes], asked: str) -> Format:
         return _format(name, TABLE, lines)
     votes = Counter(found for line in lines if (found := _looks_like(line, formats)) is not None)
     if not votes:
-        if asked == AUTO and (table := Draft(built_in(JSON), lines)).header and not table.missing:
+        if asked == AUTO and (table := Draft(lines)).header and not table.missing:
             return _with_map(parse_map(table.toml, "table"), lines)
         raise UnknownFormat(_why_not(name, lines))
     best = max(votes.values())
@@ -271,7 +271,7 @@ def _why_not(name: str, lines: Sequence[bytes]) -> str:
             except Missing as missing:
                 return f"{begin}: {missing}; {known}"
         return f"{begin}: {known}"
-    found = named(built_in(JSON), records).keys()
+    found = named(columns_of(records)).keys()
     lacking = " and ".join(what for what, choices in _NEEDED if not any(names <= found for names in choices))
     told = f" it has keys and values, without {lacking};" if lacking else ""
     return f"{begin}:{told} its keys are {', '.join(list(records[0])[:12])}; {known}"
@@ -313,13 +313,13 @@ def _looks_like(line: bytes, formats: tuple[str, ...]) -> str | None:
         if inferred and looks_like_request(line):
             return inferred
         values = pairs(line) if LOGFMT in formats else None
-        return LOGFMT if values is not None and _has_all(named(built_in(JSON), [values])) else None
+        return LOGFMT if values is not None and _has_all(named(columns_of([values]))) else None
     for found in formats:
         if found == TRICKLECAST:
             if record.get("kind") in tuple(Kind) and "ts_us" in record:
                 return found
         elif found == JSON:
-            return JSON if _has_all(named(built_in(JSON), [record])) else None
+            return JSON if _has_all(named(columns_of([record]))) else None
         elif found in JSON_MAPS and _fits(record, built_in(found)):
             return found
     return None
@@ -408,7 +408,7 @@ def _with_map(fields: FieldMap, lines: Sequence[bytes]) -> Format:
         present |= _OF_ANSWERS & set(used)
     kept = dict(fields.fields)
     if fields.name in JSON_MAPS:
-        told = named(built_in(JSON), records)
+        told = named(columns_of(records))
         for name, sources in told.items():
             # A map's own key is surer than a name; but the address of a connection may be a balancer's.
             if not used.get(name) or fields.name == JSON or (name == "ip" and fields.name == "nginx"):
@@ -476,21 +476,22 @@ def _compatible(fields: dict[str, tuple[Source, ...]], there: Container[Source])
     Args:
         there: those that the sample has; they come before all others.
     """
-    taken: list[Source] = []
+    taken: set[Source] = set()
+    root: Tree = {}
     every = [source for sources in fields.values() for source in sources]
     for source in sorted(every, key=lambda source: source not in there):
         try:
-            tree([*taken, source])
+            grow(root, source)
         except ValueError:
             continue
-        taken.append(source)
+        taken.add(source)
     kept = {name: tuple(source for source in sources if source in taken) for name, sources in fields.items()}
     return {name: sources for name, sources in kept.items() if sources}
 
 
 def _with_logfmt(fields: FieldMap, lines: Sequence[bytes]) -> Format:
     records = [record for line in lines if (record := pairs(line)) is not None]
-    found = named(built_in(JSON), records)
+    found = named(columns_of(records))
     if not _has_all(found):
         return Format(fields.name, fields, frozenset(fields.fields))
     found["ts_us"] = tuple(_timed(source, records) for source in found["ts_us"])
