@@ -14,4 +14,15 @@ paths AS (
 )
 SELECT * REPLACE (chr(0) || channel AS node, node AS event) FROM failed WHERE channel IN (FROM paths);
 
-CREATE OR REPLACE TEMP TABLE spread AS FROM retries_of('refusals');
+CREATE OR REPLACE TEMP TABLE spread AS
+WITH crowds AS (
+    FROM retries_of('refusals')
+)
+-- A crowd on one server is that server's, which may see more of it on other paths.
+FROM crowds SEMI JOIN (
+    SELECT c.answer, c.node, c.since_us
+    FROM (SELECT *, unnest(slices(first_us, last_us)) AS slice FROM crowds) c
+        JOIN refusals f ON f.client = c.client AND f.channel = c.channel AND slice(f.first_us) = c.slice
+            AND f.first_us BETWEEN c.first_us AND c.last_us AND retried_as(f.answer) = c.answer
+    GROUP BY c.answer, c.node, c.since_us HAVING min(f.event) <> max(f.event)
+) USING (answer, node, since_us);
