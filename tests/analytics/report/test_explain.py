@@ -97,8 +97,8 @@ def test_the_thresholds_that_are_named_are_those_that_decide(tmp_path: Path) -> 
     path = web_log(tmp_path / "web.log", WEB[:1])
     ((_, why, shown),) = judged(path, Params())
     assert why["Why it is a storm"] == [
-        "900 requests of 192.0.2.7 in 89 s, 10/s at most: 8 are enough at 8/s (--set fast_hits=8 --set fast_rps=8);"
-        " 30 are enough at any pace (--set slow_hits=30)"
+        "900 requests of 192.0.2.7 in 89 s, 10/s at most: 8 are enough at 8/s (--set fast_hits=8 --set fast_rps=8)",
+        "900 requests of 192.0.2.7 in 89 s, 10/s at most: 30 are enough at any pace (--set slow_hits=30)",
     ]
     first, *rest = shown.split("\n\n")
     assert first.startswith("INCIDENT 1 ")
