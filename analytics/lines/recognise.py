@@ -244,7 +244,12 @@ def _recognised(name: str, lines: Sequence[bytes], asked: str) -> Format:
         return _format(name, formats[0], lines)
     if TABLE in formats and any(line.startswith(_FIELDS_LINE) for line in lines):
         return _format(name, TABLE, lines)
-    votes = Counter(found for line in lines if (found := _looks_like(line, formats)) is not None)
+    votes = Counter[str]()
+    for line in lines:
+        if (found := _looks_like(line, formats)) is not None:
+            votes[found] += 1
+            if votes[found] > len(lines) / 2:
+                break
     if not votes:
         if asked == AUTO and (table := Draft(lines)).header and not table.missing:
             return _with_map(parse_map(table.toml, "table"), lines)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -128,24 +129,22 @@ def _text_of(found: _Envelope) -> bytes | None:
 
 def wrapping_of(lines: Sequence[bytes]) -> list[str]:
     """The wrappings that may be the outer one of some lines; the most particular first."""
-    found = []
-    half = len(lines) / 2
-    for name in NAMES:
-        if name in ("envelope", STAMPED):
-            count = sum(_inside(line) is not None for line in lines)
-        elif name == "cri":
-            count = sum(bool(CRI.match(line)) for line in lines)
-        elif name == "journal":
-            count = len(lines) * any(map(_EXPORT.match, lines))
-        elif name == "aws-json":
-            count = len(lines) * any(map(_MESSAGE.match, lines))
-        else:
-            pattern, _ = _COMPILED[name]
-            count = sum(bool(pattern.search(line)) for line in lines)
-            count *= len(lines) if name in _RARE else 1
-        if count and count >= half:
-            found.append(name)
-    return found
+    return [name for name in NAMES if lines and _has(name, lines)]
+
+
+def _has(name: str, lines: Sequence[bytes]) -> bool:
+    if name in ("envelope", STAMPED):
+        return _half(lambda line: _inside(line) is not None, lines)
+    if name in ("journal", "aws-json"):
+        return any(map((_EXPORT if name == "journal" else _MESSAGE).match, lines))
+    fits = CRI.match if name == "cri" else _COMPILED[name][0].search
+    return any(map(fits, lines)) if name in _RARE else _half(fits, lines)
+
+
+def _half(fits: Callable[[bytes], object], lines: Sequence[bytes]) -> bool:
+    """Whether at least half of the lines fit; it looks no further than needed."""
+    others = (True for line in lines if not fits(line))
+    return not next(islice(others, len(lines) // 2, None), False)
 
 
 class Unwrapper:
