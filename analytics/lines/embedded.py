@@ -83,29 +83,37 @@ def read_lines(
     if files.remote:
         raise BadInput(f"only Spark reads {files.remote[0]!r}: pass --engine spark")
     recognised = recognise_files(files, reading, part=part)
-    table = (*PARSED, *(DETAILS if reading.details else ()))
-    columns = ", ".join(f"{name} {kind}" for name, kind in table)
-    con.execute(f"CREATE OR REPLACE TEMP TABLE parsed_line ({columns})")
+    empty_table(con, details=reading.details)
     node = node_sql(recognised.names)
     damaged: list[str] = []
     for form, numbers in recognised.groups():
         if form.name == PARQUET:
             for number in numbers:
-                _insert_parquet(con, form, number, recognised.names[number], reading)
+                insert_parquet(con, form, number, recognised.names[number], reading)
             continue
         select = selected(form, reading, _RAW, node)
         unfinished: list[tuple[int, int]] = []
         names = ((number, recognised.names[number]) for number in numbers)
         readers = ((number, LineReader(name, spans.get(name, (0, None)))) for number, name in names)
         _insert(con, select, _batches(readers, form.wrapping, damaged, unfinished, progress))
-        for number, no in unfinished:
-            # It is still being written, and will be a line the next time.
-            con.execute("DELETE FROM parsed_line WHERE file = ? AND no = ? AND bad IS NOT NULL", [number, no])
-    con.execute(f"CREATE OR REPLACE TEMP VIEW line AS {view()}")
+        drop_unfinished(con, unfinished)
     counts, good, bad = tally(con, recognised.names, time.time_ns() // 1000 if now_us is None else now_us)
     if not part:
         check_understood(recognised, files.searched, good, bad, reading.window, counts.samples)
     return Lines(recognised, counts, tuple(damaged), good, bad)
+
+
+def empty_table(con: duckdb.DuckDBPyConnection, *, details: bool = False) -> None:
+    """Makes the table ``parsed_line``, without a line, and the view ``line`` of the good ones in it."""
+    columns = ", ".join(f"{name} {kind}" for name, kind in (*PARSED, *(DETAILS if details else ())))
+    con.execute(f"CREATE OR REPLACE TEMP TABLE parsed_line ({columns})")
+    con.execute(f"CREATE OR REPLACE TEMP VIEW line AS {view()}")
+
+
+def drop_unfinished(con: duckdb.DuckDBPyConnection, unfinished: Sequence[tuple[int, int]]) -> None:
+    """Drops lines without an end, given as file and number, that cannot be read: they are still being written."""
+    for number, no in unfinished:
+        con.execute("DELETE FROM parsed_line WHERE file = ? AND no = ? AND bad IS NOT NULL", [number, no])
 
 
 class ChunkReader:
@@ -175,7 +183,12 @@ def _insert(con: duckdb.DuckDBPyConnection, select: str, batches: Iterator[pa.Re
         con.unregister("raw_line")
 
 
-def _insert_parquet(con: duckdb.DuckDBPyConnection, form: Format, number: int, name: str, reading: Reading) -> None:
+def insert_parquet(con: duckdb.DuckDBPyConnection, form: Format, number: int, name: str, reading: Reading) -> None:
+    """Reads a Parquet file into ``parsed_line``.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
     import duckdb
 
     path = name.replace("'", "''")

@@ -32,7 +32,7 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines.embedded import Lines
+from tricklecast.analytics.lines.embedded import Lines, drop_unfinished, empty_table, insert_parquet
 from tricklecast.analytics.lines.files import (
     BYTE_ORDER_MARK,
     COMPRESSED,
@@ -55,7 +55,7 @@ from tricklecast.analytics.lines.reading import (
     selected,
 )
 from tricklecast.analytics.lines.recognise import PARQUET, Format
-from tricklecast.analytics.lines.records import LINE, PARSED, parsed, view
+from tricklecast.analytics.lines.records import LINE, PARSED, parsed
 from tricklecast.analytics.lines.wrapping import Unwrapper
 from tricklecast.analytics.scan.embedded import bounded
 from tricklecast.analytics.spark.objects import (
@@ -212,7 +212,7 @@ class Parse:
                 times = ", ".join(f"'{moment}'" for moment in self.moments)
                 raw += f""" WHERE regexp_extract(line, '"ts_us": ?(\\d+)', 1) IN ({times})"""
             select = selected(self.form, self.reading, raw, node_sql(piece.names))
-        _empty_table(con)
+        empty_table(con)
         if table is not None:
             con.register("raw_line", table)
             con.execute(f"INSERT INTO parsed_line BY NAME SELECT * FROM ({select}) good")
@@ -224,9 +224,7 @@ class Parse:
                 piece.gone += gone
                 for name, (bytes_, size) in taken.items():
                     piece.taken[name] = (piece.taken.get(name, (0, size))[0] + bytes_, size)
-        for number, no in piece.unfinished:
-            # It is still being written, and will be a line the next time.
-            con.execute("DELETE FROM parsed_line WHERE file = ? AND no = ? AND bad IS NOT NULL", [number, no])
+        drop_unfinished(con, piece.unfinished)
         if piece.numberless:
             con.execute("UPDATE parsed_line SET no = NULL WHERE list_contains(?, file)", [piece.numberless])
         return piece
@@ -235,23 +233,14 @@ class Parse:
         import duckdb
 
         assert self.form is not None
-        _empty_table(con)
-        table = f"read_parquet('{name.replace(chr(39), chr(39) * 2)}', hive_partitioning = false)"
-        raw, found = parquet_values(self.form, "0", "CAST(NULL AS BIGINT)", table, self.reading)
-        select = parsed(found, raw, (self.reading.window.from_us, self.reading.window.to_us))
+        empty_table(con)
         try:
-            con.execute(f"INSERT INTO parsed_line BY NAME {select}")
-        except duckdb.IOException:
-            return Piece([], gone=[name]) if not os.path.exists(name) else Piece([name], damaged=[name])
-        except duckdb.InvalidInputException:
-            return Piece([name], damaged=[name])
+            insert_parquet(con, self.form, 0, name, self.reading)
+        except BadInput as error:
+            if not isinstance(error.__cause__, (duckdb.IOException, duckdb.InvalidInputException)):
+                raise
+            return Piece([name], damaged=[name]) if os.path.exists(name) else Piece([], gone=[name])
         return Piece([name])
-
-
-def _empty_table(con: DuckDBPyConnection) -> None:
-    columns = ", ".join(f"{name} {kind}" for name, kind in PARSED)
-    con.execute(f"CREATE OR REPLACE TEMP TABLE parsed_line ({columns})")
-    con.execute(f"CREATE OR REPLACE TEMP VIEW line AS {view()}")
 
 
 def _opened(name: str, start: int, until: int | None) -> LineReader | None:
@@ -437,13 +426,11 @@ class SparkLines:
     frame: tuple[DataFrame, Parse] | None = None
     moments: tuple[int, ...] = ()
 
-    def mapped(
-        self, work: Callable[[Iterator[pa.RecordBatch], Parse], Iterator[pa.RecordBatch]], columns: str
-    ) -> DataFrame:
+    def mapped(self, work: Callable[..., Iterator[pa.RecordBatch]], columns: str) -> DataFrame:
         """The rows that workers make of the lines.
 
         Args:
-            work: makes it of the rows of one partition. columns: names and Spark's types of what it makes.
+            work: makes them of the rows of one partition, and the argument ``parse``. columns: their names and types.
         """
         if self.together:
             # Lines of one id come together. The others go anywhere, but to the same place when a task is run again.
@@ -457,8 +444,8 @@ class SparkLines:
             groups = list(self._groups())
         if not groups:
             groups = [(self.spark.createDataFrame([], "files STRING"), Parse(None, self.reading, "files"))]
-        made = [rows.mapInArrow(partial(_work, work=work, parse=parse), columns) for rows, parse in groups]
-        return reduce(lambda above, frame: above.unionAll(frame), made)
+        frames = [rows.mapInArrow(partial(work, parse=parse), columns) for rows, parse in groups]
+        return reduce(lambda above, frame: above.unionAll(frame), frames)
 
     def _groups(self) -> Iterator[tuple[DataFrame, Parse]]:
         if self.frame is not None:
@@ -544,10 +531,6 @@ class SparkLines:
         return Lines(
             self.recognised, replace(found, samples=tuple(first_samples(samples))), named, dict(good), dict(bad)
         )
-
-
-def _work(batches: Iterator[pa.RecordBatch], work: Any, parse: Parse) -> Iterator[pa.RecordBatch]:
-    yield from work(batches, parse)
 
 
 def _spark_columns(columns: Iterable[tuple[str, str]]) -> str:

@@ -488,7 +488,8 @@ def own(lines: SparkLines, member: pa.Table, generic: bool) -> list[requests.Row
     from pyspark.sql import functions as f
 
     columns = "incident LONG, kind STRING, name STRING, requests LONG, clients ARRAY<LONG>"
-    rows = lines.mapped(partial(_asked, ask=partial(_own, member=member, generic=generic)), columns)
+    work = partial(_asked, lambda con, piece: requests.own_sql(), member=member, generic=generic)
+    rows = lines.mapped(work, columns)
     clients = f.array_sort(f.array_distinct(f.flatten(f.collect_list("clients"))))
     found = rows.groupBy("incident", "kind", "name").agg(
         f.sum("requests").alias("requests"), f.slice(clients, 1, requests.CLIENTS).alias("clients")
@@ -500,7 +501,7 @@ def own(lines: SparkLines, member: pa.Table, generic: bool) -> list[requests.Row
 def counted(lines: SparkLines, wanted: requests.Wanted) -> list[tuple[int, str, str | None, int]]:
     """How many requests have some values (:func:`analytics.report.requests.count_sql`)."""
     columns = "incident LONG, kind STRING, name STRING, n LONG"
-    rows = lines.mapped(partial(_asked, ask=partial(_counted, wanted=tuple(wanted))), columns)
+    rows = lines.mapped(partial(_asked, lambda con, piece: requests.count_sql(con, tuple(wanted))), columns)
     return [tuple(row) for row in rows.groupBy("incident", "kind", "name").sum("n").collect()]
 
 
@@ -508,28 +509,24 @@ def chosen(lines: SparkLines, member: pa.Table, generic: bool) -> Iterator[dict[
     """All lines of an incident, in the order of time, a part of them at a time."""
     kinds = {"VARCHAR": "STRING"}
     columns = ", ".join(f"{name} {kinds.get(kind, kind)}" for name, kind in requests.EVERY_COLUMNS)
-    rows = lines.mapped(partial(_asked, ask=partial(_chosen, member=member, generic=generic)), columns)
+    work = partial(_asked, lambda con, piece: requests.every_sql(con, piece.names), member=member, generic=generic)
+    rows = lines.mapped(work, columns)
     return (row.asDict() for row in rows.orderBy("ts_us", "file", "no").toLocalIterator())
 
 
-def _asked(batches: Batches, parse: Parse, ask: Callable[[DuckDBPyConnection, Piece], pa.Table]) -> Batches:
+def _asked(
+    sql: Callable[[DuckDBPyConnection, Piece], str],
+    batches: Batches,
+    parse: Parse,
+    member: pa.Table | None = None,
+    generic: bool = False,
+) -> Batches:
+    """The rows that a query gives over each piece; with ``member`` over the requests of incidents in it."""
     with connect() as con:
         for piece in parse.pieces(con, batches):
             if parse.form is None:
                 # Requests of one id were brought together to be told once.
                 drop_doubles(con)
-            yield from ask(con, piece).to_batches()
-
-
-def _own(con: DuckDBPyConnection, piece: Piece, member: pa.Table, generic: bool) -> pa.Table:
-    requests.find(con, member, generic)
-    return con.sql(requests.own_sql()).to_arrow_table()
-
-
-def _counted(con: DuckDBPyConnection, piece: Piece, wanted: requests.Wanted) -> pa.Table:
-    return con.sql(requests.count_sql(con, wanted)).to_arrow_table()
-
-
-def _chosen(con: DuckDBPyConnection, piece: Piece, member: pa.Table, generic: bool) -> pa.Table:
-    requests.find(con, member, generic)
-    return con.sql(requests.every_sql(con, piece.names)).to_arrow_table()
+            if member is not None:
+                requests.find(con, member, generic)
+            yield from con.sql(sql(con, piece)).to_arrow_table().to_batches()
