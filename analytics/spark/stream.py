@@ -46,8 +46,7 @@ from tricklecast.analytics.spark.session import CONNECT, LOCAL, failures_as_one_
 from tricklecast.analytics.store.store import Store
 from tricklecast.analytics.watch.alerts import AlertBody, Known
 from tricklecast.analytics.watch.deliver import receiver
-from tricklecast.analytics.watch.judge import Judge
-from tricklecast.analytics.watch.run import ENOUGH_LINES, WatchRequest, running
+from tricklecast.analytics.watch.run import ENOUGH_LINES, Watching, WatchRequest, running
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -187,11 +186,11 @@ class Batch:
     early: int = 0
 
 
-class Stream:
-    """Has batches judged, in the time of their lines; knows nothing of Spark, signals and terminals.
+class Stream(Watching):
+    """Has batches judged, in the time of their lines; knows nothing of Spark.
 
     Attributes:
-        lines, bad, unread, early: sums of :class:`Batch`. judge: see there.
+        unread, early: sums of :class:`Batch`, as are ``lines`` and ``bad``.
         problems: faults of files by their names, the latest ones; a file that has gone has one.
         now_us: see the module. from_us: files that were written before this are passed over.
     """
@@ -205,32 +204,31 @@ class Stream:
     ) -> None:
         """
         Args:
-            store: the state of earlier runs. receivers: names of those who get alerts.
+            request, store, receivers: as of :class:`Watching`.
             wall_us: the clock of this machine, microseconds since the epoch.
 
         Raises:
             BadInput: the store is of other sources.
         """
-        self.lines = self.bad = self.unread = self.early = 0
-        self.problems: dict[str, str] = {}
-        self._store, self._wall_us, self._lock = store, wall_us, RLock()
+        self.unread = self.early = 0
+        self.problems = {}
+        self._wall_us, self._lock = wall_us, RLock()
         self._heard_us, self._unheard_us = (round(s * 1e6) for s in (request.interval_s, LATE_S + request.interval_s))
-        store.belong(request.logs)
-        known = store.fact("from_us")
-        self.from_us: int = known if known is not None else 0 if request.earliest else wall_us()
         self.now_us: int = store.fact("now_us") or 0
         self._read_us = wall_us()
         # By server: how much later its lines are read than they are, the servers heard of last at the end.
         self._off_us: dict[str | None, int | None] = {}
-        self.judge = Judge(
+        super().__init__(
+            request,
+            request.logs,
             store,
             receivers,
-            request.params,
-            maintenance=request.maintenance,
             clock=lambda: self.now_us / 1e6,
             wall_us=lambda: self.now_us,
             told_us=wall_us,
         )
+        known = store.fact("from_us")
+        self.from_us: int = known if known is not None else 0 if request.earliest else wall_us()
         store.set_fact("from_us", self.from_us)
 
     def follow(self, query: str) -> None:
@@ -282,14 +280,10 @@ class Stream:
             "files are older than this watch, and were passed over (--start earliest)": self.early,
         }
 
-    def interrupt(self) -> None:
-        """Ends what runs in another thread, which gets an error."""
-        self.judge.window.interrupt()
-
     def close(self) -> None:
-        """Frees the memory."""
+        """See :class:`~tricklecast.analytics.watch.run.Watching`."""
         with self._lock:
-            self.judge.close()
+            super().close()
 
     def _aged(self, rows: pa.Table) -> tuple[pa.Table, Callable[[Known], int]]:
         """The rows with when they were read, as the module has it; and how late lines may be. It moves the time."""
@@ -476,7 +470,9 @@ def _run(request: StreamRequest, spark: SparkSession, lines: DataFrame | None, o
     if "connect" in type(spark).__module__:
         raise SparkUnavailable(_NOT_CONNECT)
     made = partial(Stream, request)
-    with running(request, made, out, err, name="storms stream", durable=True, end_s=3 * END_S) as (watch, now):
+    # A session of somebody else's is not ours to end.
+    end_s = None if lines is not None else 3 * END_S
+    with running(request, made, out, err, name="storms stream", durable=True, end_s=end_s) as (watch, now):
         files = not any(log.startswith(KAFKA) for log in request.logs) and lines is None
         frame = lines if lines is not None else _followed(spark, request)
         query = Query(frame, request, now.store.folder, watch, Reader(request, watch.from_us, files=files))

@@ -169,7 +169,8 @@ class Followed:
         Raises:
             UnknownFormat: that of a file which somebody gave by name cannot be told.
         """
-        self.problems, left = {}, BATCH
+        self.problems.clear()
+        left = BATCH
         pieces = list(self._standard_input()) if self._stdin is not None and not self.ended else []
         unread = []
         for path, descriptor, status in self._files():

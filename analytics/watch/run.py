@@ -7,14 +7,14 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from threading import Event, Thread, current_thread, main_thread
-from typing import IO, Final, Protocol, TypeVar
+from typing import IO, Final, TypeVar
 
 import duckdb
 import stamina
@@ -82,12 +82,70 @@ class WatchRequest:
     quiet: bool = False
 
 
-class Watch:
-    """Reads logs and has their lines judged; knows nothing of threads, signals and terminals.
+class Watching:
+    """A watch, whatever brings its lines; it knows nothing of threads, signals and terminals.
 
     Attributes:
-        lines, bad: how many were read, and could not be understood.
-        followed, roller, judge: see there.
+        lines, bad: how many were read, and could not be understood. judge: see there.
+        problems: what cannot be read, by path.
+    """
+
+    problems: dict[str, str]
+
+    def __init__(
+        self,
+        request: WatchRequest,
+        logs: Iterable[str],
+        store: Store,
+        receivers: Sequence[str],
+        clock: Callable[[], float],
+        wall_us: Callable[[], int],
+        told_us: Callable[[], int] | None = None,
+    ) -> None:
+        """
+        Args:
+            request: the options; logs: whole names of what it reads. store: the state of earlier runs.
+            receivers: names of those who get alerts, in the outbox. clock, wall_us, told_us: as of :class:`Judge`.
+
+        Raises:
+            BadInput: the store is of other logs.
+        """
+        self.lines = self.bad = 0
+        self._store = store
+        store.belong(logs)
+        self.judge = Judge(
+            store,
+            receivers,
+            request.params,
+            kept=request.state is not None,
+            maintenance=request.maintenance,
+            clock=clock,
+            wall_us=wall_us,
+            told_us=told_us,
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much was left out, by what it is."""
+        raise NotImplementedError
+
+    def interrupt(self) -> None:
+        """Ends what runs in another thread, which gets an error."""
+        self.judge.window.interrupt()
+
+    def close(self) -> None:
+        """Frees the memory."""
+        self.judge.close()
+
+
+W = TypeVar("W", bound=Watching)
+
+
+class Watch(Watching):
+    """Reads logs that grow, and has their lines judged.
+
+    Attributes:
+        followed, roller: see there.
     """
 
     def __init__(
@@ -100,29 +158,19 @@ class Watch:
     ) -> None:
         """
         Args:
-            request: the logs and options; store: the state of earlier runs.
-            receivers: names of those who get alerts, in the outbox.
+            request, store, receivers: as of :class:`Watching`.
             clock: seconds; wall_us: microseconds since the epoch.
 
         Raises:
             BadInput: a log is not there, or the store is of other logs.
         """
-        self.lines = self.bad = 0
-        self._store, self._doubled = store, 0
         self.followed = Followed(
             request.logs, request.reading, store.positions(), earliest=request.earliest, clock=clock, wall_us=wall_us
         )
-        store.belong(str(Path(log).absolute()) for log in request.logs)
-        self.judge = Judge(
-            store,
-            receivers,
-            request.params,
-            kept=request.state is not None,
-            maintenance=request.maintenance,
-            clock=clock,
-            wall_us=wall_us,
-        )
-        self.roller = Roller(request.reading)
+        self.problems = self.followed.problems
+        logs = [str(Path(log).absolute()) for log in request.logs]
+        super().__init__(request, logs, store, receivers, clock, wall_us)
+        self.roller, self._doubled = Roller(request.reading), 0
         with store.transaction():
             self._put_positions()
 
@@ -160,12 +208,7 @@ class Watch:
             words = f"none of {lines:,} lines of {piece.path!r} could be read as {piece.form.title}"
             if piece.named:
                 raise NothingUnderstood(words)
-            self.followed.problems[piece.path] = words
-
-    @property
-    def problems(self) -> Mapping[str, str]:
-        """The logs that cannot be read, by path."""
-        return self.followed.problems
+            self.problems[piece.path] = words
 
     @property
     def counts(self) -> dict[str, int]:
@@ -176,14 +219,14 @@ class Watch:
         }
 
     def interrupt(self) -> None:
-        """Ends a step that runs in another thread, which gets an error."""
+        """See :class:`Watching`."""
         self.roller.interrupt()
-        self.judge.window.interrupt()
+        super().interrupt()
 
     def close(self) -> None:
-        """Frees the memory."""
+        """See :class:`Watching`."""
         self.roller.close()
-        self.judge.close()
+        super().close()
 
 
 def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None = None) -> None:
@@ -255,13 +298,13 @@ def running(
     *,
     name: str = "storms watch",
     durable: bool = False,
-    end_s: float = END_S,
+    end_s: float | None = END_S,
 ) -> Iterator[tuple[W, Running]]:
     """Runs a watch: the state is open, signals are heard, receivers are told. All ends in order, and in time.
 
     Args:
         made: makes the watch of a state and of the names of those who are told. name: the command.
-        durable: as of :class:`Store`. end_s: so long after a signal the process is ended.
+        durable: as of :class:`Store`. end_s: so long after a signal the process is ended, if it is ours.
 
     Raises:
         BadInput: the state is not to be used. Busy: another process uses it.
@@ -282,7 +325,8 @@ def running(
         for sender in senders:
             sender.start()
         status.say("watching; Ctrl-C ends it")
-        held.enter_context(_in_time(stop, watch, status, None if request.state else folder, end_s))
+        if end_s is not None:
+            held.enter_context(_in_time(stop, watch, status, None if request.state else folder, end_s))
         try:
             yield watch, Running(store, stop, status, local, senders)
         finally:
@@ -319,34 +363,6 @@ def _in_time(stop: Event, watch: Watching, status: Status, folder: Path | None, 
     finally:
         done.set()
         stop.set()
-
-
-class Watching(Protocol):
-    """A watch, whatever brings its lines.
-
-    Attributes:
-        lines, bad: how many were read, and could not be understood. judge: see there.
-        problems: what cannot be read, by path. counts: how much was left out, by what it is.
-    """
-
-    lines: int
-    bad: int
-    judge: Judge
-
-    @property
-    def problems(self) -> Mapping[str, str]: ...
-
-    @property
-    def counts(self) -> Mapping[str, int]: ...
-
-    def interrupt(self) -> None:
-        """Ends what runs in another thread, which gets an error."""
-
-    def close(self) -> None:
-        """Frees the memory."""
-
-
-W = TypeVar("W", bound=Watching)
 
 
 class Status:
