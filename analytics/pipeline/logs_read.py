@@ -17,7 +17,7 @@ from tricklecast.analytics.report.model import LogLine, Quality
 
 if TYPE_CHECKING:
     from tricklecast.analytics.lines.reading import Recognised
-    from tricklecast.analytics.store.table import Found, Table
+    from tricklecast.analytics.store.table import Table, TableLogs
 
 
 MANY_LINES: Final = 10
@@ -31,7 +31,7 @@ MAX_NAMED: Final = 20
 def logs_read(
     name: Any,
     files: LogFiles,
-    recognised: Recognised | Found,
+    recognised: Recognised | TableLogs,
     counts: Counts,
     damaged: Sequence[str],
     gone: Sequence[str] = (),
@@ -81,7 +81,7 @@ def logs_read(
     return LogsRead(name, tuple(map(shown_name, recognised.names)), quality)
 
 
-def table_read(name: Any, request: ReportRequest, files: LogFiles, table: Table, told: Found) -> LogsRead:
+def table_read(name: Any, request: ReportRequest, files: LogFiles, table: Table, told: TableLogs) -> LogsRead:
     """The report's statements on the logs behind the rows of a table."""
     read = logs_read(name, files, told, told.counts, told.damaged, window=request.reading.window)
     caveats = [*read.quality.caveats, *table.caveats]

@@ -33,7 +33,7 @@ from tricklecast.analytics.store.place import (
     living,
     missing,
 )
-from tricklecast.analytics.store.table import Found, Table, Unit, how_read, within
+from tricklecast.analytics.store.table import Table, TableLogs, Unit, how_read, within
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -212,7 +212,7 @@ class OnSpark:
             rows.unpersist()
 
 
-def spark_rows(spark: SparkSession, table: Table, window: Window, files: LogFiles) -> tuple[DataFrame, int, Found]:
+def spark_rows(spark: SparkSession, table: Table, window: Window, files: LogFiles) -> tuple[DataFrame, int, TableLogs]:
     """The rows of a window, and how many there are."""
     from pyspark import StorageLevel
     from pyspark.sql import functions as f

@@ -107,7 +107,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TableLogs:
     """What a report tells of the logs behind its rows.
 
     Attributes:
@@ -358,7 +358,7 @@ class Table:
             self.caveats.append(f"Hours before {text_of(kept)} are not kept (--keep).")
         return paths, live
 
-    def found(self, files: LogFiles, sources: Mapping[str, Source], rows: Mapping[str, int]) -> Found:
+    def found(self, files: LogFiles, sources: Mapping[str, Source], rows: Mapping[str, int]) -> TableLogs:
         """What a report tells of the logs behind its rows.
 
         Args:
@@ -380,7 +380,7 @@ class Table:
                 if has.first_us is not None and has.last_us is not None and name in places:
                     spans[name] = (has.first_us, has.last_us)
         shown.sort(key=lambda one: one[:2])
-        return Found(
+        return TableLogs(
             tuple(name for _, name, _ in shown),
             tuple(log.form for _, _, log in shown),
             tuple(self.strange),
@@ -546,7 +546,7 @@ class Embedded:
         return files
 
 
-def embedded_rows(con: DuckDBPyConnection, table: Table, window: Window, files: LogFiles) -> Found:
+def embedded_rows(con: DuckDBPyConnection, table: Table, window: Window, files: LogFiles) -> TableLogs:
     """Makes the table ``rollup`` of the rows of a window."""
     paths, sources = table.rows(window)
     columns = ", ".join(f"{name} {kind}" for name, kind in LINE)

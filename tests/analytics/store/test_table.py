@@ -32,7 +32,7 @@ from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.spark.table import Bucket, OnSpark, spark_rows
 from tricklecast.analytics.store.place import Folder
-from tricklecast.analytics.store.table import Embedded, Found, Table, embedded_rows
+from tricklecast.analytics.store.table import Embedded, Table, TableLogs, embedded_rows
 from tricklecast.app.cli import cli
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Run:
     """What a run over a table has found, short of the rules."""
 
     table: Table
-    told: Found
+    told: TableLogs
     rows: list[tuple[Any, ...]]
 
 
