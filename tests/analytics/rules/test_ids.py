@@ -71,6 +71,8 @@ def test_half_a_storm_has_the_same_id(tmp_path: Path) -> None:
         (["V1StGXR8Z5jdHi6Bmy", "a1B2c3D4e5F6g7H8i9"], "#"),
         (["film", "news", "talk"], "*"),
         (["deadbeef", "facade"], "*"),
+        # A hundred are looked at.
+        ([*(f"a-{number}" for number in range(51)), *(["film"] * 1000)], "a-#"),
         ([], ""),
     ],
 )

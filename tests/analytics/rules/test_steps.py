@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import duckdb
 import pytest
 
 from tricklecast.analytics.rules import engine
+from tricklecast.analytics.rules.incidents import incidents
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 
@@ -64,3 +66,20 @@ def test_no_join_looks_at_every_pair(prepared: duckdb.DuckDBPyConnection) -> Non
                 joins += 1
         prepared.execute(statement)
     assert joins > 5
+
+
+def test_a_crowd_has_a_map_of_a_bounded_size(prepared: duckdb.DuckDBPyConnection) -> None:
+    """Its busiest twenty clients, in 61 steps of time at most; it has five samples of its lines at most."""
+    prepared.execute("""CREATE OR REPLACE TEMP TABLE line AS
+        SELECT 1760000400000000 + turn * 1000000 + client * 9000 AS ts_us, concat('n', turn // 20) AS node,
+            'exchange' AS kind, 'GET' AS method, '/a' AS path, 503 AS status, concat('c', client) AS client
+        FROM range(30) c(client), range(200) t(turn) WHERE client > 4 OR turn % 2 = 0""")
+    (one,) = incidents(prepared)
+    assert (one.n, len(one.clients), len(one.nodes)) == (25 * 200 + 5 * 100, 30, 10)
+    assert 0 < len(one.samples) <= 5
+    (busiest,) = (row[0] for row in prepared.execute("SELECT busiest FROM fleets WHERE len(nodes) = 10").fetchall())
+    steps = Counter(cell["client"] for cell in busiest)
+    assert len(steps) == 20
+    assert 50 < max(steps.values()) <= 61
+    assert sum(cell["n"] for cell in busiest) == 20 * 200
+    assert not steps.keys() & {f"c{number}" for number in range(5)}
