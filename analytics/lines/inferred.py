@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any, Final
 
 from tricklecast.analytics.lines.dialect import asked, time_us
-from tricklecast.analytics.lines.mapped import LEADING, PAIR, FieldMap, Source, Stamp, Unit, built_in
+from tricklecast.analytics.lines.mapped import LEADING, PAIR, FieldMap, FieldSource, Stamp, Unit, built_in
 
 Word = tuple[str, bool]
 """A word, and whether it stands in quotes."""
@@ -151,11 +151,11 @@ def infer(base: FieldMap, lines: Sequence[bytes]) -> tuple[FieldMap, frozenset[i
     (shape, _), *_ = Counter(tuple(quoted for _, quoted in words) for words in telling).most_common(1)
     sample = [words for words in telling if tuple(quoted for _, quoted in words) == shape]
     columns = [[words[place][0] for words in sample] for place in range(len(shape))]
-    told = _Told(columns, shape, base.stamped)
-    fields = told.fields()
-    names = tuple(told.names[place] for place in range(len(shape)))
-    found = replace(base, columns=names, fields=fields, stamped=told.stamped)
-    return found, frozenset(place for place, quoted in enumerate(shape) if quoted), told.unsure
+    meanings = _Meanings(columns, shape, base.stamped)
+    fields = meanings.fields()
+    names = tuple(meanings.names[place] for place in range(len(shape)))
+    found = replace(base, columns=names, fields=fields, stamped=meanings.stamped)
+    return found, frozenset(place for place, quoted in enumerate(shape) if quoted), meanings.unsure
 
 
 _NAMES: Final = {1: ("time_local",), 2: ("time_local", "zone"), 3: ("day", "hour", "zone")}
@@ -169,7 +169,7 @@ def _same_times(numbers: Sequence[str], dates: Sequence[str]) -> bool:
     return _most(lambda us: abs(int(us)) <= 2_000_000, apart)
 
 
-class _Told:
+class _Meanings:
     """Gives each column of a sample its meaning: one after the other takes its column, the surest first."""
 
     def __init__(self, columns: list[list[str]], quoted: tuple[bool, ...], stamped: Stamp) -> None:
@@ -197,30 +197,30 @@ class _Told:
                 found.append(place)
         return found
 
-    def fields(self) -> dict[str, tuple[Source, ...]]:
+    def fields(self) -> dict[str, tuple[FieldSource, ...]]:
         """The sources of each field.
 
         Raises:
             Missing: no time, no request or no status.
         """
-        fields: dict[str, tuple[Source, ...]] = {}
+        fields: dict[str, tuple[FieldSource, ...]] = {}
         asked = [
             (sum(bool(_HTTP.fullmatch(value)) for value in self._columns[place]), -place)
             for place in self._free
             if self._quoted[place] and any(_REQUEST.match(value) for value in self._columns[place])
         ]
         request = -max(asked)[1]
-        fields["request"] = (Source((self._take(request, "request"),)),)
+        fields["request"] = (FieldSource((self._take(request, "request"),)),)
         fields["ts_us"] = self._times(request)
         codes = [place for place in self._where(_STATUS.fullmatch) if any(map(_CODED.match, self._columns[place]))]
         if not codes:
             raise Missing("it has no status after the request")
         # Some put every column in quotes; where they do not, what is quoted comes from the client.
         status = min(codes, key=lambda place: (self._quoted[place], place < request, place))
-        fields["status"] = (Source((self._take(status, "status"),)),)
+        fields["status"] = (FieldSource((self._take(status, "status"),)),)
         size = self._where(_WHOLE.fullmatch, dash=True)
         if status + 1 in size and self._quoted[status + 1] == self._quoted[status]:
-            fields["bytes_out"] = (Source((self._take(status + 1, "body_bytes_sent"),)),)
+            fields["bytes_out"] = (FieldSource((self._take(status + 1, "body_bytes_sent"),)),)
         self._agent(fields, request)
         self._address(fields, request)
         self._id(fields)
@@ -229,7 +229,7 @@ class _Told:
         self._duration(fields, status)
         return fields
 
-    def _times(self, request: int) -> tuple[Source, ...]:
+    def _times(self, request: int) -> tuple[FieldSource, ...]:
         """The finest first: whole seconds only where there is nothing else.
 
         Of several dates the one nearest before the request is its own; an agent that sends logs writes another one at
@@ -249,11 +249,11 @@ class _Told:
                 places = (*places, places[-1] + 1)
             values = [" ".join(words) for words in zip(*(self._columns[place] for place in places), strict=True)]
             path = tuple(self._take(place, name) for place, name in zip(places, _NAMES[len(places)], strict=True))
-            found.append((Source(path, Unit.TIME, coarse=not any(map(_FINE.search, values))), values))
+            found.append((FieldSource(path, Unit.TIME, coarse=not any(map(_FINE.search, values))), values))
         for place in self._where(_MSEC.fullmatch)[:1]:
             # Another time than the date's is that of something else.
             if not found or _same_times(self._columns[place], found[0][1]):
-                found.append((Source((self._take(place, "msec"),), Unit.TIME), self._columns[place]))
+                found.append((FieldSource((self._take(place, "msec"),), Unit.TIME), self._columns[place]))
         if not found:
             raise Missing("it has no time ([09/Oct/2025:08:53:20 +0000], ISO 8601 or $msec)")
         return tuple(sorted((source for source, _ in found), key=lambda source: source.coarse))
@@ -261,7 +261,7 @@ class _Told:
     def _is_free(self, place: int, fits: re.Pattern[str]) -> bool:
         return place in self._free and _most(fits.fullmatch, self._columns[place])
 
-    def _agent(self, fields: dict[str, tuple[Source, ...]], request: int) -> None:
+    def _agent(self, fields: dict[str, tuple[FieldSource, ...]], request: int) -> None:
         """Of the texts after the request: the one that looks like an agent most often, else the second one."""
 
         def share(pattern: re.Pattern[str], place: int) -> float:
@@ -279,11 +279,11 @@ class _Told:
         if not share(_AGENT, agent):
             agent = next((place for place in reversed(texts[:2]) if not share(_LINK, place)), None)
         if agent is not None:
-            fields["ua"] = (Source((self._take(agent, "http_user_agent"),)),)
+            fields["ua"] = (FieldSource((self._take(agent, "http_user_agent"),)),)
         for place in [place for place in texts if agent is None or place < agent][:1]:
             self._take(place, "http_referer")
 
-    def _address(self, fields: dict[str, tuple[Source, ...]], request: int) -> None:
+    def _address(self, fields: dict[str, tuple[FieldSource, ...]], request: int) -> None:
         """Behind a balancer, the connection has the balancer's address: a forwarded one is the client's, and wins."""
         agent = next((place for place, name in self.names.items() if name == "http_user_agent"), None)
         sources = [labelled] if (labelled := self._labelled(_FORWARDED, "http_x_forwarded_for")) else []
@@ -303,35 +303,35 @@ class _Told:
             # Envoy has the addresses after the request.
             behind_it = self._where(_IPS.fullmatch, after=request, dash=True)
             forwarded = [place for place in behind_it if not any(map(_PORT.search, self._columns[place]))]
-        sources += [Source((self._take(place, "http_x_forwarded_for"),)) for place in forwarded[:1] if not sources]
+        sources += [FieldSource((self._take(place, "http_x_forwarded_for"),)) for place in forwarded[:1] if not sources]
         for number, place in enumerate(direct):
             last = number == len(direct) - 1
-            sources.append(Source((self._take(place, "remote_addr" if last else f"forwarded_{number + 1}"),)))
+            sources.append(FieldSource((self._take(place, "remote_addr" if last else f"forwarded_{number + 1}"),)))
         if not direct and 0 in self._free and not self._quoted[0] and request > 0:
             # Apache may look up names. After a virtual host's name and port comes the client's.
             place = 1 if re.fullmatch(r"\S+:\d+", self._columns[0][0]) and 1 in self._free else 0
-            sources.append(Source((self._take(place, "remote_addr"),)))
+            sources.append(FieldSource((self._take(place, "remote_addr"),)))
         if sources:
             fields["ip"] = tuple(sources)
 
-    def _id(self, fields: dict[str, tuple[Source, ...]]) -> None:
+    def _id(self, fields: dict[str, tuple[FieldSource, ...]]) -> None:
         """An id that one request has: one that two lines share is a trace's, or the client's."""
         for place in self._where(_ID.fullmatch)[:1]:
             values = self._columns[place]
             if len(set(values)) == len(values):
-                fields["request_id"] = (Source((self._take(place, "request_id"),)),)
+                fields["request_id"] = (FieldSource((self._take(place, "request_id"),)),)
 
-    def _labelled(self, label: re.Pattern[str], name: str) -> Source | None:
+    def _labelled(self, label: re.Pattern[str], name: str) -> FieldSource | None:
         """The column that has a label: ``rt=0.020`` or ``rt="0.020"``, whose value is the next column."""
         for place in self._where(label.match):
             self._take(place, name)
             mark = re.search("[=:]", self._columns[place][0])
             if place + 1 in self._free and self._quoted[place + 1] and self._columns[place][0][-1:] in "=:":
-                return Source((self._take(place + 1, f"{name}_value"),))
-            return Source((name,), split=(mark[0] if mark else "=", 2))
+                return FieldSource((self._take(place + 1, f"{name}_value"),))
+            return FieldSource((name,), split=(mark[0] if mark else "=", 2))
         return None
 
-    def _duration(self, fields: dict[str, tuple[Source, ...]], status: int) -> None:
+    def _duration(self, fields: dict[str, tuple[FieldSource, ...]], status: int) -> None:
         if labelled := self._labelled(_LABEL, "request_time"):
             # A fraction is of seconds; a whole number without a unit may be anything.
             (place,) = (place for place, name in self.names.items() if name == labelled.path[0])
@@ -342,20 +342,20 @@ class _Told:
             return
         if stated := self._where(_STATED.fullmatch, after=status, dash=True):
             last = stated[-1]
-            fields["dur_us"] = (Source((self._take(last, "request_time"),), Unit.STATED),)
+            fields["dur_us"] = (FieldSource((self._take(last, "request_time"),), Unit.STATED),)
             if last == len(self._quoted) - 1 and self._quoted[last - 2 : last] == (True, True):
                 self.stamped = Stamp.START  # Traefik: router, service, duration
             return
         for place in self._where(_UNITS.get, after=status):
             if place - 1 in self._where(_PLAIN.fullmatch, after=status, dash=True):
                 unit = _UNITS[self._columns[place][0]]
-                fields["dur_us"] = (Source((self._take(place - 1, "request_time"),), unit),)
+                fields["dur_us"] = (FieldSource((self._take(place - 1, "request_time"),), unit),)
                 return
         if fractions := self._where(_FRACTION.fullmatch, after=status, dash=True):
             sums = {place: sum(map(_number, self._columns[place])) for place in fractions}
             best = max(fractions, key=lambda place: (sums[place], "-" not in self._columns[place], -place))
             if median(map(_number, self._columns[best])) < _LONG:
-                fields["dur_us"] = (Source((self._take(best, "request_time"),), Unit.S),)
+                fields["dur_us"] = (FieldSource((self._take(best, "request_time"),), Unit.S),)
             return
         agent = max((place for place, name in self.names.items() if name == "http_user_agent"), default=status)
         numbers = [place for place in self._where(_WHOLE.fullmatch, after=agent) if not self._quoted[place]]
@@ -370,7 +370,7 @@ class _Told:
                 )
                 return
             seconds = not both and min(took) < _MOST_SECONDS and median(took) < _LEAST_MICROS
-            fields["dur_us"] = (Source((self._take(place, "request_time"),), Unit.S if seconds else Unit.US),)
+            fields["dur_us"] = (FieldSource((self._take(place, "request_time"),), Unit.S if seconds else Unit.US),)
             self.stamped = Stamp.START
 
     def _is_size(self, place: int, size: int) -> bool:
@@ -401,7 +401,7 @@ def _number(value: str) -> float:
 
 # --- JSON and logfmt --------------------------------------------------------------------------------------------------
 
-Sources = dict[str, tuple[Source, ...]]
+Sources = dict[str, tuple[FieldSource, ...]]
 Columns = dict[tuple[str, ...], list[str]]
 """The values of each column, by its name, or by the keys that lead to it."""
 
@@ -450,11 +450,11 @@ def named(columns: Columns) -> Sources:
                     unit = Unit({"m": "ms", "u": "us", "n": "ns", "s": "s"}[stated[1][0]])
                     for path in paths:
                         if _is_kind(field, unit, columns[path]) and not _BEHIND.search(".".join(path[:-1])):
-                            choices.setdefault(path, Source(path, unit))
+                            choices.setdefault(path, FieldSource(path, unit))
         if choices:
             found[field] = tuple(choices.values())
     if "ts_us" not in found and (LEADING,) in columns:
-        found["ts_us"] = (Source((LEADING,), Unit.TIME),)
+        found["ts_us"] = (FieldSource((LEADING,), Unit.TIME),)
     return found
 
 

@@ -89,7 +89,7 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FieldSource:
     """One field of a foreign line.
 
     Attributes:
@@ -104,7 +104,7 @@ class Source:
     unit: Unit | None = None
     coarse: bool = False
     split: tuple[str, int] | None = None
-    plus: tuple[Source, ...] = ()
+    plus: tuple[FieldSource, ...] = ()
 
     def __str__(self) -> str:
         return ".".join(self.path)
@@ -127,14 +127,14 @@ class FieldMap:
     name: str
     layout: Layout
     columns: tuple[str, ...]
-    fields: Mapping[str, tuple[Source, ...]]
+    fields: Mapping[str, tuple[FieldSource, ...]]
     stamped: Stamp = Stamp.END
     prefix: str = DEFAULT_BASE_PATH
-    only: tuple[tuple[Source, str], ...] = ()
-    gone: tuple[tuple[Source, tuple[str, ...]], ...] = ()
+    only: tuple[tuple[FieldSource, str], ...] = ()
+    gone: tuple[tuple[FieldSource, tuple[str, ...]], ...] = ()
     pattern: str = ""
 
-    def sources(self) -> Iterator[Source]:
+    def sources(self) -> Iterator[FieldSource]:
         """Every field of a line that is looked at."""
         for choices in self.fields.values():
             for source in choices:
@@ -238,12 +238,12 @@ def _build(table: Mapping[str, Any], name: str) -> FieldMap:
     )
 
 
-def _sources(given: Any) -> Iterator[Source]:
+def _sources(given: Any) -> Iterator[FieldSource]:
     for one in given if isinstance(given, list) else [given]:
         yield _source(one)
 
 
-def _source(given: Any) -> Source:
+def _source(given: Any) -> FieldSource:
     """One source, with those that are added to it; these have none of their own."""
     if not isinstance(given, dict) or "plus" not in given:
         return _plain(given)
@@ -253,9 +253,9 @@ def _source(given: Any) -> Source:
     return replace(first, plus=tuple(added))
 
 
-def _plain(given: Any) -> Source:
+def _plain(given: Any) -> FieldSource:
     if isinstance(given, str):
-        return Source(tuple(given.split(".")))
+        return FieldSource(tuple(given.split(".")))
     _only_known(given, _SOURCE_KEYS, "a source")
     path = given["from"]
     # A list spells out keys that have dots in them.
@@ -266,7 +266,7 @@ def _plain(given: Any) -> Source:
     split = (_text(given["split"]), int(given["part"])) if "split" in given else None
     if split is not None and (not split[0] or not split[1]):
         raise ValueError("split must be a text, and part a number from 1 (or from the end, -1)")
-    return Source(keys, unit, bool(given.get("coarse", False)), split)
+    return FieldSource(keys, unit, bool(given.get("coarse", False)), split)
 
 
 def _check(found: FieldMap) -> None:
@@ -313,7 +313,7 @@ Tree = dict[str, "Tree | None"]
 """The keys of nested objects; ``None`` for a value."""
 
 
-def tree(sources: Iterable[Source]) -> Tree:
+def tree(sources: Iterable[FieldSource]) -> Tree:
     """The nested keys that the sources need.
 
     Raises:
@@ -326,7 +326,7 @@ def tree(sources: Iterable[Source]) -> Tree:
     return root
 
 
-def grow(root: Tree, source: Source) -> None:
+def grow(root: Tree, source: FieldSource) -> None:
     """Adds the keys of one source, or nothing if it cannot be there: as of :func:`tree`."""
     level = root
     for place, key in enumerate(source.path):
@@ -377,7 +377,7 @@ def parse_client_key(key: str) -> ClientKey:
     return found
 
 
-def key_sources(fields: FieldMap, key: ClientKey) -> dict[str, Source]:
+def key_sources(fields: FieldMap, key: ClientKey) -> dict[str, FieldSource]:
     """Fields of a client key that are the log's own, and not the record's.
 
     Raises:
@@ -390,13 +390,13 @@ def key_sources(fields: FieldMap, key: ClientKey) -> dict[str, Source]:
             raise BadFormat(f"client key: {fields.name} has no field {name!r}")
         if re.search(r"[\"\\`\x00-\x1f]", name) or "" in path:
             raise BadFormat(f"client key: {name!r} is not a field")
-        found[name] = Source(path)
+        found[name] = FieldSource(path)
     return found
 
 
 def shape(
     fields: FieldMap,
-    value: Callable[[Source], str],
+    value: Callable[[FieldSource], str],
     present: frozenset[str],
     key: ClientKey = DEFAULT_KEY,
     prefix: str | None = None,
@@ -463,7 +463,7 @@ _DERIVED: Final = frozenset({"kind", "op", "channel", "seq", "release", "request
 """Columns that follow from others, or may be missing without any loss."""
 
 
-def _first(name: str, sources: tuple[Source, ...], value: Callable[[Source], str], present: bool) -> str:
+def _first(name: str, sources: tuple[FieldSource, ...], value: Callable[[FieldSource], str], present: bool) -> str:
     choices = [_one(name, source, value, last=source is sources[-1]) for source in sources]
     found = choices[0] if len(choices) == 1 else f"coalesce({', '.join(choices)})"
     # What is always logged if it is there says no where it is not; an original request carries no number of attempts.
@@ -473,18 +473,18 @@ def _first(name: str, sources: tuple[Source, ...], value: Callable[[Source], str
 _ABSENT: Final = {"eos": "false", "attempt": "1"}
 
 
-def _coalesced(sources: tuple[Source, ...], value: Callable[[Source], str]) -> str:
+def _coalesced(sources: tuple[FieldSource, ...], value: Callable[[FieldSource], str]) -> str:
     return f"coalesce({', '.join(_piece(source, value) for source in sources)}, CAST(NULL AS STRING))"
 
 
-def _piece(source: Source, value: Callable[[Source], str]) -> str:
+def _piece(source: FieldSource, value: Callable[[FieldSource], str]) -> str:
     """SQL for the text of a source, or the piece of it that is wanted."""
     if source.split is None:
         return value(source)
     return f"nullif(split_part({value(source)}, {text(source.split[0])}, {source.split[1]}), '')"
 
 
-def _one(name: str, source: Source, value: Callable[[Source], str], *, last: bool = True) -> str:
+def _one(name: str, source: FieldSource, value: Callable[[FieldSource], str], *, last: bool = True) -> str:
     """SQL for one source's value, converted; of several for an address, a name may stand in the last one only."""
     parts = [_converted(name, one.unit, _piece(one, value), last=last) for one in (source, *source.plus)]
     if len(parts) == 1:
@@ -521,8 +521,8 @@ _EACH: Final = 2
 
 
 def gathered(
-    fields: FieldMap, values: str, value: Callable[[Source], str]
-) -> tuple[FieldMap, str, Callable[[Source], str]]:
+    fields: FieldMap, values: str, value: Callable[[FieldSource], str]
+) -> tuple[FieldMap, str, Callable[[FieldSource], str]]:
     """The same with fewer sources: of many, the first text that a line has is converted.
 
     A plan with dozens of conversions takes longer to make than a small log to read.
@@ -531,7 +531,7 @@ def gathered(
         values: SELECT of the sources' texts; value: SQL for one of them.
     """
     columns: dict[str, str] = {}
-    kept: dict[str, tuple[Source, ...]] = {}
+    kept: dict[str, tuple[FieldSource, ...]] = {}
     for name, sources in fields.fields.items():
         each = [source for place, source in enumerate(sources) if place < _EACH or source.plus or source.coarse]
         more: dict[Unit | None, list[str]] = {}
@@ -542,7 +542,7 @@ def gathered(
             key = f"m{len(columns)}"
             # Of several lists of addresses the first address counts.
             columns[key] = f"concat_ws(', ', {', '.join(texts)})" if name == "ip" else f"coalesce({', '.join(texts)})"
-            each.append(Source((f"({key})",), unit))
+            each.append(FieldSource((f"({key})",), unit))
         kept[name] = tuple(each)
     if not columns:
         return fields, values, value
@@ -555,13 +555,13 @@ def gathered(
     )
 
 
-def of_requests(fields: FieldMap, value: Callable[[Source], str]) -> str:
+def of_requests(fields: FieldMap, value: Callable[[FieldSource], str]) -> str:
     """SQL for whether a line is about a request; what cannot be read may have been, and is kept, to be counted."""
     conditions = " AND ".join(f"coalesce({value(source)} = {text(wanted)}, false)" for source, wanted in fields.only)
     return f"(broken OR ({conditions or 'true'}))"
 
 
-def words(fields: FieldMap, quoted: frozenset[int], raw: str) -> tuple[str, Callable[[Source], str]]:
+def words(fields: FieldMap, quoted: frozenset[int], raw: str) -> tuple[str, Callable[[FieldSource], str]]:
     """SELECT that takes a line of words apart, and the SQL for the text of a source in it.
 
     A line is cut at its quotes, and what is not in quotes at its spaces: a fraction of what a regular expression costs.
@@ -602,13 +602,13 @@ def words(fields: FieldMap, quoted: frozenset[int], raw: str) -> tuple[str, Call
             return f"run_0[{place - 1 - first}]"
         return f"run_{run}[{place}]"
 
-    def value(source: Source) -> str:
+    def value(source: FieldSource) -> str:
         return " || ' ' || ".join(map(one, source.path))
 
     return made, value
 
 
-def matched(fields: FieldMap, raw: str) -> tuple[str, Callable[[Source], str]]:
+def matched(fields: FieldMap, raw: str) -> tuple[str, Callable[[FieldSource], str]]:
     """As :func:`words`, of lines that a regular expression takes apart."""
     names = ", ".join(text(name) for name in fields.columns)
     found = f"regexp_extract(rtrim(line, chr(13) || chr(10)), {text(fields.pattern)}, [{names}])"
@@ -617,7 +617,7 @@ def matched(fields: FieldMap, raw: str) -> tuple[str, Callable[[Source], str]]:
     return made, lambda source: " || ' ' || ".join(f'x."{name}"' for name in source.path)
 
 
-def tabled(fields: FieldMap, raw: str) -> tuple[str, Callable[[Source], str]]:
+def tabled(fields: FieldMap, raw: str) -> tuple[str, Callable[[FieldSource], str]]:
     """As :func:`words`, of lines with a column between two tabs or spaces; those that begin with "#" are left out."""
     cells = f"split(rtrim(line, chr(13) || chr(10)), {text(fields.pattern)})"
     broken = f"len(cells) <> {len(fields.columns)}"
@@ -637,7 +637,7 @@ def tabled(fields: FieldMap, raw: str) -> tuple[str, Callable[[Source], str]]:
     return made, lambda source: " || ' ' || ".join(map(one, source.path))
 
 
-def paired(raw: str) -> tuple[str, Callable[[Source], str]]:
+def paired(raw: str) -> tuple[str, Callable[[FieldSource], str]]:
     """As :func:`words`, of lines of logfmt; of a key that a line has twice the first value counts."""
     line = "rtrim(line, chr(13) || chr(10))"
     lists = ", ".join(f"regexp_extract_all({line}, {text(PAIR)}, {group}) AS {'kv'[group - 1]}" for group in (1, 2))

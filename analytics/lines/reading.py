@@ -14,8 +14,8 @@ from tricklecast.analytics.lines.mapped import (
     TARGETS,
     BadFormat,
     ClientKey,
+    FieldSource,
     Layout,
-    Source,
     gathered,
     key_sources,
     matched,
@@ -247,22 +247,22 @@ def parquet_format(name: str) -> Format | None:
     return Format(PARQUET, columns=tuple((field.name, str(field.type)) for field in schema))
 
 
-def sources_of(form: Format, reading: Reading) -> list[Source]:
+def sources_of(form: Format, reading: Reading) -> list[FieldSource]:
     """The values that are taken out of a line of JSON."""
     key = _key(reading)
     if form.fields is None:
-        return [Source((name,)) for name in (*OWN, *(name for name, _ in DETAILS if reading.details))]
+        return [FieldSource((name,)) for name in (*OWN, *(name for name, _ in DETAILS if reading.details))]
     own = key_sources(form.fields, key or DEFAULT_KEY).values()
-    return list({source.path: Source(source.path) for source in (*form.fields.sources(), *own)}.values())
+    return list({source.path: FieldSource(source.path) for source in (*form.fields.sources(), *own)}.values())
 
 
-def values_of(sources: Sequence[Source]) -> Callable[[Source], str]:
+def values_of(sources: Sequence[FieldSource]) -> Callable[[FieldSource], str]:
     """The column of each source: ``s0``, ``s1`` … in their order."""
     places = {source.path: f"s{place}" for place, source in enumerate(sources)}
     return lambda source: places[source.path]
 
 
-def _structure(sources: Sequence[Source]) -> str:
+def _structure(sources: Sequence[FieldSource]) -> str:
     """The type of a line of JSON, every value a text."""
 
     def of(below: object) -> str:
@@ -278,7 +278,7 @@ def _structure(sources: Sequence[Source]) -> str:
         raise BadFormat(f"client key: {error}") from error
 
 
-def json_values(sources: Sequence[Source], raw: str, *, mended: bool = False) -> str:
+def json_values(sources: Sequence[FieldSource], raw: str, *, mended: bool = False) -> str:
     """SELECT of ``file``, ``no``, ``line``, ``broken`` and the text of each source of a line of JSON.
 
     Args:
@@ -307,7 +307,7 @@ def json_values(sources: Sequence[Source], raw: str, *, mended: bool = False) ->
     return f"SELECT file, no, line, x IS NULL AS broken, {named} FROM ({made}) j"
 
 
-def _taken(source: Source) -> str:
+def _taken(source: FieldSource) -> str:
     """SQL for a value in the object ``x``."""
     value = "x"
     for place, key in enumerate(source.path):

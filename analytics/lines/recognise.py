@@ -35,8 +35,8 @@ from tricklecast.analytics.lines.inferred import (
 from tricklecast.analytics.lines.mapped import (
     BadFormat,
     FieldMap,
+    FieldSource,
     Layout,
-    Source,
     Stamp,
     Tree,
     Unit,
@@ -443,14 +443,14 @@ _ALL_KEYS: Final = frozenset({"nginx", JSON})
 """Formats in which every line has every key, with nothing for what is not known."""
 
 
-def _rank(source: Source) -> int:
+def _rank(source: FieldSource) -> int:
     """Where an address stands among others: forwarded ones come first."""
     names = [bare(key.path[-1]) for key in built_in(JSON).fields["ip"]]
     name = bare(source.path[-1])
     return names.index(name) if name in names else "forwarded" not in name
 
 
-def _plausible(source: Source, records: list[dict[str, Any]]) -> Source:
+def _plausible(source: FieldSource, records: list[dict[str, Any]]) -> FieldSource:
     """A duration in seconds, if its key says so, or if it has fractions and is short; else nobody knows its unit."""
     if source.unit is not Unit.S or TOOK.fullmatch(bare(source.path[-1])):
         return source
@@ -475,13 +475,15 @@ def _unit_of_caddy(records: list[dict[str, Any]]) -> Unit:
     return Unit.MS if middle < 15_000 else Unit.NS if middle > 60_000 else Unit.STATED
 
 
-def _compatible(fields: dict[str, tuple[Source, ...]], there: Container[Source]) -> dict[str, tuple[Source, ...]]:
+def _compatible(
+    fields: dict[str, tuple[FieldSource, ...]], there: Container[FieldSource]
+) -> dict[str, tuple[FieldSource, ...]]:
     """The sources that one schema can have: a key is a value or an object, and none differs from another by case.
 
     Args:
         there: those that the sample has; they come before all others.
     """
-    taken: set[Source] = set()
+    taken: set[FieldSource] = set()
     root: Tree = {}
     every = [source for sources in fields.values() for source in sources]
     for source in sorted(every, key=lambda source: source not in there):
@@ -506,13 +508,13 @@ def _with_logfmt(fields: FieldMap, lines: Sequence[bytes]) -> Format:
     return Format(fields.name, replace(fields, fields=every | found, stamped=stamped), frozenset(found))
 
 
-def _timed(source: Source, records: list[dict[str, Any]]) -> Source:
+def _timed(source: FieldSource, records: list[dict[str, Any]]) -> FieldSource:
     """A source of times, and whether this file's are whole seconds."""
     values = [str(value) for record in records if (value := _at(record, source.path)) not in (None, "", "-")]
     return replace(source, coarse=bool(values) and not any(map(_FINE.fullmatch, values)))
 
 
-def _used(sources: tuple[Source, ...], records: list[dict[str, Any]]) -> tuple[Source, ...]:
+def _used(sources: tuple[FieldSource, ...], records: list[dict[str, Any]]) -> tuple[FieldSource, ...]:
     """The sources that this file uses.
 
     A header that a line does not have may be in others: it is enough that the object of all headers is there.
@@ -520,7 +522,7 @@ def _used(sources: tuple[Source, ...], records: list[dict[str, Any]]) -> tuple[S
     return tuple(source for source in sources if any(_there(record, source) for record in records))
 
 
-def _there(record: dict[str, Any], source: Source) -> bool:
+def _there(record: dict[str, Any], source: FieldSource) -> bool:
     if len(source.path) > 2:
         return isinstance(_at(record, source.path[:-2]), dict)
     above = _at(record, source.path[:-1])

@@ -61,10 +61,10 @@ from tricklecast.analytics.scan.embedded import bounded
 from tricklecast.analytics.spark.objects import (
     LONGEST,
     listed,
+    looked_up,
     name_of,
     recognise_in_spark,
     rows_of,
-    sizes,
     whole,
 )
 
@@ -313,10 +313,10 @@ def _held(batches: Iterable[pa.RecordBatch], whole: bool, wrapping: Sequence[str
 def _numbered(table: pa.Table) -> tuple[pa.Table, list[str]]:
     """Rows with numbers in place of their files' names, and the names."""
     place = table.schema.get_field_index("file")
-    told = table.column(place).combine_chunks().dictionary_encode()
-    if hasattr(told, "combine_chunks"):
-        told = told.combine_chunks()
-    return table.set_column(place, "file", told.indices), [name_of(path) for path in told.dictionary.to_pylist()]
+    coded = table.column(place).combine_chunks().dictionary_encode()
+    if hasattr(coded, "combine_chunks"):
+        coded = coded.combine_chunks()
+    return table.set_column(place, "file", coded.indices), [name_of(path) for path in coded.dictionary.to_pylist()]
 
 
 def _taken(table: pa.Table, names: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -379,7 +379,7 @@ def _queried(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PieceTally:
     """Counts and names of files that a worker gives for a piece besides its roll-up.
 
     Attributes:
@@ -489,10 +489,10 @@ class SparkLines:
         wanted = f"p.bad IS NULL AND p.kind = 'exchange' AND p.ts_us IN ({', '.join(map(str, some.moments))})"
         return some.mapped(partial(_queried, query=f"{_NAMED} WHERE {wanted}"), _spark_columns(_WITH_NAME))
 
-    def left_out(self, told: Iterable[Told]) -> dict[str, tuple[int, int]]:
+    def left_out(self, tallies: Iterable[PieceTally]) -> dict[str, tuple[int, int]]:
         """The objects of which Spark has left out lines that are too long: the bytes of these, and of all of it."""
         taken, every = Counter[str](), dict[str, int]()
-        for one in told:
+        for one in tallies:
             for name, (bytes_, size) in one.taken.items():
                 taken[name] += bytes_
                 every[name] = size
@@ -503,14 +503,14 @@ class SparkLines:
             for name, form in zip(self.recognised.names, self.recognised.formats, strict=True)
             if REMOTE.match(name) and name not in others and form.name != PARQUET and not name.endswith(COMPRESSED)
         ]
-        every |= sizes(self.spark, silent)
+        every |= {name: row.length for name, row in looked_up(self.spark, silent).items()}
         return {name: (size - taken[name], size) for name, size in every.items() if size - taken[name] >= LONGEST}
 
-    def summed(self, told: Iterable[Told]) -> Lines:
+    def summed(self, tallies: Iterable[PieceTally]) -> Lines:
         """Counts of the lines in the files.
 
         Args:
-            told: by each worker.
+            tallies: of each worker.
 
         Raises:
             NothingUnderstood: not one line of a log could be read.
@@ -519,7 +519,7 @@ class SparkLines:
         found, samples = Counts(), list[tuple[int, BadLine]]()
         good, bad = Counter[int](), Counter[int]()
         damaged = set(self.lenient)
-        for one in sorted(told, key=lambda one: one.counts.first_us or 0):
+        for one in sorted(tallies, key=lambda one: one.counts.first_us or 0):
             found += one.counts
             samples += [(numbers.get(bad_line.file, 0), bad_line) for bad_line in one.counts.samples]
             for into, by_name in ((good, one.good), (bad, one.bad)):

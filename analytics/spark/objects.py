@@ -39,7 +39,7 @@ from tricklecast.analytics.lines.recognise import PARQUET, SAMPLE_LINES, Format,
 from tricklecast.analytics.lines.records import MAX_LINE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 
 _MISSING: Final = "PATH_NOT_FOUND"
 _LOCAL: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
@@ -49,7 +49,7 @@ _TEXT_BYTES: Final = 1 << 16
 LONGEST: Final = 16 << 20
 """Bytes of a line that Spark itself reads; it leaves out longer ones."""
 
-WHOLE: Final = 256 << 20
+WHOLE: Final = 128 << 20
 """Bytes of an object that a worker is given whole; the executor has them in memory about three times."""
 
 _ANY: Final = (1 << 31) - 1
@@ -164,14 +164,16 @@ def _of_days(uri: str, window: Window) -> str:
 
 def versions(spark: SparkSession, uris: Sequence[str]) -> dict[str, str | None]:
     """Size and time of the files of URIs: they change when one is written again; ``None`` where Spark does not tell."""
+    rows = looked_up(spark, uris)
+    return {name: " ".join(map(str, rows[name])) if name in rows else None for name in uris}
+
+
+def looked_up(spark: SparkSession, uris: Sequence[str]) -> dict[str, Row]:
+    """``path``, ``length`` and ``modificationTime`` of files of URIs; nothing is read of the files."""
     if not uris:
         return {}
-    rows = spark.read.format("binaryFile").load([spark_path(name) for name in uris])
-    told = {
-        _LOCAL.sub(r"\1:///", row.path): f"{row.path} {row.length} {row.modificationTime}"
-        for row in rows.select("path", "length", "modificationTime").collect()
-    }
-    return {name: told.get(name) for name in uris}
+    files = spark.read.format("binaryFile").load([spark_path(name) for name in uris])
+    return {name_of(row.path): row for row in files.select("path", "length", "modificationTime").collect()}
 
 
 def recognise_in_spark(spark: SparkSession, files: LogFiles, reading: Reading, part: bool = False) -> Recognised:
@@ -276,13 +278,6 @@ def whole(spark: SparkSession, names: Sequence[str]) -> DataFrame:
     """The bytes of objects, as ``content``, with the name of each as ``file``; an object is at most 2 GiB."""
     rows = spark.read.format("binaryFile").load([spark_path(name) for name in names])
     return rows.selectExpr("path AS file", "content", "length")
-
-
-def sizes(spark: SparkSession, names: Sequence[str]) -> dict[str, int]:
-    """The sizes of objects, of those that there are."""
-    rows = spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
-    found = rows.load([spark_path(name) for name in names]).select("path", "length").collect() if names else []
-    return {name_of(row.path): row.length for row in found}
 
 
 def _text(spark: SparkSession, longest: int) -> DataFrameReader:

@@ -32,7 +32,7 @@ from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import MAX_TS_US
 from tricklecast.analytics.scan.reduce import ANONYMOUS, CROWD, REPEATED, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, SKETCH, merge_sql, merged_measures, sketch_of
-from tricklecast.analytics.spark.lines import Parse, Piece, SparkLines, Told, connect
+from tricklecast.analytics.spark.lines import Parse, Piece, PieceTally, SparkLines, connect
 from tricklecast.analytics.spark.objects import LONGEST, WHOLE
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ _TYPES: Final = {"named": "BOOLEAN", "bucket_us": "BIGINT"} | {one.name: one.typ
 _NAMES: Final = (*KEY, *(one.name for one in MEASURES))
 _TABLE: Final = ", ".join(f"{name} {_TYPES.get(name, 'VARCHAR')}" for name in _NAMES)
 _ROLLUP: Final = _TABLE.replace("VARCHAR", "STRING")
-SCHEMA: Final = f"{_ROLLUP}, source STRING, told STRING"
-"""Columns of partial roll-ups, as Spark has them. A row with ``told`` has no others: it is a :class:`Told`; ``source``
-is the file where pieces are of one."""
+SCHEMA: Final = f"{_ROLLUP}, source STRING, tally STRING"
+"""Columns of partial roll-ups, as Spark has them. A row with ``tally`` has no others, and is a :class:`PieceTally`;
+``source`` is the file where pieces are of one."""
 
 _SMALL: Final = {"traffic": ("node", "minute_us"), "happened": (), "lived": ("channel",), "quality": ("answer",)}
 """Tables that every partition adds to, and what each row of them is about; without anything, each row is itself."""
@@ -85,7 +85,7 @@ class Rolled:
     """Partial roll-ups, and what was read.
 
     Attributes:
-        rows: the columns of a roll-up, and ``told``; rows of one key may be several. size: how many there are.
+        rows: the columns of a roll-up, and ``tally``; rows of one key may be several. size: how many there are.
         lines: what was read. gone: files that could not be read, because they had gone.
         spans: the earliest and the latest time in each file.
         counts, sketches: by source, of lines, and hashes of some ids of requests.
@@ -137,11 +137,11 @@ def roll_up(
                 target = f"{folder}-{tries}" if tries else folder
                 rolled.write.parquet(target)
                 rolled = lines.spark.read.schema(SCHEMA).parquet(target)
-            told = _told(rolled)
-            missing = lines.left_out(told)
+            tallies = _tallies(rolled)
+            missing = lines.left_out(tallies)
             long = {name for name, (_, size) in missing.items() if size <= WHOLE}
             if not long:
-                told += [_left_out(name, some, lines.apart) for name, (some, _) in missing.items()]
+                tallies += [_left_out(name, some, lines.apart) for name, (some, _) in missing.items()]
                 break
             rolled.unpersist()
             tries += 1
@@ -162,26 +162,26 @@ def roll_up(
                 raise SparkFailed(
                     f"more than {MAX_DAMAGED} files cannot be read, {name!r} among them: leave them out"
                 ) from error
-    gone = tuple(sorted({*lines.gone, *(name for one in told for name in one.gone)}))
+    gone = tuple(sorted({*lines.gone, *(name for one in tallies for name in one.gone)}))
     if gone and not lines.part and len(gone) == len(lines.recognised.names):
         raise BadInput(f"no executor can read {gone[0]!r}: every machine must see it under this path")
     spans: dict[str, tuple[int, int]] = {}
-    for name, (first, last) in chain.from_iterable(one.times.items() for one in told):
+    for name, (first, last) in chain.from_iterable(one.times.items() for one in tallies):
         known = spans.get(name, (first, last))
         spans[name] = (min(first, known[0]), max(last, known[1]))
     counts, sketches = dict[str, Counts](), dict[str, set[int]]()
-    for one in told:
+    for one in tallies:
         former = counts.get(one.source, Counts())
         samples = first_samples([(0, bad) for bad in (*former.samples, *one.counts.samples)])
         counts[one.source] = replace(former + one.counts, samples=tuple(samples))
         sketches[one.source] = set(sorted(sketches.get(one.source, set()).union(one.sketch))[:SKETCH])
-    return Rolled(rolled, sum(one.rows for one in told), lines.summed(told), gone, spans, counts, sketches)
+    return Rolled(rolled, sum(one.rows for one in tallies), lines.summed(tallies), gone, spans, counts, sketches)
 
 
-def _left_out(name: str, missing: int, apart: bool) -> Told:
+def _left_out(name: str, missing: int, apart: bool) -> PieceTally:
     """The count of the lines that Spark has left out of an object: as one."""
     sample = BadLine(name, None, "unreadable", f"{missing:,} bytes in lines of more than {LONGEST:,}")
-    return Told(Counts(lines=1, bad=1, samples=(sample,)), {}, {name: 1}, source=name if apart else "")
+    return PieceTally(Counts(lines=1, bad=1, samples=(sample,)), {}, {name: 1}, source=name if apart else "")
 
 
 def _unreadable(error: Exception, lines: SparkLines) -> str | None:
@@ -197,7 +197,7 @@ def _unreadable(error: Exception, lines: SparkLines) -> str | None:
 
 def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generic: bool, sketched: bool) -> Batches:
     with connect() as con:
-        con.execute(f"CREATE TEMP TABLE partial ({_TABLE}, source VARCHAR, told VARCHAR)")
+        con.execute(f"CREATE TEMP TABLE partial ({_TABLE}, source VARCHAR, tally VARCHAR)")
         for piece in parse.pieces(con, batches):
             counts, *by_number = tally(con, piece.names, now_us)
             good, bad = ({piece.names[number]: count for number, count in has.items()} for has in by_number)
@@ -211,17 +211,17 @@ def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generi
             ).fetchall()
             spans = {piece.names[number]: (first, last) for number, first, last in times}
             sketch = sketch_of(con) if sketched else ()
-            one = Told(
+            one = PieceTally(
                 counts, good, bad, tuple(piece.damaged), tuple(piece.gone), piece.taken, rows, spans, source, sketch
             )
-            con.execute("INSERT INTO partial (told) VALUES (?)", [msgspec.json.encode(one).decode()])
+            con.execute("INSERT INTO partial (tally) VALUES (?)", [msgspec.json.encode(one).decode()])
         yield from con.table("partial").to_arrow_table().to_batches()
 
 
-def _told(rollup: DataFrame) -> list[Told]:
+def _tallies(rollup: DataFrame) -> list[PieceTally]:
     """The counts that workers gave besides the rows."""
-    rows = rollup.where("told IS NOT NULL").select("told").collect()
-    return [msgspec.json.decode(row.told, type=Told) for row in rows]
+    rows = rollup.where("tally IS NOT NULL").select("tally").collect()
+    return [msgspec.json.decode(row.tally, type=PieceTally) for row in rows]
 
 
 @contextmanager

@@ -225,14 +225,14 @@ def spark_rows(spark: SparkSession, table: Table, window: Window, files: LogFile
     live = spark.createDataFrame([(id_,) for id_ in sources], "source STRING")
     rows = read_rows(spark, paths).join(f.broadcast(live), "source", "left_semi").persist(StorageLevel.DISK_ONLY)
     lines = f.sum(f.expr(f"CASE WHEN answer <> 'cured' AND {within(window)} THEN n END"))
-    told = {row[0]: row[1:] for row in rows.groupBy("source").agg(f.count("*"), lines).collect()}
-    for id_ in missing(sources, {id_: row[0] for id_, row in told.items()}, table.hours(window)):
+    counted = {row[0]: row[1:] for row in rows.groupBy("source").agg(f.count("*"), lines).collect()}
+    for id_ in missing(sources, {id_: row[0] for id_, row in counted.items()}, table.hours(window)):
         table.doubts.append(f"The rows of {sources.pop(id_).logs[0].name!r} cannot be read, and are left out.")
-    if len(sources) < len(told):
+    if len(sources) < len(counted):
         rows = rows.where(f.col("source").isin([*sources]))
-    size = sum(row[0] for row in told.values())
+    size = sum(row[0] for row in counted.values())
     return (
         rows.where(within(window)),
         size,
-        table.found(files, sources, {id_: row[1] or 0 for id_, row in told.items()}),
+        table.found(files, sources, {id_: row[1] or 0 for id_, row in counted.items()}),
     )

@@ -89,7 +89,7 @@ def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str, mon
         read = lines_embedded.read_lines(connection, files, now_us=NOW_US)
         here = incidents(connection)
         assert list(engine.broken(connection)) == []
-        connection.register("arrived", rolled.rows.where("told IS NULL").drop("told").toArrow())
+        connection.register("arrived", rolled.rows.where("tally IS NULL").drop("tally").toArrow())
         connection.execute(f"CREATE TABLE merged AS {merge_sql('arrived')}")
         for one, other in (("rollup", "merged"), ("merged", "rollup")):
             assert connection.execute(f"FROM {one} EXCEPT ALL FROM {other}").fetchall() == []
