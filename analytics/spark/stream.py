@@ -79,6 +79,7 @@ END_S: Final = 10.0
 """How long the batch that is being worked on may take at the end. The next run repeats it if that is not enough."""
 
 KAFKA: Final = "kafka://"
+EMPTY_AT_FIRST: Final = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
 _NOT_CONNECT: Final = (
     "Spark Connect would run on its server what is done with a batch, where the state and the receivers are not: run "
     "storms stream with spark-submit, or with --master spark://HOST:7077"
@@ -520,6 +521,11 @@ class Query:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{round(request.interval_s * 1000)} milliseconds")
+        # A kill during the first batch leaves a part of its note, which Spark would take for another query's: it would
+        # never start again. That the checkpoint is of this state is checked below.
+        self._conf = lines.sparkSession.conf
+        self._before = self._conf.get(EMPTY_AT_FIRST, "true") or "true"
+        self._conf.set(EMPTY_AT_FIRST, "false")
         self._query: StreamingQuery = writer.start()
         try:
             watch.follow(str(self._query.id))
@@ -550,6 +556,7 @@ class Query:
         stopping = Thread(target=self._query.stop, daemon=True)
         stopping.start()
         stopping.join(END_S)
+        self._conf.set(EMPTY_AT_FIRST, self._before)
 
     def check(self, *, interrupted: bool) -> None:
         """Raises what ended it, if nobody has asked it to end."""

@@ -269,8 +269,10 @@ def test_a_folder_of_several_formats_with_damage(tmp_path: Path, spark: SparkSes
 
 
 def test_files_from_before_the_first_run_are_passed_over_and_counted(tmp_path: Path, spark: SparkSession) -> None:
-    """A first run begins with what comes, as the watch does."""
+    """A first run begins with what comes, as the watch does, also if it was killed in the middle of its first note."""
     followed = Followed(tmp_path)
+    (followed.state / "checkpoint/offsets").mkdir(parents=True)
+    (followed.state / "checkpoint/offsets/.0.5a1f.tmp").write_text("v1\n{")
     (followed.logs / "a.jsonl").write_text("\n".join(loop(20)))
     news, said = followed.once(earliest=False)
     assert news == []
