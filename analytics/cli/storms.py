@@ -423,11 +423,11 @@ def _stage(name: str, total: int = 0) -> Iterator[Advance]:
 
 def _show(made: ReportResult, outputs: dict[str, str], *, quiet: bool) -> None:
     """Writes the report to its files, and prints it unless standard output is one of them."""
-    from tricklecast.analytics.report.explain import explanation, explanation_json
-
     report, explained = made.report, made.explained
     for option, file in outputs.items():
         if explained is not None:
+            from tricklecast.analytics.report.explain import explanation_json
+
             write_at_once(file, explanation_json(report, explained, made.steps))
         elif option == "--html":
             from tricklecast.analytics.report.html import as_html
@@ -444,6 +444,8 @@ def _show(made: ReportResult, outputs: dict[str, str], *, quiet: bool) -> None:
     if quiet or STDOUT in outputs.values():
         return
     if explained is not None:
+        from tricklecast.analytics.report.explain import explanation
+
         sys.stdout.write("".join(f"{line}\n" for line in explanation(report, explained, made.steps)))
     else:
         from tricklecast.analytics.report.text import print_report

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 from tricklecast.analytics.lines import LogFiles, Reading, Window
 from tricklecast.analytics.maintenance import Maintenance
 from tricklecast.analytics.report.build import LogsRead
-from tricklecast.analytics.report.explain import Step
 from tricklecast.analytics.report.model import Lift, LogLine, Report
 from tricklecast.analytics.rules.incidents import Incident
 from tricklecast.analytics.rules.params import Params
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from duckdb import DuckDBPyConnection
 
+    from tricklecast.analytics.report.explain import Step
     from tricklecast.analytics.store.table import Table
 
 
