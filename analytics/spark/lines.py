@@ -150,7 +150,7 @@ class Parse:
         if self.given == "rows":
             wrapping = self.form.wrapping if self.form else ()
             for table in _held(batches, whole=self.form is None, wrapping=wrapping):
-                table, names = _numbered(table)
+                table, names = _numbered(table, quoted=self.form is not None)
                 taken = _taken(table, names)
                 if not self.apart:
                     yield self._parsed(con, Piece(names, taken=taken), table)
@@ -310,13 +310,15 @@ def _held(batches: Iterable[pa.RecordBatch], whole: bool, wrapping: Sequence[str
         yield pa.Table.from_batches(held)
 
 
-def _numbered(table: pa.Table) -> tuple[pa.Table, list[str]]:
-    """Rows with numbers in place of their files' names, and the names."""
+def _numbered(table: pa.Table, *, quoted: bool) -> tuple[pa.Table, list[str]]:
+    """Rows with numbers in place of their files' names or, quoted, URLs, and the names."""
     place = table.schema.get_field_index("file")
     coded = table.column(place).combine_chunks().dictionary_encode()
     if hasattr(coded, "combine_chunks"):
         coded = coded.combine_chunks()
-    return table.set_column(place, "file", coded.indices), [name_of(path) for path in coded.dictionary.to_pylist()]
+    return table.set_column(place, "file", coded.indices), [
+        name_of(path, quoted=quoted) for path in coded.dictionary.to_pylist()
+    ]
 
 
 def _taken(table: pa.Table, names: Sequence[str]) -> dict[str, tuple[int, int]]:

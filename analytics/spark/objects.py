@@ -318,11 +318,15 @@ def rows_of(spark: SparkSession, form: Format, names: Sequence[str], *, lenient:
 
 def cut(column: str) -> str:
     """Spark's SQL for lines of text as workers take them: of one that is too long, as much as tells that it is."""
-    line = f"CASE WHEN octet_length({column}) > {MAX_LINE} THEN left({column}, {MAX_LINE + 1}) ELSE {column} END"
+    # A log that was emptied while its writer went on begins with zeros, which are no part of its first line.
+    long = f"left(trim(LEADING chr(0) FROM {column}), {MAX_LINE + 1})"
+    line = f"CASE WHEN octet_length({column}) > {MAX_LINE} THEN {long} ELSE {column} END"
     return f"CAST({line} AS BINARY) AS line"
 
 
-def name_of(path: str) -> str:
-    """The name of a file, as it is listed, of the URL that Spark gives with a row."""
+def name_of(path: str, *, quoted: bool = False) -> str:
+    """The name of a file of the path that Spark lists, or, quoted, of the URL that it gives with a row."""
+    if quoted and (REMOTE.match(path) or _LOCAL.match(path)):
+        path = unquote(path)
     # Hadoop writes file:/x for what is file:///x everywhere else.
-    return _LOCAL.sub(r"\1:///", unquote(path)) if REMOTE.match(path) or _LOCAL.match(path) else path
+    return _LOCAL.sub(r"\1:///", path)

@@ -123,7 +123,8 @@ def test_a_line_that_spark_leaves_out_is_counted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int
 ) -> None:
     """The counts are those of the embedded engine for lines that are longer than Spark reads, in text, in what is
-    compressed, and in an object without another line; of one that no worker is given, one line in all."""
+    compressed, and in an object without another line; of one that no worker is given, one line in all. Zeros are no
+    line, and names may be any."""
     monkeypatch.setattr(objects, "WHOLE", whole)
     monkeypatch.setattr(scan, "WHOLE", whole)
     for module in (objects, spark_lines, scan):
@@ -132,7 +133,7 @@ def test_a_line_that_spark_leaves_out_is_counted(
     (tmp_path / "a.jsonl").write_bytes(slice_of(0) + long * 2 + slice_of(1) + long)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(slice_of(2) + long * 2 + slice_of(3), 1))
     (tmp_path / "c.jsonl").write_bytes(long)
-    (tmp_path / "d.jsonl").write_bytes(slice_of(4))
+    (tmp_path / "d%20 e+.jsonl").write_bytes(b"\0" * (2 << 20) + slice_of(4))
     spark.conf.set(f"fs.viewfs.mounttable.long{whole}.link./in", f"file://{tmp_path}")
     with duckdb.connect() as con:
         here = embedded.read_lines(con, find_logs([str(tmp_path)])).counts
