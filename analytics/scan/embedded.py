@@ -12,12 +12,12 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tricklecast.analytics.scan.normalise import COLUMNS, MAX_TS_US, line_sql, normalise_sql
+from tricklecast.analytics.scan.normalise import MAX_TS_US, line_sql, normalise_sql
 from tricklecast.analytics.scan.reduce import QUERIES
 from tricklecast.analytics.scan.rollup import roll_up_sql
 
@@ -131,18 +131,6 @@ def missing_room(size: int, *, least: bool = False) -> int:
     """
     held = LEAST_HELD if least else HELD
     return held * size - MEMORY - shutil.disk_usage(tempfile.gettempdir()).free
-
-
-def read_jsonl(connection: DuckDBPyConnection, paths: Sequence[Path]) -> None:
-    """Makes the view ``line`` of our own access logs; what is no record is a row of nulls.
-
-    Args:
-        paths: files of JSON lines, plain or compressed.
-    """
-    shape = ", ".join(f"'{name}': '{kind}'" for name, kind in COLUMNS.items() if name not in ("request", "blind"))
-    names = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
-    read = f"read_json([{names}], format = 'newline_delimited', columns = {{{shape}}}, ignore_errors = true)"
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW line AS SELECT *, '' AS blind FROM {read}")
 
 
 def any_server(connection: DuckDBPyConnection) -> str:

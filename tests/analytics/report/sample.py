@@ -8,6 +8,7 @@ from typing import Final
 
 from duckdb import DuckDBPyConnection
 
+from tests.analytics.support.jsonl import read_jsonl
 from tricklecast.analytics.report import figures
 from tricklecast.analytics.report.build import LogsRead, build
 from tricklecast.analytics.report.model import LogLine, Report
@@ -63,7 +64,7 @@ def sample_incident(storm: StormClass) -> Incident:
 def report_on(paths: list[Path]) -> Report:
     """The report on some of our own logs, with the first line of the first file for every incident."""
     with embedded.connect() as connection:
-        embedded.read_jsonl(connection, paths)
+        read_jsonl(connection, paths)
         found = incidents(connection)
         line = LogLine(paths[0].read_text(encoding="utf-8").partition("\n")[0], paths[0].name, 1)
         lines = {one.id: (line,) for one in found}

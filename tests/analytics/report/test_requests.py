@@ -7,11 +7,14 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 from pyarrow import parquet  # type: ignore[import-untyped]  # it ships no types
 from typer.testing import CliRunner, Result
 
+from tricklecast.analytics.lines.records import PARSED
 from tricklecast.analytics.pipeline import again
+from tricklecast.analytics.report import requests
 from tricklecast.app.cli import cli
 
 if TYPE_CHECKING:
@@ -170,6 +173,38 @@ def test_a_near_id_is_named(tmp_path: Path) -> None:
     (one, *_) = incidents(log)
     wrong = one["id"][:-1] + ("0" if one["id"][-1] != "0" else "1")
     assert one["id"] in invoke(log, "--lines", wrong).stderr
+
+
+def members_of(con: duckdb.DuckDBPyConnection, clients: str, named: bool) -> None:
+    """Lines of 250 clients that are refused on 30 paths, and those of them that are of the members of an incident."""
+    con.execute(f"CREATE TABLE parsed_line ({', '.join(' '.join(column) for column in PARSED)})")
+    con.execute("""INSERT INTO parsed_line BY NAME
+        SELECT 1000 + c AS ts_us, 'exchange' AS kind, 'GET' AS method, '/' || p AS path, 503 AS status,
+            'c' || c AS client, '10.0.0.1' AS ip
+        FROM range(250) a(c), range(30) b(p)""")
+    member = con.sql(f"""SELECT 1 AS incident, 'overload' AS answer, {clients} AS client, {named} AS named,
+            NULL::VARCHAR AS channel, true AS everywhere, NULL::VARCHAR[] AS nodes, NULL::BIGINT AS seq_lo,
+            NULL::BIGINT AS seq_hi, 0::BIGINT AS since_us, 2000::BIGINT AS until_us""").to_arrow_table()
+    requests.find(con, member, generic=False)
+
+
+def test_values_and_clients_of_an_incident_are_bounded() -> None:
+    """The commonest values of each kind, and a sample of the clients of each; so are those that workers add up."""
+    with duckdb.connect() as con:
+        members_of(con, "unnest(['c' || c FOR c IN range(250)])", named=True)
+        own: list[requests.Row] = con.execute(requests.own_sql()).fetchall()
+    total, *_ = (row for row in own if row[1] == "")
+    assert (total[3], len(total[4])) == (250 * 30, requests.CLIENTS)
+    assert sum(row[1] == "path" for row in own) == requests.MAX_VALUES
+    twice = requests.added([*own, (*total[:4], [-1, *total[4]])])
+    assert next(row[3:] for row in twice if row[1] == "") == (2 * 250 * 30, [-1, *total[4][:-1]])
+
+
+def test_clients_that_change_their_names_are_found_by_their_network() -> None:
+    """On whichever paths they failed: the member is the network, and each of their lines has another name."""
+    with duckdb.connect() as con:
+        members_of(con, "'10.0.0.0/24'", named=False)
+        assert con.execute("SELECT count(*), count(DISTINCT ref) FROM mine").fetchall() == [(250 * 30, 250 * 30)]
 
 
 def test_requests_in_two_files_are_written_once(tmp_path: Path) -> None:

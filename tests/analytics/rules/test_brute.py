@@ -9,6 +9,7 @@ import pytest
 
 from tests.analytics.rules import brute
 from tests.analytics.support.chaos import write_chaos
+from tests.analytics.support.jsonl import read_jsonl
 from tests.analytics.support.writer import write_lines
 from tricklecast.analytics.rules.incidents import Incident, incidents
 from tricklecast.analytics.scan import embedded
@@ -22,7 +23,7 @@ SIMPLE = {"rejected_loop", "server_error_loop", "ended_loop", "not_found_loop", 
 def _read(paths: list[Path]) -> tuple[list[brute.Line], list[Incident]]:
     lines = [orjson.loads(line) for path in paths for line in path.read_bytes().splitlines()]
     with embedded.connect() as connection:
-        embedded.read_jsonl(connection, paths)
+        read_jsonl(connection, paths)
         return lines, incidents(connection)
 
 

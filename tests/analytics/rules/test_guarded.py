@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analytics.support.jsonl import read_jsonl
 from tests.analytics.support.writer import LogWriter, write_lines
 from tricklecast.analytics.rules.incidents import incidents
 from tricklecast.analytics.scan import embedded
@@ -42,7 +43,7 @@ def test_a_loop_that_is_held_back(storm: str, tmp_path: Path) -> None:
         tell(log, at, guard_ms=round(hold_s * 1000))
         at += hold_s + PAUSE_S
     with embedded.connect(0) as connection:
-        embedded.read_jsonl(connection, [write_lines(tmp_path / "log.jsonl", log.lines())])
+        read_jsonl(connection, [write_lines(tmp_path / "log.jsonl", log.lines())])
         (found,) = incidents(connection)
     assert found.until_us - found.since_us > 60_000_000
     assert (str(found.storm), found.n) == (storm, REQUESTS)

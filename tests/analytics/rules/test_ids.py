@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from tests.analytics.rules.test_web import STORMS
+from tests.analytics.support.jsonl import read_jsonl
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.writer import write_lines
 from tricklecast.analytics.rules.incidents import Incident, family, incidents, without_place
@@ -23,7 +24,7 @@ Halves = Iterator[tuple[list[Incident], list[Incident]]]
 def halves(paths: list[Path]) -> Halves:
     """All incidents, and those of the time after and before the middle of one, or of each."""
     with embedded.connect(0) as connection:
-        embedded.read_jsonl(connection, paths)
+        read_jsonl(connection, paths)
         connection.execute("CREATE TABLE every AS FROM line")
         whole = incidents(connection, "every")
         nodes = [one.nodes[0] for one in whole if len(one.nodes) == 1]

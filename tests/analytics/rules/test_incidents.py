@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.analytics.support.jsonl import read_jsonl
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.classes import WORDS, Side, StormClass
 from tricklecast.analytics.rules.incidents import Confidence, Incident, Pace, Severity, incidents
@@ -59,7 +60,7 @@ def find(tmp_path: Path) -> Find:
         path = tmp_path / "log.jsonl"
         path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
         with embedded.connect(0) as connection:
-            embedded.read_jsonl(connection, [path])
+            read_jsonl(connection, [path])
             dropped = f"EXCLUDE (blind, {blind})" if blind else "EXCLUDE (blind)"
             connection.execute(f"CREATE VIEW told AS SELECT * {dropped}, '{blind}' AS blind FROM line")
             return incidents(connection, "told", **options)
@@ -485,7 +486,7 @@ def test_each_step_can_be_pasted_and_explained(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in loop(10, 100, 0.1)))
     with embedded.connect(0) as shell:
-        embedded.read_jsonl(shell, [path])
+        read_jsonl(shell, [path])
         embedded.roll_up(shell)
         embedded.reduce(shell)
         shell.execute(engine.prelude(Params()))
@@ -505,7 +506,7 @@ def test_a_herd_is_explained_by_its_seconds(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in [event(29, "server_ready"), *crowd]))
     with embedded.connect(0) as connection:
-        embedded.read_jsonl(connection, [path])
+        read_jsonl(connection, [path])
         (herd,) = incidents(connection)
         told = {table: (names, rows) for table, names, rows in engine.explain(connection, herd.number)}
     assert herd.storm is StormClass.THUNDERING_HERD

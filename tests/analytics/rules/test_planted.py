@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.analytics.support.jsonl import read_jsonl
 from tricklecast.analytics.rules.incidents import incidents
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.simulate.plan import sizes
@@ -18,7 +19,7 @@ def judged(folder: Path, kind: Set, seed: int, lines: int) -> Score:
     """Simulates a log, finds its incidents, and judges them."""
     truth = simulate_logs(folder / f"{kind}-{seed}", seed, kind, sizes(lines=lines, kind=kind))
     with embedded.connect() as connection:
-        embedded.read_jsonl(connection, sorted((folder / f"{kind}-{seed}").rglob("*.jsonl")))
+        read_jsonl(connection, sorted((folder / f"{kind}-{seed}").rglob("*.jsonl")))
         return score({"incidents": msgspec.to_builtins(incidents(connection))}, truth)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+from tests.analytics.support.jsonl import read_jsonl
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.scenes import TWO_SERVERS, write_scenes
 from tests.analytics.support.writer import write_lines
@@ -17,7 +18,7 @@ FLEETS = {"overload_amplification", "thundering_herd", "small_herd_across_second
 
 def _found(path: Path) -> list[Incident]:
     with embedded.connect(0) as connection:
-        embedded.read_jsonl(connection, [path])
+        read_jsonl(connection, [path])
         return incidents(connection)
 
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from tests.analytics.support.chaos import write_chaos
+from tests.analytics.support.jsonl import read_jsonl
 from tests.analytics.support.writer import write_lines
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import normalise_sql
@@ -68,7 +69,7 @@ def test_the_kind_of_answer(
     connection: duckdb.DuckDBPyConnection, tmp_path: Path, fields: dict[str, Any], answer: str
 ) -> None:
     """Each line has one kind."""
-    embedded.read_jsonl(connection, _log(tmp_path, _line(**fields)))
+    read_jsonl(connection, _log(tmp_path, _line(**fields)))
     embedded.roll_up(connection)
     assert _answers(connection) == {answer: 1}
 
@@ -77,7 +78,7 @@ def test_lines_that_are_no_records_are_counted(connection: duckdb.DuckDBPyConnec
     """Broken JSON, wrong types and impossible numbers are no errors."""
     broken = [b"{", b"words", b'{"ts_us":"now","kind":"exchange"}', b"[]"]
     strange = _line(status=404, bytes_out=1 << 60, seq=-7, dur_us=-1, conn=-1, client="x" * 5000)
-    embedded.read_jsonl(connection, _log(tmp_path, *broken, strange))
+    read_jsonl(connection, _log(tmp_path, *broken, strange))
     embedded.roll_up(connection)
     assert _answers(connection) == {"unparsable": len(broken), "not_found": 1}
     row = connection.execute(
@@ -90,7 +91,7 @@ def test_a_line_from_the_future_is_counted_and_used_for_nothing(
     connection: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     """A clock that is years ahead moves no bucket and no border of the log."""
-    embedded.read_jsonl(connection, _log(tmp_path, _line(status=404), _line(status=404, ts_us=NOW * 2)))
+    read_jsonl(connection, _log(tmp_path, _line(status=404), _line(status=404, ts_us=NOW * 2)))
     embedded.roll_up(connection, latest_us=NOW + 1)
     embedded.reduce(connection)
     assert _answers(connection) == {"not_found": 1, "future": 1}
@@ -99,7 +100,7 @@ def test_a_line_from_the_future_is_counted_and_used_for_nothing(
 
 def test_merged_parts_are_the_whole(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     """Rolling up two halves and merging them gives the roll-up of all lines."""
-    embedded.read_jsonl(connection, [write_lines(tmp_path / "log.jsonl", write_chaos(3, servers=6))])
+    read_jsonl(connection, [write_lines(tmp_path / "log.jsonl", write_chaos(3, servers=6))])
     embedded.roll_up(connection)
     connection.execute("CREATE TABLE whole AS FROM rollup")
     connection.execute("CREATE TABLE lines AS SELECT *, row_number() OVER () % 2 AS half FROM line")
@@ -124,7 +125,7 @@ def test_no_window_and_no_sort_over_lines() -> None:
 
 def test_columns_of_the_rollup(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     """The table of measures is what the roll-up has, in that order."""
-    embedded.read_jsonl(connection, _log(tmp_path, _line()))
+    read_jsonl(connection, _log(tmp_path, _line()))
     embedded.roll_up(connection)
     told = [row[0] for row in connection.execute("DESCRIBE rollup").fetchall()]
     assert told == [*KEY, *(one.name for one in MEASURES)]
