@@ -29,7 +29,9 @@ def prepared() -> Iterator[duckdb.DuckDBPyConnection]:
 def test_a_broken_contract_is_told(prepared: duckdb.DuckDBPyConnection) -> None:
     """Rows that share a key, and nulls; every table that a step makes has a contract."""
     inputs = {row[0] for row in prepared.execute("SHOW TABLES").fetchall()}
+    prepared.execute("SET threads = 3")
     engine.run(prepared)
+    assert prepared.execute("SELECT current_setting('threads')").fetchall() == [(3,)]
     made = {row[0] for row in prepared.execute("SHOW TABLES").fetchall()} - inputs
     assert made == {table for tables in engine.CONTRACTS.values() for table in tables}
     assert tuple(engine.CONTRACTS) == engine.STEPS
