@@ -22,7 +22,7 @@ from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Ahead, Ended, Gone, Refusal, Why
-from tricklecast.app.core.segment import TERMINATED, Segment, State, decode_frame
+from tricklecast.app.core.segment import TERMINATED, Segment, State
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.query import Query, parse
 from tricklecast.trickle.errors import ChannelEnded, InvalidInput, LocalProtocolError, TrickleError
@@ -321,7 +321,7 @@ class Segments(Subscription[Part]):
             return None
         _, segment = self._at
         if self._done < len(segment.frames):
-            data = b"".join(decode_frame(segment.frames[self._done]))
+            data = b"".join(segment.payload(self._done, self._done + 1))
             self._done += 1
             return self._part(data, None)
         if not segment.closed:

@@ -28,7 +28,7 @@ from rich.table import Table
 from benchmarks.pressure.bounds import Bound, Sample, Verdict, figure, ratio
 from benchmarks.scenarios import Exchanges, Scenario, Stream
 from benchmarks.servers import BenchmarkError, Cores, bind, load, raise_file_limit, running, tricklecast
-from tricklecast.app.core.segment import encode_frame
+from tricklecast.app.core.segment import Segment, encode_frame
 from tricklecast.app.storage.database import Batch, ChannelRow, Database, Part, SegmentRow
 
 ROUNDS = 3
@@ -144,13 +144,15 @@ def _fill(folder: Path, segments: int) -> None:
     database = Database(folder)
     now_us = time.time_ns() // 1000
     body = bytes(1000)
+    segment = Segment(0)
+    segment.store(encode_frame([body]), len(body))
     channels = 100
     for number in range(1, channels + 1):
         batch = Batch()
         each = segments // channels
         batch.channels[number + 1000] = ChannelRow(number + 1000, f"c{number}", 1, "", each, now_us)
         for seq in range(each):
-            part = Part(number + 1000, number + 1000, seq * len(body), [encode_frame([body])], 0)
+            part = Part(number + 1000, number + 1000, seq * len(body), segment, 0, 1, 0)
             row = SegmentRow(number + 1000, seq, "complete", 0, 0, number + 1000, seq * len(body), now_us, now_us)
             batch.parts.append(part)
             batch.segments.append((row, part))

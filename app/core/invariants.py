@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import accumulate
 
 from tricklecast.app.core.channel import Channel
-from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
+from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, State, payload_of
 
 
 def check_channel(channel: Channel) -> None:
@@ -51,7 +51,7 @@ def check_channel(channel: Channel) -> None:
 def _check_segment(channel: Channel, seq: int) -> None:
     segment = channel.segments[seq]
     deadline = channel.deadline(segment)
-    offsets = [0, *accumulate(sum(map(len, decode_frame(frame))) for frame in segment.frames)]
+    offsets = [0, *accumulate(sum(map(len, payload_of(frame))) for frame in segment.frames)]
     size = offsets[-1]
     assert segment.size == size <= channel._limits.segment_bytes, "size counts what the frames hold"
     assert segment.offsets.tolist() == offsets, "the offsets count the bytes of the frames"

@@ -7,7 +7,7 @@ present state raises :class:`~tricklecast.trickle.errors.LocalProtocolError`, an
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum, StrEnum, auto
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -179,16 +179,14 @@ def encode_frame(chunks: Sequence[bytes]) -> bytes:
     return b"".join([b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks])
 
 
-def decode_frame(frame: bytes) -> list[bytes]:
-    """The chunks that :func:`encode_frame` was given."""
-    chunks = []
-    at = 0
+def payload_of(frame: bytes) -> Iterator[memoryview]:
+    """The chunks that :func:`encode_frame` was given, as views of the frame: nothing is copied."""
+    view, at = memoryview(frame), 0
     while at < len(frame):
         start = frame.index(b"\r\n", at) + 2
         end = start + int(frame[at : start - 2], 16)
-        chunks.append(frame[start:end])
+        yield view[start:end]
         at = end + 2
-    return chunks
 
 
 def prefix(chunks: Iterable[bytes], size: int) -> list[bytes]:
@@ -286,6 +284,14 @@ class Segment:
     def is_loaded(self) -> bool:
         """Whether all of its bytes have come into its frames; always, unless it has a source."""
         return self.offsets[-1] == self.size
+
+    def payload(self, first: int = 0, last: int | None = None) -> Iterator[memoryview]:
+        """The chunks of the frames from ``first`` on and before ``last``, as views of them: nothing is copied.
+
+        Whoever needs the segment's bytes asks here; only a writer of HTTP/1.1 takes the frames as they are.
+        """
+        for frame in self.frames[first:last]:
+            yield from payload_of(frame)
 
     def is_finished_by(self, key: str | None) -> bool:
         """Whether a body with this key has come to its end here, so that a retry of it has nothing left to do."""

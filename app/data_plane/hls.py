@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import ClassVar, Final
 
 from tricklecast.app.core.channel import Channel, Serve
-from tricklecast.app.core.segment import Segment, decode_frame
+from tricklecast.app.core.segment import Segment
 from tricklecast.app.data_plane.exchange import Line
 from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import Request
@@ -110,11 +110,7 @@ class MediaReader(Reader):
         end = min(self._end, at + WRITE_BYTES, segment.offsets[-1])
         place = bisect_right(segment.offsets, at) - 1
         begin = segment.offsets[place]
-        parts = []
-        while segment.offsets[place] < end:
-            parts += decode_frame(segment.frames[place])
-            place += 1
-        data = b"".join(parts)[at - begin : end - begin]
+        data = b"".join(segment.payload(place, bisect_left(segment.offsets, end)))[at - begin : end - begin]
         buffers.append(data)
         self.sent += len(data)
         return end == self._end

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment, decode_frame
+from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
 from tricklecast.app.data_plane.units import WRAP_S, Scanner, Unit, duration_of, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
@@ -475,7 +475,7 @@ class Packager:
 
     def _scan_some(self, segment: Segment) -> None:
         while self._fed < len(segment.frames) and len(self._new) < RUN_BYTES:
-            self._new += b"".join(decode_frame(segment.frames[self._fed]))
+            self._new += b"".join(segment.payload(self._fed, self._fed + 1))
             self._fed += 1
         data = bytes(self._new[:RUN_BYTES])
         del self._new[:RUN_BYTES]

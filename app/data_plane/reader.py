@@ -12,7 +12,6 @@ from bisect import bisect_right
 from typing import ClassVar, Final
 
 from tricklecast.app.core.channel import Serve, Wait
-from tricklecast.app.core.segment import decode_frame
 from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.data_plane.exchange import Exchange, Line
 from tricklecast.app.data_plane.request import Request
@@ -175,11 +174,10 @@ class Reader(Exchange):
         if count - at > 1 and (count - at > WRITE_FRAMES or segment.size - self.sent > WRITE_BYTES):
             stop = bisect_right(segment.offsets, self.sent + WRITE_BYTES, at + 1) - 1
             stop = min(at + WRITE_FRAMES, max(at + 1, stop))
-        turn = frames[at:stop] if at or stop < count else frames
         if self.http10:
-            buffers.append(b"".join([chunk for frame in turn for chunk in decode_frame(frame)]))
+            buffers.append(b"".join(segment.payload(at, stop)))
         else:
-            buffers += turn
+            buffers += frames[at:stop] if at or stop < count else frames
         self.sent = segment.offsets[stop]
         self.at = stop
         return stop == count

@@ -16,7 +16,7 @@ from zlib import crc32
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import SERVER_WIDE, Limit
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
-from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment, decode_frame
+from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
@@ -241,9 +241,8 @@ def tag_of(channel: Channel, segment: Segment, instance: str) -> str:
         if segment.size > SUMMED_BYTES or segment.source is not None:
             return ""
         crc = 0
-        for frame in segment.frames:
-            for chunk in decode_frame(frame):
-                crc = crc32(chunk, crc)
+        for chunk in segment.payload():
+            crc = crc32(chunk, crc)
     return f'"{channel.epoch}.{segment.seq}.{segment.size:x}.{crc:08x}"'
 
 

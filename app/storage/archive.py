@@ -622,7 +622,7 @@ class Archive:
         written = []
         for tap in self.dirty:
             segment, channel_id = tap.segment, tap.channel.row.id
-            part = Part(channel_id, tap.file, tap.start + tap.size, segment.frames[tap.done :], tap.crc)
+            part = Part(channel_id, tap.file, tap.start + tap.size, segment, tap.done, len(segment.frames), tap.crc)
             place = tap.size, tap.crc, tap.file, tap.start, tap.opened_us
             row = SegmentRow(channel_id, segment.seq, segment.state.value, *place, tap.closed_us)
             batch.parts.append(part)
@@ -673,7 +673,7 @@ class Archive:
             stored.known = True
         for tap, row, part in written:
             self.figures.written += part.size
-            tap.done += len(part.frames)
+            tap.done = part.last
             tap.size += part.size
             tap.crc = part.crc
             if row.closed_us is not None:

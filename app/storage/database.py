@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
+from tricklecast.app.core.segment import Segment
 from tricklecast.trickle.errors import TrickleError
 
 logger = logging.getLogger("tricklecast.storage")
@@ -152,14 +153,17 @@ class Part:
 
     Attributes:
         channel, file: where; at: behind which byte of the file.
-        frames: as the core keeps them. crc: of the bytes of the segment before these; then of these, too.
+        segment, first, last: whose bytes, from this frame on and before that one.
+        crc: of the bytes of the segment before these; then of these, too.
         size: how many bytes were written.
     """
 
     channel: int
     file: int
     at: int
-    frames: Sequence[bytes]
+    segment: Segment
+    first: int
+    last: int
     crc: int
     size: int = 0
 
@@ -284,7 +288,7 @@ class Database:
         """
         self._check_place()
         try:
-            synced = {self._write(part): part for part in batch.parts if part.frames}
+            synced = {self._write(part): part for part in batch.parts if part.last > part.first}
             if self._fsync:
                 for descriptor in synced:
                     os.fdatasync(descriptor)
@@ -443,8 +447,7 @@ class Database:
     def _write(self, part: Part) -> int:
         """Write the bytes of a part, and add them to its checksum. Returns the file's descriptor."""
         descriptor = self._descriptor(part.channel, part.file)
-        views = list(payload(part.frames))
-        at = part.at
+        views, at = list(part.segment.payload(part.first, part.last)), part.at
         part.size = 0
         for first in range(0, len(views), _IOV):
             some = views[first : first + _IOV]
@@ -624,18 +627,6 @@ def _channels_by_name(sql: sqlite3.Connection, found: Contents) -> list[ChannelR
         rows[row.id] = row
     found.damaged += [f"channel {row.name!r} (epoch {row.epoch}): rebuilt from other tables" for row in rows.values()]
     return list(rows.values())
-
-
-def payload(frames: Iterable[bytes]) -> Iterator[memoryview]:
-    """The chunks in frames, without copying them."""
-    for frame in frames:
-        view = memoryview(frame)
-        at = 0
-        while at < len(frame):
-            start = frame.index(b"\r\n", at) + 2
-            end = start + int(frame[at : start - 2], 16)
-            yield view[start:end]
-            at = end + 2
 
 
 def boot_id() -> str:

@@ -26,13 +26,13 @@ from tricklecast.app.core.events import (
 from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
-from tricklecast.app.core.segment import Segment, State, Writer, decode_frame
+from tricklecast.app.core.segment import Segment, State, Writer
 from tricklecast.app.core.window import Eviction
 
 
 def stored_bytes(segment: Segment) -> bytes:
     """What a segment holds, decoded."""
-    return b"".join(chunk for frame in segment.frames for chunk in decode_frame(frame))
+    return b"".join(segment.payload())
 
 
 def memory(frames: Sequence[int]) -> int:
@@ -158,8 +158,7 @@ class Reader:
             raise Injected
 
     def pull(self) -> None:
-        for frame in self.segment.frames[self.frames_read :]:
-            self.received += b"".join(decode_frame(frame))
+        self.received += b"".join(self.segment.payload(self.frames_read))
         self.frames_read = len(self.segment.frames)
 
 

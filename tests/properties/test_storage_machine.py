@@ -32,7 +32,7 @@ from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Gone, Outcome
-from tricklecast.app.core.segment import Segment, State, Writer, decode_frame
+from tricklecast.app.core.segment import Segment, State, Writer
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Ack, Archive, Retention
 from tricklecast.app.storage.database import Database
@@ -424,8 +424,7 @@ class StorageMachine(RuleBasedStateMachine):
         assert channel is not None
         key = self.key(channel, segment.seq)
         while True:
-            for frame in segment.frames[reader.frames :]:
-                reader.got += b"".join(decode_frame(frame))
+            reader.got += b"".join(segment.payload(reader.frames))
             reader.frames = len(segment.frames)
             assert self.sent[key].startswith(reader.got), "what is read was published under this number"
             if segment.is_loaded and segment.closed:

@@ -21,7 +21,6 @@ from tricklecast.app.core.segment import (
     Segment,
     State,
     Writer,
-    decode_frame,
     encode_frame,
 )
 from tricklecast.app.core.window import Budget
@@ -231,7 +230,7 @@ def refusal(answer: object) -> Refusal:
 
 def content(segment: Segment) -> bytes:
     """The body bytes that a segment holds."""
-    return b"".join(chunk for frame in segment.frames for chunk in decode_frame(frame))
+    return b"".join(segment.payload())
 
 
 def cost(*frames: bytes) -> int:

@@ -14,7 +14,7 @@ from tricklecast.app.core.limits import Limits, Payer
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
-from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Faults, Segment, State, Writer, decode_frame
+from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Faults, Segment, State, Writer
 from tricklecast.app.core.window import Eviction, Window
 from tricklecast.trickle.wire import LAST_SEQ, Life
 
@@ -376,7 +376,7 @@ def test_a_retry_goes_on_where_its_body_broke_off() -> None:
     assert bench.channel.append(retry, [b"bcd", b"e"], 0.0) is None
     assert bench.channel.finish(retry, [b"f"], 0.0) == Outcome(Verdict.COMPLETE, 6)
     assert content(retry.segment) == b"abcdef"
-    assert decode_frame(retry.segment.frames[1]) == [b"d", b"e"]
+    assert list(retry.segment.payload(1, 2)) == [b"d", b"e"]
 
 
 def test_a_retry_that_comes_in_one_piece_is_passed_over_too() -> None:

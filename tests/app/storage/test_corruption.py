@@ -17,6 +17,7 @@ import pytest
 from tests.app.storage.test_archive import body, durable, settled
 from tests.support.forked import forked
 from tests.support.waiting import WITHIN_S
+from tricklecast.app.core.segment import Segment, encode_frame
 from tricklecast.app.storage import restore
 from tricklecast.app.storage.database import (
     OPEN_FILES,
@@ -239,8 +240,10 @@ def test_what_is_younger_than_a_crash_of_the_machine_is_read_through(
 def test_a_batch_has_all_its_files_open_until_they_are_synced(tmp_path: Path) -> None:
     """More files than are kept open: each is synced, under its own descriptor."""
     number = OPEN_FILES + 40
+    segment = Segment(0)
+    segment.store(encode_frame([b"x"]), 1)
     with closing(Database(tmp_path / "data", fsync=True)) as database:
-        parts = [Part(channel, channel, 0, [b"1\r\nx\r\n"], 0) for channel in range(1, number + 1)]
+        parts = [Part(channel, channel, 0, segment, 0, 1, 0) for channel in range(1, number + 1)]
         rows = [ChannelRow(part.channel, f"c{part.channel}", 1, "", 1, 0) for part in parts]
         segments = [(SegmentRow(part.channel, 0, "complete", 0, 0, part.file, 0, 0, 1), part) for part in parts]
         database.commit(

@@ -286,7 +286,7 @@ def test_a_quota_of_which_the_file_system_does_not_tell(folder: Path, monkeypatc
         commit = Database.commit
 
         def limited(database: Database, batch: Any) -> None:
-            if sum(len(frame) for part in batch.parts for frame in part.frames) > 100_000:
+            if sum(len(view) for part in batch.parts for view in part.segment.payload(part.first, part.last)) > 100_000:
                 raise OSError(122, "Disk quota exceeded")
             commit(database, batch)
 
