@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from tricklecast.app.core.events import ChannelEnded, Fact
+from tricklecast.app.core.facts import ChannelEnded, Fact
 from tricklecast.app.data_plane.client_address import client_key
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.upload import Upload

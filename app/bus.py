@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from tricklecast.app.changes import FIELDS, Change, Changes
-from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Ahead, Ended, Gone, Refusal, Why
 from tricklecast.app.core.segment import TERMINATED, Segment, State
+from tricklecast.app.core.state import Channel, Serve, Wait
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.query import Query, parse
 from tricklecast.trickle.errors import ChannelEnded, InvalidInput, LocalProtocolError, TrickleError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Verdict
 from tricklecast.app.encoding import encode

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, SegmentClosed
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.query import Query

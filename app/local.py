@@ -22,9 +22,9 @@ from typing import Final, Self, cast
 from urllib.parse import quote
 
 from tricklecast.app.bus import CAPACITY, Bus, Part, Segments
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import AlreadyStored, Outcome, Refusal, Verdict
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import COMPLETE, EMPTY, Writer
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import Reply, refusal_reply, storage_reply, writer_reply
@@ -137,7 +137,7 @@ class LocalSegment:
         self.size = 0
         self._publisher = publisher
         self._plane = publisher.plane
-        self._writer: Writer[Channel] | None = None
+        self._writer: Writer[OwnedChannel] | None = None
         self._outcome: Outcome | None = None
         self._reasons = 0
         self._resumed = asyncio.Event()
@@ -225,7 +225,7 @@ class LocalSegment:
     def read_less(self, size: int) -> None:
         """A write has the size that the program gives it."""
 
-    def _let_readers_first(self, channel: Channel) -> None:
+    def _let_readers_first(self, channel: OwnedChannel) -> None:
         peer = cast(Peer, self)
         if (flow := self._plane.turns.flows.get(channel)) is not None:
             flow.hold(peer)
@@ -233,7 +233,7 @@ class LocalSegment:
         if pace is not None and pace.published >= pace.look_at:
             self._plane.pacing.published(pace, peer)
 
-    def _account(self, writer: Writer[Channel]) -> None:
+    def _account(self, writer: Writer[OwnedChannel]) -> None:
         written = (self._outcome.size if self._outcome else writer.segment.size) - self.size
         self.size += written
         self._plane.bytes_in += written

@@ -24,8 +24,8 @@ from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.bus import ENDS, Bus
 from tricklecast.app.control_plane.api import RateLimitedPage
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Capacity, Limit
+from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.latency import Histogram
 from tricklecast.app.data_plane.responses import MEMORY

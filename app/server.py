@@ -36,7 +36,7 @@ from tricklecast.app.control_plane.api import (
 )
 from tricklecast.app.control_plane.changes import changes_router
 from tricklecast.app.control_plane.middleware import CheckHost, CheckOrigin, LimitRequests, RecordRequests
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.connection import Endpoint

@@ -30,9 +30,9 @@ from rich.table import Table
 
 from benchmarks.servers import Cores, bind
 from tricklecast.app.bus import Bus
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.results import Outcome
 from tricklecast.app.core.segment import Writer
+from tricklecast.app.core.state import Channel
 from tricklecast.app.server import serve
 from tricklecast.app.settings import Settings
 

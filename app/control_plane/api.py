@@ -27,9 +27,9 @@ from tricklecast.app.control_plane.models import (
     channel_model,
     segment_model,
 )
-from tricklecast.app.core.channel import described
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Refusal, Why
+from tricklecast.app.core.state import described
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S, memory_reply
 from tricklecast.app.data_plane.upload import take_in

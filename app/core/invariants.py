@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from itertools import accumulate
 
-from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, State, payload_of
 
 
-def check_channel(channel: Channel) -> None:
+def check_channel(channel: OwnedChannel) -> None:
     """Check a channel and its segments.
 
     Raises:
@@ -48,7 +48,7 @@ def check_channel(channel: Channel) -> None:
         assert len(closed) == len(segments), "nothing waits or is written in an ended channel"
 
 
-def _check_segment(channel: Channel, seq: int) -> None:
+def _check_segment(channel: OwnedChannel, seq: int) -> None:
     segment = channel.segments[seq]
     deadline = channel.deadline(segment)
     offsets = [0, *accumulate(sum(map(len, payload_of(frame))) for frame in segment.frames)]

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import NamedTuple, Protocol
 
-from tricklecast.app.core.channel import ANONYMOUS, Agenda, Channel, Kept, Serve, Wait
-from tricklecast.app.core.events import EndReason, Journal, Totals
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason, Journal
 from tricklecast.app.core.limits import Capacities, Limit, Limits, Payers
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Why
+from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel
 from tricklecast.app.core.segment import WAITING, Cursor, Faults, Segment, Writer, WriterOwner
+from tricklecast.app.core.state import Channel, Kept, Serve, Wait
+from tricklecast.app.core.statistics import Totals
 from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import NO_LIFE, SEQ_NEXT, Life
@@ -60,7 +62,7 @@ class Storage(Protocol):
     @property
     def refuses(self) -> bool: ...
 
-    def begin(self, channel: Channel) -> Kept:
+    def begin(self, channel: OwnedChannel) -> Kept:
         """A channel came into being, or was restored."""
 
     def last_epoch(self, name: str) -> int:
@@ -103,7 +105,7 @@ class Registry:
         self.come_back_s = COME_BACK_S
         self.instance = ""
         self.storage: Storage | None = None
-        self.channels: dict[str, Channel] = {}
+        self.channels: dict[str, OwnedChannel] = {}
         self.capacities = Capacities.of(limits)
         self.faults = Faults()
         self.budget = Budget(limits.total_bytes, self.faults)
@@ -113,7 +115,7 @@ class Registry:
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
-        self._agenda: Agenda[Channel] = Agenda()
+        self._agenda: Agenda[OwnedChannel] = Agenda()
 
     # Channels.
 
@@ -124,7 +126,7 @@ class Registry:
 
     def create(
         self, name: str, content_type: str, now: float, *, force: bool = False, resumed: bool = False
-    ) -> Channel | Refusal:
+    ) -> OwnedChannel | Refusal:
         """Create a channel, or find it: idempotent, and an existing content type never changes.
 
         Args:
@@ -138,7 +140,7 @@ class Registry:
             return Refusal(Why.RESERVED)
         channel = self.channels.get(name)
         if channel is not None and not channel.ended:
-            channel.content_type = channel.content_type or content_type
+            channel.name_content_type(content_type, now)
             return channel
         if not (self.autocreate or force):
             return self._missing(name)
@@ -155,7 +157,7 @@ class Registry:
         self.faults.deliver()
         return channel
 
-    def restore(self, kept: Restored, now: float) -> Channel:
+    def restore(self, kept: Restored, now: float) -> OwnedChannel:
         """Bring a channel back after a restart, before the first request. Its closed segments are in storage.
 
         Whatever it was below its head is settled: a publisher goes on at the head, or further on, where its numbers
@@ -163,10 +165,9 @@ class Registry:
         """
         channel = self._add(kept.name, kept.epoch, kept.content_type, now)
         channel.created_at = now - kept.age_s
-        channel.next_seq = channel.restored_at = channel.floor = kept.next_seq
+        channel.head_jumped(kept.next_seq)
         if kept.drain_s is not None:
-            channel.ended = True
-            channel.drain_until = now + kept.drain_s
+            channel.channel_ended(now - self.limits.channel_drain_s + kept.drain_s)
         self._schedule_next(channel)
         return channel
 
@@ -201,24 +202,24 @@ class Registry:
         self.faults.deliver()
         return None
 
-    def drop(self, channel: Channel) -> None:
+    def drop(self, channel: OwnedChannel) -> None:
         """Forget a channel that cannot be ended, because a fault of the server left its state unsound.
 
         Its readers are cut off. Its writers keep writing to segments that no reader will find.
         """
         if self.channels.get(channel.name) is not channel:
             return
-        channel.ended = True
+        channel.ended = True  # and no function of its state is called any more: the state is unsound
         del self.channels[channel.name]
         if not is_reserved(channel.name):
             self.capacities.channels.give_back()
-        self.journal.channel_ended(channel.name, channel.epoch, channel.next_seq, EndReason.FAULT)
+        channel.note(ChannelEnded, channel.active_at, channel.next_seq, EndReason.FAULT)
         for segment in list(channel.segments.values()):
             segment.evict_readers(self.faults)
         self.faults.deliver()
         channel.window.clear()
 
-    def live(self, name: str) -> Channel | None:
+    def live(self, name: str) -> OwnedChannel | None:
         """The channel of that name, unless it has ended."""
         channel = self.channels.get(name)
         return None if channel is None or channel.ended else channel
@@ -253,7 +254,7 @@ class Registry:
 
     # Reading.
 
-    def find(self, name: str) -> Channel | Refusal:
+    def find(self, name: str) -> OwnedChannel | Refusal:
         """The channel of that name, an ended one in its drain included."""
         return self.channels.get(name) or self._missing(name)
 
@@ -304,7 +305,7 @@ class Registry:
         client: Identity = ANONYMOUS,
         if_idle: bool = False,
         payer: str | None = None,
-    ) -> Writer[Channel] | AlreadyStored | Refusal:
+    ) -> Writer[OwnedChannel] | AlreadyStored | Refusal:
         """Give out the right to write a segment, creating the channel where that is allowed.
 
         A publisher of a live channel goes on, as does one that resumes its numbering (seq > 0) on a server that does
@@ -341,7 +342,7 @@ class Registry:
         )
         if isinstance(answer, Writer):
             answer.count(self.capacities.publishers)
-            found.content_type = found.content_type or content_type
+            found.name_content_type(content_type, now)
         if self.faults.noted:
             self.faults.deliver()
         return answer
@@ -411,7 +412,7 @@ class Registry:
 
     # Mechanics.
 
-    def _limit_of_readers(self, channel: Channel, *, join: bool) -> Limit | None:
+    def _limit_of_readers(self, channel: OwnedChannel, *, join: bool) -> Limit | None:
         """The limit that one more reader would exceed."""
         if not self.capacities.readers.admits(join=join):
             return Limit.READERS
@@ -419,30 +420,30 @@ class Registry:
             return Limit.CHANNEL_READERS
         return Limit.CONNECTIONS if join and not self.capacities.connections.joinable else None
 
-    def _is_written(self, channel: Channel | None, seq: int) -> bool:
+    def _is_written(self, channel: OwnedChannel | None, seq: int) -> bool:
         """Whether the segment has a writer, so that a publisher that takes it over is not one more."""
         segment = None if channel is None else channel.segments.get(seq)
         return segment is not None and segment.writer is not None
 
-    def _create(self, name: str, content_type: str, now: float) -> Channel:
+    def _create(self, name: str, content_type: str, now: float) -> OwnedChannel:
         before = self.channels.get(name)
         tombstone = self._tombstones.pop(name, None)
         last = before.epoch if before else tombstone.epoch if tombstone else 0
         if self.storage is not None:
             last = max(last, self.storage.last_epoch(name))
         channel = self._add(name, last + 1, content_type, now)
-        self.journal.channel_created(name, channel.epoch, content_type)
+        channel.note(ChannelCreated, now, content_type, channel.life.name)
         self._schedule_next(channel)
         return channel
 
-    def _add(self, name: str, epoch: int, content_type: str, now: float) -> Channel:
+    def _add(self, name: str, epoch: int, content_type: str, now: float) -> OwnedChannel:
         before = self.channels.get(name)
         if before is not None:
             self._forget(before)
         elif not is_reserved(name):
             # The server's own channels do not count: a limit of one leaves room for one.
             self.capacities.channels.take()
-        channel = self.channels[name] = Channel(
+        channel = self.channels[name] = OwnedChannel(
             name,
             epoch,
             content_type,
@@ -458,12 +459,12 @@ class Registry:
             channel.kept = self.storage.begin(channel)
         return channel
 
-    def _end(self, channel: Channel, now: float, reason: EndReason) -> None:
+    def _end(self, channel: OwnedChannel, now: float, reason: EndReason) -> None:
         channel.end(reason, now)
         if self.limits.channel_drain_s <= 0:
             self._bury(channel, now)
 
-    def _bury(self, channel: Channel, now: float) -> None:
+    def _bury(self, channel: OwnedChannel, now: float) -> None:
         """The drain is over: the name is free again."""
         self._forget(channel)
         del self.channels[channel.name]
@@ -473,7 +474,7 @@ class Registry:
         if len(self._tombstones) > self.limits.tombstones:
             self._tombstones.popitem(last=False)
 
-    def _forget(self, channel: Channel) -> None:
+    def _forget(self, channel: OwnedChannel) -> None:
         """A life of a channel is over; the segments that it has evicted still count."""
         channel.forget()
         self._agenda.clear(channel)
@@ -487,7 +488,7 @@ class Registry:
             return Refusal(Why.NOT_FOUND, head=tombstone.head, epoch=tombstone.epoch, recently_ended=True)
         return Refusal(Why.NOT_FOUND)
 
-    def _expire_channel(self, channel: Channel, now: float) -> None:
+    def _expire_channel(self, channel: OwnedChannel, now: float) -> None:
         if channel.drain_until is not None and channel.drain_until <= now:
             self._bury(channel, now)
             return
@@ -497,16 +498,16 @@ class Registry:
         if self.channels.get(channel.name) is channel:
             self._schedule_next(channel)
 
-    def _idle_at(self, channel: Channel) -> float | None:
+    def _idle_at(self, channel: OwnedChannel) -> float | None:
         exempt = channel.ended or is_reserved(channel.name)
         return None if exempt else channel.active_at + self.limits.idle_timeout_s
 
-    def _schedule_next(self, channel: Channel) -> None:
+    def _schedule_next(self, channel: OwnedChannel) -> None:
         times = [when for when in (channel.next_deadline(), self._idle_at(channel)) if when is not None]
         if times:
             self._schedule(channel, min(times))
 
-    def _schedule(self, channel: Channel, when: float) -> None:
+    def _schedule(self, channel: OwnedChannel, when: float) -> None:
         """Look at a channel at ``when``; an earlier time that is already set for it stands."""
         present = self._agenda.times.get(channel)
         if present is None or when < present:

@@ -1,7 +1,7 @@
 """What the core answers: plain values, to be matched exhaustively.
 
 None of them holds a channel or a segment, so an answer can be kept without keeping what it is about in memory.
-:class:`~tricklecast.app.core.channel.Serve` and ``Wait``, which a reader goes on with, are the two exceptions; they
+:class:`~tricklecast.app.core.state.Serve` and ``Wait``, which a reader goes on with, are the two exceptions; they
 are defined beside the channel.
 """
 

@@ -212,7 +212,8 @@ class Segment:
         size: body bytes stored; of a segment with a source all of them, also those that are not loaded.
         cost: bytes of memory that it takes, so that a segment of many tiny chunks is counted for what it is.
         cursors: its readers in order of arrival (a dict for its order and its O(1) removal).
-        writer: the token that may write, or ``None``.
+        writer: the token that may write, or ``None``. written: whether a publisher writes it, here or at the owner of
+            the channel.
         opened_at, closed_at: when it got its first byte (0 before), and when it closed.
         key: the ``Idempotency-Key`` of the body that is being written, or was written last, if it has one.
         body_at: how many bytes of earlier bodies lie before that body.
@@ -241,6 +242,7 @@ class Segment:
         "state",
         "tap",
         "writer",
+        "written",
     )
 
     def __init__(self, seq: int) -> None:
@@ -253,6 +255,7 @@ class Segment:
         self.cost = SEGMENT_COST
         self.cursors: dict[Cursor, None] = {}
         self.writer: Writer[Any] | None = None
+        self.written = False
         self.opened_at = 0.0
         self.closed_at: float | None = None
         self.key: str | None = None
@@ -267,8 +270,8 @@ class Segment:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a writer holds it, or a reader waits for it."""
-        return self.writer is not None or bool(self.cursors)
+        """Whether a publisher writes it, or a reader waits for it."""
+        return self.written or bool(self.cursors)
 
     @property
     def is_read(self) -> bool:
@@ -309,18 +312,22 @@ class Segment:
             return self.writer is None or attempt >= self.writer.attempt
         return key not in self.former_keys and len(self.former_keys) < MAX_FORMER_KEYS
 
-    def begin_body(self, key: str | None) -> int:
+    def begin_body(self, key: str | None, size: int | None = None) -> int:
         """A POST takes the segment over. The caller has asked :meth:`admits`.
+
+        Args:
+            size: bytes that the segment had then; by default those that it has.
 
         Returns:
             How many bytes of its body are stored already. A retry sends its body from the start, so the caller must
             pass over that many bytes.
         """
+        size = self.size if size is None else size
         if key is not None and key == self.key:
-            return self.size - self.body_at
-        if self.key is not None and self.size > self.body_at:
+            return size - self.body_at
+        if self.key is not None and size > self.body_at:
             self.former_keys += (self.key,)
-        self.key, self.body_at = key, self.size
+        self.key, self.body_at = key, size
         return 0
 
     def charge(self, payer: Payer | None) -> None:
@@ -339,6 +346,14 @@ class Segment:
         """Bytes of memory that storing this frame takes; the first frame is charged for the segment itself, too."""
         return len(frame) + FRAME_COST + (0 if self.frames else SEGMENT_COST)
 
+    def begin(self) -> None:
+        """The first byte is there, or about to come.
+
+        Raises:
+            LocalProtocolError: the segment is closed.
+        """
+        self.state = self._after(BYTES)
+
     def store(self, frame: bytes, size: int) -> None:
         """Add a frame of ``size`` body bytes. The caller wakes the cursors when all of its change is done.
 
@@ -346,7 +361,7 @@ class Segment:
             LocalProtocolError: the segment is closed.
         """
         if self.state is not OPEN:
-            self.state = self._after(BYTES)
+            self.begin()
         self.frames.append(frame)
         self.size += size
         self.offsets.append(self.size)
@@ -375,6 +390,7 @@ class Segment:
         self.closed = True
         self.closed_at = now
         self.writer = None
+        self.written = False
         self.former_keys = ()
 
     def wake(self, faults: Faults) -> None:

@@ -33,7 +33,7 @@ class Window:
     Args:
         limits: of the window.
         budget: of the server.
-        on_evicted: told of each segment that leaves because of a limit, when it has left.
+        on_evicted: told of each segment that leaves because of a limit, and of which, when it has left.
         give_open: cuts the largest segment that is being written, so that it is in the window; whether there was one.
 
     Attributes:
@@ -55,7 +55,7 @@ class Window:
         self,
         limits: Limits,
         budget: Budget,
-        on_evicted: Callable[[Segment], None] | None = None,
+        on_evicted: Callable[[Segment, Eviction], None] | None = None,
         give_open: Callable[[], bool] | None = None,
     ) -> None:
         self._limits = limits
@@ -132,6 +132,10 @@ class Window:
             return True
         return short and cut and self._give_open()
 
+    def drop(self, segment: Segment, why: Eviction) -> None:
+        """The channel's owner has let go of this segment, which is mostly the oldest."""
+        self._remove(self._segments.index(segment), why)
+
     def clear(self) -> None:
         """The channel's life is over: let go of everything that nobody reads."""
         while self._segments:
@@ -140,13 +144,18 @@ class Window:
         self._on_evicted, self._give_open = _nobody, _nothing
 
     def _drop_oldest(self, why: Eviction | None = None) -> Segment:
-        segment = self._segments.pop(0)
+        segment = self._remove(0, why)
+        if why is not None:
+            self._on_evicted(segment, why)
+        return segment
+
+    def _remove(self, place: int, why: Eviction | None) -> Segment:
+        segment = self._segments.pop(place)
         self.bytes -= segment.size
         self.cost -= segment.cost
         self._budget.release(self, segment)
         if why is not None:
             self.evicted[why] += 1
-            self._on_evicted(segment)
         return segment
 
     def _exceeds(self, now: float) -> Eviction | None:
@@ -327,7 +336,7 @@ class Budget:
                 self._push(window)
 
 
-def _nobody(segment: Segment) -> None:
+def _nobody(segment: Segment, why: Eviction) -> None:
     """Is not told."""
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
-from tricklecast.app.core.events import EndReason
+from tricklecast.app.core.facts import EndReason
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Admission, Limit
 from tricklecast.app.core.registry import Registry

@@ -18,11 +18,11 @@ from functools import partial
 from typing import Final, Protocol, assert_never
 from urllib.parse import quote
 
-from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.registry import Registry, Resolution
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Refusal, Why
 from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.state import Channel, Serve, Wait
 from tricklecast.app.core.storm_guard import Answer
 from tricklecast.app.data_plane.authorization import Granted, Refused
 from tricklecast.app.data_plane.client_address import (

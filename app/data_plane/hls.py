@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import ClassVar, Final
 
-from tricklecast.app.core.channel import Channel, Serve
 from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.state import Channel, Serve
 from tricklecast.app.data_plane.exchange import Line
 from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import Request

@@ -20,7 +20,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Final, Protocol, cast
 
-from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.scheduling import READERS, Hold, OnFault, Peer
 
 LATE_S: Final = 0.25

@@ -33,9 +33,9 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
-from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
+from tricklecast.app.core.state import Channel, Serve, Wait
 from tricklecast.app.data_plane.units import WRAP_S, Scanner, Unit, duration_of, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff

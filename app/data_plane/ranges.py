@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.exchange import Line
 from tricklecast.app.data_plane.hls import MediaReader
 from tricklecast.app.data_plane.request import IF_NONE_MATCH, IF_RANGE, RANGE, Request

@@ -11,8 +11,8 @@ import os
 from bisect import bisect_right
 from typing import ClassVar, Final
 
-from tricklecast.app.core.channel import Serve, Wait
 from tricklecast.app.core.slow_readers import Cut
+from tricklecast.app.core.state import Serve, Wait
 from tricklecast.app.data_plane.exchange import Exchange, Line
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (

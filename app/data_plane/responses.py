@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple, assert_never
 from zlib import crc32
 
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import SERVER_WIDE, Limit
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
+from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason

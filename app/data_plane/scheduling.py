@@ -23,9 +23,9 @@ from itertools import takewhile
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.slow_readers import Cut, Stall, Timelines
+from tricklecast.app.core.state import Channel
 
 TURN_BYTES: Final = 256 << 10
 """What one connection may have read in one turn of the event loop."""

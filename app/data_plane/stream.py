@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tricklecast.app.core.channel import Serve, Wait
 from tricklecast.app.core.results import Ended
 from tricklecast.app.core.segment import SKIPPED, WAITING, Segment
+from tricklecast.app.core.state import Serve, Wait
 from tricklecast.app.data_plane.context import Streamed
 from tricklecast.app.data_plane.exchange import Line
 from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.results import Outcome
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.data_plane.exchange import Exchange, Line
 from tricklecast.app.data_plane.pacing import SEGMENT_BYTES, Pace
@@ -13,7 +13,7 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.wire import Status
 
 
-def take_in(channel: Channel | None, seq: int | None = None) -> None:
+def take_in(channel: OwnedChannel | None, seq: int | None = None) -> None:
     """Store what has come of the chunks that publishers are in the middle of, before their segments are closed.
 
     Args:
@@ -45,7 +45,7 @@ class Upload(Exchange):
         super().__init__(connection, request)
         self.received = 0
         self.pinned = EPOCH in request.headers
-        self.writer: Writer[Channel] | None = None
+        self.writer: Writer[OwnedChannel] | None = None
 
     @property
     def idle(self) -> bool:
@@ -57,7 +57,7 @@ class Upload(Exchange):
         """The channel that it writes to."""
         return None if self.writer is None else self.writer.channel.name
 
-    def begin(self, writer: Writer[Channel]) -> None:
+    def begin(self, writer: Writer[OwnedChannel]) -> None:
         """The core gave the token."""
         self.writer = writer
         record = self.record
@@ -104,7 +104,7 @@ class Upload(Exchange):
                     witness.note("refused", reply.reason, writer.channel.name, ip=self.connection.peer)
                 self.answer(reply)
 
-    def _placed(self, reply: Reply, writer: Writer[Channel]) -> Reply:
+    def _placed(self, reply: Reply, writer: Writer[OwnedChannel]) -> Reply:
         """An answer to a publisher that names its numbering, with what it does not know of the channel yet."""
         claim, channel = writer.claim, writer.channel
         if claim is None:
@@ -143,7 +143,7 @@ class Upload(Exchange):
     def _count(self, chunks: list[bytes]) -> None:
         self.received += sum(map(len, chunks))
 
-    def _leave(self, writer: Writer[Channel]) -> None:
+    def _leave(self, writer: Writer[OwnedChannel]) -> None:
         # The token knows this exchange, too: without this, the cycle would keep the segment's bytes in memory after
         # its eviction until the garbage collector finds it.
         self.writer = None

@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from tricklecast.app.core.channel import Channel, KeptSegment
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, SegmentClosed, SegmentOpened
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed, SegmentOpened
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import WAITING, Segment, State
+from tricklecast.app.core.state import Channel, KeptSegment
 from tricklecast.app.daemon_thread import DaemonThread
 from tricklecast.app.storage.database import (
     MAX_ENDED,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed
 from tricklecast.app.core.segment import SKIPPED, TRUNCATED
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import Reason

@@ -34,10 +34,11 @@ from starlette.types import Receive, Scope, Send
 from tricklecast.app.control_plane.changes import EVENT_STREAM, RETRY_MS, STOPS
 from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, everything, permission_over
 from tricklecast.app.control_plane.models import ProblemModel
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.publishers import Presence
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import OPEN, State
+from tricklecast.app.core.state import Channel
 from tricklecast.app.core.window import Eviction
 from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.data_plane.context import DataPlane
@@ -125,7 +126,7 @@ class Row:
         "told", "unclosed",
     )  # fmt: skip
 
-    def __init__(self, number: int, channel: Channel) -> None:
+    def __init__(self, number: int, channel: OwnedChannel) -> None:
         self.number = number
         self.channel = channel
         self.told: list[int] = []
@@ -360,7 +361,7 @@ class Feed:
         self.snapshots = 0
         self._uses = uses
         self._process = Process()
-        self._rows: dict[Channel, Row] = {}
+        self._rows: dict[OwnedChannel, Row] = {}
         self._number = self._frames = self._told_events = 0
         self._at = self._began = self._cpu_s = 0.0
         self._lag_counts: list[int] = []

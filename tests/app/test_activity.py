@@ -12,7 +12,7 @@ import pytest
 from tests.support.local import local_server
 from tests.support.server import serve
 from tricklecast.app.activity import GONE_S, MAX_CONNECTIONS, MAX_LINES, Activity
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, EndReason
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason
 from tricklecast.app.data_plane.client_address import client_key
 from tricklecast.trickle.records import AccessRecord, Op
 
@@ -86,8 +86,8 @@ def test_names_cannot_control_the_terminal(scene: Scene) -> None:
 def test_channels_are_shown(scene: Scene) -> None:
     """But not the server's own."""
     for name in ("c", "_changes"):
-        scene.activity.note_fact(ChannelCreated(1, name, 1, ""))
-        scene.activity.note_fact(ChannelEnded(2, name, 1, 7, EndReason.IDLE))
+        scene.activity.note_fact(ChannelCreated(1, 1, 0.0, name, 1, "", ""))
+        scene.activity.note_fact(ChannelEnded(2, 2, 0.0, name, 1, 7, EndReason.IDLE))
     assert scene.look() == ["c: created", "c: ended (idle)"]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.app.core.support import created
 from tests.support.waiting import until
 from tricklecast.app.bus import (
     STEPS,
@@ -24,12 +25,12 @@ from tricklecast.app.bus import (
     Unsubscribed,
 )
 from tricklecast.app.changes import Change, Changes, IndexGone
-from tricklecast.app.core.channel import KeptSegment
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Refusal
 from tricklecast.app.core.segment import COMPLETE, EMPTY, Segment, Writer, encode_frame
+from tricklecast.app.core.state import KeptSegment
 from tricklecast.app.query import InvalidQuery
 from tricklecast.app.storage.archive import Archive, Retention
 from tricklecast.app.storage.database import Database
@@ -153,7 +154,7 @@ async def test_a_subscriber_goes_on_from_an_index() -> None:
     """With every fact behind it, however many more there are than it may be behind."""
     bench = Bench()
     for number in range(3 * STEPS):
-        bench.registry.journal.channel_created(f"c{number}", 1, "")
+        created(bench.registry.journal, f"c{number}")
     facts = bench.bus.subscribe(after=7, capacity=2)
     found: list[int] = []
     while len(found) < 3 * STEPS - 7:
@@ -401,7 +402,7 @@ async def test_the_pump_leaves_the_loop_to_others() -> None:
     """It judges a bounded number of facts in a turn, by turns, so that a long backlog holds up no other subscriber."""
     bench = Bench()
     for number in range(8 * STEPS):
-        bench.registry.journal.channel_created(f"c{number}", 1, "")
+        created(bench.registry.journal, f"c{number}")
     long = bench.bus.subscribe("channel = 'last'", after=0)
     short = bench.bus.subscribe("channel = 'last'")
     bench.create("last")

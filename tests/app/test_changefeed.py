@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.local import local_server
 from tricklecast.app.changefeed import Changefeed
-from tricklecast.app.core.channel import Channel
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Journal
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.encoding import encode
 from tricklecast.app.tools.conformance.connection import Connection
 
@@ -33,7 +33,7 @@ class Bench:
             function()
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> OwnedChannel:
         return self.registry.channels["_changes"]
 
     def published(self) -> list[object]:

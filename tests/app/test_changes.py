@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.core.support import created
 from tests.support.waiting import until
 from tricklecast.app.changes import KEPT, Change, Changes, IndexGone
 from tricklecast.app.core.limits import Limits
@@ -98,7 +99,7 @@ def test_without_storage_ten_thousand_facts_are_kept() -> None:
     """At least so many, and not many more."""
     bench = Bench()
     for _ in range(2 * KEPT):
-        bench.registry.journal.channel_created("a", 1, "")
+        created(bench.registry.journal, "a")
     assert KEPT <= 2 * KEPT - bench.changes.floor <= KEPT * 9 // 8
 
 

@@ -13,8 +13,9 @@ from itertools import accumulate, count, pairwise
 
 from tests.app.core.support import check_registry, picture
 from tests.properties.room import Holder, Room
-from tricklecast.app.core.channel import Channel, Serve, Wait
-from tricklecast.app.core.events import (
+from tests.properties.twin import Twins
+from tricklecast.app.core.facts import (
+    KINDS,
     ChannelCreated,
     ChannelEnded,
     EndReason,
@@ -26,7 +27,9 @@ from tricklecast.app.core.events import (
 from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, State, Writer
+from tricklecast.app.core.state import Channel, Serve, Wait
 from tricklecast.app.core.window import Eviction
 
 
@@ -92,7 +95,7 @@ class Post:
     key: str | None = None
     attempt: int = 1
     given: int = 0
-    writer: Writer[Channel] | None = None
+    writer: Writer[OwnedChannel] | None = None
     life: Life | None = None
     answer: Outcome | None = None
     told: Outcome | None = None
@@ -191,14 +194,17 @@ class World:
     Args:
         limits: of the registry.
         autocreate: of the registry.
+        leave_out: a kind of fact that second holders of the channels are not told.
     """
 
-    def __init__(self, limits: Limits, *, autocreate: bool) -> None:
+    def __init__(self, limits: Limits, *, autocreate: bool, leave_out: type[Fact] | None = None) -> None:
         self.limits = limits
         self.now = 1000.0
         journal = Journal()
-        journal.subscribe(self._hear, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
-        self.registry = Registry(limits, autocreate=autocreate, journal=journal)
+        journal.subscribe(self._hear, *KINDS)
+        self.twins = Twins(leave_out)
+        journal.subscribe(self.twins.hear, *KINDS)
+        self.twins.registry = self.registry = Registry(limits, autocreate=autocreate, journal=journal)
         self.registry.faults.on_fault = self._note_fault
         self.posts: list[Post] = []
         self.readers: list[Reader] = []
@@ -324,7 +330,9 @@ class World:
             if isinstance(answer, Writer):
                 self._granted(post, answer, seq, valid, anywhere=True)
 
-    def _granted(self, post: Post, writer: Writer[Channel], seq: int, valid: Sequence[Post], *, anywhere: bool) -> None:
+    def _granted(
+        self, post: Post, writer: Writer[OwnedChannel], seq: int, valid: Sequence[Post], *, anywhere: bool
+    ) -> None:
         life = self._expect_live(writer.channel.name)
         got = writer.segment.seq
         assert writer.channel.epoch == life.epoch, "only the live epoch is written to"
@@ -440,7 +448,7 @@ class World:
         assert self._picture() == before, "a stale token changes nothing"
 
     def _accepted(
-        self, life: Life, writer: Writer[Channel], data: bytes, outcome: Outcome | None, *, fits: bool
+        self, life: Life, writer: Writer[OwnedChannel], data: bytes, outcome: Outcome | None, *, fits: bool
     ) -> None:
         """Note what must now be readable."""
         seq = writer.segment.seq
@@ -468,7 +476,7 @@ class World:
             holders.setdefault(window.number, Holder()).lingering.append(_cost(segment))
         return Room(self.limits.total_bytes, {str(number): holder for number, holder in sorted(holders.items())})
 
-    def _price(self, writer: Writer[Channel], chunks: Sequence[bytes]) -> int:
+    def _price(self, writer: Writer[OwnedChannel], chunks: Sequence[bytes]) -> int:
         """What storing these chunks takes, as far as they are new and their segment may hold them."""
         room = self.limits.segment_bytes - writer.segment.size
         new, passed = [], writer.repeated
@@ -554,7 +562,7 @@ class World:
         self.crowd.change(by)
         self._crowd(channel).change(by)
 
-    def _absolute(self, seq: int, head: int, channel: Channel) -> int:
+    def _absolute(self, seq: int, head: int, channel: OwnedChannel) -> int:
         started = [segment.seq for segment in channel.segments.values() if segment.state is not State.WAITING]
         match seq:
             case -1:
@@ -564,7 +572,7 @@ class World:
             case _:
                 return seq if seq >= 0 else max(head + seq + 1, min([head, *started]))
 
-    def _decline(self, channel: Channel, segment: Segment) -> None:
+    def _decline(self, channel: OwnedChannel, segment: Segment) -> None:
         for _ in range(2):  # a second time must do no harm
             channel.release(segment)
 
@@ -627,6 +635,7 @@ class World:
         self.faults.clear()
         self.raised.clear()
         check_registry(self.registry)
+        self.twins.check()
         for name, channel in self.registry.channels.items():
             self._check_channel(self.newest[name], channel)
         for life in self.newest.values():
@@ -645,7 +654,7 @@ class World:
         read = {reader.segment for reader in self.readers if reader.segment.size}
         assert read - kept_now == set(self.registry.budget.lingering) & read, "what is read is in memory, and counted"
 
-    def _check_channel(self, life: Life, channel: Channel) -> None:
+    def _check_channel(self, life: Life, channel: OwnedChannel) -> None:
         assert channel.epoch == life.epoch, "a name means its newest epoch"
         assert channel.next_seq == life.head, "the head is one past the newest started segment"
         assert channel.content_type == life.content_type, "a content type is set once"
@@ -676,7 +685,7 @@ class World:
             assert life is self.live(life.name), "no reader waits on an ended channel"
             assert reader.channel.segments.get(segment.seq) is segment, "no reader waits on a forgotten segment"
             overtaken = segment.state is State.WAITING and segment.seq < life.head
-            assert not overtaken or reader.channel.deadline(segment) is not None, (
+            assert not overtaken or self.registry.channels[life.name].deadline(segment) is not None, (
                 "no reader waits for long on a dead segment"
             )
 
@@ -764,7 +773,7 @@ def _segment_picture(segment: Segment) -> object:
     )
 
 
-def _granted_to(post: Post) -> tuple[Writer[Channel], Life]:
+def _granted_to(post: Post) -> tuple[Writer[OwnedChannel], Life]:
     assert post.writer is not None
     assert post.life is not None
     return post.writer, post.life

@@ -27,12 +27,13 @@ from hypothesis.stateful import (
 )
 
 from tests.app.core.support import Told
-from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Gone, Outcome
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, State, Writer
+from tricklecast.app.core.state import Serve, Wait
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Ack, Archive, Retention
 from tricklecast.app.storage.database import Database
@@ -82,7 +83,7 @@ class Reader:
         self.at: int | None = None
         self.epoch = 0
         self.segment: Segment | None = None
-        self.channel: Channel | None = None
+        self.channel: OwnedChannel | None = None
         self.frames = 0
         self.got = b""
 
@@ -119,7 +120,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.sent: dict[Key, bytes] = {}
         self.closed: dict[Key, State] = {}
         self.acked: dict[Key, int] = {}
-        self.writers: dict[Key, tuple[Writer[Channel], Told]] = {}
+        self.writers: dict[Key, tuple[Writer[OwnedChannel], Told]] = {}
         self.readers = [Reader() for _ in range(READERS)]
         self.last_source: dict[int, bool] = {}
         self.now = 1000.0
@@ -159,7 +160,7 @@ class StorageMachine(RuleBasedStateMachine):
         report = restore(self.archive, f"start{self.starts}", self.now)
         assert report.damaged == []
 
-    def key(self, channel: Channel, seq: int) -> Key:
+    def key(self, channel: OwnedChannel, seq: int) -> Key:
         return channel.name, channel.epoch, seq
 
     def when_kept(self, key: Key) -> None:
@@ -173,7 +174,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     # Publishers.
 
-    def reserve(self, name: str) -> Writer[Channel] | None:
+    def reserve(self, name: str) -> Writer[OwnedChannel] | None:
         present = self.registry.channels.get(name)
         seq = 0 if present is None or present.ended else -1
         told = Told()
@@ -441,7 +442,7 @@ class StorageMachine(RuleBasedStateMachine):
         reader.at = segment.seq + 1
         return True
 
-    def check_gap(self, channel: Channel, gone: Gone) -> None:
+    def check_gap(self, channel: OwnedChannel, gone: Gone) -> None:
         """A reader is told of a gap only where nothing is kept any more."""
         stored = self.archive.live[channel.name]
         for seq in range(gone.seq, gone.following):

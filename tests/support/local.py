@@ -23,7 +23,7 @@ from tricklecast.app.access.authorizer import Access
 from tricklecast.app.bus import Bus
 from tricklecast.app.changefeed import Changefeed
 from tricklecast.app.changes import Changes
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Journal
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.listener import tune

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.app.core.support import created
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.changes import Changes
@@ -108,7 +109,7 @@ def test_a_fact_among_thousands(server: LocalServer, target: Target) -> None:
     def publish() -> None:
         for number in range(5 * route.LIMIT // 2):
             name = "needle" if number % 1500 == 1499 else "hay"
-            server.plane.registry.journal.channel_created(name, 1, "")
+            created(server.plane.registry.journal, name)
 
     server.inside(publish)
     assert len(ask(target, after=0, q="channel = 'needle'")["changes"]) == 1
@@ -204,7 +205,7 @@ def test_a_follower_that_waits_is_told_when_the_facts_are_not_kept(server: Local
     def overrun() -> None:
         feed(server).keep = 8
         for number in range(100):
-            server.plane.registry.journal.channel_created(f"c{number}", 1, "")
+            created(server.plane.registry.journal, f"c{number}")
 
     server.inside(overrun)
     assert content(poll.response(), 410)["floor"] == feed(server).floor
@@ -323,7 +324,7 @@ def test_a_client_that_does_not_read_costs_no_memory() -> None:
 
         def publish() -> int:
             for _ in range(200):
-                journal.channel_created("x" * 255, 1, "")
+                created(journal, "x" * 255)
                 published.append(journal.index)
             return max(connection.unsent() for connection in connections)
 

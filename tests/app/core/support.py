@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from tricklecast.app.core.channel import Channel, KeptSegment, Serve, Wait
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
+from tricklecast.app.core.facts import KINDS, ChannelCreated, Fact, Journal
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Outcome, Refusal, Verdict
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import (
     FRAME_COST,
     SEGMENT_COST,
@@ -23,11 +23,9 @@ from tricklecast.app.core.segment import (
     Writer,
     encode_frame,
 )
+from tricklecast.app.core.state import KeptSegment, Serve, Wait
 from tricklecast.app.core.window import Budget
 from tricklecast.trickle.paths import is_reserved
-
-KINDS = (ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
-"""All kinds of facts."""
 
 
 class Told:
@@ -63,7 +61,7 @@ class Watcher:
 class Leaver(Watcher):
     """A cursor that leaves as soon as it is told to."""
 
-    def __init__(self, registry: Registry, channel: Channel, segment: Segment) -> None:
+    def __init__(self, registry: Registry, channel: OwnedChannel, segment: Segment) -> None:
         super().__init__(segment)
         self._registry = registry
         self._channel = channel
@@ -80,7 +78,7 @@ class Bench:
 
     Attributes:
         channel, budget: under test.
-        facts: what the journal reported.
+        journal: of the server. facts: what it reported.
         appointments: times at which the channel wants to be looked at.
         told: the owner of each writer.
     """
@@ -91,13 +89,13 @@ class Bench:
         self.limits = Limits(**limits)
         self.facts: list[Fact] = []
         self.appointments: list[float] = []
-        self.told: dict[Writer[Channel], Told] = {}
+        self.told: dict[Writer[OwnedChannel], Told] = {}
         self.faults = Faults(on_fault)
         self.budget = Budget(self.limits.total_bytes, self.faults)
-        journal = Journal()
+        self.journal = journal = Journal()
         journal.faults = self.faults
         journal.subscribe(self.facts.append, *KINDS)
-        self.channel = Channel(
+        self.channel = OwnedChannel(
             name,
             1,
             content_type,
@@ -118,13 +116,13 @@ class Bench:
             self.told[answer] = told
         return answer
 
-    def reserve(self, seq: int, now: float = 0.0, **options: Any) -> Writer[Channel]:
+    def reserve(self, seq: int, now: float = 0.0, **options: Any) -> Writer[OwnedChannel]:
         """A POST that must be granted."""
         writer = self.ask(seq, now, **options)
         assert isinstance(writer, Writer), writer
         return writer
 
-    def open(self, seq: int, data: bytes = b"x", now: float = 0.0, **options: Any) -> Writer[Channel]:
+    def open(self, seq: int, data: bytes = b"x", now: float = 0.0, **options: Any) -> Writer[OwnedChannel]:
         """A POST whose first bytes have come."""
         writer = self.reserve(seq, now, **options)
         assert self.channel.append(writer, [data], now) is None
@@ -136,7 +134,7 @@ class Bench:
         self.channel.finish(writer, [data] if data else [], now)
         return writer.segment
 
-    def orphan(self, seq: int, data: bytes = b"x", now: float = 0.0) -> Writer[Channel]:
+    def orphan(self, seq: int, data: bytes = b"x", now: float = 0.0) -> Writer[OwnedChannel]:
         """A POST whose connection broke in the middle of its body."""
         writer = self.open(seq, data, now)
         self.channel.abort(writer, now)
@@ -159,7 +157,7 @@ class Bench:
         self.channel.attach(watcher, segment)
         return watcher
 
-    def verdicts(self, writer: Writer[Channel]) -> list[Verdict]:
+    def verdicts(self, writer: Writer[OwnedChannel]) -> list[Verdict]:
         """What the writer's owner was told."""
         return self.told[writer].verdicts
 
@@ -208,7 +206,13 @@ def make_registry(
     return registry, facts
 
 
-def grant(registry: Registry, name: str, seq: int, now: float = 0.0, **options: Any) -> Writer[Channel]:
+def created(journal: Journal, name: str) -> None:
+    """A channel came into being somewhere: the cheapest fact that followers hear of."""
+    journal.index += 1
+    journal.tell([], ChannelCreated(journal.index, 1, 0.0, name, 1, "", ""))
+
+
+def grant(registry: Registry, name: str, seq: int, now: float = 0.0, **options: Any) -> Writer[OwnedChannel]:
     """A POST that must be granted."""
     writer = registry.reserve(name, seq, Told(), now, **options)
     assert isinstance(writer, Writer), writer
@@ -276,7 +280,7 @@ def check_registry(registry: Registry) -> None:
     assert len(registry._tombstones) <= registry.limits.tombstones, "the limit of tombstones holds"
 
 
-def _check_agenda(registry: Registry, channel: Channel) -> None:
+def _check_agenda(registry: Registry, channel: OwnedChannel) -> None:
     due = [when for when in (channel.next_deadline(), registry._idle_at(channel)) if when is not None]
     if due:
         looked_at = registry._agenda.times.get(channel)

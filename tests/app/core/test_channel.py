@@ -7,14 +7,24 @@ from typing import Any
 import pytest
 
 from tests.app.core.support import Bench, Shelf, Told, Watcher, content, cost, refusal
-from tricklecast.app.core.channel import STALE_TIMES, Agenda, Channel, Serve, Wait
-from tricklecast.app.core.events import ChannelEnded, ChannelStatistics, EndReason, Fact, SegmentClosed, SegmentOpened
+from tricklecast.app.core.facts import (
+    BodyBegun,
+    ChannelEnded,
+    EndReason,
+    Fact,
+    NumberingNamed,
+    SegmentClosed,
+    SegmentOpened,
+)
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits, Payer
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.rules import STALE_TIMES, Agenda, OwnedChannel
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Faults, Segment, State, Writer
+from tricklecast.app.core.state import Serve, Wait
+from tricklecast.app.core.statistics import ChannelStatistics
 from tricklecast.app.core.window import Eviction, Window
 from tricklecast.trickle.wire import LAST_SEQ, Life
 
@@ -1079,9 +1089,11 @@ def test_facts_tell_the_story() -> None:
     bench.wait(1)
     bench.channel.end(EndReason.DELETED, 0.0)
     expected: list[Fact] = [
-        SegmentOpened(1, "c", 1, 0),
-        SegmentClosed(2, "c", 1, 0, State.COMPLETE, 3),
-        ChannelEnded(3, "c", 1, 1, EndReason.DELETED),
+        BodyBegun(1, 1, 0.0, "c", 1, 0, None, 0),
+        NumberingNamed(2, 2, 0.0, "c", 1, "", 0),
+        SegmentOpened(3, 3, 0.0, "c", 1, 0),
+        SegmentClosed(4, 4, 0.0, "c", 1, 0, State.COMPLETE, 3, None),
+        ChannelEnded(5, 5, 0.0, "c", 1, 1, EndReason.DELETED),
     ]
     assert bench.facts == expected
 
@@ -1294,6 +1306,7 @@ def test_a_new_channel_is_empty() -> None:
         readers=0,
         bytes_in=0,
         bytes_out=0,
+        facts=0,
     )
 
 
@@ -1338,14 +1351,14 @@ def named(instance: str = "abc") -> Registry:
     return registry
 
 
-def granted(registry: Registry, seq: int, claim: Life | None = None) -> tuple[Channel, Writer[Channel]]:
+def granted(registry: Registry, seq: int, claim: Life | None = None) -> tuple[OwnedChannel, Writer[OwnedChannel]]:
     """A POST that must be granted."""
     writer = registry.reserve("c", seq, Told(), 0.0, claim=claim)
     assert isinstance(writer, Writer)
     return writer.channel, writer
 
 
-def write(registry: Registry, seq: int, claim: Life | None = None, data: bytes = b"x") -> Channel:
+def write(registry: Registry, seq: int, claim: Life | None = None, data: bytes = b"x") -> OwnedChannel:
     """A segment from beginning to end."""
     channel, writer = granted(registry, seq, claim)
     channel.finish(writer, [data] if data else [], 0.0)

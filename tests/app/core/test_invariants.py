@@ -8,10 +8,10 @@ from typing import Final
 import pytest
 
 from tests.app.core.support import Watcher, check_registry, grant, make_registry, publish
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.registry import Registry, Tombstone
 from tricklecast.app.core.results import Verdict
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, State
 
 
@@ -45,7 +45,7 @@ def busy() -> Registry:
     return registry
 
 
-def channel(registry: Registry) -> Channel:
+def channel(registry: Registry) -> OwnedChannel:
     return registry.channels["c"]
 
 

@@ -22,13 +22,15 @@ from tests.app.core.support import (
     publish,
     refusal,
 )
-from tricklecast.app.core.channel import STALE_TIMES, Channel, Serve, Wait
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, EndReason, Fact, Totals
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, ContentTypeNamed, EndReason, Fact
 from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.rules import STALE_TIMES, OwnedChannel
 from tricklecast.app.core.segment import Writer
+from tricklecast.app.core.state import Serve, Wait
+from tricklecast.app.core.statistics import Totals
 from tricklecast.app.core.window import Eviction
 
 
@@ -70,7 +72,7 @@ def test_creating_is_idempotent() -> None:
     assert registry.create("c", "text/plain", 2.0) is first
     assert not isinstance(first, Refusal)
     assert (first.content_type, first.created_at) == ("video/mp2t", 0.0)
-    assert facts == [ChannelCreated(1, "c", 1, "")]
+    assert facts == [ChannelCreated(1, 1, 0.0, "c", 1, "", ""), ContentTypeNamed(2, 2, 1.0, "c", 1, "video/mp2t")]
 
 
 @pytest.mark.parametrize("content_type", ["", "video/mp2t"])
@@ -79,7 +81,7 @@ def test_a_post_creates_its_channel(content_type: str) -> None:
     registry, facts = make_registry()
     grant(registry, "c", 0, content_type=content_type)
     assert registry.channels["c"].content_type == content_type
-    assert facts == [ChannelCreated(1, "c", 1, content_type)]
+    assert facts[0] == ChannelCreated(1, 1, 0.0, "c", 1, content_type, "")
 
 
 def test_a_post_gives_a_channel_its_content_type_once() -> None:
@@ -391,7 +393,7 @@ def test_an_ended_channel_is_readable_for_its_drain() -> None:
     publish(registry, "c", 0)
     channel = registry.channels["c"]
     assert registry.end("c", 5.0) is None
-    assert facts[-1] == ChannelEnded(4, "c", 1, 1, EndReason.DELETED)
+    assert facts[-1] == ChannelEnded(6, 6, 5.0, "c", 1, 1, EndReason.DELETED)
     assert registry.next_deadline() == 15.0
     registry.expire(14.999)
     assert isinstance(registry.resolve("c", 0), Serve)
@@ -483,7 +485,7 @@ def test_a_creation_starts_the_next_epoch_during_the_drain() -> None:
     channel = registry.create("c", "text/plain", 1.0)
     assert not isinstance(channel, Refusal)
     assert (channel.epoch, channel.content_type, registry.budget.used) == (2, "text/plain", 0)
-    assert facts[-1] == ChannelCreated(5, "c", 2, "text/plain")
+    assert facts[-1] == ChannelCreated(7, 1, 1.0, "c", 2, "text/plain", "")
     assert content(segment) == b"abc"
 
 
@@ -554,7 +556,7 @@ def test_an_idle_channel_ends() -> None:
     assert registry.live("c") is not None
     assert registry.next_deadline() == 310.0
     registry.expire(310.0)
-    assert facts[-1] == ChannelEnded(4, "c", 1, 1, EndReason.IDLE)
+    assert facts[-1] == ChannelEnded(6, 6, 310.0, "c", 1, 1, EndReason.IDLE)
     assert isinstance(registry.resolve("c", 0), Serve)
     registry.expire(320.0)
     assert registry.channels == {}
@@ -862,14 +864,14 @@ def test_a_channel_that_is_dropped_is_gone(name: str) -> None:
     registry, facts = make_registry()
     channel = registry.create(name, "", 0.0, force=True)
     found = registry.resolve(name, -1)
-    assert isinstance(channel, Channel)
+    assert isinstance(channel, OwnedChannel)
     assert isinstance(found, Wait)
     reader = Leaver(registry, channel, found.segment)
     registry.drop(channel)
     registry.drop(channel)
     assert reader.evicted
     assert (registry.channels, registry.capacities.channels.used) == ({}, 0)
-    assert facts[1:] == [ChannelEnded(2, name, 1, 0, EndReason.FAULT)]
+    assert facts[1:] == [ChannelEnded(2, 2, 0.0, name, 1, 0, EndReason.FAULT)]
 
 
 def test_the_memory_of_a_channel_that_is_dropped_is_free() -> None:
@@ -923,7 +925,7 @@ class Disk:
         self._epochs = epochs or {}
         registry.storage = self
 
-    def begin(self, channel: Channel) -> Shelf:
+    def begin(self, channel: OwnedChannel) -> Shelf:
         self.begun.append((channel.name, channel.epoch))
         return Shelf()
 
@@ -951,7 +953,7 @@ def test_while_storage_refuses_nothing_is_published() -> None:
     assert refusal(registry.reserve("a", 1, Told(), 0.0)).why is Why.STORAGE
     assert refusal(registry.create("b", "", 0.0)).why is Why.STORAGE
     assert isinstance(registry.resolve("a", 0), Serve)
-    assert isinstance(registry.create("_own", "", 0.0, force=True), Channel)
+    assert isinstance(registry.create("_own", "", 0.0, force=True), OwnedChannel)
 
 
 def test_a_channel_that_is_restored_goes_on_at_its_head() -> None:

@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from tricklecast.app.core.channel import Serve, Wait
 from tricklecast.app.core.registry import Resolution
 from tricklecast.app.core.results import COME_BACK_S, Ahead, Ended, Gone, Refusal, Why
+from tricklecast.app.core.state import Serve, Wait
 from tricklecast.trickle.wire import NO_LIFE
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.core.support import Bench, Told, Watcher
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Capacity, Payer
 from tricklecast.app.core.publishers import Identity, Presence
 from tricklecast.app.core.results import Outcome, Verdict
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import (
     FRAME_COST,
     MAX_FORMER_KEYS,
@@ -363,7 +363,7 @@ def test_a_fault_that_nobody_takes_is_raised() -> None:
         faults.deliver()
 
 
-def make_writer(segment: Segment | None = None, attempt: int = 1) -> Writer[Channel]:
+def make_writer(segment: Segment | None = None, attempt: int = 1) -> Writer[OwnedChannel]:
     if segment is None:
         segment = Segment(4)
         segment.size = 10

@@ -28,7 +28,7 @@ class Kept:
         self.evicted: list[int] = []
         self.opened: list[Segment] = []
         self.window = Window(
-            Limits(**limits), self.budget, lambda segment: self.evicted.append(segment.seq), self._give_open
+            Limits(**limits), self.budget, lambda segment, why: self.evicted.append(segment.seq), self._give_open
         )
         for segment in segments:
             self.keep(segment)

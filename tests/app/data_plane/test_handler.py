@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, SegmentClosed
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Parked

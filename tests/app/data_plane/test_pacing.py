@@ -9,11 +9,12 @@ from typing import Any, cast
 import pytest
 
 from tests.app.core.support import Watcher
-from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Outcome
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, Writer
+from tricklecast.app.core.state import Serve, Wait
 from tricklecast.app.data_plane import pacing, scheduling
 from tricklecast.app.data_plane.pacing import (
     FAR_BYTES,
@@ -146,21 +147,23 @@ class Bench:
         self.pacing = Pacing(wait_s, lambda what, error: self.faults.append((what, error)))
         self.registry = Registry(Limits(), autocreate=True)
         self.registry.create("c", "", loop.now)
-        self.channel: Channel = self.registry.channels["c"]
+        self.channel: OwnedChannel = self.registry.channels["c"]
         pace = self.pacing.of(self.channel)
         assert pace is not None
         self.pace = pace
         self.publisher = Line()
         self._serial = 0
 
-    def write(self, seq: int) -> Writer[Channel]:
+    def write(self, seq: int) -> Writer[OwnedChannel]:
         """A POST of this segment."""
         self._serial += 1
         writer = self.channel.reserve(seq, Owner(), self._serial, self.loop.now)
         assert isinstance(writer, Writer)
         return writer
 
-    def append(self, writer: Writer[Channel], size: int = SIZE, *, end: bool = False, line: Line | None = None) -> None:
+    def append(
+        self, writer: Writer[OwnedChannel], size: int = SIZE, *, end: bool = False, line: Line | None = None
+    ) -> None:
         """The publisher sends so much, as the data plane hands it on."""
         (self.channel.finish if end else self.channel.append)(writer, [b"x" * size], self.loop.now)
         self.pace.ended += SEGMENT_BYTES * end
@@ -481,7 +484,7 @@ def test_every_channel_is_tidied_in_the_end(loop: Loop) -> None:
     bench = Bench(loop)
     for number in range(3 * TIDY_SHARE - 1):
         channel = bench.registry.create(str(number), "", loop.now)
-        assert isinstance(channel, Channel)
+        assert isinstance(channel, OwnedChannel)
         bench.pacing.of(channel)
     tidied: list[Pace] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -505,7 +508,7 @@ def test_gone_readers_are_not_waited_for(loop: Loop) -> None:
     bench.pacing.expire()
     assert not bench.pace.finished
     assert bench.publish(100) == 100
-    bench.pacing.finished(cast(Channel, object()), cast(Any, gone.connection), 0)  # a channel without a publisher
+    bench.pacing.finished(cast(OwnedChannel, object()), cast(Any, gone.connection), 0)  # a channel without a publisher
 
 
 def test_an_idle_channel_forgets_its_readers(loop: Loop) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.publishers import Identity, Occupied
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Event, Segment
 from tricklecast.app.data_plane.responses import (
     ENDS_CONNECTION,
@@ -46,10 +46,10 @@ def jitter(low: int, high: int) -> int:
 
 
 @pytest.fixture
-def channel() -> Channel:
+def channel() -> OwnedChannel:
     """A channel with head 3."""
     channel = Registry(Limits(), autocreate=True).create("c", "video/mp2t", 0.0)
-    assert isinstance(channel, Channel)
+    assert isinstance(channel, OwnedChannel)
     channel.next_seq = 3
     return channel
 
@@ -67,7 +67,7 @@ def segment(seq: int = 2, body: bytes = b"", event: Event | None = None) -> Segm
 # Reading.
 
 
-def test_a_channel_without_a_type_holds_plain_bytes(channel: Channel) -> None:
+def test_a_channel_without_a_type_holds_plain_bytes(channel: OwnedChannel) -> None:
     """Readers are told the channel's content type, or the default."""
     assert content_type_of(channel) == "video/mp2t"
     channel.content_type = ""
@@ -94,14 +94,14 @@ def test_which_segments_are_not_whole(made: Segment, why: str) -> None:
 @pytest.mark.parametrize(
     ("event", "reason"), [(Event.FINISH, "empty"), (Event.SKIP, "skipped"), (Event.TERMINATE, "terminated")]
 )
-def test_an_empty_segment_is_200_and_not_the_end(channel: Channel, event: Event, reason: str) -> None:
+def test_an_empty_segment_is_200_and_not_the_end(channel: OwnedChannel, event: Event, reason: str) -> None:
     """The response is 200 with the seq and the head, without Closed; a skipped segment is marked as truncated."""
     skipped = (("Lp-Trickle-Truncated", "skipped"),) if reason == "skipped" else ()
     headers = (("Lp-Trickle-Seq", 2), ("Lp-Trickle-Latest", 3), EPOCH, *skipped)
     assert empty_reply(channel, segment(event=event)) == Reply(200, reason, headers, content_type="video/mp2t")
 
 
-def test_an_empty_segment_of_an_ended_channel_says_closed(channel: Channel) -> None:
+def test_an_empty_segment_of_an_ended_channel_says_closed(channel: OwnedChannel) -> None:
     """The response says that the channel has ended."""
     channel.ended = True
     assert empty_reply(channel, segment(event=Event.TERMINATE)).eos
@@ -124,7 +124,7 @@ def test_at_the_end_of_an_ended_channel(stored: str, told: str) -> None:
     assert ended_reply(Ended(3, 3, 1, stored)) == Reply(200, "terminated", headers, content_type=told, eos=True)
 
 
-def test_a_head_request_tells_what_is_known(channel: Channel) -> None:
+def test_a_head_request_tells_what_is_known(channel: OwnedChannel) -> None:
     """The response has seq, size and epoch; Latest where it differs from the seq; Truncated where it applies."""
     assert head_reply(channel, segment(3), 3) == Reply(
         200, "complete", (("Lp-Trickle-Seq", 3), ("Lp-Trickle-Size", 0), EPOCH), content_type="video/mp2t"
@@ -137,7 +137,7 @@ def test_a_head_request_tells_what_is_known(channel: Channel) -> None:
     )  # fmt: skip
 
 
-def test_the_head_as_text(channel: Channel) -> None:
+def test_the_head_as_text(channel: OwnedChannel) -> None:
     """`/next` answers with the head in the body and in a header."""
     assert next_reply(channel) == Reply(200, "complete", (("Lp-Trickle-Latest", 3), EPOCH), b"3")
 

@@ -18,7 +18,7 @@ from tests.app.storage.crash import History, Life, Promise, check, served
 from tests.app.storage.test_archive import body, durable, full, held, settled
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
-from tricklecast.app.core.events import ChannelCreated, ChannelEnded, SegmentClosed, SegmentOpened
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, SegmentClosed, SegmentOpened
 from tricklecast.app.metrics import StorageMetrics
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive

@@ -1,28 +1,45 @@
-"""One epoch of one channel: its head, its window, its writers and its waiting readers.
+"""The rules of a channel: what a request, a lost connection, or time may do to one epoch of it.
 
-Rules kept here (docs/reference/protocol.md, sections 1 to 5):
+A rule decides which facts come of it, applies each with the function of :mod:`app.core.state` that a replica uses, too,
+and notes it. Rules kept here (docs/reference/protocol.md, sections 1 to 5):
 
-- ``next_seq`` moves in :meth:`Channel._advance` only, and only upwards.
-- A segment closes in :meth:`Channel._close` only; its cursors and preempted writers are told when the change is done.
+- What the head passes is decided in :meth:`OwnedChannel._advance` only.
+- A segment closes in :meth:`OwnedChannel._close` only; its cursors and preempted writers are told when the change is
+  done.
 - A change is whole or has not happened: nothing in the middle of it calls back, and what a callback raises at its end
   is kept until every other one has been called.
 - A writer acts through its token; a stale token changes nothing.
-- No segment below the head waits for long (:meth:`Channel._spare`).
+- No segment below the head waits for long (:meth:`OwnedChannel._spare`).
 - A body with a key is stored once, however often it is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import chain, count
+from itertools import count
 from operator import attrgetter
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
-from tricklecast.app.core.events import ChannelStatistics, EndReason, Journal
-from tricklecast.app.core.limits import UNLIMITED, Capacity, Limits, Payer
+from tricklecast.app.core.facts import (
+    BodyBegun,
+    BodyLeft,
+    ChannelEnded,
+    ContentTypeNamed,
+    EndReason,
+    Fact,
+    HeadJumped,
+    Journal,
+    NumberingNamed,
+    SegmentAwaited,
+    SegmentClosed,
+    SegmentEvicted,
+    SegmentForgotten,
+    SegmentOpened,
+)
+from tricklecast.app.core.limits import UNLIMITED, Limits, Payer
 from tricklecast.app.core.publishers import Identity, Publishers
-from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.results import AlreadyStored, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import (
     FINISH,
     OPEN,
@@ -30,18 +47,17 @@ from tricklecast.app.core.segment import (
     TERMINATE,
     TRUNCATE,
     WAITING,
-    Cursor,
     Event,
     Faults,
     Segment,
-    State,
     Writer,
     WriterOwner,
     encode_frame,
     prefix,
 )
-from tricklecast.app.core.window import Budget, Window
-from tricklecast.trickle.wire import LAST_SEQ, NO_LIFE, SEQ_CURRENT, SEQ_NEXT, Life
+from tricklecast.app.core.state import Channel
+from tricklecast.app.core.window import Budget, Eviction
+from tricklecast.trickle.wire import LAST_SEQ, NO_LIFE, SEQ_NEXT, Life
 
 STALE_TIMES: Final = 64
 """How many outdated times, beside twice as many as are set, an agenda may hold before it drops them."""
@@ -96,94 +112,16 @@ class Agenda(Generic[K]):
         return key
 
 
-class Serve(NamedTuple):
-    """The segment has bytes or is closed: the reader is answered now.
-
-    Attributes:
-        head: ``next_seq`` at this moment, for ``Lp-Trickle-Latest``.
-    """
-
-    channel: Channel
-    segment: Segment
-    head: int
-
-
-class Wait(NamedTuple):
-    """The segment is next: the reader attaches a cursor, and is answered when the segment has a byte or closes.
-
-    A caller that does not attach a cursor must ``release`` the segment.
-    """
-
-    channel: Channel
-    segment: Segment
-    head: int
-
-
-class KeptSegment(NamedTuple):
-    """What is known of a segment without reading it.
-
-    Attributes:
-        opened_us, closed_us: when, microseconds since 1970.
-    """
-
-    seq: int
-    state: State
-    size: int
-    opened_us: int
-    closed_us: int | None
-
-
-def described(segment: Segment, to_us: Callable[[float], int]) -> KeptSegment:
-    """Describe a segment in memory, which has begun or closed.
+class OwnedChannel(Channel):
+    """A channel whose owner this is: it decides.
 
     Args:
-        to_us: turns the registry's time into microseconds since 1970.
-    """
-    closed_us = None if segment.closed_at is None else to_us(segment.closed_at)
-    opened_us = to_us(segment.opened_at or segment.closed_at or 0)
-    return KeptSegment(segment.seq, segment.state, segment.size, opened_us, closed_us)
-
-
-class Kept(Protocol):
-    """Segments of one channel that storage keeps beyond the window."""
-
-    def listed(self, seq: int, since_us: int) -> Iterator[KeptSegment]:
-        """The closed ones from this seq on, ascending, from the first one that closed at this time or later."""
-
-    def find(self, seq: int) -> Segment | None:
-        """A segment that has left the window: for one reader, if it has a source; ``None`` if it is not kept."""
-
-    def following(self, seq: int) -> int | None:
-        """The lowest seq at or above this one that is kept."""
-
-    def crc(self, seq: int) -> int | None:
-        """The CRC-32 of a closed segment's bytes; ``None`` if it is not wholly kept."""
-
-
-class Channel:
-    """A named, ordered stream of segments, in one of its lives.
-
-    Args:
-        name, epoch, content_type: see below.
-        now: the time in seconds.
-        limits, budget, journal, faults: of the server.
+        name, epoch, content_type, now, life, limits, budget, faults: as of :class:`Channel`.
+        journal: of the server.
         schedule: told of each time at which :meth:`expire` should be called.
-        life: see below; unless the first publisher that writes names another one.
 
     Attributes:
-        name, epoch: the name, and which life of it this is (1, 2, ...).
-        content_type: set once, ``""`` until then.
-        next_seq: the head: one past the newest segment that got its first byte or was closed.
-        restored_at: the head with which it came back when the server started; 0 for one that did not.
-        floor: seqs below it are settled: evicted, or jumped over when a publisher resumed its numbering.
-        segments: by seq: kept, open and waiting ones.
-        window: the closed ones among them, kept for catching up.
-        ended: whether the channel is over; drain_until: when its name is then forgotten.
         publishers: the clients that publish to it.
-        active_at: when something was last published; bytes_in, bytes_out: for statistics; reading: its readers.
-        life: the numbering of what is written from now on, as its readers are told. Its ``first`` is ``None`` until
-            something is written in this start of the server.
-        kept: what storage keeps of it; ``None`` without storage.
     """
 
     def __init__(
@@ -197,140 +135,44 @@ class Channel:
         budget: Budget,
         journal: Journal,
         faults: Faults,
-        schedule: Callable[[Channel, float], None],
+        schedule: Callable[[OwnedChannel, float], None],
         life: Life = NO_LIFE,
     ) -> None:
-        self.name = name
-        self.epoch = epoch
-        self.content_type = content_type
-        self.created_at = self.active_at = now
-        self.segments: dict[int, Segment] = {}
-        self.window = Window(limits, budget, self._evicted, self._give_open)
-        self.ended = False
-        self.drain_until: float | None = None
-        self.next_seq = self.restored_at = self.floor = self.bytes_in = self.bytes_out = 0
-        self.life = life
-        # The lowest seq of that numbering that was written, or that its publisher says it began with.
-        self._first = LAST_SEQ + 1
-        self.kept: Kept | None = None
-        self.reading = Capacity(limits.readers_per_channel)
-        # Players that fetch playlists and media, less the cursors that serve them. HLS keeps this number.
-        self.players_beside = 0
+        super().__init__(name, epoch, content_type, now, life, limits, budget, faults)
         self.publishers = Publishers(limits.publisher_grace_s)
-        self._limits, self._budget, self._journal, self._faults = limits, budget, journal, faults
+        self._journal = journal
         # Bytes of memory that its unfinished segments may take.
         self._quota = UNLIMITED if limits.channel_bytes is None else limits.channel_bytes
         self._schedule = schedule
-        self._waiting: dict[int, Segment] = {}
-        self._open: dict[int, Segment] = {}
         self._deadlines: Agenda[Segment] = Agenda()
         # Free seqs: from the head up to _unreserved only those in _freed, beyond it all without a writer.
         self._unreserved = 0
         self._freed: Agenda[int] = Agenda()
-        self._woken: list[Segment] = []
-        self._preempted: list[Writer[Channel]] = []
+        self._preempted: list[Writer[OwnedChannel]] = []
 
-    def __repr__(self) -> str:
-        return f"<Channel {self.name!r}.{self.epoch} head {self.next_seq}{' ended' if self.ended else ''}>"
-
-    # Reading.
-
-    @property
-    def earliest(self) -> int:
-        """The oldest seq that can be read now; the head if there is none."""
-        in_window = self.window.earliest
-        oldest = min([*self._open, self.next_seq if in_window is None else in_window])
-        return self._or_kept(oldest, 0)
-
-    @property
-    def unclosed(self) -> list[Segment]:
-        """The waiting and the open segments."""
-        return [*self._waiting.values(), *self._open.values()]
-
-    @property
-    def audience(self) -> int:
-        """Readers as people count them: a client that waits for the next segment while it reads one is one reader.
-
-        Which cursors belong together is not known: those in one segment are taken for those in the next one.
-        """
-        cursors = self.reading.used
-        if cursors:
-            for segment in chain(self._waiting.values(), self._open.values()):
-                before = self.segments.get(segment.seq - 1)
-                if segment.cursors and before is not None:
-                    cursors -= min(len(segment.cursors), len(before.cursors))
-        return max(0, cursors + self.players_beside)
-
-    def resolve(self, seq: int) -> Serve | Wait | Ahead | Gone | Ended:
-        """Find what a GET of N, -1 (the head), -2 (the newest started one) or -N means now; it may create the head."""
-        head = self.next_seq
-        if seq < 0:
-            seq = max(head + seq + 1, self.earliest if seq < SEQ_CURRENT else 0)
-        if (segment := self.segments.get(seq)) is not None:
-            return (Wait if segment.state is WAITING else Serve)(self, segment, head)
-        if seq < head:
-            if self.kept is not None and (segment := self.kept.find(seq)) is not None:
-                return Serve(self, segment, head)
-            return Gone(seq, head, self.earliest, self._following(seq), self.life)
-        if self.ended:
-            return Ended(seq, head, self.epoch, self.content_type, self.life)
-        if seq == head or (head == 0 and seq == 1):
-            return Wait(self, self._create(seq), head)
-        return Ahead(seq, head, self.earliest, self.life)
-
-    def after(self, seq: int) -> tuple[Serve | Wait | Ahead | Ended, int]:
-        """What a reader of a segment that has closed reads next, and how many segments between cannot be had."""
-        missed = 0
-        found = self.resolve(seq + 1)
-        while isinstance(found, Gone):
-            missed += found.following - found.seq
-            found = self.resolve(found.following)
-        return found, missed
-
-    def _following(self, seq: int) -> int:
-        """The lowest seq above this one that can be read or waited for."""
-        return self._or_kept(self.following_in_memory(seq), seq + 1)
-
-    def following_in_memory(self, seq: int) -> int:
-        """The same without those that only storage keeps."""
-        return min((at for at in self.segments if at > seq), default=self.next_seq)
-
-    def _or_kept(self, live: int, seq: int) -> int:
-        """A seq in memory, or the lowest one from ``seq`` on that storage keeps, if that is lower."""
-        stored = None if self.kept is None else self.kept.following(seq)
-        return live if stored is None or stored > live else stored
-
-    def listed(self, seq: int, since_us: int, to_us: Callable[[float], int]) -> Iterator[KeptSegment]:
-        """The segments that can be read, from a seq and a time on, ascending; storage's before the window's.
+    def note(self, kind: type[Fact], at: float, *about: object) -> None:
+        """Count a fact that was applied, and tell whoever listens.
 
         Args:
-            since_us: the first one has not closed before, microseconds since 1970.
-            to_us: turns the registry's time into microseconds since 1970.
+            about: what the kind has beside the attributes of all facts, in their order.
         """
-        live = {one.seq: one for one in self.segments.values() if one.state is not WAITING and one.seq >= seq}
-        if self.kept is not None:
-            yield from (one for one in self.kept.listed(seq, since_us) if one.seq not in live)
-        for _, segment in sorted(live.items()):
-            one = described(segment, to_us)
-            if one.closed_us is None or one.closed_us >= since_us:
-                yield one
+        journal = self._journal
+        journal.index += 1
+        self.facts += 1
+        if journal.listeners[kind] or self.followers:
+            fact = kind(journal.index, self.facts, at, self.name, self.epoch, *about)
+            journal.tell(self.followers, fact)
 
-    def attach(self, cursor: Cursor, segment: Segment) -> None:
-        """Count a reader in; it is woken whenever there is more, until the segment has closed."""
-        self.reading.take()
-        segment.cursors[cursor] = None
+    def name_content_type(self, content_type: str, now: float) -> None:
+        """Its publisher says what it publishes; an existing content type never changes."""
+        if content_type and not self.content_type:
+            self.content_type = content_type
+            self.note(ContentTypeNamed, now, content_type)
 
-    def detach(self, cursor: Cursor, segment: Segment) -> None:
-        """Count a reader out; from within the cursor's wake only if the segment is closed."""
-        self.reading.give_back()
-        del segment.cursors[cursor]
-        (self._budget.settle if segment.closed else self.release)(segment)
-
-    def release(self, segment: Segment) -> None:
-        """Forget a waiting segment that no reader waits for any more."""
-        waits = self._waiting.get(segment.seq) is segment
-        if waits and not segment.is_wanted and segment not in self._deadlines.times:
-            self._discard(segment)
+    def jump(self, next_seq: int, now: float) -> None:
+        """Its publisher goes on from here."""
+        self.head_jumped(next_seq)
+        self.note(HeadJumped, now, next_seq)
 
     # Writing.
 
@@ -361,7 +203,7 @@ class Channel:
         client: Identity = ANONYMOUS,
         if_idle: bool = False,
         payer: Payer | None = None,
-    ) -> Writer[Channel] | AlreadyStored | Refusal:
+    ) -> Writer[OwnedChannel] | AlreadyStored | Refusal:
         """Give out the right to write a segment (section 3).
 
         Args:
@@ -385,7 +227,7 @@ class Channel:
         if segment is None:
             if seq < self.floor:
                 return self.refuse(Why.CLOSED, seq)
-            if seq > self.next_seq + 1 and self.next_seq > self.restored_at and not reset:
+            if seq > self.next_seq + 1 and self.next_seq > self.jumped_to and not reset:
                 near = seq <= self.next_seq + self._limits.overtaking_segments
                 return self.refuse(Why.AHEAD, seq)._replace(overtaking=near)
         elif segment.closed:
@@ -404,7 +246,8 @@ class Channel:
             self._preempt(segment, Verdict.SUPERSEDED)
         else:
             self._deadlines.clear(segment)  # the grace for a writer to come
-        repeated = segment.begin_body(key)
+        size = segment.size
+        repeated = self.body_begun(segment, key, size)
         segment.charge(payer)
         presence = self.publishers.join(client, now, self.active_at)
         writer = Writer(self, segment, serial, owner, presence, attempt=attempt, repeated=repeated, claim=claim)
@@ -412,10 +255,11 @@ class Channel:
         if self._freed.times:
             self._freed.clear(seq)
         self._expect_begin(segment, now)
+        self.note(BodyBegun, now, seq, key, size)
         self._notify()
         return writer
 
-    def append(self, writer: Writer[Channel], chunks: Sequence[bytes], now: float) -> Outcome | None:
+    def append(self, writer: Writer[OwnedChannel], chunks: Sequence[bytes], now: float) -> Outcome | None:
         """Store chunks and wake the readers.
 
         Returns:
@@ -430,7 +274,7 @@ class Channel:
             self._tell()
         return None
 
-    def finish(self, writer: Writer[Channel], chunks: Sequence[bytes], now: float) -> Outcome:
+    def finish(self, writer: Writer[OwnedChannel], chunks: Sequence[bytes], now: float) -> Outcome:
         """The publisher's body ended, after these last chunks. A stale token changes nothing."""
         if writer.outcome is not None:
             return writer.outcome
@@ -448,7 +292,7 @@ class Channel:
             self._faults.deliver()
         return outcome
 
-    def abort(self, writer: Writer[Channel], now: float) -> None:
+    def abort(self, writer: Writer[OwnedChannel], now: float) -> None:
         """The publisher's connection broke before its body ended. A stale token changes nothing."""
         if writer.outcome is None:
             self._break_off(writer, Verdict.ABORTED, now)
@@ -478,32 +322,24 @@ class Channel:
 
     def end(self, reason: EndReason, now: float) -> None:
         """End the channel: every reader and writer is told; what is kept stays readable for the drain."""
-        self.ended = True
-        self.drain_until = now + self._limits.channel_drain_s
         for segment in self.unclosed:
             self._preempt(segment, Verdict.TERMINATED)
             if segment.state is OPEN:
                 self._close(segment, TERMINATE, now)
-            else:
-                # It never moved the head; neither does its end, and there is nothing to keep.
-                self._discard(segment)
-                segment.close(TERMINATE, now)
-                self._woken.append(segment)
-        self._journal.channel_ended(self.name, self.epoch, self.next_seq, reason)
+        self.channel_ended(now)
+        self._deadlines = Agenda()
+        self.note(ChannelEnded, now, self.next_seq, reason)
+        assert self.drain_until is not None, "the drain has begun"
         self._schedule(self, self.drain_until)
         self._notify()
-
-    def forget(self) -> None:
-        """The drain is over: let go of all segments. Cursors in the middle of one keep what they read from."""
-        self.window.clear()
-        self.segments.clear()
 
     def expire(self, now: float) -> None:
         """Do what is due: truncate, skip and evict."""
         # One at a time: closing one segment may close others that are due, or make new ones due.
         while (segment := self._deadlines.pop(now)) is not None:
             if segment.state is WAITING and not segment.is_wanted:
-                self._discard(segment)
+                self.segment_forgotten(segment, now)
+                self.note(SegmentForgotten, now, segment.seq)
             else:
                 self._preempt(segment, Verdict.CLOSED_BY_OTHER)
                 self._close(segment, SKIP if segment.state is WAITING else TRUNCATE, now)
@@ -519,42 +355,9 @@ class Channel:
         times = (self._deadlines.next, self.window.next_deadline, self.drain_until)
         return min((when for when in times if when is not None), default=None)
 
-    def statistics(self) -> ChannelStatistics:
-        """A frozen picture of the channel."""
-        unclosed = sorted(self.unclosed, key=lambda segment: segment.seq)
-        return ChannelStatistics(
-            name=self.name,
-            epoch=self.epoch,
-            content_type=self.content_type,
-            ended=self.ended,
-            next_seq=self.next_seq,
-            created_at=self.created_at,
-            active_at=self.active_at,
-            segments=len(self.window),
-            bytes=self.window.bytes,
-            earliest=self.earliest,
-            cost=self.window.cost,
-            evicted=dict(self.window.evicted),
-            open_seqs=tuple(s.seq for s in unclosed if s.state is OPEN),
-            writing_seqs=tuple(s.seq for s in unclosed if s.writer is not None and s.state is OPEN),
-            preconnected_seqs=tuple(s.seq for s in unclosed if s.writer is not None and s.state is WAITING),
-            readers=self.audience,
-            bytes_in=self.bytes_in,
-            bytes_out=self.bytes_out,
-        )
-
     # How segments change.
 
-    def _create(self, seq: int) -> Segment:
-        segment = self.segments[seq] = self._waiting[seq] = Segment(seq)
-        return segment
-
-    def _discard(self, segment: Segment) -> None:
-        del self.segments[segment.seq]
-        del self._waiting[segment.seq]
-        self._deadlines.clear(segment)
-
-    def _store(self, writer: Writer[Channel], chunks: Sequence[bytes], now: float) -> Verdict | None:
+    def _store(self, writer: Writer[OwnedChannel], chunks: Sequence[bytes], now: float) -> Verdict | None:
         """Store chunks without waking anybody.
 
         Returns:
@@ -576,20 +379,17 @@ class Channel:
                 return Verdict.OVER_CHANNEL_QUOTA
             if payer is not None and payer.open + price > payer.quota:
                 return Verdict.OVER_PUBLISHER_QUOTA
-            if not self._budget.take(self.window, price):
+            if not self.bytes_stored(segment, frame, size, price):
                 return Verdict.OVER_BUDGET
-            self.window.open += price
             if payer is not None:
                 payer.open += price
-            self.bytes_in += size
-            segment.store(frame, size)
             if first:
                 self._begin(segment, now)
         self.active_at = now
         self.publishers.last = writer.presence
         return refused
 
-    def _cut(self, writer: Writer[Channel], refused: Verdict, now: float) -> Outcome:
+    def _cut(self, writer: Writer[OwnedChannel], refused: Verdict, now: float) -> Outcome:
         """A limit ends the writer's part: stored bytes are truncated; where there are none, nothing changes."""
         segment = writer.segment
         outcome = self._withdraw(writer, refused, now)
@@ -598,7 +398,7 @@ class Channel:
         self._tell()
         return outcome
 
-    def _break_off(self, writer: Writer[Channel], verdict: Verdict, now: float) -> Outcome:
+    def _break_off(self, writer: Writer[OwnedChannel], verdict: Verdict, now: float) -> Outcome:
         """The writer's part ends before its body does: bytes stay for ``publisher_grace_s``, for a retry to come."""
         segment = writer.segment
         outcome = self._withdraw(writer, verdict, now)
@@ -610,69 +410,69 @@ class Channel:
         self._tell()
         return outcome
 
-    def _withdraw(self, writer: Writer[Channel], verdict: Verdict, now: float) -> Outcome:
+    def _withdraw(self, writer: Writer[OwnedChannel], verdict: Verdict, now: float) -> Outcome:
         """The writer's part ends: a segment with bytes stays, one without is closed or forgotten."""
         segment = writer.segment
         segment.writer = None
         self._deadlines.clear(segment)
-        if segment.state is WAITING:
-            if segment.seq < self.next_seq:
-                self._close(segment, SKIP, now)
-            elif segment.seq < self._unreserved:
+        if segment.state is WAITING and segment.seq < self.next_seq:
+            self._close(segment, SKIP, now)
+        else:
+            if segment.state is WAITING and segment.seq < self._unreserved:
                 self._freed.set(segment.seq, segment.seq)
-        self.release(segment)
+            self.body_left(segment)
+            self.note(BodyLeft, now, segment.seq)
         return self._settle(writer, verdict)
 
-    def _settle(self, writer: Writer[Channel], verdict: Verdict) -> Outcome:
+    def _settle(self, writer: Writer[OwnedChannel], verdict: Verdict) -> Outcome:
         """The writer's token becomes stale."""
         self.publishers.leave(writer.presence)
         return writer.settle(verdict)
 
     def _begin(self, segment: Segment, now: float) -> None:
         """A segment got its first byte."""
-        self._open[segment.seq] = self._waiting.pop(segment.seq)
-        segment.opened_at = now
-        if segment.seq < self._first:
-            self._name(segment.seq, segment.writer)
+        seq = segment.seq
+        if seq < self._first:
+            self._name(seq, segment.writer, now)
         if self._deadlines.times:
             self._deadlines.clear(segment)
-        self._journal.segment_opened(self.name, self.epoch, segment.seq)
-        if segment.seq >= self.next_seq:
-            for passed in self._advance(segment.seq, now):
-                self._close(passed, SKIP, now)
+        passed = self._advance(seq, now)
+        self.segment_opened(segment, now)
+        self.note(SegmentOpened, now, seq)
+        for one in passed:
+            self._close(one, SKIP, now)
 
-    def _name(self, seq: int, writer: Writer[Channel] | None) -> None:
+    def _name(self, seq: int, writer: Writer[OwnedChannel] | None, now: float) -> None:
         """A segment below all others of the channel's numbering was written.
 
         The first one that is written in this start of the server decides how the numbering is called. A publisher that
         goes on with its numbers after a restart says so: then its readers are told the name that they know.
         """
-        name = self.life.name
+        name, first = self.life.name, self._first
         claim = None if writer is None or self.life.first is not None else writer.claim
         if claim is not None and claim.first is not None:
-            name, self._first = claim.name, claim.first
-        self._first = min(self._first, seq)
-        if name:
-            self.life = Life(name, self._first)
+            name, first = claim.name, claim.first
+        first = min(first, seq)
+        self.numbering_named(name, first)
+        self.note(NumberingNamed, now, name, first)
 
-    def _advance(self, seq: int, now: float) -> list[Segment]:
-        """Move the head past a seq at or after it: the one place where it moves (section 1), so never down.
+    def _advance(self, seq: int, now: float) -> Sequence[Segment]:
+        """The head is about to move past a seq: settle what lies between, if the seq is not below the head (section 1).
 
         Returns:
-            The waiting segments that the head has passed and that are not spared; the caller skips them.
+            The waiting segments that the head passes and that are not spared; the caller skips them.
         """
         head = self.next_seq
-        self.next_seq = seq + 1
-        if seq == head:
-            return []
+        if seq <= head:
+            return ()
         if seq > head + 1:
             # A publisher resumed its numbering: no POST for what lies between is on its way.
-            self.floor = max(self.floor, seq)
+            self.jump(seq, now)
             passed = [segment for segment in self._waiting.values() if segment.seq < seq]
         elif head in self.segments or self._limits.overtaking_grace_s:
             passed = [self.segments.get(head) or self._create(head)]
         else:
-            return []
+            return ()
         return [segment for segment in passed if not self._spare(segment, now)]
 
     def _close(self, segment: Segment, event: Event, now: float) -> None:
@@ -682,29 +482,26 @@ class Channel:
         open ones to which no publisher will come back. None of them moves the head or completes, so none closes others.
         Readers hear of it in :meth:`_notify`.
         """
-        writer = segment.writer
+        seq = segment.seq
+        if seq < self._first and event is FINISH:
+            self._name(seq, segment.writer, now)
+        passed = self._advance(seq, now)
+        closed = [segment, *passed]
         segment.charge(None)
-        segment.close(event, now)
-        if segment.seq < self._first and event is FINISH:
-            self._name(segment.seq, writer)
-        closed = [segment]
-        if segment.seq >= self.next_seq:
-            for passed in self._advance(segment.seq, now):
-                passed.close(SKIP, now)
-                closed.append(passed)
-        if segment.complete:
-            for orphan in self._open.values():
-                if orphan.seq < segment.seq and orphan.writer is None and orphan.key is None:
+        self.segment_closed(segment, event, now)
+        for one in passed:
+            self.segment_closed(one, SKIP, now)
+        if segment.complete and self._open:
+            for orphan in list(self._open.values()):
+                if orphan.seq < seq and orphan.writer is None and orphan.key is None:
                     orphan.charge(None)
-                    orphan.close(TRUNCATE, now)
+                    self.segment_closed(orphan, TRUNCATE, now)
                     closed.append(orphan)
         for one in closed:
-            self._waiting.pop(one.seq, None)
-            self._open.pop(one.seq, None)
             if self._deadlines.times:
                 self._deadlines.clear(one)
-            self._woken.append(one)
-            self._journal.segment_closed(self.name, self.epoch, one.seq, one.state, one.size)
+            self._journal.closed[one.state] += 1
+            self.note(SegmentClosed, now, one.seq, one.state, one.size, one.key)
             if self.window.keep(one):
                 self._expect_eviction()
             self.window.evict(now)
@@ -722,10 +519,9 @@ class Channel:
         self._notify()
         return True
 
-    def _evicted(self, segment: Segment) -> None:
-        """A segment has left the window for good: a late POST for it is a POST for a closed segment."""
-        del self.segments[segment.seq]
-        self.floor = max(self.floor, segment.seq + 1)
+    def _evicted(self, segment: Segment, why: Eviction) -> None:
+        self.segment_evicted(segment)
+        self.note(SegmentEvicted, self.active_at, segment.seq, why)
         self._expect_eviction()
 
     # When segments change by themselves.
@@ -760,6 +556,7 @@ class Channel:
             grace_s = self._limits.overtaking_grace_s if segment.seq >= self.floor else 0.0
             if not grace_s:
                 return False
+            self.note(SegmentAwaited, now, segment.seq)
         self._expect(segment, now + grace_s)
         return True
 
@@ -774,10 +571,8 @@ class Channel:
 
     def _notify(self) -> None:
         """The change is done: wake the readers of closed segments, and tell the preempted writers."""
-        woken, self._woken = self._woken, []
         preempted, self._preempted = self._preempted, []
-        for segment in woken:
-            segment.wake(self._faults)
+        self.wake_readers()
         for writer in preempted:
             assert writer.outcome is not None, "a preempted writer is settled"
             try:

@@ -1,0 +1,209 @@
+"""What can happen to a channel, and the journal that counts it.
+
+**The problem.** A channel has one holder that decides: it takes requests, and refuses, closes, evicts and ends. Others
+hold the channel, too: storage after a restart, and replicas. They must answer every reader as the owner does, and they
+must not guess.
+
+**The idea.** All that the owner decides is a sequence of facts. A fact says what has happened, never why it was
+allowed, and :mod:`app.core.state` has one function for each kind, which applies it. The owner's rules
+(:mod:`app.core.rules`) decide a fact, apply it with the same function, and note it here. So a second holder that
+applies the facts, and the bytes between them, has the owner's state. ``tests/properties/test_facts.py`` holds the two
+against each other after every change of a random history.
+
+**The bytes are no facts.** They come tens of thousands of times a second, and whoever follows a channel reads them from
+its segments with a cursor, as a reader does. Bytes of a segment come after its ``BodyBegun`` and ``SegmentOpened``, and
+before its ``SegmentClosed``.
+
+**What nobody listens to costs two additions.** Every fact has an index of the server and a number within its channel,
+both without gaps, so a follower can tell whether it has seen all. The object is made only where somebody listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tricklecast.app.core.segment import OPEN, WAITING, Faults, State
+from tricklecast.app.core.window import Eviction
+
+
+class EndReason(StrEnum):
+    """Why a channel ended."""
+
+    DELETED = "deleted"
+    IDLE = "idle"
+    FAULT = "fault"
+    """The server found its state unsound (a fault of the server itself)."""
+
+
+@dataclass(slots=True)
+class Fact:
+    """Common to all facts. (Not frozen, since that takes three times as long to make; nobody changes one.)
+
+    Attributes:
+        index: position among all facts of the server; number: among those of its channel. From 1 on, without gaps.
+        at: when, in seconds of the registry's clock.
+        channel: the channel's name; epoch: which life of that name.
+    """
+
+    index: int
+    number: int
+    at: float
+    channel: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class ChannelCreated(Fact):
+    """A channel came into being.
+
+    Attributes:
+        content_type: ``""`` if it is not known yet.
+        numbering: the name of its numbering (docs/reference/protocol.md, section 5), unless a publisher names another.
+    """
+
+    content_type: str
+    numbering: str
+
+
+@dataclass(slots=True)
+class ContentTypeNamed(Fact):
+    """The content type, which nobody has named before, is known; it never changes."""
+
+    content_type: str
+
+
+@dataclass(slots=True)
+class NumberingNamed(Fact):
+    """The name of the channel's numbering, and the lowest seq of it that was written, are others than before."""
+
+    name: str
+    first: int
+
+
+@dataclass(slots=True)
+class HeadJumped(Fact):
+    """The head is ``next_seq`` now, and all that lies below it and is not there is settled.
+
+    A publisher resumed its numbering, or the channel came back after a restart.
+    """
+
+    next_seq: int
+
+
+@dataclass(slots=True)
+class BodyBegun(Fact):
+    """A publisher has the right to write a segment; the segment need not have been there.
+
+    Attributes:
+        key: the ``Idempotency-Key`` of its body, if it has one. size: bytes of earlier bodies in the segment.
+    """
+
+    seq: int
+    key: str | None
+    size: int
+
+
+@dataclass(slots=True)
+class BodyLeft(Fact):
+    """The publisher of a segment has left it before its end; the segment goes on."""
+
+    seq: int
+
+
+@dataclass(slots=True)
+class SegmentAwaited(Fact):
+    """The head is about to pass a segment that nobody writes: for a while its publisher may still come."""
+
+    seq: int
+
+
+@dataclass(slots=True)
+class SegmentForgotten(Fact):
+    """A segment below the head without a byte is no longer waited for, and nobody reads it."""
+
+    seq: int
+
+
+@dataclass(slots=True)
+class SegmentOpened(Fact):
+    """A segment got its first byte."""
+
+    seq: int
+
+
+@dataclass(slots=True)
+class SegmentClosed(Fact):
+    """A segment closed.
+
+    Attributes:
+        size: body bytes. key: of the body that came to its end here, or was the last one.
+    """
+
+    seq: int
+    state: State
+    size: int
+    key: str | None
+
+
+@dataclass(slots=True)
+class SegmentEvicted(Fact):
+    """A closed segment has left the window."""
+
+    seq: int
+    why: Eviction
+
+
+@dataclass(slots=True)
+class ChannelEnded(Fact):
+    """A channel ended; during its drain its kept segments can still be read."""
+
+    next_seq: int
+    reason: EndReason
+
+
+KINDS: Final[tuple[type[Fact], ...]] = (
+    ChannelCreated, ContentTypeNamed, NumberingNamed, HeadJumped, BodyBegun, BodyLeft, SegmentAwaited, SegmentForgotten,
+    SegmentOpened, SegmentClosed, SegmentEvicted, ChannelEnded,
+)  # fmt: skip
+"""All kinds of facts."""
+
+FactListener = Callable[[Fact], None]
+"""Told of each fact as it happens, in the middle of a change: it must not call back into the registry."""
+
+
+class Journal:
+    """Counts the facts of a server, and tells the listeners that subscribed to their kind.
+
+    Attributes:
+        faults: told of the listeners that raise; the others are told of the fact all the same. The registry sets it.
+        index: of the last fact. listeners: of each kind.
+        closed: how many segments have closed, by the state in which they did.
+    """
+
+    __slots__ = ("closed", "faults", "index", "listeners")
+
+    def __init__(self) -> None:
+        self.faults = Faults()
+        self.listeners: dict[type[Fact], list[FactListener]] = {kind: [] for kind in KINDS}
+        self.index = 0
+        self.closed = {state: 0 for state in State if state not in (WAITING, OPEN)}
+
+    def subscribe(self, listener: FactListener, *kinds: type[Fact]) -> None:
+        """Tell a listener of the facts of these kinds from now on.
+
+        Raises:
+            KeyError: there is no such kind.
+        """
+        for kind in kinds:
+            self.listeners[kind].append(listener)
+
+    def tell(self, followers: list[FactListener], fact: Fact) -> None:
+        """Tell those who follow the fact's channel, and those who subscribed to its kind."""
+        for listener in [*self.listeners[type(fact)], *followers]:
+            try:
+                listener(fact)
+            except Exception as error:
+                self.faults.note(listener, error)

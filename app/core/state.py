@@ -1,0 +1,470 @@
+"""The state of one epoch of a channel, one function for each fact that changes it, and all that reading needs.
+
+The owner of a channel and every other holder (storage after a restart, a replica) have the same state, because nothing
+changes it but the functions under "Facts" below. The owner's rules (:mod:`app.core.rules`) call them when they have
+decided; :meth:`Channel.apply` calls them with what somebody else has decided. None of them refuses anything, and
+none of them wakes a reader: that is done when the whole change is (:meth:`Channel.wake_readers`).
+
+Rules kept here (docs/reference/protocol.md, sections 1, 4 and 5):
+
+- The head moves upwards only: past a segment that opens or closes at or above it, or with a jump.
+- A reader of a holder gets the answers that the owner gives, from the same :meth:`Channel.resolve`.
+- A segment that nobody has but readers that wait for it is no part of the state: each holder has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Final, NamedTuple, Protocol
+
+from tricklecast.app.core.facts import (
+    BodyBegun,
+    BodyLeft,
+    ChannelCreated,
+    ChannelEnded,
+    ContentTypeNamed,
+    Fact,
+    FactListener,
+    HeadJumped,
+    NumberingNamed,
+    SegmentAwaited,
+    SegmentClosed,
+    SegmentEvicted,
+    SegmentForgotten,
+    SegmentOpened,
+)
+from tricklecast.app.core.limits import Capacity, Limits
+from tricklecast.app.core.results import Ahead, Ended, Gone
+from tricklecast.app.core.segment import (
+    FINISH,
+    OPEN,
+    SKIP,
+    TERMINATE,
+    TRUNCATE,
+    WAITING,
+    Cursor,
+    Event,
+    Faults,
+    Segment,
+    State,
+)
+from tricklecast.app.core.statistics import ChannelStatistics
+from tricklecast.app.core.window import Budget, Eviction, Window
+from tricklecast.trickle.errors import LocalProtocolError
+from tricklecast.trickle.wire import LAST_SEQ, SEQ_CURRENT, Life
+
+EVENTS: Final = {
+    State.COMPLETE: FINISH,
+    State.EMPTY: FINISH,
+    State.TRUNCATED: TRUNCATE,
+    State.SKIPPED: SKIP,
+    State.TERMINATED: TERMINATE,
+}
+"""The event that leads to each final state."""
+
+
+class Serve(NamedTuple):
+    """The segment has bytes or is closed: the reader is answered now.
+
+    Attributes:
+        head: ``next_seq`` at this moment, for ``Lp-Trickle-Latest``.
+    """
+
+    channel: Channel
+    segment: Segment
+    head: int
+
+
+class Wait(NamedTuple):
+    """The segment is next: the reader attaches a cursor, and is answered when the segment has a byte or closes.
+
+    A caller that does not attach a cursor must ``release`` the segment.
+    """
+
+    channel: Channel
+    segment: Segment
+    head: int
+
+
+class KeptSegment(NamedTuple):
+    """What is known of a segment without reading it.
+
+    Attributes:
+        opened_us, closed_us: when, microseconds since 1970.
+    """
+
+    seq: int
+    state: State
+    size: int
+    opened_us: int
+    closed_us: int | None
+
+
+def described(segment: Segment, to_us: Callable[[float], int]) -> KeptSegment:
+    """Describe a segment in memory, which has begun or closed.
+
+    Args:
+        to_us: turns the registry's time into microseconds since 1970.
+    """
+    closed_us = None if segment.closed_at is None else to_us(segment.closed_at)
+    opened_us = to_us(segment.opened_at or segment.closed_at or 0)
+    return KeptSegment(segment.seq, segment.state, segment.size, opened_us, closed_us)
+
+
+class Kept(Protocol):
+    """Segments of one channel that storage keeps beyond the window."""
+
+    def listed(self, seq: int, since_us: int) -> Iterator[KeptSegment]:
+        """The closed ones from this seq on, ascending, from the first one that closed at this time or later."""
+
+    def find(self, seq: int) -> Segment | None:
+        """A segment that has left the window: for one reader, if it has a source; ``None`` if it is not kept."""
+
+    def following(self, seq: int) -> int | None:
+        """The lowest seq at or above this one that is kept."""
+
+    def crc(self, seq: int) -> int | None:
+        """The CRC-32 of a closed segment's bytes; ``None`` if it is not wholly kept."""
+
+
+class Channel:
+    """What is known of a named, ordered stream of segments, in one of its lives.
+
+    Args:
+        name, epoch, content_type, life: see below.
+        now: when it was created, seconds.
+        limits, budget, faults: of the server.
+
+    Attributes:
+        name, epoch: the name, and which life of it this is (1, 2, ...).
+        content_type: set once, ``""`` until then.
+        next_seq: the head: one past the newest segment that got its first byte or was closed.
+        jumped_to: the head to which it jumped last; 0 if it never has. If nothing has moved the head since, its
+            publisher may go on at any seq above.
+        floor: seqs below it are settled: evicted, or jumped over.
+        segments: by seq: kept, open and waiting ones.
+        window: the closed ones among them, kept for catching up.
+        ended: whether the channel is over; drain_until: when its name is then forgotten.
+        active_at: when something was last published; bytes_in, bytes_out: for statistics; reading: its readers.
+        life: the numbering of what is written from now on, as its readers are told. Its ``first`` is ``None`` until
+            something is written in this start of the server.
+        facts: how many there are of it; followers: told of each.
+        kept: what storage keeps of it; ``None`` without storage.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        content_type: str,
+        now: float,
+        life: Life,
+        limits: Limits,
+        budget: Budget,
+        faults: Faults,
+    ) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.content_type = content_type
+        self.created_at = self.active_at = now
+        self.segments: dict[int, Segment] = {}
+        self.window = Window(limits, budget, self._evicted, self._give_open)
+        self.ended = False
+        self.drain_until: float | None = None
+        self.next_seq = self.jumped_to = self.floor = self.bytes_in = self.bytes_out = self.facts = 0
+        self.followers: list[FactListener] = []
+        self.life = life
+        # The lowest seq of that numbering that was written, or that its publisher says it began with.
+        self._first = LAST_SEQ + 1
+        self.kept: Kept | None = None
+        self.reading = Capacity(limits.readers_per_channel)
+        # Players that fetch playlists and media, less the cursors that serve them. HLS keeps this number.
+        self.players_beside = 0
+        self._limits, self._budget, self._faults = limits, budget, faults
+        self._waiting: dict[int, Segment] = {}
+        self._open: dict[int, Segment] = {}
+        # Segments that have closed in this change: their readers are to be woken when it is done.
+        self._woken: list[Segment] = []
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.name!r}.{self.epoch} head {self.next_seq}{' ended' if self.ended else ''}>"
+
+    # Facts.
+
+    def apply(self, fact: Fact) -> None:
+        """Apply a fact that the owner of the channel has decided, and wake the readers whom it concerns.
+
+        All bytes that a segment had when the fact was decided must have been given to :meth:`bytes_stored`.
+
+        Raises:
+            LocalProtocolError: it is not the owner's next fact; nothing has changed.
+        """
+        if fact.epoch != self.epoch or fact.number != self.facts + 1:
+            place = f"fact {fact.number} of epoch {fact.epoch}"
+            raise LocalProtocolError(f"{self!r} has {self.facts} facts: {place} is not the next one")
+        match fact:
+            case ChannelCreated():
+                self.content_type, self.created_at, self.active_at = fact.content_type, fact.at, fact.at
+                self.life = Life(fact.numbering)
+            case ContentTypeNamed():
+                self.content_type = fact.content_type
+            case NumberingNamed():
+                self.numbering_named(fact.name, fact.first)
+            case HeadJumped():
+                self.head_jumped(fact.next_seq)
+            case BodyBegun():
+                self.body_begun(self.segments.get(fact.seq) or self._create(fact.seq), fact.key, fact.size)
+            case BodyLeft():
+                self.body_left(self._there(fact.seq))
+            case SegmentAwaited():
+                if fact.seq not in self.segments:
+                    self._create(fact.seq)
+            case SegmentForgotten():
+                self.segment_forgotten(self._there(fact.seq), fact.at)
+            case SegmentOpened():
+                self.segment_opened(self._there(fact.seq), fact.at)
+            case SegmentClosed():
+                segment = self.segments.get(fact.seq) or self._create(fact.seq)
+                segment.key = fact.key
+                self.segment_closed(segment, EVENTS[fact.state], fact.at)
+                self.window.keep(segment)
+            case SegmentEvicted():
+                segment = self._there(fact.seq)
+                self.window.drop(segment, fact.why)
+                self.segment_evicted(segment)
+            case ChannelEnded():
+                self.channel_ended(fact.at)
+        self.facts = fact.number
+        self.wake_readers()
+
+    def numbering_named(self, name: str, first: int) -> None:
+        """A segment below all others of the numbering was written, or a publisher has named its own numbering."""
+        self._first = first
+        if name:
+            self.life = Life(name, first)
+
+    def head_jumped(self, next_seq: int) -> None:
+        """Everything below is settled: a late POST for one of these seqs gets 409."""
+        self.next_seq = self.floor = self.jumped_to = next_seq
+
+    def body_begun(self, segment: Segment, key: str | None, size: int) -> int:
+        """A publisher writes the segment. Returns how many bytes of its body are stored already."""
+        segment.written = True
+        return segment.begin_body(key, size)
+
+    def body_left(self, segment: Segment) -> None:
+        """Its publisher has left; if it has no byte and nobody waits for it, it is gone."""
+        segment.written = False
+        self.release(segment)
+
+    def segment_forgotten(self, segment: Segment, now: float) -> None:
+        """Nobody will write the segment, which has no byte. Readers that still wait are told that it was skipped."""
+        self._discard(segment)
+        if segment.cursors:
+            segment.close(SKIP, now)
+            self._woken.append(segment)
+
+    def segment_opened(self, segment: Segment, now: float) -> None:
+        """The segment has its first byte, or is about to get it."""
+        if segment.state is WAITING:
+            segment.begin()
+        self._open[segment.seq] = self._waiting.pop(segment.seq)
+        segment.opened_at = now
+        if segment.seq >= self.next_seq:
+            self.next_seq = segment.seq + 1
+
+    def bytes_stored(self, segment: Segment, frame: bytes, size: int, price: int) -> bool:
+        """Store a frame of ``size`` body bytes. ``False``, and nothing has changed, if the server has no memory for it.
+
+        Args:
+            price: what the segment says that it costs.
+        """
+        if not self._budget.take(self.window, price):
+            return False
+        self.window.open += price
+        self.bytes_in += size
+        segment.store(frame, size)
+        return True
+
+    def segment_closed(self, segment: Segment, event: Event, now: float) -> None:
+        """The segment is closed. It is to be put into the window when all that closes in this change is closed."""
+        seq = segment.seq
+        segment.close(event, now)
+        self._waiting.pop(seq, None)
+        self._open.pop(seq, None)
+        self._woken.append(segment)
+        if seq >= self.next_seq:
+            self.next_seq = seq + 1
+
+    def segment_evicted(self, segment: Segment) -> None:
+        """The segment has left the window for good: a late POST for it is a POST for a closed segment."""
+        del self.segments[segment.seq]
+        self.floor = max(self.floor, segment.seq + 1)
+
+    def channel_ended(self, now: float) -> None:
+        """The channel is over, and nothing of it is open: nobody will write what is waited for."""
+        self.ended = True
+        self.drain_until = now + self._limits.channel_drain_s
+        for segment in list(self._waiting.values()):
+            # It never moved the head; neither does its end, and there is nothing to keep.
+            self._discard(segment)
+            segment.close(TERMINATE, now)
+            self._woken.append(segment)
+
+    def wake_readers(self) -> None:
+        """The change is done: wake the readers of the segments that it has closed."""
+        woken, self._woken = self._woken, []
+        for segment in woken:
+            segment.wake(self._faults)
+
+    def _there(self, seq: int) -> Segment:
+        segment = self.segments.get(seq)
+        if segment is None:
+            raise LocalProtocolError(f"{self!r} has no segment {seq}: a fact is missing")
+        return segment
+
+    def _create(self, seq: int) -> Segment:
+        segment = self.segments[seq] = self._waiting[seq] = Segment(seq)
+        return segment
+
+    def _discard(self, segment: Segment) -> None:
+        del self.segments[segment.seq]
+        del self._waiting[segment.seq]
+
+    def _evicted(self, segment: Segment, why: Eviction) -> None:
+        """The window, or the server's budget, has let go of a segment."""
+        raise NotImplementedError
+
+    def _give_open(self) -> bool:
+        """Memory is short: cut the largest segment that is being written; whether there was one."""
+        raise NotImplementedError
+
+    # Reading.
+
+    @property
+    def earliest(self) -> int:
+        """The oldest seq that can be read now; the head if there is none."""
+        in_window = self.window.earliest
+        oldest = min([*self._open, self.next_seq if in_window is None else in_window])
+        return self._or_kept(oldest, 0)
+
+    @property
+    def unclosed(self) -> list[Segment]:
+        """The waiting and the open segments."""
+        return [*self._waiting.values(), *self._open.values()]
+
+    @property
+    def audience(self) -> int:
+        """Readers as people count them: a client that waits for the next segment while it reads one is one reader.
+
+        Which cursors belong together is not known: those in one segment are taken for those in the next one.
+        """
+        cursors = self.reading.used
+        if cursors:
+            for segment in chain(self._waiting.values(), self._open.values()):
+                before = self.segments.get(segment.seq - 1)
+                if segment.cursors and before is not None:
+                    cursors -= min(len(segment.cursors), len(before.cursors))
+        return max(0, cursors + self.players_beside)
+
+    def resolve(self, seq: int) -> Serve | Wait | Ahead | Gone | Ended:
+        """Find what a GET of N, -1 (the head), -2 (the newest started one) or -N means now; it may create the head."""
+        head = self.next_seq
+        if seq < 0:
+            seq = max(head + seq + 1, self.earliest if seq < SEQ_CURRENT else 0)
+        if (segment := self.segments.get(seq)) is not None:
+            return (Wait if segment.state is WAITING else Serve)(self, segment, head)
+        if seq < head:
+            if self.kept is not None and (segment := self.kept.find(seq)) is not None:
+                return Serve(self, segment, head)
+            return Gone(seq, head, self.earliest, self._following(seq), self.life)
+        if self.ended:
+            return Ended(seq, head, self.epoch, self.content_type, self.life)
+        if seq == head or (head == 0 and seq == 1):
+            return Wait(self, self._create(seq), head)
+        return Ahead(seq, head, self.earliest, self.life)
+
+    def after(self, seq: int) -> tuple[Serve | Wait | Ahead | Ended, int]:
+        """What a reader of a segment that has closed reads next, and how many segments between cannot be had."""
+        missed = 0
+        found = self.resolve(seq + 1)
+        while isinstance(found, Gone):
+            missed += found.following - found.seq
+            found = self.resolve(found.following)
+        return found, missed
+
+    def _following(self, seq: int) -> int:
+        """The lowest seq above this one that can be read or waited for."""
+        return self._or_kept(self.following_in_memory(seq), seq + 1)
+
+    def following_in_memory(self, seq: int) -> int:
+        """The same without those that only storage keeps."""
+        return min((at for at in self.segments if at > seq), default=self.next_seq)
+
+    def _or_kept(self, live: int, seq: int) -> int:
+        """A seq in memory, or the lowest one from ``seq`` on that storage keeps, if that is lower."""
+        stored = None if self.kept is None else self.kept.following(seq)
+        return live if stored is None or stored > live else stored
+
+    def listed(self, seq: int, since_us: int, to_us: Callable[[float], int]) -> Iterator[KeptSegment]:
+        """The segments that can be read, from a seq and a time on, ascending; storage's before the window's.
+
+        Args:
+            since_us: the first one has not closed before, microseconds since 1970.
+            to_us: turns the registry's time into microseconds since 1970.
+        """
+        live = {one.seq: one for one in self.segments.values() if one.state is not WAITING and one.seq >= seq}
+        if self.kept is not None:
+            yield from (one for one in self.kept.listed(seq, since_us) if one.seq not in live)
+        for _, segment in sorted(live.items()):
+            one = described(segment, to_us)
+            if one.closed_us is None or one.closed_us >= since_us:
+                yield one
+
+    def attach(self, cursor: Cursor, segment: Segment) -> None:
+        """Count a reader in; it is woken whenever there is more, until the segment has closed."""
+        self.reading.take()
+        segment.cursors[cursor] = None
+
+    def detach(self, cursor: Cursor, segment: Segment) -> None:
+        """Count a reader out; from within the cursor's wake only if the segment is closed."""
+        self.reading.give_back()
+        del segment.cursors[cursor]
+        (self._budget.settle if segment.closed else self.release)(segment)
+
+    def release(self, segment: Segment) -> None:
+        """Forget a waiting segment that no reader waits for any more."""
+        # Below the head it waits for its publisher, too, as long as the rules say.
+        if self._waiting.get(segment.seq) is segment and not segment.is_wanted and segment.seq >= self.next_seq:
+            self._discard(segment)
+
+    def statistics(self) -> ChannelStatistics:
+        """A frozen picture of the channel."""
+        unclosed = sorted(self.unclosed, key=lambda segment: segment.seq)
+        return ChannelStatistics(
+            name=self.name,
+            epoch=self.epoch,
+            content_type=self.content_type,
+            ended=self.ended,
+            next_seq=self.next_seq,
+            created_at=self.created_at,
+            active_at=self.active_at,
+            segments=len(self.window),
+            bytes=self.window.bytes,
+            earliest=self.earliest,
+            cost=self.window.cost,
+            evicted=dict(self.window.evicted),
+            open_seqs=tuple(s.seq for s in unclosed if s.state is OPEN),
+            writing_seqs=tuple(s.seq for s in unclosed if s.written and s.state is OPEN),
+            preconnected_seqs=tuple(s.seq for s in unclosed if s.written and s.state is WAITING),
+            readers=self.audience,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            facts=self.facts,
+        )
+
+    def forget(self) -> None:
+        """The drain is over: let go of all segments. Cursors in the middle of one keep what they read from."""
+        self.window.clear()
+        self.segments.clear()
