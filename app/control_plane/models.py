@@ -9,8 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tricklecast.app.core.segment import State
-from tricklecast.app.core.state import KeptSegment
-from tricklecast.app.core.statistics import ChannelStatistics
+from tricklecast.app.core.state import ChannelStatistics, KeptSegment
 from tricklecast.app.core.window import Eviction
 
 

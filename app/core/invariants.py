@@ -64,6 +64,7 @@ def _check_segment(channel: OwnedChannel, seq: int) -> None:
         assert segment.writer.outcome is None, "the writer of a segment is valid"
         assert segment.writer.segment is segment, "a writer writes to its own segment"
         assert 0 <= segment.writer.repeated <= size - segment.body_at, "only what is there is passed over"
+    assert segment.written == (segment.writer is not None), "a writer is known to write"
     match segment.state:
         case State.WAITING:
             assert size == 0, "a waiting segment has no byte"

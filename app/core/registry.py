@@ -14,7 +14,6 @@ from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ende
 from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel
 from tricklecast.app.core.segment import WAITING, Cursor, Faults, Segment, Writer, WriterOwner
 from tricklecast.app.core.state import Channel, Kept, Serve, Wait
-from tricklecast.app.core.statistics import Totals
 from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import NO_LIFE, SEQ_NEXT, Life
@@ -30,6 +29,29 @@ class Tombstone:
     epoch: int
     head: int
     until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all channels at one moment: what a scrape of the metrics needs.
+
+    Attributes:
+        live, draining: channels that take segments, and channels that have ended and can still be read.
+        segments: closed segments that are kept.
+        writing, preconnected: segments whose publisher is connected, after and before its first byte.
+        orphaned: open segments whose publisher has gone, and may come back.
+        waiting: readers of segments that have no byte yet.
+        audience: clients that read, as people count them.
+    """
+
+    live: int
+    draining: int
+    segments: int
+    writing: int
+    preconnected: int
+    orphaned: int
+    waiting: int
+    audience: int
 
 
 class Restored(NamedTuple):

@@ -14,7 +14,8 @@ Rules kept here (docs/reference/protocol.md, sections 1, 4 and 5):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
@@ -22,7 +23,6 @@ from tricklecast.app.core.facts import (
     BodyBegun,
     BodyLeft,
     ChannelCreated,
-    ChannelEnded,
     ContentTypeNamed,
     Fact,
     FactListener,
@@ -49,7 +49,6 @@ from tricklecast.app.core.segment import (
     Segment,
     State,
 )
-from tricklecast.app.core.statistics import ChannelStatistics
 from tricklecast.app.core.window import Budget, Eviction, Window
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.wire import LAST_SEQ, SEQ_CURRENT, Life
@@ -126,6 +125,42 @@ class Kept(Protocol):
 
     def crc(self, seq: int) -> int | None:
         """The CRC-32 of a closed segment's bytes; ``None`` if it is not wholly kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """One channel at one moment.
+
+    Attributes:
+        ended: in its drain; only reading is possible.
+        created_at, active_at: seconds of the registry's clock.
+        segments, bytes, earliest: the window: closed segments kept, their body bytes, the oldest readable seq.
+        cost: memory that the window takes, in bytes. evicted: segments that have left it, by the reason.
+        open_seqs: segments with bytes that are not closed, ascending.
+        writing_seqs, preconnected_seqs: seqs whose publisher is connected, after and before its first byte.
+        readers: exchanges reading from it, waiting ones included.
+        bytes_in, bytes_out: body bytes published to and delivered from it so far. facts: how many there are of it.
+    """
+
+    name: str
+    epoch: int
+    content_type: str
+    ended: bool
+    next_seq: int
+    created_at: float
+    active_at: float
+    segments: int
+    bytes: int
+    earliest: int
+    cost: int
+    evicted: Mapping[Eviction, int]
+    open_seqs: tuple[int, ...]
+    writing_seqs: tuple[int, ...]
+    preconnected_seqs: tuple[int, ...]
+    readers: int
+    bytes_in: int
+    bytes_out: int
+    facts: int
 
 
 class Channel:
@@ -233,7 +268,7 @@ class Channel:
                 segment = self._there(fact.seq)
                 self.window.drop(segment, fact.why)
                 self.segment_evicted(segment)
-            case ChannelEnded():
+            case _:  # the last kind: ChannelEnded
                 self.channel_ended(fact.at)
         self.facts = fact.number
         self.wake_readers()
@@ -334,13 +369,11 @@ class Channel:
 
     def _evicted(self, segment: Segment, why: Eviction) -> None:
         """The window, or the server's budget, has let go of a segment."""
-        raise NotImplementedError
+        self.segment_evicted(segment)
 
     def _give_open(self) -> bool:
-        """Memory is short: cut the largest segment that is being written; whether there was one."""
-        raise NotImplementedError
-
-    # Reading.
+        """Memory is short: cut the largest segment that is being written. Only the owner may; whether it has."""
+        return False
 
     @property
     def earliest(self) -> int:

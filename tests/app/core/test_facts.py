@@ -11,12 +11,10 @@ from tricklecast.app.core.facts import (
     ChannelEnded,
     EndReason,
     Fact,
-    HeadJumped,
     SegmentClosed,
     SegmentOpened,
 )
 from tricklecast.app.core.segment import State
-from tricklecast.trickle.errors import LocalProtocolError
 
 
 def live(bench: Bench) -> None:
@@ -94,21 +92,3 @@ def test_a_listener_names_kinds() -> None:
     """It cannot subscribe to anything else."""
     with pytest.raises(KeyError):
         Bench().journal.subscribe(print, Fact)
-
-
-@pytest.mark.parametrize(("number", "epoch"), [(3, 1), (1, 1), (2, 2)])
-def test_only_the_next_fact_of_the_same_life_is_applied(number: int, epoch: int) -> None:
-    """One that is missing, comes twice, or belongs to another epoch changes nothing."""
-    bench = Bench("c", "")
-    channel = bench.channel
-    channel.name_content_type("video/mp2t", 0.0)
-    with pytest.raises(LocalProtocolError, match=f"has 1 facts: fact {number} of epoch {epoch} is not the next one"):
-        channel.apply(HeadJumped(9, number, 0.0, "c", epoch, 7))
-    assert channel.next_seq == 0
-
-
-def test_a_fact_about_a_segment_that_is_not_there_is_refused() -> None:
-    """Its holder has missed something."""
-    bench = Bench("c", "")
-    with pytest.raises(LocalProtocolError, match="has no segment 7: a fact is missing"):
-        bench.channel.apply(SegmentOpened(1, 1, 0.0, "c", 1, 7))

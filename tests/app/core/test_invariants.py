@@ -150,7 +150,7 @@ def _untold(registry: Registry) -> None:
 
 def _forgotten(registry: Registry) -> None:
     waiting = channel(registry).segments[6]
-    waiting.writer = None
+    waiting.writer, waiting.written = None, False
     waiting.cursors.clear()
 
 
@@ -179,6 +179,7 @@ FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
     "nobody writes to a closed segment": lambda registry: setattr(
         segment(registry, State.COMPLETE), "writer", orphan(registry)
     ),
+    "a writer is known to write": lambda registry: setattr(channel(registry).segments[2], "written", False),
     "the writer of a segment is valid": _stale_writer,
     "a writer writes to its own segment": _foreign_writer,
     "only what is there is passed over": lambda registry: setattr(channel(registry).segments[2].writer, "repeated", 99),

@@ -25,12 +25,11 @@ from tests.app.core.support import (
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, ContentTypeNamed, EndReason, Fact
 from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.publishers import Identity
-from tricklecast.app.core.registry import Registry, Restored
+from tricklecast.app.core.registry import Registry, Restored, Totals
 from tricklecast.app.core.results import Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.rules import STALE_TIMES, OwnedChannel
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.core.state import Serve, Wait
-from tricklecast.app.core.statistics import Totals
 from tricklecast.app.core.window import Eviction
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.core.support import Bench, Shelf, Told, Watcher, content, cost, refusal
+from tests.app.core.support import Bench, Told, Watcher, content, cost, refusal
 from tricklecast.app.core.facts import (
     BodyBegun,
     ChannelEnded,
@@ -23,9 +23,8 @@ from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.rules import STALE_TIMES, Agenda, OwnedChannel
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Faults, Segment, State, Writer
-from tricklecast.app.core.state import Serve, Wait
-from tricklecast.app.core.statistics import ChannelStatistics
-from tricklecast.app.core.window import Eviction, Window
+from tricklecast.app.core.state import Wait
+from tricklecast.app.core.window import Window
 from tricklecast.trickle.wire import LAST_SEQ, Life
 
 # The head.
@@ -58,194 +57,6 @@ def test_an_empty_segment_moves_the_head() -> None:
     writer = bench.reserve(0)
     assert bench.channel.finish(writer, [], 0.0) == Outcome(Verdict.EMPTY, 0)
     assert (bench.channel.next_seq, bench.states) == (1, {0: "empty"})
-
-
-def test_a_channel_shows_what_it_is() -> None:
-    """A channel's text names it, its epoch, its head and whether it has ended."""
-    bench = Bench("film")
-    bench.publish(0)
-    assert repr(bench.channel) == "<Channel 'film'.1 head 1>"
-    bench.channel.end(EndReason.DELETED, 0.0)
-    assert repr(bench.channel) == "<Channel 'film'.1 head 1 ended>"
-
-
-# Reading (section 4).
-
-
-@pytest.mark.parametrize(
-    ("asked", "resolved"), [(-1, 5), (-2, 4), (-3, 3), (-4, 2), (-5, 2), (-999, 2), (5, 5), (4, 4), (2, 2)]
-)
-def test_negative_seqs_count_from_the_head(asked: int, resolved: int) -> None:
-    """-1 is the head, -2 the newest started segment, -N lies N - 1 before the head but not before what is kept."""
-    bench = Bench(window_segments=3)
-    for seq in range(5):
-        bench.publish(seq)
-    resolution = bench.channel.resolve(asked)
-    assert isinstance(resolution, Serve | Wait)
-    assert (resolution.segment.seq, resolution.head) == (resolved, 5)
-    assert isinstance(resolution, Wait) == (resolved == 5)
-
-
-@pytest.mark.parametrize("asked", [-1, -2, -3, -50, 0])
-def test_before_the_first_byte_all_ways_lead_to_segment_0(asked: int) -> None:
-    """Where nothing was written, every negative seq waits for the first segment."""
-    resolution = Bench().channel.resolve(asked)
-    assert isinstance(resolution, Wait)
-    assert (resolution.segment.seq, resolution.head) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("head", "asked", "answer"), [(0, 1, Wait), (0, 2, Ahead), (1, 1, Wait), (1, 2, Ahead), (3, 4, Ahead), (3, 3, Wait)]
-)
-def test_a_reader_may_wait_for_the_head_only(head: int, asked: int, answer: type) -> None:
-    """Beyond the head there is nothing to wait for, but for seq 1 of a new channel."""
-    bench = Bench()
-    for seq in range(head):
-        bench.publish(seq)
-    resolution = bench.channel.resolve(asked)
-    assert isinstance(resolution, answer)
-    if isinstance(resolution, Ahead):
-        assert (resolution.seq, resolution.head, resolution.earliest) == (asked, head, 0)
-
-
-def test_a_preconnected_segment_beyond_the_head_can_be_waited_for() -> None:
-    """A preconnect says that the segment will come."""
-    bench = Bench()
-    bench.publish(0)
-    bench.reserve(2)
-    watcher = bench.wait(2)
-    assert watcher.segment is bench.channel.segments[2]
-
-
-def test_what_left_the_window_is_gone() -> None:
-    """An evicted segment is told from one that is still to come, with the oldest that can be had."""
-    bench = Bench(window_segments=2)
-    for seq in range(4):
-        bench.publish(seq)
-    assert bench.channel.resolve(1) == Gone(1, 4, 2, 2)
-
-
-def test_a_reader_is_told_where_a_hole_ends() -> None:
-    """While older segments are kept, the oldest one says nothing about that."""
-    bench = Bench()
-    bench.publish(0)
-    bench.publish(20, reset=True)
-    assert bench.channel.resolve(3) == Gone(3, 21, 0, 20)
-    bench.channel.end(EndReason.DELETED, 0.0)
-    assert bench.channel.resolve(3) == Gone(3, 21, 0, 20)
-
-
-def test_what_comes_after_a_segment() -> None:
-    """The next one that can be read or waited for, and how many are missing before it; or the end."""
-    bench = Bench()
-    bench.publish(0)
-    bench.publish(1)
-    bench.publish(20, reset=True)
-    found, missed = bench.channel.after(0)
-    assert isinstance(found, Serve)
-    assert (found.segment.seq, missed) == (1, 0)
-    found, missed = bench.channel.after(1)
-    assert isinstance(found, Serve)
-    assert (found.segment.seq, missed) == (20, 18)
-    bench.channel.end(EndReason.DELETED, 0.0)
-    found, missed = bench.channel.after(20)
-    assert isinstance(found, Ended)
-    assert missed == 0
-
-
-def test_a_hole_is_gone_until_its_writer_comes() -> None:
-    """A seq that was passed by is gone for readers; once its publisher has connected it can be waited for."""
-    bench = Bench(overtaking_grace_s=0.0)
-    bench.publish(1)
-    assert bench.channel.resolve(0) == Gone(0, 2, 1, 1)
-    bench.reserve(0)
-    assert bench.wait(0).segment.seq == 0
-
-
-def test_an_open_segment_is_served_at_once() -> None:
-    """The live edge is read while it is being written."""
-    bench = Bench()
-    bench.open(0, b"abc")
-    assert content(bench.serve(-2)) == b"abc"
-
-
-def test_the_oldest_open_segment_counts_as_earliest() -> None:
-    """What can be read is counted from the oldest open segment, if that is older than the window."""
-    bench = Bench()
-    bench.open(0)
-    assert bench.channel.earliest == 0
-    bench.publish(1)
-    assert bench.channel.earliest == 0
-
-
-def test_readers_are_counted_and_forgotten_at_once() -> None:
-    """A waiting reader that leaves takes the segment along, unless another one waits."""
-    bench = Bench()
-    first, second = bench.wait(-1), bench.wait(-1)
-    segment = first.segment
-    assert bench.channel.reading.used == 2
-    bench.channel.detach(first, segment)
-    assert bench.states == {0: "waiting"}
-    bench.channel.detach(second, segment)
-    assert (bench.channel.reading.used, bench.states) == (0, {})
-
-
-def test_releasing_twice_does_no_harm() -> None:
-    """Who waits no more may say so again, even when others wait for a new segment of the same seq."""
-    bench = Bench()
-    resolution = bench.channel.resolve(-1)
-    assert isinstance(resolution, Wait)
-    bench.channel.release(resolution.segment)
-    bench.channel.release(resolution.segment)
-    watcher = bench.wait(-1)
-    bench.channel.release(resolution.segment)
-    assert bench.channel.segments[0] is watcher.segment
-
-
-def test_the_audience_is_counted_as_people_do() -> None:
-    """A client that reads a segment and waits for the next one counts once; players of HLS come on top."""
-    bench = Bench()
-    assert bench.channel.audience == 0
-    writer = bench.reserve(0)
-    bench.channel.append(writer, [b"x"], 0.0)
-    reading, waiting = bench.channel.resolve(0), bench.channel.resolve(1)
-    assert isinstance(reading, Serve)
-    assert isinstance(waiting, Wait)
-    for found, number in ((reading, 3), (waiting, 4)):
-        for _ in range(number):
-            bench.channel.attach(Watcher(found.segment), found.segment)
-    assert (bench.channel.reading.used, bench.channel.audience) == (7, 4)
-    bench.channel.players_beside = 2
-    assert bench.channel.audience == bench.channel.statistics().readers == 6
-
-
-def test_a_preconnect_keeps_its_segment_when_readers_leave() -> None:
-    """The segment of a writer is not a reader's to forget."""
-    bench = Bench()
-    bench.reserve(0)
-    watcher = bench.wait(0)
-    bench.channel.detach(watcher, watcher.segment)
-    assert bench.states == {0: "waiting"}
-
-
-def test_a_reader_is_woken_by_bytes_and_by_the_end() -> None:
-    """A waiting reader hears of the first byte, of each arrival and of the end, and of nothing after that."""
-    bench = Bench()
-    watcher = bench.wait(-1)
-    writer = bench.open(0)
-    bench.channel.append(writer, [b"y"], 0.0)
-    assert (watcher.wakes, watcher.saw_close) == (2, False)
-    bench.channel.finish(writer, [b"z"], 0.0)
-    assert (watcher.wakes, watcher.saw_close, content(watcher.segment)) == (3, True, b"xyz")
-
-
-def test_a_reader_of_a_closed_segment_is_not_woken() -> None:
-    """There is nothing more to wake it for; it is known as long as it reads, since it keeps the bytes in memory."""
-    bench = Bench()
-    watcher = bench.attach(bench.publish(0))
-    assert (bench.channel.reading.used, list(watcher.segment.cursors), watcher.wakes) == (1, [watcher], 0)
-    bench.channel.detach(watcher, watcher.segment)
-    assert (bench.channel.reading.used, watcher.segment.cursors) == (0, {})
 
 
 # Reserving (section 3).
@@ -1046,15 +857,6 @@ def test_the_end_and_a_closing_preconnect_may_come_in_either_order(act: str) -> 
     assert isinstance(bench.channel.resolve(-1), Ended)
 
 
-def test_forgetting_frees_all_that_is_kept() -> None:
-    """After the drain nothing is held any more."""
-    bench = Bench()
-    segment = bench.publish(0, b"abc")
-    bench.channel.end(EndReason.DELETED, 0.0)
-    bench.channel.forget()
-    assert (bench.states, bench.budget.used, content(segment)) == ({}, 0, b"abc")
-
-
 def test_everybody_is_told_when_the_change_is_done() -> None:
     """Who is woken or told sees the new state, never the middle of a change."""
     bench = Bench(overtaking_grace_s=0.0)
@@ -1282,65 +1084,6 @@ def test_an_agenda_drops_outdated_times() -> None:
     assert agenda.next == 1.0
 
 
-# Statistics.
-
-
-def test_a_new_channel_is_empty() -> None:
-    """A channel to which nothing was published has a head of 0 and counts nothing."""
-    assert Bench("c", "video/mp2t").channel.statistics() == ChannelStatistics(
-        name="c",
-        epoch=1,
-        content_type="video/mp2t",
-        ended=False,
-        next_seq=0,
-        created_at=0.0,
-        active_at=0.0,
-        segments=0,
-        bytes=0,
-        earliest=0,
-        cost=0,
-        evicted=dict.fromkeys(Eviction, 0),
-        open_seqs=(),
-        writing_seqs=(),
-        preconnected_seqs=(),
-        readers=0,
-        bytes_in=0,
-        bytes_out=0,
-        facts=0,
-    )
-
-
-def test_a_busy_channel_is_counted() -> None:
-    """Kept, open, orphaned and preconnected segments are told apart, in ascending order."""
-    bench = Bench()
-    bench.publish(0, b"abc", now=1.0)
-    bench.orphan(1, b"de", now=2.0)
-    bench.open(2, b"f", now=3.0)
-    bench.reserve(4)
-    bench.reserve(3)
-    bench.wait(-1)
-    bench.channel.bytes_out = 9
-    statistics = bench.channel.statistics()
-    assert (statistics.segments, statistics.bytes, statistics.earliest, statistics.next_seq) == (1, 3, 0, 3)
-    assert statistics.cost == cost(b"abc")
-    assert (statistics.open_seqs, statistics.writing_seqs, statistics.preconnected_seqs) == ((1, 2), (2,), (3, 4))
-    assert (statistics.readers, statistics.bytes_in, statistics.bytes_out) == (1, 6, 9)
-    assert (statistics.created_at, statistics.active_at, statistics.ended) == (0.0, 3.0, False)
-
-
-def test_a_picture_does_not_change() -> None:
-    """A picture stays what it was, whatever the channel does afterwards."""
-    bench = Bench(window_segments=1)
-    bench.publish(0)
-    bench.publish(1)
-    statistics = bench.channel.statistics()
-    bench.publish(2)
-    bench.channel.end(EndReason.DELETED, 1.0)
-    assert (statistics.next_seq, statistics.ended) == (2, False)
-    assert statistics.evicted == dict.fromkeys(Eviction, 0) | {Eviction.COUNT: 1}
-    assert bench.channel.statistics().ended
-
-
 # How its numbering is called, and from which seq on (section 5).
 
 
@@ -1450,46 +1193,6 @@ def test_every_answer_about_seqs_has_it() -> None:
     assert (refused.why, refused.life) == (Why.AHEAD, life)
     registry.end("c", 0.0)
     assert registry.resolve("c", 6) == Ended(6, 6, 1, "", life)
-
-
-def test_what_storage_keeps_is_served_below_the_window() -> None:
-    """The window comes first; what neither has is gone, with the next seq that one of them has."""
-    bench = Bench(window_segments=2)
-    for seq in range(8):
-        bench.publish(seq, b"w")
-    channel = bench.channel
-    channel.kept = Shelf(1, 2, 4, 6)
-    assert [content(bench.serve(seq)) for seq in (1, 2, 4, 6, 7)] == [b"k", b"k", b"k", b"w", b"w"]
-    assert channel.resolve(0) == Gone(0, 8, 1, 1, channel.life)
-    assert channel.resolve(3) == Gone(3, 8, 1, 4, channel.life)
-    assert channel.resolve(5) == Gone(5, 8, 1, 6, channel.life)
-    assert channel.earliest == 1
-    assert bench.serve(-8).seq == 1
-    channel.kept = Shelf()
-    assert channel.earliest == 6
-    assert channel.resolve(0) == Gone(0, 8, 6, 6, channel.life)
-
-
-def test_what_can_be_read_is_listed() -> None:
-    """Storage's before the window's, each once, from a seq and a time on; what is being written is last."""
-    bench = Bench(window_segments=2)
-    for seq in range(5):
-        bench.publish(seq, now=float(seq))
-    bench.open(5, now=9.0)
-    bench.wait(6)
-    channel = bench.channel
-
-    def listed(seq: int = 0, since_s: float = 0.0) -> list[int]:
-        return [one.seq for one in channel.listed(seq, round(since_s * 1e6), lambda at: round(at * 1e6))]
-
-    assert listed() == [3, 4, 5]
-    channel.kept = Shelf(1, 2, 3)
-    assert listed() == [1, 2, 3, 4, 5]
-    assert listed(2) == [2, 3, 4, 5]
-    assert listed(since_s=3.5) == [4, 5]
-    assert listed(since_s=100.0) == [5]
-    (last,) = channel.listed(5, 0, lambda at: round(at * 1e6))
-    assert (last.state, last.size, last.opened_us, last.closed_us) == (State.OPEN, 1, 9_000_000, None)
 
 
 # Beside another publisher.
