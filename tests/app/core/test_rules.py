@@ -10,6 +10,7 @@ from tests.app.core.support import Bench, Told, Watcher, content, cost, refusal
 from tricklecast.app.core.facts import (
     BodyBegun,
     ChannelEnded,
+    ContentTypeNamed,
     EndReason,
     Fact,
     NumberingNamed,
@@ -57,6 +58,15 @@ def test_an_empty_segment_moves_the_head() -> None:
     writer = bench.reserve(0)
     assert bench.channel.finish(writer, [], 0.0) == Outcome(Verdict.EMPTY, 0)
     assert (bench.channel.next_seq, bench.states) == (1, {0: "empty"})
+
+
+def test_a_content_type_is_named_once() -> None:
+    """The first one that somebody names stays."""
+    bench = Bench("c", "")
+    for content_type in ("", "video/mp2t", "text/plain"):
+        bench.channel.name_content_type(content_type, 5.0)
+    assert bench.facts == [ContentTypeNamed(1, 1, 5.0, "c", 1, "video/mp2t")]
+    assert bench.channel.content_type == "video/mp2t"
 
 
 # Reserving (section 3).

@@ -403,5 +403,6 @@ def test_a_holder_that_is_not_the_owner_evicts_only_what_is_closed() -> None:
     assert holder.bytes_stored(segment, frame, 600, segment.price(frame))
     assert (sorted(holder.segments), holder.floor, holder.window.evicted[Eviction.BUDGET]) == ([1], 1, 1)
     other.apply(BodyBegun(0, 1, 0.0, "d", 1, 0, None, 0))
-    assert not other.bytes_stored(other.segments[0], frame, 600, other.segments[0].price(frame))
+    frame = encode_frame([b"x" * 500])
+    assert not other.bytes_stored(other.segments[0], frame, 500, other.segments[0].price(frame))
     assert (segment.state, segment.size) == (State.OPEN, 600)

@@ -400,3 +400,12 @@ def test_an_eviction_does_not_look_at_every_channel() -> None:
         for one in kept:
             one.keep(closed(number, 100))
     assert budget.looked < 10 * 1000 * 6
+
+
+def test_another_holder_drops_what_the_owner_has_let_go() -> None:
+    """Just that segment, wherever it is, counted as the owner counts it; and it is told of nothing."""
+    kept = Kept(*(closed(seq) for seq in range(3)))
+    middle = kept.window._segments[1]
+    kept.window.drop(middle, Eviction.BUDGET)
+    assert [segment.seq for segment in kept.window._segments] == [0, 2]
+    assert (kept.window.evicted[Eviction.BUDGET], kept.evicted) == (1, [])
