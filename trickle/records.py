@@ -61,6 +61,7 @@ class Reason(StrEnum):
     GUARD = "guard"
     SHUTDOWN = "shutdown"
     STORAGE = "storage"
+    REPLICA = "replica"
     ERROR = "error"
 
     @staticmethod

@@ -57,6 +57,7 @@ STATUS_OF_REFUSAL = {
     Why.RESERVED: 403,
     Why.LIMIT: 503,
     Why.STORAGE: 503,
+    Why.REPLICA: 503,
     Why.SHUTDOWN: 503,
 }
 
@@ -328,11 +329,12 @@ def _refused(refusal: Refusal, request: Request, jitter: Callable[[int, int], in
         Why.RESERVED: "names that begin with _ belong to the server",
         Why.LIMIT: f"limit reached: {refusal.limit}",
         Why.STORAGE: "storage has failed, so publishing is not possible now",
+        Why.REPLICA: "another server owns this channel",
         Why.SHUTDOWN: "the server is shutting down",
         Why.NO_SEGMENT: "no such segment",
     }.get(refusal.why, "no such channel")
     headers = None
-    if refusal.why in (Why.LIMIT, Why.STORAGE, Why.SHUTDOWN):
+    if refusal.why in (Why.LIMIT, Why.STORAGE, Why.REPLICA, Why.SHUTDOWN):
         wait_s = jitter(*refusal.come_back_s)
         headers, record.retry_after_ms = {"Retry-After": str(wait_s)}, wait_s * 1000
     if refusal.limit is not None:

@@ -14,8 +14,9 @@ against each other after every change of a random history.
 its segments with a cursor, as a reader does. Bytes of a segment come after its ``BodyBegun`` and ``SegmentOpened``, and
 before its ``SegmentClosed``.
 
-**What nobody listens to costs two additions.** Every fact has an index of the server and a number within its channel,
-both without gaps, so a follower can tell whether it has seen all. The object is made only where somebody listens.
+**What nobody listens to costs three additions.** Every fact has a number within its channel, and those that concern
+all of the server (channels that begin and end, segments that open and close) have an index, both without gaps, so a
+follower can tell whether it has seen all. The object is made only where somebody listens.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 from tricklecast.app.core.segment import OPEN, WAITING, Faults, State
 from tricklecast.app.core.window import Eviction
@@ -43,10 +44,14 @@ class Fact:
     """Common to all facts. (Not frozen, since that takes three times as long to make; nobody changes one.)
 
     Attributes:
-        index: position among all facts of the server; number: among those of its channel. From 1 on, without gaps.
+        indexed: whether facts of the kind have an index of their own; those of other kinds have that of the one before.
+        index: position among the indexed facts of the server, from 1 on, without gaps: what followers of all channels
+            and storage count. number: position among all facts of its channel, the same way.
         at: when, in seconds of the registry's clock.
         channel: the channel's name; epoch: which life of that name.
     """
+
+    indexed: ClassVar[bool] = False
 
     index: int
     number: int
@@ -63,6 +68,8 @@ class ChannelCreated(Fact):
         content_type: ``""`` if it is not known yet.
         numbering: the name of its numbering (docs/reference/protocol.md, section 5), unless a publisher names another.
     """
+
+    indexed = True
 
     content_type: str
     numbering: str
@@ -98,12 +105,12 @@ class BodyBegun(Fact):
     """A publisher has the right to write a segment; the segment need not have been there.
 
     Attributes:
-        key: the ``Idempotency-Key`` of its body, if it has one. size: bytes of earlier bodies in the segment.
+        key: the ``Idempotency-Key`` of its body, if it has one. body_at: bytes of earlier bodies in the segment.
     """
 
     seq: int
     key: str | None
-    size: int
+    body_at: int
 
 
 @dataclass(slots=True)
@@ -131,6 +138,8 @@ class SegmentForgotten(Fact):
 class SegmentOpened(Fact):
     """A segment got its first byte."""
 
+    indexed = True
+
     seq: int
 
 
@@ -141,6 +150,8 @@ class SegmentClosed(Fact):
     Attributes:
         size: body bytes. key: of the body that came to its end here, or was the last one.
     """
+
+    indexed = True
 
     seq: int
     state: State
@@ -159,6 +170,8 @@ class SegmentEvicted(Fact):
 @dataclass(slots=True)
 class ChannelEnded(Fact):
     """A channel ended; during its drain its kept segments can still be read."""
+
+    indexed = True
 
     next_seq: int
     reason: EndReason
@@ -179,16 +192,16 @@ class Journal:
 
     Attributes:
         faults: told of the listeners that raise; the others are told of the fact all the same. The registry sets it.
-        index: of the last fact. listeners: of each kind.
+        index: of the last indexed fact. facts: how many there were in all. listeners: of each kind.
         closed: how many segments have closed, by the state in which they did.
     """
 
-    __slots__ = ("closed", "faults", "index", "listeners")
+    __slots__ = ("closed", "facts", "faults", "index", "listeners")
 
     def __init__(self) -> None:
         self.faults = Faults()
         self.listeners: dict[type[Fact], list[FactListener]] = {kind: [] for kind in KINDS}
-        self.index = 0
+        self.index = self.facts = 0
         self.closed = {state: 0 for state in State if state not in (WAITING, OPEN)}
 
     def subscribe(self, listener: FactListener, *kinds: type[Fact]) -> None:

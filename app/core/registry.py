@@ -127,7 +127,7 @@ class Registry:
         self.come_back_s = COME_BACK_S
         self.instance = ""
         self.storage: Storage | None = None
-        self.channels: dict[str, OwnedChannel] = {}
+        self.channels: dict[str, Channel] = {}
         self.capacities = Capacities.of(limits)
         self.faults = Faults()
         self.budget = Budget(limits.total_bytes, self.faults)
@@ -137,7 +137,7 @@ class Registry:
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
-        self._agenda: Agenda[OwnedChannel] = Agenda()
+        self._agenda: Agenda[Channel] = Agenda()
 
     # Channels.
 
@@ -162,6 +162,8 @@ class Registry:
             return Refusal(Why.RESERVED)
         channel = self.channels.get(name)
         if channel is not None and not channel.ended:
+            if not isinstance(channel, OwnedChannel):
+                return channel.refuse(Why.REPLICA)
             channel.name_content_type(content_type, now)
             return channel
         if not (self.autocreate or force):
@@ -192,6 +194,19 @@ class Registry:
             channel.channel_ended(now - self.limits.channel_drain_s + kept.drain_s)
         self._schedule_next(channel)
         return channel
+
+    def replicate(self, name: str, epoch: int, now: float) -> Channel:
+        """Hold a channel that another server owns: its facts and bytes are applied to what is returned.
+
+        Another channel of the name, which must have ended, is forgotten.
+        """
+        self._make_room(name)
+        channel = self.channels[name] = Channel(name, epoch, "", now, NO_LIFE, self.limits, self.budget, self.faults)
+        return channel
+
+    def drain(self, channel: Channel) -> None:
+        """A channel that another server owns has ended here: it is forgotten when its drain is over."""
+        self._schedule_next(channel)
 
     def bury(self, name: str, epoch: int, head: int, until: float) -> None:
         """Remember, after a restart, that a channel has ended."""
@@ -224,7 +239,7 @@ class Registry:
         self.faults.deliver()
         return None
 
-    def drop(self, channel: OwnedChannel) -> None:
+    def drop(self, channel: Channel) -> None:
         """Forget a channel that cannot be ended, because a fault of the server left its state unsound.
 
         Its readers are cut off. Its writers keep writing to segments that no reader will find.
@@ -235,16 +250,17 @@ class Registry:
         del self.channels[channel.name]
         if not is_reserved(channel.name):
             self.capacities.channels.give_back()
-        channel.note(ChannelEnded, channel.active_at, channel.next_seq, EndReason.FAULT)
+        if isinstance(channel, OwnedChannel):
+            channel.note(ChannelEnded, channel.active_at, channel.next_seq, EndReason.FAULT)
         for segment in list(channel.segments.values()):
             segment.evict_readers(self.faults)
         self.faults.deliver()
         channel.window.clear()
 
     def live(self, name: str) -> OwnedChannel | None:
-        """The channel of that name, unless it has ended."""
+        """The channel of that name, unless it has ended or another server owns it."""
         channel = self.channels.get(name)
-        return None if channel is None or channel.ended else channel
+        return channel if isinstance(channel, OwnedChannel) and not channel.ended else None
 
     def refuse_other_life(self, name: str, epoch: int) -> Refusal | None:
         """The refusal of a request that is for one life of a channel only, unless that life goes on."""
@@ -276,7 +292,7 @@ class Registry:
 
     # Reading.
 
-    def find(self, name: str) -> OwnedChannel | Refusal:
+    def find(self, name: str) -> Channel | Refusal:
         """The channel of that name, an ended one in its drain included."""
         return self.channels.get(name) or self._missing(name)
 
@@ -434,7 +450,7 @@ class Registry:
 
     # Mechanics.
 
-    def _limit_of_readers(self, channel: OwnedChannel, *, join: bool) -> Limit | None:
+    def _limit_of_readers(self, channel: Channel, *, join: bool) -> Limit | None:
         """The limit that one more reader would exceed."""
         if not self.capacities.readers.admits(join=join):
             return Limit.READERS
@@ -442,7 +458,7 @@ class Registry:
             return Limit.CHANNEL_READERS
         return Limit.CONNECTIONS if join and not self.capacities.connections.joinable else None
 
-    def _is_written(self, channel: OwnedChannel | None, seq: int) -> bool:
+    def _is_written(self, channel: Channel | None, seq: int) -> bool:
         """Whether the segment has a writer, so that a publisher that takes it over is not one more."""
         segment = None if channel is None else channel.segments.get(seq)
         return segment is not None and segment.writer is not None
@@ -459,12 +475,7 @@ class Registry:
         return channel
 
     def _add(self, name: str, epoch: int, content_type: str, now: float) -> OwnedChannel:
-        before = self.channels.get(name)
-        if before is not None:
-            self._forget(before)
-        elif not is_reserved(name):
-            # The server's own channels do not count: a limit of one leaves room for one.
-            self.capacities.channels.take()
+        self._make_room(name)
         channel = self.channels[name] = OwnedChannel(
             name,
             epoch,
@@ -481,12 +492,21 @@ class Registry:
             channel.kept = self.storage.begin(channel)
         return channel
 
+    def _make_room(self, name: str) -> None:
+        """A channel of this name is about to begin: let go of the one before."""
+        before = self.channels.get(name)
+        if before is not None:
+            self._forget(before)
+        elif not is_reserved(name):
+            # The server's own channels do not count: a limit of one leaves room for one.
+            self.capacities.channels.take()
+
     def _end(self, channel: OwnedChannel, now: float, reason: EndReason) -> None:
         channel.end(reason, now)
         if self.limits.channel_drain_s <= 0:
             self._bury(channel, now)
 
-    def _bury(self, channel: OwnedChannel, now: float) -> None:
+    def _bury(self, channel: Channel, now: float) -> None:
         """The drain is over: the name is free again."""
         self._forget(channel)
         del self.channels[channel.name]
@@ -496,7 +516,7 @@ class Registry:
         if len(self._tombstones) > self.limits.tombstones:
             self._tombstones.popitem(last=False)
 
-    def _forget(self, channel: OwnedChannel) -> None:
+    def _forget(self, channel: Channel) -> None:
         """A life of a channel is over; the segments that it has evicted still count."""
         channel.forget()
         self._agenda.clear(channel)
@@ -505,31 +525,35 @@ class Registry:
 
     def _missing(self, name: str) -> Refusal:
         if (channel := self.channels.get(name)) is not None:
+            if not channel.ended:
+                return channel.refuse(Why.REPLICA)
             return channel.refuse(Why.NOT_FOUND)._replace(recently_ended=True)
         if (tombstone := self._tombstones.get(name)) is not None:
             return Refusal(Why.NOT_FOUND, head=tombstone.head, epoch=tombstone.epoch, recently_ended=True)
         return Refusal(Why.NOT_FOUND)
 
-    def _expire_channel(self, channel: OwnedChannel, now: float) -> None:
+    def _expire_channel(self, channel: Channel, now: float) -> None:
         if channel.drain_until is not None and channel.drain_until <= now:
             self._bury(channel, now)
             return
-        channel.expire(now)
+        if isinstance(channel, OwnedChannel):
+            channel.expire(now)
         if (idle_at := self._idle_at(channel)) is not None and idle_at <= now:
+            assert isinstance(channel, OwnedChannel), "others end when their owners say so"
             self._end(channel, now, EndReason.IDLE)
         if self.channels.get(channel.name) is channel:
             self._schedule_next(channel)
 
-    def _idle_at(self, channel: OwnedChannel) -> float | None:
-        exempt = channel.ended or is_reserved(channel.name)
+    def _idle_at(self, channel: Channel) -> float | None:
+        exempt = channel.ended or is_reserved(channel.name) or not isinstance(channel, OwnedChannel)
         return None if exempt else channel.active_at + self.limits.idle_timeout_s
 
-    def _schedule_next(self, channel: OwnedChannel) -> None:
+    def _schedule_next(self, channel: Channel) -> None:
         times = [when for when in (channel.next_deadline(), self._idle_at(channel)) if when is not None]
         if times:
             self._schedule(channel, min(times))
 
-    def _schedule(self, channel: OwnedChannel, when: float) -> None:
+    def _schedule(self, channel: Channel, when: float) -> None:
         """Look at a channel at ``when``; an earlier time that is already set for it stands."""
         present = self._agenda.times.get(channel)
         if present is None or when < present:

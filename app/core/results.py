@@ -41,6 +41,8 @@ class Why(Enum):
     """A limit is reached; ``Refusal.limit`` names it."""
     STORAGE = auto()
     """What keeps the segments has failed, and the server was told not to go on without."""
+    REPLICA = auto()
+    """Another server owns the channel, and this one only holds it."""
     SHUTDOWN = auto()
     """The server is shutting down."""
 

@@ -38,7 +38,7 @@ from tricklecast.app.core.facts import (
     SegmentOpened,
 )
 from tricklecast.app.core.limits import UNLIMITED, Limits, Payer
-from tricklecast.app.core.publishers import Identity, Publishers
+from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import AlreadyStored, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import (
     FINISH,
@@ -119,9 +119,6 @@ class OwnedChannel(Channel):
         name, epoch, content_type, now, life, limits, budget, faults: as of :class:`Channel`.
         journal: of the server.
         schedule: told of each time at which :meth:`expire` should be called.
-
-    Attributes:
-        publishers: the clients that publish to it.
     """
 
     def __init__(
@@ -139,7 +136,6 @@ class OwnedChannel(Channel):
         life: Life = NO_LIFE,
     ) -> None:
         super().__init__(name, epoch, content_type, now, life, limits, budget, faults)
-        self.publishers = Publishers(limits.publisher_grace_s)
         self._journal = journal
         # Bytes of memory that its unfinished segments may take.
         self._quota = UNLIMITED if limits.channel_bytes is None else limits.channel_bytes
@@ -157,7 +153,8 @@ class OwnedChannel(Channel):
             about: what the kind has beside the attributes of all facts, in their order.
         """
         journal = self._journal
-        journal.index += 1
+        journal.index += kind.indexed
+        journal.facts += 1
         self.facts += 1
         if journal.listeners[kind] or self.followers:
             fact = kind(journal.index, self.facts, at, self.name, self.epoch, *about)
@@ -246,8 +243,7 @@ class OwnedChannel(Channel):
             self._preempt(segment, Verdict.SUPERSEDED)
         else:
             self._deadlines.clear(segment)  # the grace for a writer to come
-        size = segment.size
-        repeated = self.body_begun(segment, key, size)
+        repeated = self.body_begun(segment, key)
         segment.charge(payer)
         presence = self.publishers.join(client, now, self.active_at)
         writer = Writer(self, segment, serial, owner, presence, attempt=attempt, repeated=repeated, claim=claim)
@@ -255,7 +251,7 @@ class OwnedChannel(Channel):
         if self._freed.times:
             self._freed.clear(seq)
         self._expect_begin(segment, now)
-        self.note(BodyBegun, now, seq, key, size)
+        self.note(BodyBegun, now, seq, key, segment.body_at)
         self._notify()
         return writer
 
@@ -308,10 +304,6 @@ class OwnedChannel(Channel):
             self._close(segment, TRUNCATE if truncate and segment.size else FINISH, now)
             self._notify()
         return None
-
-    def refuse(self, why: Why, seq: int | None = None) -> Refusal:
-        """A refusal that says where the channel stands."""
-        return Refusal(why, seq, self.next_seq, self.epoch, life=self.life)
 
     def refuse_beside_others(self, client: Identity, seq: int | None, now: float) -> Refusal | None:
         """The refusal of a client that must not disturb others, if another one publishes."""

@@ -218,7 +218,7 @@ class Segment:
         key: the ``Idempotency-Key`` of the body that is being written, or was written last, if it has one.
         body_at: how many bytes of earlier bodies lie before that body.
         former_keys: the keys of those earlier bodies.
-        tap: storage's cursor, which is no reader, while not all of the segment is stored.
+        taps: cursors that are no readers: storage's, while not all of the segment is stored, and those of feeds.
         payer: whose memory it is while it is being written; ``None`` for the server's own, and once it has closed.
         source: loads its bytes, part by part, if it is read again from storage. Such a segment is closed from its
             beginning, and has the size, the state and the times that it had.
@@ -240,7 +240,7 @@ class Segment:
         "size",
         "source",
         "state",
-        "tap",
+        "taps",
         "writer",
         "written",
     )
@@ -262,7 +262,7 @@ class Segment:
         self.body_at = 0
         self.former_keys: tuple[str, ...] = ()
         self.payer: Payer | None = None
-        self.tap: Cursor | None = None
+        self.taps: tuple[Cursor, ...] = ()
         self.source: Source | None = None
 
     def __repr__(self) -> str:
@@ -275,8 +275,8 @@ class Segment:
 
     @property
     def is_read(self) -> bool:
-        """Whether anybody still needs its bytes: a reader, or storage."""
-        return bool(self.cursors) or self.tap is not None
+        """Whether anybody still needs its bytes: a reader, storage, or a feed."""
+        return bool(self.cursors) or bool(self.taps)
 
     @property
     def complete(self) -> bool:
@@ -312,23 +312,24 @@ class Segment:
             return self.writer is None or attempt >= self.writer.attempt
         return key not in self.former_keys and len(self.former_keys) < MAX_FORMER_KEYS
 
-    def begin_body(self, key: str | None, size: int | None = None) -> int:
+    def begin_body(self, key: str | None, body_at: int | None = None) -> int:
         """A POST takes the segment over. The caller has asked :meth:`admits`.
 
         Args:
-            size: bytes that the segment had then; by default those that it has.
+            body_at: where its body begins, if the owner of the channel has decided that.
 
         Returns:
             How many bytes of its body are stored already. A retry sends its body from the start, so the caller must
             pass over that many bytes.
         """
-        size = self.size if size is None else size
-        if key is not None and key == self.key:
-            return size - self.body_at
-        if self.key is not None and size > self.body_at:
+        if body_at is None:
+            body_at = self.body_at if key is not None and key == self.key else self.size
+        if not body_at:
+            self.former_keys = ()
+        elif self.key is not None and key != self.key and body_at > self.body_at:
             self.former_keys += (self.key,)
-        self.key, self.body_at = key, size
-        return 0
+        self.key, self.body_at = key, body_at
+        return self.size - body_at
 
     def charge(self, payer: Payer | None) -> None:
         """From now on it counts as the memory of this publisher, in place of the one that has paid so far."""
@@ -393,13 +394,21 @@ class Segment:
         self.written = False
         self.former_keys = ()
 
+    def tap(self, cursor: Cursor) -> None:
+        """Wake a cursor that is no reader, until :meth:`untap`; it keeps the bytes in memory."""
+        self.taps += (cursor,)
+
+    def untap(self, cursor: Cursor) -> None:
+        """Wake it no more. The caller settles the segment with the budget."""
+        self.taps = tuple(tap for tap in self.taps if tap is not cursor)
+
     def wake(self, faults: Faults) -> None:
         """Tell every cursor that there is more, or that this was all; in the latter case it may detach from within.
 
         Args:
             faults: told of the cursors that raise; the others are woken all the same.
         """
-        if (tap := self.tap) is not None:
+        for tap in self.taps:
             try:
                 tap.wake()
             except Exception as error:
@@ -416,7 +425,7 @@ class Segment:
         Args:
             faults: told of the cursors that raise; the others are told all the same.
         """
-        for cursor in [*([] if self.tap is None else [self.tap]), *self.cursors]:
+        for cursor in [*self.taps, *self.cursors]:
             try:
                 cursor.evict()
             except Exception as error:

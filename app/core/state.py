@@ -35,7 +35,8 @@ from tricklecast.app.core.facts import (
     SegmentOpened,
 )
 from tricklecast.app.core.limits import Capacity, Limits
-from tricklecast.app.core.results import Ahead, Ended, Gone
+from tricklecast.app.core.publishers import Publishers
+from tricklecast.app.core.results import Ahead, Ended, Gone, Refusal, Why
 from tricklecast.app.core.segment import (
     FINISH,
     OPEN,
@@ -186,6 +187,7 @@ class Channel:
             something is written in this start of the server.
         facts: how many there are of it; followers: told of each.
         kept: what storage keeps of it; ``None`` without storage.
+        publishers: the clients that publish to it here.
     """
 
     def __init__(
@@ -213,6 +215,7 @@ class Channel:
         # The lowest seq of that numbering that was written, or that its publisher says it began with.
         self._first = LAST_SEQ + 1
         self.kept: Kept | None = None
+        self.publishers = Publishers(limits.publisher_grace_s)
         self.reading = Capacity(limits.readers_per_channel)
         # Players that fetch playlists and media, less the cursors that serve them. HLS keeps this number.
         self.players_beside = 0
@@ -230,12 +233,13 @@ class Channel:
     def apply(self, fact: Fact) -> None:
         """Apply a fact that the owner of the channel has decided, and wake the readers whom it concerns.
 
-        All bytes that a segment had when the fact was decided must have been given to :meth:`bytes_stored`.
+        All bytes that a segment had when it closed must have been given to :meth:`bytes_stored` before. A fact without
+        a number comes from a snapshot: it says how things stand, and may follow any other.
 
         Raises:
             LocalProtocolError: it is not the owner's next fact; nothing has changed.
         """
-        if fact.epoch != self.epoch or fact.number != self.facts + 1:
+        if fact.epoch != self.epoch or (fact.number and fact.number != self.facts + 1):
             place = f"fact {fact.number} of epoch {fact.epoch}"
             raise LocalProtocolError(f"{self!r} has {self.facts} facts: {place} is not the next one")
         match fact:
@@ -249,7 +253,7 @@ class Channel:
             case HeadJumped():
                 self.head_jumped(fact.next_seq)
             case BodyBegun():
-                self.body_begun(self.segments.get(fact.seq) or self._create(fact.seq), fact.key, fact.size)
+                self.body_begun(self.segments.get(fact.seq) or self._create(fact.seq), fact.key, fact.body_at)
             case BodyLeft():
                 self.body_left(self._there(fact.seq))
             case SegmentAwaited():
@@ -270,8 +274,20 @@ class Channel:
                 self.segment_evicted(segment)
             case _:  # the last kind: ChannelEnded
                 self.channel_ended(fact.at)
-        self.facts = fact.number
+        self.facts = fact.number or self.facts
         self.wake_readers()
+
+    def follow(self, facts: int, bytes_in: int) -> None:
+        """From a snapshot on the owner's facts follow.
+
+        Args:
+            facts, bytes_in: how many there were when the snapshot was taken.
+        """
+        self.facts, self.bytes_in = facts, bytes_in
+
+    def next_deadline(self) -> float | None:
+        """When something is due for the channel."""
+        return self.drain_until
 
     def numbering_named(self, name: str, first: int) -> None:
         """A segment below all others of the numbering was written, or a publisher has named its own numbering."""
@@ -281,12 +297,13 @@ class Channel:
 
     def head_jumped(self, next_seq: int) -> None:
         """Everything below is settled: a late POST for one of these seqs gets 409."""
-        self.next_seq = self.floor = self.jumped_to = next_seq
+        self.next_seq, self.floor = max(self.next_seq, next_seq), max(self.floor, next_seq)
+        self.jumped_to = next_seq
 
-    def body_begun(self, segment: Segment, key: str | None, size: int) -> int:
+    def body_begun(self, segment: Segment, key: str | None, body_at: int | None = None) -> int:
         """A publisher writes the segment. Returns how many bytes of its body are stored already."""
         segment.written = True
-        return segment.begin_body(key, size)
+        return segment.begin_body(key, body_at)
 
     def body_left(self, segment: Segment) -> None:
         """Its publisher has left; if it has no byte and nobody waits for it, it is gone."""
@@ -346,6 +363,14 @@ class Channel:
             self._discard(segment)
             segment.close(TERMINATE, now)
             self._woken.append(segment)
+
+    def break_off(self, now: float) -> None:
+        """The owner is lost: what is open is cut short, and here the channel is over."""
+        for segment in list(self._open.values()):
+            self.segment_closed(segment, TERMINATE, now)
+            self.window.keep(segment)
+        self.channel_ended(now)
+        self.wake_readers()
 
     def wake_readers(self) -> None:
         """The change is done: wake the readers of the segments that it has closed."""
@@ -433,7 +458,7 @@ class Channel:
 
     def following_in_memory(self, seq: int) -> int:
         """The same without those that only storage keeps."""
-        return min((at for at in self.segments if at > seq), default=self.next_seq)
+        return min((at for at in self.segments if seq < at < self.next_seq), default=self.next_seq)
 
     def _or_kept(self, live: int, seq: int) -> int:
         """A seq in memory, or the lowest one from ``seq`` on that storage keeps, if that is lower."""
@@ -454,6 +479,10 @@ class Channel:
             one = described(segment, to_us)
             if one.closed_us is None or one.closed_us >= since_us:
                 yield one
+
+    def refuse(self, why: Why, seq: int | None = None) -> Refusal:
+        """A refusal that says where the channel stands."""
+        return Refusal(why, seq, self.next_seq, self.epoch, life=self.life)
 
     def attach(self, cursor: Cursor, segment: Segment) -> None:
         """Count a reader in; it is woken whenever there is more, until the segment has closed."""

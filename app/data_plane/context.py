@@ -20,6 +20,7 @@ from tricklecast.app.core.facts import EndReason
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Admission, Limit
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.storm_guard import StormGuard
 from tricklecast.app.data_plane.authorization import Authorizer, Granted
 from tricklecast.app.data_plane.client_address import Network, TrustedProxies
@@ -342,7 +343,7 @@ class DataPlane:
     def _end_if_unsound(self, name: str) -> None:
         """End a channel whose invariants do not hold any more, so that its clients see that it is over."""
         channel = self.registry.channels.get(name)
-        if channel is None:
+        if not isinstance(channel, OwnedChannel):
             return
         try:
             check_channel(channel)

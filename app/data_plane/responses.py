@@ -464,6 +464,8 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
             return Reply(Status.FORBIDDEN, Reason.FORBIDDEN, body=body, close=publishing)
         case Why.STORAGE:
             return storage_reply(jitter)
+        case Why.REPLICA:
+            return replica_reply(jitter)
         case Why.SHUTDOWN:
             return shutdown_reply(jitter, refusal.come_back_s)
         case _:
@@ -549,6 +551,12 @@ def storage_reply(jitter: Jitter) -> Reply:
         close=True,
         retry_after_s=jitter(*OVERLOAD_RETRY_S),
     )
+
+
+def replica_reply(jitter: Jitter) -> Reply:
+    """The response to a publisher of a channel that another server owns."""
+    body = b"Another server owns this channel: publish there"
+    return Reply(Status.UNAVAILABLE, Reason.REPLICA, body=body, close=True, retry_after_s=jitter(*OVERLOAD_RETRY_S))
 
 
 def path_reply(route: Route) -> Reply | None:

@@ -483,8 +483,8 @@ class Archive:
         self.dirty.pop(tap, None)
         if tap.channel.taps.get(tap.segment.seq) is tap:
             del tap.channel.taps[tap.segment.seq]
-        if tap.segment.tap is tap:
-            tap.segment.tap = None
+        if tap in tap.segment.taps:
+            tap.segment.untap(tap)
             self.registry.budget.settle(tap.segment)
 
     def _note(self, fact: Fact) -> None:
@@ -553,7 +553,7 @@ class Archive:
         self.files[key] = self.files.get(key, 0) + 1
         tap = Tap(stored, segment, file, start, opened_us)
         stored.taps[segment.seq] = tap
-        segment.tap = tap
+        segment.tap(tap)
         self.dirty[tap] = None
 
     def _nothing_in(self, stored: Stored, seq: int, state: State, now_us: int) -> None:

@@ -36,7 +36,6 @@ from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible,
 from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.publishers import Presence
-from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import OPEN, State
 from tricklecast.app.core.state import Channel
 from tricklecast.app.core.window import Eviction
@@ -126,7 +125,7 @@ class Row:
         "told", "unclosed",
     )  # fmt: skip
 
-    def __init__(self, number: int, channel: OwnedChannel) -> None:
+    def __init__(self, number: int, channel: Channel) -> None:
         self.number = number
         self.channel = channel
         self.told: list[int] = []
@@ -361,7 +360,7 @@ class Feed:
         self.snapshots = 0
         self._uses = uses
         self._process = Process()
-        self._rows: dict[OwnedChannel, Row] = {}
+        self._rows: dict[Channel, Row] = {}
         self._number = self._frames = self._told_events = 0
         self._at = self._began = self._cpu_s = 0.0
         self._lag_counts: list[int] = []

@@ -22,6 +22,7 @@ from tricklecast.app.core.facts import (
     Fact,
     Journal,
     SegmentClosed,
+    SegmentEvicted,
     SegmentOpened,
 )
 from tricklecast.app.core.limits import Limit, Limits
@@ -634,8 +635,8 @@ class World:
                 self.detach(victim)
         self.faults.clear()
         self.raised.clear()
-        check_registry(self.registry)
         self.twins.check()
+        check_registry(self.registry)
         for name, channel in self.registry.channels.items():
             self._check_channel(self.newest[name], channel)
         for life in self.newest.values():
@@ -654,7 +655,7 @@ class World:
         read = {reader.segment for reader in self.readers if reader.segment.size}
         assert read - kept_now == set(self.registry.budget.lingering) & read, "what is read is in memory, and counted"
 
-    def _check_channel(self, life: Life, channel: OwnedChannel) -> None:
+    def _check_channel(self, life: Life, channel: Channel) -> None:
         assert channel.epoch == life.epoch, "a name means its newest epoch"
         assert channel.next_seq == life.head, "the head is one past the newest started segment"
         assert channel.content_type == life.content_type, "a content type is set once"
@@ -695,13 +696,13 @@ class World:
         self.faults.append(victim)
 
     def _hear(self, fact: Fact) -> None:
-        self.facts += 1
+        self.facts += fact.indexed
         assert fact.index == self.facts, "the journal has no gaps"
         if isinstance(fact, ChannelCreated):
             self._hear_created(fact)
             return
         life = self.lives[fact.channel, fact.epoch]
-        assert life.drain_until is None, "nothing happens to an ended channel"
+        assert life.drain_until is None or isinstance(fact, SegmentEvicted), "an ended channel only loses segments"
         match fact:
             case ChannelEnded(next_seq=next_seq, reason=reason):
                 life.drain_until = self.now + self.limits.channel_drain_s

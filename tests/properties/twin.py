@@ -6,8 +6,12 @@ readers must be the same. ``active_at`` may be earlier: a retry whose bytes are 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Final
 
+from tricklecast.app.cluster.feed import Feed
+from tricklecast.app.cluster.records import Over, Parser
+from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.core.facts import ChannelCreated, Fact
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -15,6 +19,36 @@ from tricklecast.app.core.segment import Faults, Segment, State
 from tricklecast.app.core.state import Channel, Serve, Wait
 from tricklecast.app.core.window import Budget
 from tricklecast.trickle.wire import NO_LIFE
+
+ROOMY_BYTES: Final = 10_000_000
+"""With less memory a feed lasts for a moment only."""
+
+_NO_LIMITS: Final = {"total_bytes": 10**12, "channels": 10, "readers": None, "readers_per_channel": None}
+
+
+def compare(holder: Channel, owner: Channel, *, knows_all: bool) -> None:
+    """Compare a second holder with the owner, after a change.
+
+    Args:
+        knows_all: it has heard of all facts; one that began with a snapshot does not know what was evicted before.
+
+    Raises:
+        AssertionError: a reader, or a publisher after a takeover, would be answered otherwise.
+    """
+    for seq in {-5, -2, -1, *range(max(0, owner.next_seq - 8), owner.next_seq + 3), *owner.segments}:
+        waits = owner.segments.get(seq)
+        if waits is not None and waits.state is State.WAITING and not waits.written and seq >= owner.next_seq:
+            continue  # only readers of the owner have it
+        assert _answer(holder, seq) == _answer(owner, seq), f"a GET of {seq} is answered as by the owner"
+    own, other = holder.statistics(), owner.statistics()
+    own = replace(
+        own, active_at=other.active_at, readers=other.readers, bytes_out=other.bytes_out, created_at=other.created_at
+    )
+    if not knows_all:
+        own = replace(own, evicted=other.evicted, cost=other.cost)  # its frames are those of the feed
+    assert own == other, "statistics are the owner's"
+    assert holder.floor == owner.floor, "the same seqs are settled"
+    assert holder.window.held == holder.window.cost + holder.window.open, "the memory is counted"
 
 
 class Twin(Channel):
@@ -44,24 +78,49 @@ class Twin(Channel):
             self._read[seq] = segment, done
 
     def check(self) -> None:
-        """Compare with the owner, after a change.
-
-        Raises:
-            AssertionError: a reader, or a publisher after a takeover, would be answered otherwise.
-        """
+        """Compare with the owner."""
         self.pull()
         owner = self._owner
-        for seq in {-5, -2, -1, *range(max(0, owner.next_seq - 8), owner.next_seq + 3), *owner.segments}:
-            waits = owner.segments.get(seq)
-            if waits is not None and waits.state is State.WAITING and not waits.written and seq >= owner.next_seq:
-                continue  # only readers of the owner have it
-            assert _answer(self, seq) == _answer(owner, seq), f"a GET of {seq} is answered as by the owner"
-        own, other = self.statistics(), owner.statistics()
-        assert own.active_at <= other.active_at
-        own = replace(own, active_at=other.active_at, readers=other.readers, bytes_out=other.bytes_out)
-        assert own == other, "statistics are the owner's"
-        assert (self.floor, self.drain_until, self._first) == (owner.floor, owner.drain_until, owner._first)
-        assert self.window.held == self.window.cost + self.window.open, "the memory is counted"
+        compare(self, owner, knows_all=True)
+        assert self.created_at == owner.created_at
+        assert self.active_at <= owner.active_at
+        assert (self.drain_until, self._first) == (owner.drain_until, owner._first)
+
+
+class Fed:
+    """A replica of one channel, over a feed that breaks now and then."""
+
+    def __init__(self, owner: Channel, source: Registry) -> None:
+        self._owner, self._source = owner, source
+        target = Registry(Limits(**{**asdict(source.limits), **_NO_LIMITS}), autocreate=False)
+        self._replica = Replica(owner.name, target, lambda: 0.0, lambda at_us: at_us / 1e6)
+        self._feed: Feed | None = None
+        self._checks = 0
+
+    def end(self) -> None:
+        """The channel is forgotten."""
+        if self._feed is not None:
+            self._feed.end(Over.SHUTDOWN)
+
+    def check(self) -> None:
+        """Take what there is, and compare; each fifth time the connection has broken before."""
+        self._checks += 1
+        if self._feed is not None and self._checks % 5 == 0:
+            self._feed.end(Over.SHUTDOWN)
+        if self._feed is None or self._feed.over is not None:
+            if self._feed is not None and self._feed.over is Over.ENDED:
+                return
+            (hello,) = Parser("", float).feed(self._replica.hello())
+            self._feed = Feed(
+                self._owner, dict(hello.about), self._source.budget, "x", lambda at: round(at * 1e6), lambda: None
+            )
+        while records := self._feed.pull(1000):
+            self._replica.receive(b"".join(records))
+        assert self._replica.channel is not None
+        assert self._feed.over is Over.ENDED or self._replica.live
+        compare(self._replica.channel, self._owner, knows_all=False)
+        if self._source.limits.total_bytes < ROOMY_BYTES:
+            self._feed.end(Over.SHUTDOWN)  # what it has not taken yet would take memory that the oracle does not count
 
 
 def _answer(channel: Channel, seq: int) -> object:
@@ -71,7 +130,7 @@ def _answer(channel: Channel, seq: int) -> object:
     segment = found.segment
     channel.release(segment)
     body = b"".join(segment.payload())
-    times = segment.opened_at, segment.closed_at
+    times = round(segment.opened_at, 6), round(segment.closed_at or 0.0, 6)
     unused = segment.state is State.WAITING and not segment.written  # it may be there for readers only
     keys = None if unused else (segment.key, segment.body_at, segment.former_keys)
     return type(found), found.head, segment.seq, segment.state, segment.size, body, times, keys, channel.life
@@ -88,6 +147,7 @@ class Twins:
         self.registry: Registry | None = None
         self._leave_out = leave_out
         self._twins: dict[tuple[str, int], Twin] = {}
+        self._fed: dict[tuple[str, int], Fed] = {}
 
     def hear(self, fact: Fact) -> None:
         """A fact has happened."""
@@ -95,6 +155,7 @@ class Twins:
         owner = self.registry.channels[fact.channel]
         if type(fact) is ChannelCreated:
             self._twins[fact.channel, fact.epoch] = Twin(fact, owner, self.registry.limits)
+            self._fed[fact.channel, fact.epoch] = Fed(owner, self.registry)
         twin = self._twins[fact.channel, fact.epoch]
         if type(fact) is self._leave_out:
             twin.facts += 1  # it is not noticed at once
@@ -104,5 +165,13 @@ class Twins:
     def check(self) -> None:
         """Compare all channels that are there."""
         assert self.registry is not None
+        for life, fed in list(self._fed.items()):
+            channel = self.registry.channels.get(life[0])
+            if channel is None or channel.epoch != life[1]:
+                fed.end()
+                del self._fed[life]
         for channel in self.registry.channels.values():
-            self._twins[channel.name, channel.epoch].check()
+            life = channel.name, channel.epoch
+            self._twins[life].check()
+            if self._leave_out is None:
+                self._fed[life].check()

@@ -65,7 +65,7 @@ def test_a_content_type_is_named_once() -> None:
     bench = Bench("c", "")
     for content_type in ("", "video/mp2t", "text/plain"):
         bench.channel.name_content_type(content_type, 5.0)
-    assert bench.facts == [ContentTypeNamed(1, 1, 5.0, "c", 1, "video/mp2t")]
+    assert bench.facts == [ContentTypeNamed(0, 1, 5.0, "c", 1, "video/mp2t")]
     assert bench.channel.content_type == "video/mp2t"
 
 
@@ -901,11 +901,11 @@ def test_facts_tell_the_story() -> None:
     bench.wait(1)
     bench.channel.end(EndReason.DELETED, 0.0)
     expected: list[Fact] = [
-        BodyBegun(1, 1, 0.0, "c", 1, 0, None, 0),
-        NumberingNamed(2, 2, 0.0, "c", 1, "", 0),
-        SegmentOpened(3, 3, 0.0, "c", 1, 0),
-        SegmentClosed(4, 4, 0.0, "c", 1, 0, State.COMPLETE, 3, None),
-        ChannelEnded(5, 5, 0.0, "c", 1, 1, EndReason.DELETED),
+        BodyBegun(0, 1, 0.0, "c", 1, 0, None, 0),
+        NumberingNamed(0, 2, 0.0, "c", 1, "", 0),
+        SegmentOpened(1, 3, 0.0, "c", 1, 0),
+        SegmentClosed(2, 4, 0.0, "c", 1, 0, State.COMPLETE, 3, None),
+        ChannelEnded(3, 5, 0.0, "c", 1, 1, EndReason.DELETED),
     ]
     assert bench.facts == expected
 

@@ -431,7 +431,7 @@ class Tap:
         self.segment = segment
         self.error = error
         self.woken = 0
-        segment.tap = self
+        segment.tap(self)
 
     def wake(self) -> None:
         self.woken += 1
@@ -439,7 +439,7 @@ class Tap:
             raise self.error
 
     def evict(self) -> None:
-        self.segment.tap = None
+        self.segment.untap(self)
 
 
 def test_what_it_takes_is_paid_for_by_its_publisher() -> None:
