@@ -105,9 +105,6 @@ _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 _NO_FIELDS: Final[list[tuple[bytes, bytes]]] = []
 """Shared by all connections that parse no head; never added to."""
 
-_INPUT: Final = memoryview(bytearray(TURN_BYTES))
-"""Every connection is read into this buffer, and what was read is parsed before the next one is read."""
-
 
 class Endpoint:
     """An address at which a server listens: makes its connections (uvicorn's ``http=`` option).
@@ -516,7 +513,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next input goes: at most what this connection may have read in one turn."""
-        return _INPUT if self._turn_bytes == TURN_BYTES else _INPUT[: self._turn_bytes]
+        whole = self.plane.turns.input
+        return whole if self._turn_bytes == TURN_BYTES else whole[: self._turn_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Input arrived."""
@@ -528,10 +526,10 @@ class Connection(asyncio.BufferedProtocol):
         # A read that was dear by the clock may only have been interrupted: the next one is measured in processor time.
         clock = perf_counter if self._turn_bytes == TURN_BYTES else thread_time
         begun = clock()
-        if not self._parse(_INPUT[:nbytes]):
+        turns = self.plane.turns
+        if not self._parse(turns.input[:nbytes]):
             return
         cost_s = clock() - begun
-        turns = self.plane.turns
         if cost_s > DEAR_S:
             if self._turn_bytes < TURN_BYTES:
                 turns.was_dear(self, cost_s)

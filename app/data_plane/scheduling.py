@@ -195,10 +195,13 @@ class Turns:
 
     Attributes:
         flows: the channels whose publishers are to be held back, as long as there is a reason.
+        input: every connection is read into this buffer, and what was read is parsed before the next one is read. It is
+            no constant of the module: two servers in one process run in threads of their own.
     """
 
     def __init__(self, on_fault: OnFault) -> None:
         self._on_fault = on_fault
+        self.input = memoryview(bytearray(TURN_BYTES))
         self.flows: dict[object, Flow] = {}
         self._readers: deque[SlowReader] = deque()
         self._ends: deque[SlowReader] = deque()
