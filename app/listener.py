@@ -26,9 +26,9 @@ from starlette.types import Receive, Scope, Send
 
 from tricklecast.app.access.secrets import warn_of_readers
 from tricklecast.app.core.limits import Limits
-from tricklecast.app.data_plane.connection import Connection
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.http1.connection import Connection
 from tricklecast.app.settings import Settings
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import Reason

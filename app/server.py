@@ -39,9 +39,9 @@ from tricklecast.app.control_plane.middleware import CheckHost, CheckOrigin, Lim
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.connection import Endpoint
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.health import remove_address, write_address
+from tricklecast.app.http1.connection import Endpoint
 from tricklecast.app.listener import (
     accept_on,
     address_of,

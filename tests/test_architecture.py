@@ -39,7 +39,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("core",),
     # It waits for a disk that may never answer.
     "storage": ("core", "storage", "daemon_thread"),
-    "data_plane": ("core", "storage", "data_plane", "settings"),
+    "data_plane": ("core", "storage", "data_plane", "hls", "settings"),
+    # Its routes answer with readers of the data plane, which dispatches to them.
+    "hls": ("core", "data_plane", "hls"),
+    "http1": ("core", "data_plane", "http1"),
     # The control plane changes channels through the object that also relays and logs, refuses in the data plane's
     # words, asks a connection whether an answer was taken, and stores what has come of a body before it is cut short.
     "control_plane": (
@@ -50,7 +53,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "encoding",
         "query",
         "settings",
-        "data_plane.asgi_bridge",
+        "http1.asgi_bridge",
         "data_plane.client_address",
         "data_plane.context",
         "data_plane.cors",
@@ -58,7 +61,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data_plane.upload",
     ),
     # Pages and what they show: they read everything, and change nothing.
-    "web": ("core", "data_plane", "control_plane", "encoding", "settings", "usage", "web"),
+    "web": ("core", "data_plane", "control_plane", "http1", "encoding", "settings", "usage", "web"),
     # It decides for both planes, and answers in their words.
     "access": ("encoding", "access", "core", "data_plane", "control_plane.middleware"),
 }

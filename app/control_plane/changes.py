@@ -16,9 +16,9 @@ from tricklecast.app import query as queries
 from tricklecast.app.changes import FIELDS, Change, Changes, IndexGone, matching
 from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, permission_over
 from tricklecast.app.control_plane.models import ProblemModel
-from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.encoding import encode
+from tricklecast.app.http1.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import AccessRecord, Reason
 

@@ -18,11 +18,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.data_plane.client_address import LOCAL, client_key, client_of, user_agent
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.cors import Cors
 from tricklecast.app.data_plane.responses import MISDIRECTED, ORIGIN_REFUSED, Reply, limit_reply
+from tricklecast.app.http1.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import AccessRecord, Op, Reason
 

@@ -28,11 +28,11 @@ from tricklecast.app.data_plane.cors import ANY, Cors
 from tricklecast.app.data_plane.hosts import Hosts
 from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.pacing import Pacing
-from tricklecast.app.data_plane.packaging import Packagers
 from tricklecast.app.data_plane.request import Record
 from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Router
 from tricklecast.app.data_plane.scheduling import HALF_CLOSED, HALF_CLOSED_S, SlowPeers, Timed, Timeouts, Turns, gone
+from tricklecast.app.hls.packager import Packagers
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord, Reason
 

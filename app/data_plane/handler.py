@@ -36,10 +36,6 @@ from tricklecast.app.data_plane.client_address import (
 )
 from tricklecast.app.data_plane.context import Connected, ParkedFor
 from tricklecast.app.data_plane.exchange import Exchange, Kept, Line, Parked
-from tricklecast.app.data_plane.hls import CONTENT_TYPES, MediaReader
-from tricklecast.app.data_plane.packaging import Packager
-from tricklecast.app.data_plane.playlist import CONTENT_TYPE as PLAYLIST_TYPE
-from tricklecast.app.data_plane.playlist import playlist
 from tricklecast.app.data_plane.ranges import part_of
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
@@ -85,6 +81,10 @@ from tricklecast.app.data_plane.responses import (
 from tricklecast.app.data_plane.routing import Route, hint_for
 from tricklecast.app.data_plane.stream import Stream
 from tricklecast.app.data_plane.upload import Upload, take_in
+from tricklecast.app.hls.packager import Packager
+from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
+from tricklecast.app.hls.playlist import playlist
+from tricklecast.app.hls.routes import CONTENT_TYPES, MediaReader
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import MP4, Status, parse_life

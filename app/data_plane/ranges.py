@@ -17,7 +17,6 @@ from typing import Final
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.exchange import Line
-from tricklecast.app.data_plane.hls import MediaReader
 from tricklecast.app.data_plane.request import IF_NONE_MATCH, IF_RANGE, RANGE, Request
 from tricklecast.app.data_plane.responses import (
     REASON_OF_STATE,
@@ -28,6 +27,7 @@ from tricklecast.app.data_plane.responses import (
     tag_of,
     validators,
 )
+from tricklecast.app.hls.routes import MediaReader
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status

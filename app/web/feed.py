@@ -39,9 +39,9 @@ from tricklecast.app.core.publishers import Presence
 from tricklecast.app.core.segment import OPEN, State
 from tricklecast.app.core.state import Channel
 from tricklecast.app.core.window import Eviction
-from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.encoding import encode
+from tricklecast.app.http1.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.usage import Use, lagging
 from tricklecast.app.web.assets import takes_gzip
 from tricklecast.app.web.events import ORDINARY, Events, Happened

@@ -7,9 +7,9 @@ from typing import Final
 
 from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING
 from tricklecast.app.core.storm_guard import BUCKETS
-from tricklecast.app.data_plane.connection import QUEUE_BYTES, QUEUE_REQUESTS, SLICE_BYTES, UNSPLIT
 from tricklecast.app.data_plane.exchange import PARKED_BYTES
 from tricklecast.app.data_plane.scheduling import TURN_BYTES, WRITE_BYTES
+from tricklecast.app.http1.connection import QUEUE_BYTES, QUEUE_REQUESTS, SLICE_BYTES, UNSPLIT
 from tricklecast.app.settings import Settings
 
 CONNECTION_BYTES: Final = 8 << 10

@@ -15,9 +15,9 @@ from tests.support.waiting import eventually
 from tricklecast.app.control_plane.middleware import RecordRequests
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.asgi_bridge import CONNECTION
 from tricklecast.app.data_plane.client_address import client_key
 from tricklecast.app.data_plane.context import DataPlane, Options
+from tricklecast.app.http1.asgi_bridge import CONNECTION
 from tricklecast.app.tools.conformance.target import Address, Target
 from tricklecast.trickle.records import AccessRecord
 

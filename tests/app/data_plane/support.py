@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.support.local import LocalServer
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.data_plane.connection import Connection
+from tricklecast.app.http1.connection import Connection
 
 LAG_S: Final = 1000.0
 """No test takes this long: the server's clock goes on when a test says so."""

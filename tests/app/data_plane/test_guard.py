@@ -14,12 +14,12 @@ import pytest
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.storm_guard import FORGOTTEN_S, FREE, FREE_FOR_MANY, Answer, StormGuard
-from tricklecast.app.data_plane import connection as connection_module
 from tricklecast.app.data_plane import exchange as exchange_module
 from tricklecast.app.data_plane import handler
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Parked
 from tricklecast.app.data_plane.scheduling import PARKED
+from tricklecast.app.http1 import connection as connection_module
 from tricklecast.app.tools.conformance.connection import Connection
 from tricklecast.app.tools.conformance.target import Channel, Target
 from tricklecast.trickle.records import AccessRecord

@@ -10,8 +10,8 @@ from tests.support.limits import check_refused, limited
 from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.storm_guard import DOUBLED, FREE
-from tricklecast.app.data_plane.connection import MAX_SURPLUS
 from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.http1.connection import MAX_SURPLUS
 from tricklecast.app.tools.conformance.connection import Connection
 from tricklecast.trickle.wire import CLIENT
 

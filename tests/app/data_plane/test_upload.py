@@ -10,10 +10,10 @@ from tests.app.data_plane.support import connections, later, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.data_plane import handler, scheduling
-from tricklecast.app.data_plane.connection import UNSPLIT, Connection
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.scheduling import CHANNEL, SlowReader
 from tricklecast.app.data_plane.upload import Upload
+from tricklecast.app.http1.connection import UNSPLIT, Connection
 from tricklecast.app.tools.conformance.connection import encode_chunk
 from tricklecast.app.tools.conformance.http1 import Cut
 from tricklecast.app.tools.conformance.target import Channel, Target

@@ -13,8 +13,8 @@ from typing import Any, Final
 from tests.app.core.support import check_registry
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.data_plane.connection import Connection
 from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.http1.connection import Connection
 from tricklecast.app.tools.conformance.target import Channel
 
 CONTROL: Final = "control"

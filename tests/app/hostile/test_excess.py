@@ -12,9 +12,10 @@ import pytest
 from tests.app.hostile.support import left_over
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane import connection as module
 from tricklecast.app.data_plane import handler
-from tricklecast.app.data_plane.connection import (
+from tricklecast.app.data_plane.scheduling import TURN_BYTES
+from tricklecast.app.http1 import connection as module
+from tricklecast.app.http1.connection import (
     CHUNK_OVERHEAD,
     EXCESS_BYTES,
     FIELD_BYTES,
@@ -23,7 +24,6 @@ from tricklecast.app.data_plane.connection import (
     TURN_REQUESTS,
     UNREAD_BYTES,
 )
-from tricklecast.app.data_plane.scheduling import TURN_BYTES
 from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
 from tricklecast.app.tools.conformance.target import Channel, Target
 

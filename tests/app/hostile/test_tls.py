@@ -17,7 +17,7 @@ import tricklecast.app.listener
 from tests.app.hostile.support import left_over, received
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually, until
-from tricklecast.app.data_plane.connection import MAX_SURPLUS
+from tricklecast.app.http1.connection import MAX_SURPLUS
 from tricklecast.app.listener import TlsListener, _failure
 from tricklecast.app.tools.conformance.target import Target
 

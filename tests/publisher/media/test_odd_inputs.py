@@ -25,7 +25,7 @@ from av.error import FFmpegError
 from tests.publisher.media.test_reader import Run, serving
 from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv, with_pes
 from tests.support.local import local_server
-from tricklecast.app.data_plane.units import duration_of, scanner
+from tricklecast.app.hls.units import duration_of, scanner
 from tricklecast.publisher.media import inputs, segmenter
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import IndexFirst, Input, open_media

@@ -1,7 +1,7 @@
 """What HLS makes of a channel: media segments with durations and parts, counted without end.
 
 A *packager* follows a channel that somebody has asked a playlist of, as a reader follows it: a cursor in one segment at
-a time. It looks at each byte once (:mod:`app.data_plane.units`), and keeps numbers only: the media stay where they are,
+a time. It looks at each byte once (:mod:`app.hls.units`), and keeps numbers only: the media stay where they are,
 in the channel's window. It is forgotten when nobody has asked for :data:`IDLE_S`.
 
 Rules kept here (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
@@ -18,7 +18,7 @@ Rules kept here (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
 - The target duration is half as long again as the longest segment that the first playlist names, and stays. A segment
   that is longer than that becomes several media segments, which follow each other: each ends before a key picture if
   the next one would come too late, or else before the unit that is too much. Only a single unit that is longer than
-  the target raises it, to :data:`tricklecast.app.data_plane.units.MAX_FRAGMENT_S` at most: a fragment cannot be cut,
+  the target raises it, to :data:`tricklecast.app.hls.units.MAX_FRAGMENT_S` at most: a fragment cannot be cut,
   and without it the media would be lost.
 - The program date of a segment is that of the one before and its duration, as long as the media go on, or its own if
   that differs by less than a tenth of the duration: a film that is published faster than it plays advances as it plays.
@@ -36,7 +36,7 @@ from typing import Final, NamedTuple, Protocol
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
 from tricklecast.app.core.state import Channel, Serve, Wait
-from tricklecast.app.data_plane.units import WRAP_S, Scanner, Unit, duration_of, scanner
+from tricklecast.app.hls.units import WRAP_S, Scanner, Unit, duration_of, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
 
@@ -237,7 +237,7 @@ class Packager:
         discontinuities: discontinuities before the first of them.
         target_s, part_s: the target duration, in whole seconds, and that of parts; 0: not known yet, or no parts.
         unsuited: why no player of HLS can play the media; empty if there is no reason. ended: nothing more will come.
-        version: counts the changes. rendered: the playlist of one of the versions (:mod:`app.data_plane.playlist`).
+        version: counts the changes. rendered: the playlist of one of the versions (:mod:`app.hls.playlist`).
         waiting: requests that are called when there is something new.
         inits: init segments by name.
         asked_at: when somebody asked for it last.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from tricklecast.app.data_plane.packaging import KEPT, Packager
+from tricklecast.app.hls.packager import KEPT, Packager
 from tricklecast.trickle.wire import HLS_ROUTE
 
 CONTENT_TYPE: Final = "application/vnd.apple.mpegurl"

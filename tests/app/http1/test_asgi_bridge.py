@@ -17,7 +17,7 @@ from tests.app.data_plane.support import LAG_S, PATIENT, later, slow_peer
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.slow_readers import Cut
-from tricklecast.app.data_plane import asgi_bridge
+from tricklecast.app.http1 import asgi_bridge
 from tricklecast.app.tools.conformance.target import Channel, Target
 from tricklecast.trickle.records import AccessRecord
 

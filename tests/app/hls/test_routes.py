@@ -28,7 +28,9 @@ from tests.support.media import (
 )
 from tests.support.waiting import eventually
 from tricklecast.app.core.segment import Segment
-from tricklecast.app.data_plane import handler, packaging, units
+from tricklecast.app.data_plane import handler
+from tricklecast.app.hls import packager as module
+from tricklecast.app.hls import units
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
 from tricklecast.trickle.media.containers import Container, box, full_box, sniff
@@ -314,14 +316,14 @@ def test_a_segment_that_is_no_media_is_looked_at_once(
         looked.append(len(data))
         return sniff(data)
 
-    monkeypatch.setattr(packaging, "sniff", counted)
+    monkeypatch.setattr(module, "sniff", counted)
     channel.publish(0, b'{"a": 1}')
     channel.get("index.m3u8").expect(415)
     channel.post(1, b"{" * (2 << 20)).expect(200)
     packager = server.plane.packagers.of(server.plane.registry.channels[channel.name])
     eventually(lambda: packager.following[0] == 2, within_s=20)
     assert len(looked) == 2
-    assert sum(looked) <= 8 + packaging.RUN_BYTES
+    assert sum(looked) <= 8 + module.RUN_BYTES
     assert server.inside(lambda: len(packager._first) + len(packager._new)) == 0
     channel.get("index.m3u8").expect(415)
     live = Live(channel, content_type)
@@ -600,7 +602,7 @@ def test_a_film_that_is_published_at_once_advances_as_it_plays(live: Live) -> No
 
 def test_one_turn_looks_at_few_bytes(channel: Channel, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large the pieces are in which media arrive: nobody else waits for long."""
-    monkeypatch.setattr(packaging, "RUN_BYTES", 1000)
+    monkeypatch.setattr(module, "RUN_BYTES", 1000)
     live = Live(channel)
     live.publish(0)
     live.playlist()
@@ -617,12 +619,12 @@ def test_one_turn_looks_at_few_bytes(channel: Channel, server: LocalServer, monk
             done += 1
         return done
 
-    assert server.inside(resume) >= len(data) / packaging.RUN_BYTES
+    assert server.inside(resume) >= len(data) / module.RUN_BYTES
 
 
 def test_a_segment_of_too_many_parts_has_none(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A playlist does not grow with the number of parts: the segment is named without them."""
-    monkeypatch.setattr(packaging, "MAX_PARTS", 4)
+    monkeypatch.setattr(module, "MAX_PARTS", 4)
     live = Live(channel)
     live.publish(0)
     live.playlist()
@@ -667,7 +669,7 @@ def test_what_nobody_asks_for_is_forgotten() -> None:
             live.publish(seq)
         live.playlist()
         assert server.inside(lambda: (len(server.plane.packagers), server.plane.registry.readers)) == (1, 1)
-        later(server, packaging.IDLE_S + 1)
+        later(server, module.IDLE_S + 1)
         assert server.inside(lambda: (len(server.plane.packagers), server.plane.registry.readers)) == (0, 0)
         before = live.watcher.last
         assert before is not None
@@ -694,7 +696,7 @@ def test_many_players_wait_for_the_same_part(channel: Channel, server: LocalServ
     for seq in range(2):
         live.publish(seq)
     live.playlist()
-    waiting = [channel.read("index.m3u8" + live.next_query()) for _ in range(2 * packaging.WAKE_BATCH + 3)]
+    waiting = [channel.read("index.m3u8" + live.next_query()) for _ in range(2 * module.WAKE_BATCH + 3)]
     packager = server.plane.packagers.of(server.plane.registry.channels[channel.name])
     eventually(lambda: len(packager.waiting) == len(waiting))
     upload = channel.upload(2, *ts_pictures(2.0, 12))
@@ -734,13 +736,13 @@ def test_what_is_remembered_of_players_is_bounded(channel: Channel, server: Loca
     packager = server.inside(lambda: server.plane.packagers.of(found))
 
     def ask() -> tuple[int, int]:
-        for _ in range(packaging.MAX_POLLS + 10):
+        for _ in range(module.MAX_POLLS + 10):
             packager.served(None, None)
-        for part in range(packaging.ROUNDS + 10):
+        for part in range(module.ROUNDS + 10):
             packager.served(7, part)
         return len(packager._polls), len(packager._rounds)
 
-    assert server.inside(ask) == (packaging.MAX_POLLS, packaging.ROUNDS)
+    assert server.inside(ask) == (module.MAX_POLLS, module.ROUNDS)
 
 
 def test_a_player_that_waits_is_sent_away_when_the_server_shuts_down() -> None:

@@ -1,7 +1,7 @@
 """One connection: its lifetime, the requests that are parsed from it, pipelining, and time limits.
 
 A connection has a parser (httptools), at most one exchange at a time, and a queue of requests that are pipelined behind
-it. Requests below the base path go to :mod:`app.data_plane.handler`; all others to :mod:`app.data_plane.asgi_bridge`
+it. Requests below the base path go to :mod:`app.data_plane.handler`; all others to :mod:`app.http1.asgi_bridge`
 when they are whole. Input that cannot be framed, is too large or comes too slowly reaches neither.
 
 States of a connection: it *rests* between requests (``keep_alive_s``), *owes* the rest of a request while nothing else
@@ -22,7 +22,6 @@ from uvicorn.server import ServerState
 
 from tricklecast.app.core.limits import Client, Limit
 from tricklecast.app.core.slow_readers import Cut
-from tricklecast.app.data_plane.asgi_bridge import AsgiExchange, has_path
 from tricklecast.app.data_plane.client_address import (
     FORWARDED_FOR,
     certified_name,
@@ -59,6 +58,7 @@ from tricklecast.app.data_plane.scheduling import (
     TURN_BYTES,
 )
 from tricklecast.app.data_plane.upload import Upload
+from tricklecast.app.http1.asgi_bridge import AsgiExchange, has_path
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status
 

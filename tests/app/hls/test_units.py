@@ -20,8 +20,8 @@ from tests.support.media import (
     ts_packet,
     ts_pictures,
 )
-from tricklecast.app.data_plane import units
-from tricklecast.app.data_plane.units import Mp4Scanner, Scanner, TsScanner, scanner
+from tricklecast.app.hls import units
+from tricklecast.app.hls.units import Mp4Scanner, Scanner, TsScanner, scanner
 from tricklecast.trickle.media.containers import PACKET_BYTES, Container, box, find_sync, full_box
 
 AnyScanner = TypeVar("AnyScanner", bound=Scanner)

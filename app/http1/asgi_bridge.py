@@ -3,7 +3,7 @@
 uvicorn's protocol gets a transport that writes through our connection. One protocol object serves one request; what is
 relied upon is its constructor, ``connection_made``, ``data_received``, ``connection_lost``, ``pause_writing``,
 ``resume_writing``, ``on_response_complete``, and ``cycle.keep_alive`` (pinned by
-tests/app/data_plane/test_asgi_bridge.py).
+tests/app/http1/test_asgi_bridge.py).
 """
 
 from __future__ import annotations

@@ -24,14 +24,6 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane import connection as module
-from tricklecast.app.data_plane.connection import (
-    QUEUE_BYTES,
-    QUEUE_REQUESTS,
-    UNREAD_BYTES,
-    Connection,
-    Endpoint,
-)
 from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.scheduling import (
@@ -44,6 +36,14 @@ from tricklecast.app.data_plane.scheduling import (
     TURN_BYTES,
 )
 from tricklecast.app.data_plane.upload import Upload
+from tricklecast.app.http1 import connection as module
+from tricklecast.app.http1.connection import (
+    QUEUE_BYTES,
+    QUEUE_REQUESTS,
+    UNREAD_BYTES,
+    Connection,
+    Endpoint,
+)
 from tricklecast.app.tools.conformance.connection import encode_chunk
 from tricklecast.app.tools.conformance.http1 import Cut
 from tricklecast.app.tools.conformance.target import Channel, Target
@@ -271,7 +271,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:stop] for start, stop in pairwise([0, *places, len(data)])]
 
 
-@patch("tricklecast.app.data_plane.connection.perf_counter", lambda: 0.0)  # no read counts as a dear one
+@patch("tricklecast.app.http1.connection.perf_counter", lambda: 0.0)  # no read counts as a dear one
 @patch.object(Connection, "_begin_asgi", lambda connection, _: connection.reject(Status.NOT_FOUND, "No such route"))
 @given(
     st.lists(MESSAGES, max_size=4),
