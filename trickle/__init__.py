@@ -1,6 +1,8 @@
-"""The contracts between tricklecast's server, clients and analytics: pure, standard library only.
+"""Contracts that tricklecast's server, clients and analytics share: the wire, errors, log records, media formats.
 
-Nothing here reads a clock, draws a random number or opens a file; what needs one takes it as an argument.
+They use the standard library only, and do not read a clock, draw a random number or open a file: the caller passes the
+time and the random generator. The exceptions are ``client`` (HTTP, with httpx and anyio), ``terminal`` (commands, with
+typer) and ``pyav``, which only the clients and commands import.
 """
 
 __version__ = "0.1.0"

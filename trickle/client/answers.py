@@ -1,7 +1,18 @@
-"""One request and its outcome: an answer whose headers can be trusted, or a loss.
+"""Sends one request and returns its response with headers that can be trusted, or its loss.
 
-A server, or another program at its address, may send anything. What a client's core gets from here is clean: integers
-that are integers, and one printable line of an error's body.
+Theory of operation
+===================
+
+*The problem.* A server, or another program at its address, may send anything: a seq that is no number, a header twice,
+a megabyte of HTML as an error. The cores of both clients are state machines that must not meet any of this. They must
+not meet httpx's exceptions, either.
+
+*The idea.* :func:`exchange` is the only way from a core to the network, and it never raises for a failure of the other
+side. It returns a response whose integer headers are integers, whose texts are printable, and whose error is one line
+of at most ``DETAIL_CHARS`` characters; or :class:`Lost`, which says how far the request came. A header that breaks the
+rules is left out, as if the server had not sent it.
+
+*Bounds.* Of an error's body at most ``DETAIL_BYTES`` are read, for at most ``DETAIL_S``.
 """
 
 from __future__ import annotations
@@ -27,13 +38,13 @@ from tricklecast.trickle.errors import (
 )
 
 DETAIL_BYTES: Final = 1024
-"""The most that is read of an error's body. A longer body costs its connection."""
+"""Bytes of an error's body that are read. After a longer body the connection is closed."""
 
 DETAIL_S: Final = 0.5
-"""How long the rest of an error's body is waited for. The status is known by then: the body only explains it."""
+"""Time to wait for an error's body, in seconds. The status is known by then: the body only explains it."""
 
 DETAIL_CHARS: Final = 200
-"""The most that is kept of its first line: a line for people, not a page of HTML."""
+"""Characters of the body's first line that an error shows: a line for people, not a page of HTML."""
 
 _INTEGERS: Final = (
     *(wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH),
@@ -43,10 +54,10 @@ _TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE, wire.PUBLISHER)
 _KNOWN: Final = {name.lower().encode(): (name, True) for name in _INTEGERS} | {
     name.lower().encode(): (name, False) for name in _TEXTS
 }
-"""The protocol's headers under their names in lower case, and whether they are integers."""
+"""The protocol's headers by their names in lower case: the name in ``trickle.wire``, and whether it is an integer."""
 
 _OTHERS: Final = frozenset({b"content-type", b"content-length", b"content-encoding", b"location"})
-"""HTTP's headers that count."""
+"""HTTP's own headers that are read."""
 
 _NONE: Final[Mapping[str, str]] = {}
 
@@ -61,10 +72,10 @@ class Answer:
         status: the HTTP status.
         headers: the protocol's headers, under the names of ``trickle.wire``. An integer header whose value is not an
             integer of at most 15 digits is left out, as if the server had not sent it.
-        content_type: the segment's media type, as the server gave it.
-        empty: the response says that it has no body (``Content-Length: 0``).
-        coding: how the body is compressed; empty if it is not.
-        detail: first line of an error's body, for people.
+        content_type: the segment's media type.
+        empty: the response has no body (``Content-Length: 0``).
+        detail: the first line of an error's body, for people.
+        coding: the body's compression, for example ``gzip``; empty if there is none.
     """
 
     status: int
@@ -76,11 +87,11 @@ class Answer:
 
     @classmethod
     def read(cls, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> Answer:
-        """Take a response's head in.
+        """Read a response's head.
 
         Args:
             status: the HTTP status.
-            headers: all headers, with names in any case. A protocol's header that comes twice is left out.
+            headers: all headers, with names in any case. A header of the protocol that comes twice is left out.
             body: the beginning of an error's body.
         """
         known: dict[str, str] = {}
@@ -108,7 +119,7 @@ class Answer:
         return cls(status, known, content_type, empty, detail, "" if coding == "identity" else coding)
 
     def natural(self, name: str) -> int | None:
-        """The value of an integer header; ``None`` where it is missing or negative, which no seq is."""
+        """Return the value of an integer header; ``None`` if it is missing or negative, which no seq is."""
         text = self.headers.get(name)
         return None if text is None or (value := int(text)) < 0 else value
 
@@ -119,27 +130,27 @@ class Answer:
 
     @property
     def life(self) -> wire.Life | None:
-        """The numbering of the channel's segments; ``None`` where the server does not say."""
+        """The numbering of the channel's segments; ``None`` if the server does not say."""
         return wire.parse_life(self.headers.get(wire.LIFE, ""))
 
     @property
     def retry_after_s(self) -> float | None:
-        """How long the server wants to be left alone, in seconds; ``None`` where it does not say."""
+        """Seconds that the client must wait before it asks again; ``None`` if the server does not say."""
         return retry_after_s(self.headers)
 
     def error(self, seq: int | None) -> TrickleError:
-        """The exception that this answer stands for, about the segment ``seq``."""
+        """Return the exception for this response, about the segment ``seq``."""
         return error_for(self.status, self.headers, seq=seq, detail=self.detail)
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """There was no answer.
+    """A request without a response.
 
     Attributes:
-        error: why. A ``RemoteProtocolError``: what is at that URL does not speak HTTP.
+        error: the cause. A ``RemoteProtocolError`` means that the program at that URL does not speak HTTP.
         connected: a connection had been made.
-        waited_s: how long an answer was due and did not come, in seconds; 0 if the connection broke.
+        waited_s: how long the client waited for a response that was due, in seconds; 0 if the connection broke.
     """
 
     error: ConnectionLost | RemoteProtocolError
@@ -152,7 +163,7 @@ Outcome = Answer | Lost
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An answer with its body, which is open only if that was asked for."""
+    """A response with its body, which is open only if the caller asked for that."""
 
     answer: Answer
     body: ResponseBody | OtherBody
@@ -171,17 +182,17 @@ async def exchange(
     auth: HttpxAuth | None = None,
     stays_open: Callable[[Answer], bool] = lambda _: False,
 ) -> Opened | Lost:
-    """Send a request, and wait for the head of its answer.
+    """Send a request, and wait for the head of its response.
 
     Args:
         http: sends it.
         method, url, headers: as in httpx.
         body: sent in chunks.
         limits: timeouts instead of those of ``http``.
-        seq: the segment that it is about, for errors.
-        place: put before the reason of a loss, such as the server's address.
+        seq: the segment that the request is about, for errors.
+        place: stands before the reason of a loss, for example the server's address.
         auth: authentication instead of that of ``http``.
-        stays_open: whether the response's body is wanted. Otherwise its first line is read, for at most
+        stays_open: returns whether the caller reads the response's body. If not, the first line is read, for at most
             :data:`DETAIL_S` seconds, and the body is closed.
     """
     try:
@@ -226,7 +237,7 @@ async def _send(
     if body is not None:
         request.stream = body
     response: httpx.Response | None = None
-    # Other transports may know no limits, such as one that a test has made.
+    # A transport that ignores timeouts (a program's own, or one for tests) must not wait for ever.
     with anyio.move_on_after(None if limits is None or body is not None else limits.read):
         response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
     if response is None:
@@ -235,31 +246,31 @@ async def _send(
 
 
 class OtherBody:
-    """The body of a response that another transport brought, or that a mock has filled already.
+    """The body of a response from another transport than ours, with the methods of :class:`ResponseBody`.
 
-    It has the methods of :class:`ResponseBody`. A chunk is what the transport makes of it, and after a read that was
-    cancelled the body is of no use.
+    The chunks are those of that transport, not the server's. After a cancelled read the body cannot be read on.
     """
 
     keeps_cancelled: Final = False
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
+        # A mock's response has been read already: then only its decoded bytes are there.
         self._parts = response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
-        self._read_s: float | None = None
-        self._scope: anyio.CancelScope | None = None
+        self._read_s: float | None = None  # the longest silence, in seconds
+        self._scope: anyio.CancelScope | None = None  # of the task that reads now
 
     def trailer(self, name: str) -> str | None:
-        """A header that followed the body, if the transport tells."""
+        """Return the value of a trailer, if the transport has kept the trailers."""
         trailers: Mapping[str, str] = self._response.extensions.get("trailers") or _NONE
         return trailers.get(name)
 
     def limit_silence(self, read_s: float | None) -> None:
-        """From now on a read raises ``httpx.ReadTimeout`` if nothing comes for ``read_s`` seconds."""
+        """Make later reads raise ``httpx.ReadTimeout`` when no byte comes for ``read_s`` seconds."""
         self._read_s = read_s
 
     async def receive_chunk(self) -> bytes:
-        """The next part; ``b""`` at the end.
+        """Return the next chunk; ``b""`` at the end.
 
         Raises:
             httpx.TransportError: the body broke off, was silent for too long, or was closed by another task.
@@ -275,11 +286,11 @@ class OtherBody:
         return part
 
     async def receive(self) -> bytes:
-        """The same."""
+        """Do the same as :meth:`receive_chunk`."""
         return await self.receive_chunk()
 
     async def aclose(self) -> None:
-        """Leave the body, in a cancelled scope, too; a task that waits for it gets an error."""
+        """Close the body, also in a cancelled scope. A task that waits for it gets an error."""
         if self._scope is not None:
             self._scope.cancel()
         with anyio.CancelScope(shield=True):
@@ -287,21 +298,21 @@ class OtherBody:
 
 
 def first_line(body: bytes) -> str:
-    """The first line of an error's body, printable and short."""
+    """Return the first line of an error's body, printable and short."""
     return _printable(body.strip().partition(b"\n")[0])[:DETAIL_CHARS].strip()
 
 
 def _printable(data: bytes) -> str:
-    """What the server says, without characters that could control a terminal or forge a line of a log."""
+    # Without characters that could control a terminal or forge a line of a log.
     text = data.decode("utf-8", "replace").strip()
     return text if text.isprintable() else "".join(char for char in text if char.isprintable())
 
 
 async def _beginning(body: ResponseBody | OtherBody, *, is_empty: bool) -> bytes:
-    """The beginning of a body, for its first line. A body that ends soon leaves its connection usable."""
+    """Read the beginning of a body and close it. A body that ends soon leaves its connection usable."""
     begin = b""
     try:
-        if is_empty and isinstance(body, ResponseBody):  # this package's transport knows that without reading
+        if is_empty and isinstance(body, ResponseBody):  # our transport sees an empty body's end without a read
             return begin
         with anyio.move_on_after(DETAIL_S):
             while len(begin) <= DETAIL_BYTES and (chunk := await body.receive()):

@@ -1,7 +1,7 @@
-"""Checks of what a program passes to a client: the URL, numbers, headers and authentication.
+"""Checks the arguments that a program passes to a client: the URL, numbers, headers and authentication.
 
-A client calls them in its constructor. Without them, a wrong value would fail inside a background task, or after a
-minute of retries that cannot succeed.
+A client calls these functions in its constructor. Without them, a wrong value would fail inside a background task, or
+after a minute of retries that cannot succeed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONNECTION_HEADERS: Final = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection"}
     | {"te", "trailer", "transfer-encoding", "upgrade"}
 )
-"""Headers that the transport sets, in lower case: they describe the connection and the body's framing."""
+"""Headers that only the transport may set, in lower case: they describe the connection and the body's framing."""
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
@@ -37,8 +37,8 @@ def channel_url(url: str) -> ChannelURL:
     """Read the URL of a channel.
 
     Raises:
-        InvalidURL: the URL is not that of a channel, or httpx cannot send a request to it.
-        InvalidChannelName: the last part of its path cannot name a channel.
+        InvalidURL: the URL does not name a channel, or httpx cannot send a request to it.
+        InvalidChannelName: the last part of its path cannot be a channel's name.
     """
     parsed = ChannelURL.parse(url)
     _check_sendable(url, str(parsed))
@@ -49,7 +49,7 @@ def server_url(url: str) -> str:
     """Reduce any URL on a server to ``scheme://authority``.
 
     Raises:
-        InvalidURL: the URL is not that of a server, or httpx cannot send a request to it.
+        InvalidURL: the URL does not name a server, or httpx cannot send a request to it.
     """
     root = parse_server_url(url)
     _check_sendable(url, root)
@@ -75,8 +75,8 @@ def check_number(
     """Check a number that a program passed.
 
     Args:
-        name: the argument, for the message.
-        value: what was passed.
+        name: the argument's name, for the message.
+        value: the argument.
         at_least: the lowest value.
         above: the lowest value, itself excluded.
         at_most: the highest value.
@@ -118,8 +118,8 @@ def check_header_value(name: str, value: object) -> None:
     """Check the value of a header.
 
     Args:
-        name: the header, for the message. The message does not repeat the value: it may be a secret.
-        value: what was passed.
+        name: the header, for the message. The message does not repeat the value, which may be a secret.
+        value: the value to check.
 
     Raises:
         InvalidInput: the value is not printable ASCII, or begins or ends with white space.
@@ -129,10 +129,10 @@ def check_header_value(name: str, value: object) -> None:
 
 
 def httpx_auth(auth: Auth | None) -> HttpxAuth | None:
-    """Turn the argument ``auth`` of a client into that of httpx.
+    """Turn a client's argument ``auth`` into httpx's.
 
     Raises:
-        InvalidInput: a token that a header cannot carry.
+        InvalidInput: a header cannot carry the token.
     """
     if not isinstance(auth, str):
         return auth

@@ -1,4 +1,4 @@
-"""A channel as a whole: create it, ask where its head is, end it. One request each, without retries."""
+"""Creates a channel, asks where its head is, and ends it. Each method sends one request, without retries."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ USER_AGENT: Final = f"tricklecast/{__version__}"
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a channel stands.
+    """The head of a channel.
 
     Attributes:
-        next_seq: the head: one past the newest segment that has begun.
-        epoch: which life of the channel's name this is; ``None`` if the server does not say.
-        ended: whether the channel is over.
+        next_seq: one past the newest segment that has begun; 0 if none has.
+        epoch: counts the lives of the channel's name; ``None`` if the server does not say.
+        ended: the channel has ended.
     """
 
     next_seq: int
@@ -48,13 +48,13 @@ class Channel:
         headers: sent with every request.
         auth: a token, or any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
-        timeout_s: how long each step of a request may take (connect, send, answer), in seconds.
+        timeout_s: how long each step of a request may take (connect, send, response), in seconds.
 
     Raises:
         InvalidInput: an argument is wrong.
 
-    Every method raises :exc:`~tricklecast.trickle.errors.BrokenByPeer`: ``ConnectionLost`` if there is no answer,
-    ``Refused`` if the server says no, and the errors that it names itself.
+    Besides the errors that it names, each method raises ``ConnectionLost`` if there is no response, and ``Refused`` if
+    the server says no. Both are :exc:`~tricklecast.trickle.errors.BrokenByPeer`.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class Channel:
         self._timeout = httpx.Timeout(timeout_s)
 
     async def create(self, content_type: str = wire.DEFAULT_CONTENT_TYPE) -> None:
-        """Create the channel. If it exists already, nothing changes, its media type included.
+        """Create the channel. A channel that exists stays as it is, and keeps its media type.
 
         Args:
             content_type: the media type of its segments.
 
         Raises:
-            InvalidInput: the media type cannot be sent.
+            InvalidInput: a header cannot carry the media type.
         """
         check_header_value("content_type", content_type)
         answer = await self._request("POST", str(self.url), {wire.EXPECT_CONTENT: content_type})
@@ -93,7 +93,7 @@ class Channel:
 
         Raises:
             ChannelNotFound: there is no such channel.
-            RemoteProtocolError: the answer does not say it.
+            RemoteProtocolError: the response does not name the head.
         """
         answer = await self._request("GET", self.url.next())
         if answer.status != wire.Status.OK and not answer.closed:
@@ -104,13 +104,13 @@ class Channel:
         return Head(next_seq, answer.natural(wire.EPOCH), answer.closed)
 
     async def end(self) -> None:
-        """End the channel: its readers are told. Its segments can still be read for some seconds.
+        """End the channel. Waiting readers learn it at once; its segments can still be read for some seconds.
 
         Raises:
             ChannelNotFound: there is no such channel, or it has ended already.
         """
         answer = await self._request("DELETE", str(self.url))
-        if answer.status == wire.Status.BAD_REQUEST:  # what the protocol says of a missing channel
+        if answer.status == wire.Status.BAD_REQUEST:  # the protocol's status for the DELETE of a missing channel
             raise ChannelNotFound(answer.status, detail=answer.detail)
         if answer.status != wire.Status.OK:
             raise answer.error(None)

@@ -1,8 +1,26 @@
 """One HTTP/1.1 connection whose two directions are independent of each other.
 
-``heads`` knows the grammar of heads, ``decoder`` that of a response's body; this module moves the bytes. The request's
-body is written while the response comes in. The response's body is handed on in the chunks that the server sent, and
-the trailers behind it are kept.
+Theory of operation
+===================
+
+*The problem.* A publisher holds a POST open for minutes, and the server may refuse it at any moment. A reader needs
+the chunks that the server sent, and must be able to give up a wait and read on later.
+
+*The idea.* Two halves share a socket and nothing else. ``heads`` and ``decoder`` know the grammar; this module moves
+bytes.
+
+- Request: ``write_head``, then ``write_body`` and ``end_body``. They write as far as the kernel has room and never
+  wait; bytes for which there is no room stay in ``_unsent`` until :meth:`Connection.flush`. A server that no longer
+  reads (``_cut_short``) is no error: it may have sent its response before.
+- Response: :meth:`Connection.answer` for the head, then :meth:`Connection.receive_chunk` or
+  :meth:`Connection.receive`. Bytes leave the state only when they are returned, so a cancelled call loses nothing.
+
+*The invariant.* Another request may follow (:meth:`Connection.start_next`) only if both halves are finished: the
+request is written, the response is read, and no byte is left in either direction. In any other state the connection is
+closed.
+
+*Bounds.* A head has at most ``MAX_HEAD`` bytes, interim responses are limited in number, and of the body at most one
+read of the socket is held.
 """
 
 from __future__ import annotations
@@ -22,26 +40,31 @@ from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, parse_re
 from tricklecast.trickle.client.sockets import Silence, SocketStream
 
 MAX_INTERIM: Final = 100
-"""Interim answers that may come at once; from then on, one each second. A server that sends more keeps its client busy
-without an answer. (One that works with interim answers sends one every few seconds.)"""
+"""Interim responses that may come at once, and one more for each second since the request. A server that sends more
+keeps its client busy without an answer. (Servers that report progress send one every few seconds.)"""
 
 MAX_CHUNKS: Final = 256
-"""After this many chunks in a row without a pause, other tasks get their turn."""
+"""After this many chunks in a row without a pause, a read lets other tasks run."""
 
 Origin = tuple[str, str, int]
 """Scheme, host, port."""
 
 
 class NoAnswer(httpx.ReadError):
-    """The connection broke, or was closed, before the first byte of an answer."""
+    """The connection ended before the first byte of a response."""
 
 
 class InvalidAnswer(httpx.RemoteProtocolError):
-    """The answer is not HTTP, or a cut of its body could not be told from its end. Asking again does not help."""
+    """The response is not HTTP, or a cut of its body would look like its end. Asking again does not help."""
 
 
 class Connection:
     """A byte stream and the HTTP/1.1 state of both directions.
+
+    Args:
+        origin: the server that the stream leads to.
+        stream: carries the bytes: ``tcp`` itself, or TLS above it.
+        tcp: the socket.
 
     Attributes:
         reused: the connection has carried an exchange before this one.
@@ -52,36 +75,39 @@ class Connection:
         self.reused = False
         self._stream = stream
         self._tcp = tcp
-        self._unsent: bytes | memoryview = b""
-        self._flushing = False
-        self._cut_short = False
-        self._is_head_request = False
-        self._body_left: int | None = 0
-        self._request_over = False
-        self._answered = False
-        self._early: bytes | bytearray = b""  # of the response's head
-        self._searched = 0  # number of these that were searched for the end of the head, in vain
-        self._interims = 0  # interim answers to this request
-        self._asked_at = 0.0  # when this request began
+        # The request.
+        self._unsent: bytes | memoryview = b""  # written by the caller, not yet taken by the kernel
+        self._flushing = False  # flush() is sending; stays true if it was cancelled, as bytes are lost then
+        self._cut_short = False  # the server no longer reads: a part of the request was thrown away
+        self._is_head_request = False  # the response has no body
+        self._body_left: int | None = 0  # bytes of the body still to be written; None: it is sent in chunks
+        self._request_over = False  # the end of the body has been written
+        self._asked_at = 0.0  # when the request began
+        # The response.
+        self._answered = False  # its first byte has come
+        self._early: bytes | bytearray = b""  # bytes of a head whose end has not come
+        self._searched = 0  # the first bytes of _early that do not contain the head's end
+        self._interims = 0  # interim responses to this request
         self._head: ResponseHead | None = None
         self._body: BodyDecoder | None = None
-        self._failure: httpx.TransportError | None = None
-        self._chunks = 0
-        self._expires_at = 0.0
+        self._failure: httpx.TransportError | None = None  # each later read raises it again
+        self._chunks = 0  # chunks since the last pause
+        # Between two exchanges.
+        self._expires_at = 0.0  # the connection may be reused until then
 
     @property
     def trailers(self) -> list[tuple[bytes, bytes]]:
-        """What followed the response's body."""
+        """The trailers of the response; empty before its end."""
         return self._body.trailers if self._body is not None else []
 
     @property
     def unacknowledged(self) -> int:
-        """Bytes written that the peer has not received yet."""
+        """Bytes written that the server has not received yet."""
         return self._tcp.unacknowledged
 
     @property
     def receive_s(self) -> float | None:
-        """How long to wait for bytes of the response, in seconds; ``None``: for ever."""
+        """How long a read waits for bytes of the response, in seconds; ``None``: for ever."""
         return self._tcp.receive_s
 
     @receive_s.setter
@@ -93,7 +119,7 @@ class Connection:
         return monotonic() < self._expires_at and self._tcp.is_silent()
 
     def start_next(self, keepalive_s: float) -> bool:
-        """Prepare for another request; ``False`` where the last exchange does not allow one."""
+        """Prepare for another request; ``False`` if the last exchange does not allow one: close the connection then."""
         head, body = self._head, self._body
         over = head is not None and head.keeps_alive and body is not None and body.over and not body.has_rest
         if not (over and self._request_over) or self._unsent or self._flushing or self._cut_short:
@@ -104,20 +130,20 @@ class Connection:
         return True
 
     def close(self) -> None:
-        """Close the connection at once; a task that waits for it gets an error."""
+        """Close the connection at once. A task that waits for it gets an error."""
         self._tcp.close()
 
     # The request.
 
     # Each of the following three writes as far as the kernel has room, without waiting and without copying a body's
-    # bytes. It returns whether all of it has left; otherwise call flush().
+    # bytes. It returns whether the kernel has taken everything; if not, the caller must await flush().
 
     def write_head(self, head: bytes, body_bytes: int | None) -> bool:
         """Begin a request.
 
         Args:
-            head: its head.
-            body_bytes: how long its body is, in bytes; ``None`` if it comes in chunks.
+            head: request line and headers.
+            body_bytes: the body's length in bytes; ``None`` if the body is sent in chunks.
         """
         self._is_head_request = head.startswith(b"HEAD ")
         self._interims, self._asked_at = 0, monotonic()
@@ -126,14 +152,14 @@ class Connection:
         return self._write([head])
 
     def write_body(self, data: bytes, *, last: bool = False) -> bool:
-        """Write a part of the request's body, as one chunk if it comes in chunks.
+        """Write a part of the request's body: as one HTTP chunk, if the body is sent in chunks.
 
         Args:
             data: at least one byte.
-            last: the body ends with it.
+            last: the body ends with these bytes.
 
         Raises:
-            httpx.LocalProtocolError: the body has not the length that was announced; nothing was written.
+            httpx.LocalProtocolError: the body does not have the announced length; nothing was written.
         """
         if self._body_left is None:
             self._request_over = last
@@ -146,10 +172,10 @@ class Connection:
         return self._write([data])
 
     def end_body(self) -> bool:
-        """End the request's body, if that has not been done yet.
+        """End the request's body, unless a last chunk has done so.
 
         Raises:
-            httpx.LocalProtocolError: a part of the length that was announced is missing.
+            httpx.LocalProtocolError: the body is shorter than announced.
         """
         if self._body_left:
             raise httpx.LocalProtocolError("the body does not have the length that its head announces")
@@ -166,10 +192,12 @@ class Connection:
         return not (self._unsent or self._flushing or self._cut_short)
 
     async def flush(self, stall_s: float | None) -> bool:
-        """Write the rest; ``False`` if the peer no longer reads. A flush that is cancelled cannot be repeated.
+        """Wait until the kernel has taken everything; ``False`` if the server no longer reads.
+
+        After a cancelled flush the connection can carry no further request.
 
         Raises:
-            TimeoutError: the peer has received nothing for ``stall_s`` seconds.
+            TimeoutError: the server has received nothing for ``stall_s`` seconds.
         """
         self._tcp.stall_s = stall_s
         while self._unsent:
@@ -183,16 +211,16 @@ class Connection:
     # The response.
 
     async def answer(self, within_s: float | None = None) -> ResponseHead:
-        """Wait for the final response's head; interim answers are passed over.
+        """Wait for the final response's head; interim responses are skipped.
 
         Args:
-            within_s: how long all of it may take, in seconds; ``None``: for ever.
+            within_s: the longest wait for the whole head, in seconds; ``None``: for ever.
 
         Raises:
-            NoAnswer: the connection ended before an answer began.
+            NoAnswer: the connection ended before a response began.
             httpx.ReadError: the connection ended within the head.
-            httpx.ReadTimeout: it did not come in time.
-            InvalidAnswer: what came is not HTTP, or is a flood of interim answers.
+            httpx.ReadTimeout: the head did not come in time.
+            InvalidAnswer: the server's bytes are not HTTP, or it sent too many interim responses.
         """
         due_at = None if within_s is None else monotonic() + within_s
         while True:
@@ -228,15 +256,15 @@ class Connection:
                 raise InvalidAnswer(f"{self._interims} interim answers ({head.status_code}) and no final one")
 
     async def receive_chunk(self) -> bytes:
-        """The next chunk of the body as the server sent it; ``b""`` at the end.
+        """Return the next chunk of the body as the server sent it; ``b""`` at the end.
 
-        A chunk of more than :data:`MAX_CHUNK` bytes comes in pieces. The bytes of a chunk that was cut are returned
-        before the error is raised. A call that is cancelled loses nothing: the next one goes on.
+        A chunk of more than :data:`MAX_CHUNK` bytes is returned in pieces. If a chunk was cut, this call returns the
+        bytes that came, and the next call raises the error. A cancelled call loses nothing: the next one goes on.
 
         Raises:
             httpx.ReadError: the connection ended before the body did, or was closed here.
-            httpx.ReadTimeout: nothing came for ``receive_s`` seconds. The next call goes on.
-            InvalidAnswer: what came is not HTTP.
+            httpx.ReadTimeout: no byte came for ``receive_s`` seconds. The next call goes on.
+            InvalidAnswer: the server's bytes are not HTTP.
         """
         body = self._body
         assert body is not None, "the head was read"
@@ -259,10 +287,7 @@ class Connection:
         return chunk or b""
 
     async def receive(self) -> bytes:
-        """The bytes of the body that are here, of one chunk or several, about :data:`MAX_CHUNK`; ``b""`` at the end.
-
-        Like :meth:`receive_chunk`, but chunks that came together are joined.
-        """
+        """Do the same as :meth:`receive_chunk`, but join chunks that came together, up to about :data:`MAX_CHUNK`."""
         first = await self.receive_chunk()
         if not first or len(first) >= MAX_CHUNK or self._body is None or not self._body.has_rest:
             return first
@@ -271,7 +296,7 @@ class Connection:
             try:
                 chunk = self._poll(self._body)
             except httpx.TransportError:
-                break  # raised by the next call
+                break  # the next call raises it
             if chunk is None:
                 break
             parts.append(chunk)
@@ -280,7 +305,7 @@ class Connection:
         return b"".join(parts)
 
     async def _receive_some(self) -> bytes:
-        """Bytes from the peer; ``b""`` once it has closed its side."""
+        """Wait for bytes of the server; ``b""`` once it has closed its side."""
         try:
             data = await self._stream.receive()
         except anyio.EndOfStream:
@@ -299,7 +324,7 @@ class Connection:
         return data
 
     def _poll(self, body: BodyDecoder) -> bytes | None:
-        """A chunk that has come already."""
+        """Return a chunk that has come already; ``None`` if there is none."""
         if self._failure is not None:
             raise self._failure
         try:

@@ -1,6 +1,21 @@
-"""The body of a response, out of the bytes of its connection: no I/O.
+"""Takes the body of a response apart into the chunks that the server sent. No I/O.
 
-h11 could do this, too, but copies each byte three times, and makes several objects of each chunk.
+Theory of operation
+===================
+
+A chunk is a message or a frame of live media, so its borders matter and are kept. The decoder is a state machine:
+
+    _read_size → _read_bytes → _read_end → _read_size → … → _read_trailers     chunked
+    _read_bytes                                                                length, or up to the connection's end
+
+Each state is a method that takes bytes from ``_data`` at ``_at``. It returns a chunk, ``b""`` (another state follows)
+or ``None`` (feed more bytes, or the body is over).
+
+*Invariant.* The caller feeds only after ``next_chunk()`` has returned ``None``. So the decoder holds one read of the
+connection and at most ``MAX_CHUNK`` bytes of an incomplete chunk. A byte of payload is copied once, out of ``_data``; a
+chunk that came over several reads is joined once more.
+
+*Tried before.* h11 parses chunked bodies, too, but copies each byte three times and makes several objects per chunk.
 """
 
 from __future__ import annotations
@@ -11,14 +26,14 @@ from typing import Final
 from tricklecast.trickle.client.heads import Fields, InvalidHead, ResponseHead, parse_fields
 
 MAX_CHUNK: Final = 64 * 1024
-"""Chunks of up to this many bytes are handed on in one piece; of longer ones, pieces of this size."""
+"""A chunk of up to this many bytes is returned in one piece, a longer one in pieces of this size."""
 
 MAX_SIZE_LINE: Final = 4096
-"""Longest line with the size of a chunk. Extensions may follow the size; they are passed over."""
+"""Longest line with the size of a chunk, in bytes. Extensions may follow the size; they are skipped."""
 
 MAX_EXCESS: Final = 16 * 1024
-"""How many bytes of chunk extensions a body may have beyond 16 bytes for each chunk and twice its payload (Go's limit).
-A body of one-byte chunks is fine; one that is mostly extensions keeps its reader busy with nothing."""
+"""Bytes of chunk extensions that a body may have beyond 16 bytes for each chunk and twice its payload (Go's limit). A
+body of one-byte chunks is fine; one that is mostly extensions would keep its reader busy with nothing."""
 
 MAX_TRAILERS: Final = 16 * 1024
 """Longest trailers, in bytes."""
@@ -31,19 +46,19 @@ class InvalidBody(Exception):
 
 
 class BodyDecoder:
-    """Takes a body apart into the chunks that the server sent.
+    """The body of one response.
 
-    Call :meth:`feed` only after :meth:`next_chunk` has returned ``None``: so no more than that call is held.
+    Call :meth:`next_chunk` until it returns ``None``, then :meth:`feed`, and so on until :attr:`over`.
 
     Args:
-        head: the head of the response. The body ends as it says: with the last chunk, after ``Content-Length`` bytes,
-            or with the connection.
+        head: the response's head. It says how the body ends: with the last chunk, after ``Content-Length`` bytes, or
+            with the connection.
+        data: bytes of the body that came with the head.
         is_empty: the response has no body, whatever its head says.
-        data: what has come of the body already.
 
     Attributes:
         over: the body has ended.
-        trailers: what followed it.
+        trailers: the headers behind the last chunk.
     """
 
     __slots__ = ("_at", "_chunked", "_data", "_excess", "_left", "_part_bytes", "_parts", "_state", "over", "trailers")
@@ -51,35 +66,35 @@ class BodyDecoder:
     def __init__(self, head: ResponseHead, data: bytes = b"", *, is_empty: bool = False) -> None:
         self.trailers: Fields = []
         self._chunked = head.chunked
-        self._left = head.length
+        self._left = head.length  # bytes left of the body, or of the present chunk; None: up to the connection's end
         self.over = is_empty or head.status_code in (204, 304) or self._left == 0
         self._state = BodyDecoder._read_size if self._chunked else BodyDecoder._read_bytes
-        self._data = data
-        self._at = 0
+        self._data = data  # the last read of the connection, and the rest of the one before
+        self._at = 0  # the first byte of it that no state has taken
         self._excess = 0  # bytes of extensions, see MAX_EXCESS
-        self._parts: list[bytes] = []
-        self._part_bytes = 0
+        self._parts: list[bytes] = []  # pieces of the present chunk
+        self._part_bytes = 0  # their length
 
     @property
     def has_rest(self) -> bool:
-        """Whether there are bytes that have not been handed on."""
+        """Whether there are bytes that no state has taken."""
         return self._at < len(self._data)
 
     def feed(self, data: bytes) -> None:
-        """More has come."""
+        """Take the bytes of the connection's next read."""
         self._data = self._data[self._at :] + data if self.has_rest else data
         self._at = 0
 
     def end(self) -> bool:
-        """The connection has ended; returns whether the body has ended with it, as it may."""
+        """The connection has ended: return whether that is the body's end, too. If not, the body was cut."""
         self.over = self.over or (self._left is None and not self._chunked)
         return self.over
 
     def next_chunk(self) -> bytes | None:
-        """The next chunk, or piece of a long one; ``None`` if more is needed, or the body is over.
+        """Return the next chunk, or a piece of a long one; ``None`` if more bytes are needed, or the body is over.
 
         Raises:
-            InvalidBody: what came is not HTTP. What came before it can still be had by :meth:`take_partial`.
+            InvalidBody: the bytes are not HTTP. :meth:`take_partial` still returns those before the fault.
         """
         chunk: bytes | None = b""
         while chunk == b"" and not self.over:
@@ -87,13 +102,13 @@ class BodyDecoder:
         return chunk or None
 
     def take_partial(self) -> bytes:
-        """What has come of a chunk that is not complete."""
+        """Return the bytes of a chunk whose end has not come."""
         chunk = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts = []
         self._part_bytes = 0
         return chunk
 
-    # Each state returns a chunk; ``b""``: another state follows; ``None``: more bytes are needed.
+    # The states.
 
     def _read_size(self) -> bytes | None:
         line = self._take_until(b"\r\n", MAX_SIZE_LINE)

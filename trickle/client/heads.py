@@ -1,7 +1,11 @@
-"""The heads of HTTP/1.1 requests and responses, from and to bytes: no I/O.
+"""Writes heads of HTTP/1.1 requests and reads those of responses. No I/O.
 
-Only what a client needs, and strictly: every line ends with CR LF, and a head from which the end of the body could be
-read in two ways is refused.
+Strict on purpose. Each line ends with CR LF, each header is ``Name: value`` of allowed characters, and a head that
+allows two ends of its body is refused: a client and a proxy that disagree about the end take a part of one response for
+the next one (response smuggling). So is a request whose header holds a line break.
+
+One regular expression reads all lines of a head in one pass. A pass per line costs twice as much CPU, and a head is
+most of the bytes of a small segment.
 """
 
 from __future__ import annotations
@@ -18,15 +22,15 @@ MAX_FIELDS: Final = 256
 """Most headers of a response, or trailers (Python's ``http.client`` takes 100)."""
 
 Fields = list[tuple[bytes, bytes]]
-"""Headers in their order: names in lower case, values without white space around them."""
+"""Headers in the order of the head: names in lower case, values without white space around them."""
 
 _HTTP: Final = b"HTTP/"
-"""How each answer of an HTTP server begins."""
+"""Each response begins with these bytes."""
 
 _NAME: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _STATUS_LINE: Final = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _FIELD: Final = re.compile(rb"(?:\A|(?<=\r\n))(%b):([\t\x20-\x7e\x80-\xff]*)(?:\r\n|\Z)" % _NAME)
-"""One whole line. All lines are read in one pass: a pass of its own for each would cost twice as much."""
+"""One whole line."""
 _REQUEST_LINE: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/1\.1\r\n")
 _FIELDS: Final = re.compile(rb"(?:%b: [\t\x20-\x7e\x80-\xff]*\r\n)*" % _NAME)
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
@@ -44,11 +48,11 @@ class ResponseHead:
     Attributes:
         http_version: ``b"1.1"`` or ``b"1.0"``.
         status_code: the HTTP status.
-        reason: the phrase behind it.
+        reason: the phrase behind the status.
         headers: all headers.
-        chunked: the body comes in chunks.
-        length: the body's length in bytes; ``None`` if it comes in chunks, or ends with the connection.
-        keeps_alive: the connection may carry another request afterwards.
+        chunked: the body is sent in chunks.
+        length: the body's length in bytes; ``None`` if it is sent in chunks, or ends with the connection.
+        keeps_alive: the server keeps the connection open for another request.
     """
 
     http_version: bytes
@@ -61,7 +65,7 @@ class ResponseHead:
 
 
 def request_head(method: bytes, target: bytes, headers: Collection[tuple[bytes, bytes]]) -> bytes:
-    """The head of a request.
+    """Write the head of a request.
 
     Raises:
         InvalidHead: HTTP does not allow the method, the target or a header.
@@ -75,14 +79,18 @@ def request_head(method: bytes, target: bytes, headers: Collection[tuple[bytes, 
 
 
 def parse_response(data: bytes | bytearray, searched: int = 0) -> tuple[ResponseHead, int] | None:
-    """Read the head of a response; returns it with its size, or ``None`` if its end has not come yet.
+    """Read the head of a response.
 
     Args:
-        data: what has come.
-        searched: number of its bytes that a former call has searched in vain; they are not searched again.
+        data: the response's first bytes.
+        searched: number of these bytes in which an earlier call has not found the head's end. They are not searched
+            again, so that no byte is read twice.
+
+    Returns:
+        The head and its size in bytes; ``None`` if its end has not come yet.
 
     Raises:
-        InvalidHead: it breaks the rules of HTTP, or is longer than :data:`MAX_HEAD`.
+        InvalidHead: the head breaks the rules of HTTP, or is longer than :data:`MAX_HEAD`.
     """
     if not _HTTP.startswith(data[: len(_HTTP)]):
         raise InvalidHead(f"it begins with {bytes(data[:20])!r}")

@@ -1,10 +1,22 @@
-"""How long a client waits before it asks again, and when it gives up. No I/O, no clock, no dice of its own.
+"""Decides how long a client waits before it asks again, and when it gives up. No I/O, no clock, no randomness.
 
-- No request is repeated at once: each retry waits for a random delay of at least :data:`MIN_DELAY_S`, on top of
-  ``Retry-After`` where the server sent one.
-- Each refusal is paid from a budget that successful requests refill (:class:`Retries`).
-- A server that is away is one outage, however that looks: a refused connection, a reset, a proxy's 502. It is waited
-  for a limited time (:class:`Outage`).
+Theory of operation
+===================
+
+*The problem.* A client that asks again at once turns a small fault into a storm: each failure causes a request that
+fails, and all clients that failed together come back together. A client that gives up at once ends a live channel
+because a server was restarted.
+
+*The idea.* Two kinds of failures are paid differently.
+
+- A *refusal* (429, 503, 470 …) is an answer: the server is there and works. Each retry after one costs a token of a
+  budget that successful requests refill (:class:`Retries`). So retries are at most a fifth of the wanted requests.
+- An *outage* is a server that is away, however the client notices it: a refused connection, a reset, a proxy's 502.
+  All of its failures together cost one token, and the client waits for a limited time (:class:`Outage`). If each
+  failure cost a token, a restart that takes half a minute would empty the budget, and the client would give up.
+
+*Invariants.* No request is repeated at once: each retry waits for a random delay of at least :data:`MIN_DELAY_S`, on
+top of ``Retry-After`` if the server sent one. The budget never goes below zero: a retry that it cannot pay is not made.
 """
 
 from __future__ import annotations
@@ -15,10 +27,10 @@ from typing import Final
 from tricklecast.trickle.backoff import Backoff, RetryBudget
 
 MIN_DELAY_S: Final = 0.05
-"""No retry comes sooner, whatever the dice say: full jitter may draw 0."""
+"""The shortest delay before a retry. Full jitter alone may draw 0."""
 
 MAX_RETRY_AFTER_S: Final = 300.0
-"""A client that is told to wait longer gives up: live media would be stale by then."""
+"""A client gives up if the server asks it to wait longer than this: live media would be stale by then."""
 
 
 class Retries:
@@ -26,10 +38,10 @@ class Retries:
 
     Args:
         backoff: delays before retries.
-        budget: how many retries there may be.
+        budget: pays for retries.
 
     Attributes:
-        failures: how many in a row.
+        failures: number of failures in a row.
     """
 
     __slots__ = ("_backoff", "_budget", "failures")
@@ -44,11 +56,11 @@ class Retries:
         return self._budget.spend()
 
     def earn(self) -> None:
-        """A wanted request did what it should: the budget grows."""
+        """Count a request that succeeded: the budget grows."""
         self._budget.earn()
 
     def succeeded(self) -> None:
-        """All is well: no failures, and the budget grows."""
+        """Count a request that succeeded, and end the row of failures."""
         self.failures = 0
         self.earn()
 
@@ -56,8 +68,8 @@ class Retries:
         """Seconds to wait before the next request.
 
         Args:
-            rng: where jitter comes from.
-            floor_s: what ``Retry-After`` said; the jitter comes on top of it.
+            rng: draws the jitter.
+            floor_s: the value of ``Retry-After``; the jitter comes on top of it.
             backoff: delays instead of the usual ones.
         """
         return max(MIN_DELAY_S, (backoff or self._backoff).delay(max(1, self.failures), rng, floor_s=floor_s))
@@ -65,12 +77,13 @@ class Retries:
     def refused(
         self, rng: Random, retry_after_s: float | None = None, limit_s: float = MAX_RETRY_AFTER_S
     ) -> float | None:
-        """The server said no for now: how many seconds to wait before asking again; ``None``: give up.
+        """Count a refusal. Return the seconds to wait before the next request; ``None``: give up.
 
         Args:
-            rng: where jitter comes from.
-            retry_after_s: what the server said.
-            limit_s: how long a wait the client accepts, in seconds. A longer one costs nothing: it is a no.
+            rng: draws the jitter.
+            retry_after_s: the value of ``Retry-After``.
+            limit_s: the longest wait that the client accepts, in seconds. If the server asks for a longer one, the
+                client gives up, and the budget pays nothing.
         """
         if (retry_after_s or 0.0) > limit_s or not self.pay():
             return None
@@ -79,39 +92,41 @@ class Retries:
 
 
 class Outage:
-    """One time without the server, or without the channel: it costs one retry, and beyond that time.
+    """A time without the server, or without the channel. It costs one retry, and then only time.
 
     Attributes:
-        lost: the server, or the way to it, was there before.
+        lost: a server that was there before has failed.
     """
 
     __slots__ = ("_since", "_tries", "lost")
 
     def __init__(self) -> None:
         self.lost = False
-        self._since: float | None = None
-        self._tries = 0
+        self._since: float | None = None  # when the first wait began
+        self._tries = 0  # waits since then
 
     @property
     def is_first(self) -> bool:
-        """Whether the client waits for something that was never there."""
+        """Whether the client waits for a server or channel that was never there."""
         return self._since is not None and not self.lost
 
     def lose(self, retries: Retries) -> bool:
-        """The server failed; ``False`` if that cannot be paid for. Until :meth:`over` it is the same failure."""
+        """Count a failure of the server; ``False`` if the budget cannot pay for it. Until :meth:`over`, further
+        failures belong to the same outage and cost nothing.
+        """
         if not self.lost and not retries.pay():
             return False
         self.lost = True
         return True
 
     def wait(self, limit_s: float, now: float, rng: Random, backoff: Backoff) -> float | None:
-        """How many seconds to wait before the next request; ``None`` once ``limit_s`` seconds have passed.
+        """Return the seconds to wait before the next request; ``None``: the outage has lasted too long.
 
         Args:
             limit_s: how long the outage may last, from its first failure, in seconds.
             now: seconds on a monotonic clock.
-            rng: where jitter comes from.
-            backoff: how long each time.
+            rng: draws the jitter.
+            backoff: the delays.
         """
         self._since = now if self._since is None else self._since
         if now >= self._since + limit_s:
@@ -120,10 +135,10 @@ class Outage:
         return backoff.delay(self._tries, rng, floor_s=MIN_DELAY_S)
 
     def restart(self) -> None:
-        """The client waits for something else from now on: the time begins anew."""
+        """Let the time begin anew: the client waits for something else from now on."""
         self._since, self._tries = None, 0
 
     def over(self) -> None:
-        """The server is there."""
+        """End the outage: the server is there."""
         self.restart()
         self.lost = False

@@ -1,12 +1,22 @@
-"""A plain TCP stream whose reading side survives a failed write, and how it is connected.
+"""A TCP stream whose reading side survives a failed write, and how it is connected.
 
-The stream transports of asyncio drop their reading side as soon as one write fails. A server that refuses a segment
-early and closes then resets the connection under the body that is still being written. The answer already lies in the
-kernel's buffer, and would be lost with the write. Here reading and writing are independent, as they are in the kernel.
+Theory of operation
+===================
 
-Each call makes at most one task switch. Data for which the kernel has room is written at once. Under asyncio the event
-loop watches the socket for as long as it is open: data is read as soon as it comes, and the task that waits for it is
-woken with it. Data that nobody takes stops that, so that no more than one read of :data:`READ_BYTES` is held.
+*The problem.* A server that refuses a segment early answers and closes. That resets the connection under the body that
+the client is still writing. The answer already lies in the client's kernel. But asyncio's stream transports drop their
+reading side as soon as one write fails, and the answer with it.
+
+*The idea.* :class:`SocketStream` works on the socket itself. Reading and writing are independent, as they are in the
+kernel: a failed write sets ``peer_stopped_reading``, drops later writes, and changes nothing for reads.
+
+*Cost.* Data for which the kernel has room is written at once. Under asyncio the event loop watches the socket as long
+as it is open: when bytes come, the loop reads them and then wakes the task that waits, so that a read is one task
+switch. Registering the socket for each wait costs two more system calls per read. Under trio (and on Windows, whose
+usual event loop cannot watch sockets) each wait goes through anyio.
+
+*Bound.* While bytes wait that no task has taken, the loop does not watch the socket. So one read of :data:`READ_BYTES`
+is held; the rest stays in the kernel, and the server waits.
 """
 
 from __future__ import annotations
@@ -30,21 +40,20 @@ with suppress(ImportError):  # Windows has neither
     from termios import TIOCOUTQ
 
 STAGGER_S: Final = 0.25
-"""After this time without an answer, the next address of a host is tried as well (RFC 8305, section 5)."""
+"""If an address of a host has not answered after this time, the next one is tried beside it (RFC 8305, section 5)."""
 
 PEER_TIMEOUT_S: Final = 10
-"""A peer that acknowledges nothing for this long has vanished. On a quiet connection, probes begin after this time.
+"""A server that acknowledges nothing for this long has vanished. On a quiet connection, probes begin after this time.
 TCP itself would wait for a quarter of an hour, or for ever."""
 
 READ_BYTES: Final = 120 * 1024
-"""A chunk of 64 KiB with its framing in one system call. Python allocates all of it each time: from 128 KiB on, the C
-library maps new pages for each read (``M_MMAP_THRESHOLD``), and a read costs three times as much CPU."""
+"""A read takes a chunk of 64 KiB with its framing in one system call. Python allocates all of these bytes each time:
+from 128 KiB on, the C library maps new pages for each read (``M_MMAP_THRESHOLD``), at three times the CPU."""
 
 CHECKED_RECEIVES: Final = 16
-"""Every 16th read checks that its task was not cancelled. A check costs as much as the rest of a small read."""
+"""Every 16th read checks whether its task was cancelled. A check costs as much as the rest of a small read."""
 
 _WINDOWS: Final = sys.platform == "win32"
-"""Its usual event loop cannot watch sockets."""
 
 _OPTIONS: Final = {
     # A chunk is a frame of live media or a small message: it leaves at once, not after the last one is acknowledged.
@@ -54,11 +63,13 @@ _OPTIONS: Final = {
     "TCP_KEEPCNT": PEER_TIMEOUT_S // 2,
     "TCP_USER_TIMEOUT": PEER_TIMEOUT_S * 1000,
 }
-"""The names differ between systems: an option that this system does not know is left out."""
+"""Options of TCP. Systems differ: an option that this system does not know is left out."""
 
 
 class Silence(Exception):
-    """No byte came for ``receive_s`` seconds. Not an ``OSError``: that would end a TLS stream above this one."""
+    """No byte came for ``receive_s`` seconds."""
+
+    # Not an OSError, which would end a TLS stream above this one.
 
 
 class SocketStream(ByteStream):
@@ -66,30 +77,33 @@ class SocketStream(ByteStream):
 
     Attributes:
         peer_stopped_reading: a write was rejected. Later writes are dropped; reading still works.
-        stall_s: how long to write to a peer that receives nothing, in seconds; ``None``: for ever.
-        receive_s: how long to wait for bytes from the peer, in seconds; ``None``: for ever.
+        stall_s: how long a write waits for a peer that receives nothing, in seconds; ``None``: for ever.
+        receive_s: how long a read waits for bytes, in seconds; ``None``: for ever.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._sending = anyio.Lock()
+        # Writing.
+        self._sending = anyio.Lock()  # one send() at a time
         self.peer_stopped_reading = False
         self.stall_s: float | None = None
-        self.receive_s: float | None = None
-        self._received = b""
-        self._receives = 0  # calls of receive()
-        self._ended = False
+        # Reading. At most one of the first three is set; receive() takes or raises it.
+        self._received = b""  # bytes that no task has taken
+        self._ended = False  # the peer has closed its side
         self._failure: OSError | None = None
-        self._watcher: asyncio.AbstractEventLoop | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._due_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._receives = 0  # calls of receive()
+        # Waiting under asyncio.
+        self.receive_s: float | None = None
+        self._watcher: asyncio.AbstractEventLoop | None = None  # the loop that watches the socket
+        self._waiter: asyncio.Future[None] | None = None  # of the task in receive()
+        self._due_at = 0.0  # when the present wait becomes a Silence
+        self._timer: asyncio.TimerHandle | None = None  # fires at _due_at or earlier
 
     def send_now(self, parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
-        """Write what the kernel has room for, without waiting; the parts are not joined first.
+        """Write as much as the kernel has room for, without waiting and without joining the parts.
 
         Returns:
-            The rest, to be passed to :meth:`send`; nothing where the peer no longer reads.
+            The rest, which the caller passes to :meth:`send`; nothing if the peer no longer reads.
         """
         if self.peer_stopped_reading:
             return b""
@@ -103,9 +117,7 @@ class SocketStream(ByteStream):
         return b"" if count == sum(map(len, parts)) else memoryview(b"".join(parts))[count:]
 
     async def send(self, item: bytes | memoryview) -> None:
-        """Write all of ``item``.
-
-        A peer that no longer reads is not an error here, since its answer may be waiting to be read.
+        """Write all of ``item``. A peer that no longer reads is no error, since its answer may be waiting to be read.
 
         Raises:
             TimeoutError: the peer has received nothing for ``stall_s`` seconds.
@@ -120,14 +132,14 @@ class SocketStream(ByteStream):
 
     @property
     def unacknowledged(self) -> int:
-        """Bytes written that the peer has not received yet; 0 where the system does not tell."""
+        """Bytes written that the peer has not received yet; 0 if the system does not tell."""
         try:
             return int.from_bytes(ioctl(self._socket, TIOCOUTQ, bytes(4)), sys.byteorder)
         except (NameError, OSError, ValueError):  # not on Windows; ValueError: the socket is closed
             return 0
 
     async def _wait_for_room(self) -> None:
-        """Wait until something can be written, as long as the peer receives earlier bytes."""
+        # A slow peer is not a stalled one: the time counts anew while earlier bytes get through.
         while True:
             before = self.unacknowledged
             with anyio.move_on_after(self.stall_s):
@@ -136,15 +148,15 @@ class SocketStream(ByteStream):
                 raise TimeoutError
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
-        """Bytes from the peer; waits for at least one. A call that is cancelled loses nothing: the next one has them.
+        """Wait for at least one byte of the peer. A cancelled call loses nothing: the next one returns the bytes.
 
         Raises:
             anyio.EndOfStream: the peer closed its side.
             anyio.BrokenResourceError: the connection is broken.
             anyio.ClosedResourceError: it was closed here.
-            Silence: nothing came for ``receive_s`` seconds.
+            Silence: no byte came for ``receive_s`` seconds.
         """
-        # anyio cancels no task that is about to run anyway, as one is whose peer always has bytes ready.
+        # anyio does not cancel a task that is ready to run. A task whose peer always has bytes is always ready.
         self._receives += 1
         if self._receives % CHECKED_RECEIVES == 0:
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -160,7 +172,7 @@ class SocketStream(ByteStream):
         return data if len(data) <= max_bytes else data[:max_bytes]
 
     async def _wait_for_anyio(self) -> None:
-        await anyio.lowlevel.checkpoint()  # other tasks run even if this connection always has data
+        await anyio.lowlevel.checkpoint()  # other tasks run, even if this peer always has bytes
         self._read()
         if not (self._received or self._ended or self._failure):
             with anyio.move_on_after(self.receive_s) as scope:
@@ -170,16 +182,16 @@ class SocketStream(ByteStream):
             self._read()
 
     async def _wait(self) -> None:
-        """Let the event loop watch the socket, and wait until it has read something."""
+        """Wait until the event loop, which watches the socket, has read something."""
         loop = asyncio.get_running_loop()
-        if self._watcher is not loop:  # not watched, or by the loop of an earlier asyncio.run()
+        if self._watcher is not loop:  # nobody watches, or the loop of an earlier asyncio.run() did
             loop.add_reader(self._socket, self._on_readable)
             self._watcher = loop
             self._set_timer(None)
         self._waiter = loop.create_future()
         if self.receive_s is not None:
             self._due_at = loop.time() + self.receive_s
-            # One timer for many waits: it is set again only when it fires.
+            # One timer serves many waits: while it is due too early, it is set again only when it fires.
             if self._timer is None or self._timer.when() > self._due_at:
                 self._set_timer(loop)
         try:
@@ -188,7 +200,7 @@ class SocketStream(ByteStream):
             self._waiter = None
 
     def _on_readable(self) -> None:
-        if self._received or self._ended or self._failure:  # not taken yet: the rest stays in the kernel
+        if self._received or self._ended or self._failure:  # no task has taken it: the rest stays in the kernel
             self._unwatch()
         else:
             self._read()
@@ -196,7 +208,6 @@ class SocketStream(ByteStream):
                 self._waiter.set_result(None)
 
     def _read(self) -> None:
-        """Take what the kernel has."""
         try:
             self._received = self._socket.recv(READ_BYTES)
             self._ended = not self._received
@@ -225,7 +236,7 @@ class SocketStream(ByteStream):
             self._waiter.set_exception(Silence())
 
     def is_silent(self) -> bool:
-        """Whether the peer has neither closed nor sent anything, as is expected of an idle connection."""
+        """Whether the peer has neither closed nor sent anything: only then an idle connection may be reused."""
         if self._received or self._ended or self._failure:
             return False
         try:
@@ -241,11 +252,11 @@ class SocketStream(ByteStream):
         self._socket.shutdown(socket.SHUT_WR)
 
     async def aclose(self) -> None:
-        """Close the socket, waking each task that waits for it."""
+        """Do the same as :meth:`close`."""
         self.close()
 
     def close(self) -> None:
-        """Close the socket, for callers that cannot wait."""
+        """Close the socket and wake each task that waits for it."""
         if self._socket.fileno() >= 0:
             self._unwatch()
             self._set_timer(None)
@@ -262,7 +273,7 @@ async def connect_tcp(host: str, port: int) -> SocketStream:
         OSError: the host has no address, or no address could be connected to.
     """
     sock = await (_connect_trio if in_trio() else _connect_asyncio)(host, port)
-    with suppress(OSError):  # a peer that has reset the connection already: reading tells
+    with suppress(OSError):  # the peer has reset the connection already: the first read raises that
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _OPTIONS.items():
             if (option := getattr(socket, name, None)) is not None:
@@ -271,7 +282,7 @@ async def connect_tcp(host: str, port: int) -> SocketStream:
 
 
 def in_trio() -> bool:
-    """Whether the current task is one of trio's."""
+    """Whether the current task belongs to trio."""
     trio = sys.modules.get("trio")
     return trio is not None and bool(trio.lowlevel.in_trio_task())
 
@@ -280,7 +291,7 @@ async def _connect_asyncio(host: str, port: int) -> socket.socket:
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     try:
         return await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=STAGGER_S)
-    except RuntimeError as error:  # uvloop's word for some failures
+    except RuntimeError as error:  # uvloop raises it for some failures
         raise OSError(str(error)) from error
 
 
@@ -294,11 +305,11 @@ async def _connect_trio(host: str, port: int) -> socket.socket:
 
 
 _NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
-"""OpenSSL's words, in its versions, for an answer that is no TLS."""
+"""Versions of OpenSSL have these reasons for a peer that does not speak TLS."""
 
 
 def reason(error: BaseException) -> str:
-    """Why no connection could be made, in words; libraries hide the first cause in a group."""
+    """Say in words why no connection could be made. anyio and aiohappyeyeballs hide the first cause in a group."""
     cause = error.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]

@@ -1,8 +1,20 @@
-"""Tasks: work in the background that any other task may stop, and waiting for a change.
+"""Background tasks that any other task may stop, and waiting for a change.
 
-A task group cannot do this: its cancel scope belongs to the task that entered it. But a client may be opened in one
-task and closed in another (a fixture, a lifespan, an async generator that asyncio collects). This is the only module
-that starts tasks outside a task group: an asyncio task, or a system task of trio.
+Theory of operation
+===================
+
+*The problem.* A client works in the background from ``async with`` on. It may be opened in one task and closed in
+another: by a fixture, a lifespan, or an async generator that asyncio collects. A task group does not allow that, since
+its cancel scope belongs to the task that entered it.
+
+*The idea.* :class:`BackgroundTask` starts an asyncio task, or a system task of trio, and gives the work a cancel scope.
+Any task may cancel that scope and then wait until the work is over. A scope is used rather than ``Task.cancel()``,
+because a scope cannot be lost: each ``await`` of the work raises until the work has ended, also if a library swallowed
+the first cancellation.
+
+*Invariants.* ``stop()`` returns only after the work is over, also if the waiting task is cancelled meanwhile. An error
+of the work never reaches the event loop: ``check()`` raises it where somebody asks. This is the only module that starts
+tasks outside a task group.
 """
 
 from __future__ import annotations
@@ -19,16 +31,16 @@ from tricklecast.trickle.client.sockets import in_trio
 from tricklecast.trickle.errors import ClosedHere
 
 _TASKS: Final[set[asyncio.Task[None]]] = set()
-"""Running tasks: the event loop itself holds only weak references to them."""
+"""Running tasks of asyncio, whose event loop holds only weak references to them."""
 
 
 class Changes:
-    """Wakes the tasks that wait for something to change. Telling nobody costs nothing."""
+    """Wakes the tasks that wait for something to change. While no task waits, :meth:`notify` costs next to nothing."""
 
     __slots__ = ("_event",)
 
     def __init__(self) -> None:
-        self._event: anyio.Event | None = None
+        self._event: anyio.Event | None = None  # for the tasks that wait now
 
     async def wait(self) -> None:
         """Wait for the next :meth:`notify`."""
@@ -36,14 +48,14 @@ class Changes:
         await self._event.wait()
 
     def notify(self) -> None:
-        """Something has changed."""
+        """Wake all tasks that wait."""
         event, self._event = self._event, None
         if event is not None:
             event.set()
 
 
 def clock() -> Callable[[], float]:
-    """The clock of the event loop that runs: ``anyio.current_time`` looks for the loop each time that it is asked."""
+    """Return the clock of the running event loop. ``anyio.current_time`` would look for the loop at each call."""
     if in_trio():
         import trio
 
@@ -52,20 +64,20 @@ def clock() -> Callable[[], float]:
 
 
 class BackgroundTask:
-    """Work in a task of its own. The task that began the work, or any other one, stops it.
+    """Work in a task of its own. Any task may stop it.
 
     Args:
-        work: called within the new task, unless :meth:`stop` comes first.
+        work: runs in the new task, unless :meth:`stop` comes first.
     """
 
     __slots__ = ("_changes", "_error", "_is_over", "_scope")
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
-        # A scope cancels the work, since it cannot get lost: every await until the end of the work feels it.
-        self._scope = anyio.CancelScope()
-        self._changes = Changes()
+        self._scope = anyio.CancelScope()  # cancels the work
+        self._changes = Changes()  # wakes over()
         self._is_over = False
-        self._error: BaseException | None = _cancelled()  # stays if the program ends, and the event loop with it
+        # The error with which the work ended. This one stays if the program ends, and the event loop with it.
+        self._error: BaseException | None = ClosedHere("the client's background task was cancelled")
         if in_trio():
             import trio
 
@@ -81,21 +93,21 @@ class BackgroundTask:
                 with self._scope:
                     await work()
             self._error = None
-        except Exception as error:  # from a system task of trio, it would end the whole program
+        except Exception as error:  # out of a system task of trio it would end the whole program
             self._error = error
         finally:
             self._end()
 
     def _discard(self, task: asyncio.Task[None]) -> None:
         _TASKS.discard(task)
-        self._end()  # of a task that was cancelled before it began
+        self._end()  # _run() does not, if the task was cancelled before it began
 
     def _end(self) -> None:
         self._is_over = True
         self._changes.notify()
 
     async def over(self) -> None:
-        """Wait until the work is over. Cancelling the waiting task does not touch the work."""
+        """Wait until the work is over. Cancelling the waiting task does not cancel the work."""
         if self._is_over:
             await anyio.lowlevel.checkpoint_if_cancelled()
         while not self._is_over:
@@ -112,7 +124,7 @@ class BackgroundTask:
             raise self._error
 
     async def stop(self) -> None:
-        """Cancel the work and wait until it is over. Cancelling the waiting task takes effect afterwards.
+        """Cancel the work and wait until it is over. A cancellation of the waiting task takes effect afterwards.
 
         An error of the work is dropped.
         """
@@ -126,7 +138,3 @@ class BackgroundTask:
                 cancelled = error
         if cancelled is not None:
             raise cancelled
-
-
-def _cancelled() -> ClosedHere:
-    return ClosedHere("the client's background task was cancelled")

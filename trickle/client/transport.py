@@ -1,25 +1,36 @@
-"""The httpx transport of both clients: HTTP/1.1, full duplex, with chunks and trailers as they were sent.
+"""The httpx transport of both clients: HTTP/1.1, full duplex, with chunks and trailers as the server sent them.
 
-httpx's own transport reads nothing before the request's body has ended, joins and splits the chunks of a response, and
-drops its trailers. But a publisher that holds a POST open has to learn of a 404, 409 or 503 at once, a message is one
-chunk, and a segment that is not whole says so in a trailer (docs/reference/protocol.md, sections 3 and 4). Here:
+Theory of operation
+===================
 
-- The request's head leaves as soon as there is a connection, before the body's first chunk exists (a preconnect).
-- One chunk of a body is one HTTP chunk and one write to the socket, with Nagle's algorithm off. A :class:`LiveBody`
-  writes its chunks itself, in the task of whoever has them.
-- An answer ends the request at once, also in the middle of its body.
-- ``timeout.read`` limits the wait for the answer once the body has ended and arrived, and each pause of the response's
-  body; never the time for which a request's body stays open. ``timeout.write`` limits how long the peer may take
-  nothing of it.
-- Interim ``1xx`` responses are skipped; a flood of them is an error.
-- No cookie is kept: a server could set any number of them, and each later request would carry them all.
-- ``response.extensions["trailers"]`` is an ``httpx.Headers``, filled at the end of the body.
-  ``response.extensions["body"]`` is the :class:`ResponseBody`, whose reads can be cancelled without loss.
-- A GET's answer whose body could end with the connection (neither length nor chunks) is refused: a part of a segment
-  would look like the whole.
+*The problem.* httpx's own transport reads nothing before the request's body has ended, joins and splits the chunks of a
+response, and drops its trailers. But a publisher that holds a POST open must learn of a 404, 409 or 503 at once, a
+message is one chunk, and a trailer says that a segment is truncated (docs/reference/protocol.md, sections 3 and 4).
 
-It connects directly: proxies from the environment are not used, since a proxy that collects request bodies would hold
-a live segment back until its end.
+*The idea.* The task that makes the request waits for the response, from the moment the request's head has left. The
+body is written beside it. There are two kinds of bodies:
+
+- A :class:`LiveBody` (the publisher's) writes each chunk in the task that has the chunk, straight to the socket: no
+  queue, no task switch. While the kernel takes everything, the request needs one task. The first time that the kernel
+  is full, a second task starts (``_Exchange._resume``). It waits for room and then calls ``LiveBody.resume()``.
+- Any other body is an iterator, which a second task reads and writes from the start.
+
+*Invariants.*
+
+- The head leaves as soon as there is a connection, before the body's first chunk exists (a preconnect).
+- One chunk of a body is one HTTP chunk and one write to the socket; Nagle's algorithm is off.
+- A response ends the request at once, also in the middle of its body.
+- A read of a :class:`ResponseBody` can be cancelled without loss.
+- ``timeout.read`` limits the wait for the response once the body has ended and the server has received it, and each
+  pause of the response's body. It never limits the time for which a request's body stays open. ``timeout.write`` limits
+  the time in which the server reads nothing of the body.
+- A GET whose response has neither a length nor chunks fails: its body would end with the connection, so that a part of
+  a segment would look like the whole.
+- A response for httpx has its trailers in ``response.extensions["trailers"]`` (an ``httpx.Headers``, filled at the end
+  of the body) and its :class:`ResponseBody` in ``response.extensions["body"]``.
+
+*Left out on purpose.* Cookies: a server could set any number of them, and each later request would carry them all.
+Proxies from the environment: a proxy that collects request bodies would hold a live segment back until its end.
 """
 
 from __future__ import annotations
@@ -46,54 +57,59 @@ from tricklecast.trickle.client.tasks import Changes
 __all__ = ["BodyWriter", "InvalidAnswer", "LiveBody", "ResponseBody", "TrickleClient", "TrickleTransport"]
 
 KEEPALIVE_S: Final = 30.0
-"""An idle connection is not reused after this long: below the server's 75 s and the usual 60 s of load balancers."""
+"""An idle connection is reused for this long: less than the server's 75 s and the usual 60 s of load balancers."""
 
 MAX_IDLE: Final = 4
-"""Idle connections kept per origin: a client has a segment, one or two preconnects, and a question."""
+"""Idle connections per origin: a client needs one for its segment, two for preconnects, and one for a question."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class BodyWriter(Protocol):
-    """Where a :class:`LiveBody` writes its chunks. Nothing here waits."""
+    """A :class:`LiveBody` writes its chunks to this. No method waits."""
 
     def write(self, chunk: bytes, *, last: bool = False) -> bool:
-        """Send one chunk as far as there is room; returns whether it has left. If not, :meth:`LiveBody.resume` will be
-        called once it has, and nothing is written before that.
+        """Send one chunk.
 
         Args:
             chunk: at least one byte.
-            last: the body's end follows at once, in the same packet if possible.
+            last: the body ends with this chunk. Its end leaves in the same packet if possible.
+
+        Returns:
+            Whether the kernel has taken all of it. If not, the body must write nothing until its ``resume()`` is
+            called.
         """
 
     def end(self) -> None:
-        """Send the body's end; not after a last chunk."""
+        """Send the body's end. Do not call it after a last chunk, which has sent it."""
 
     def pause(self) -> None:
-        """Let other tasks have their turn: :meth:`LiveBody.resume` is called after that."""
+        """Let other tasks run first: :meth:`LiveBody.resume` is called afterwards."""
 
 
 class LiveBody(httpx.AsyncByteStream):
-    """A request's body that is written, not read. Assign it to ``request.stream``."""
+    """A request's body that writes itself. Assign it to ``request.stream``."""
 
     @abstractmethod
     def start(self, writer: BodyWriter) -> None:
-        """The request's head has left: write what is there. Any task may use the writer until :meth:`detach`.
+        """The request's head has left: write the chunks that are there. Any task may use the writer until
+        :meth:`detach`.
 
-        May be called again after :meth:`detach`, if nothing was written: the connection is another one.
+        It is called a second time, with another connection behind the writer, if the first connection turned out to be
+        dead before a chunk was written.
         """
 
     @abstractmethod
     def resume(self) -> None:
-        """What was written last has left: go on."""
+        """The kernel has taken the last chunk: write the next ones."""
 
     @abstractmethod
     def detach(self) -> None:
-        """The writer takes nothing more: the answer has come, or the connection broke."""
+        """The response has come, or the connection broke: use the writer no more."""
 
 
 class Limits(NamedTuple):
-    """Timeouts of one request, in seconds: a tuple that httpx takes for its own object, which costs much more."""
+    """Timeouts of one request, in seconds. httpx accepts this tuple for its ``Timeout``, which costs much more."""
 
     connect: float | None
     read: float | None
@@ -103,15 +119,16 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request, ready to be sent.
+    """A request without httpx's objects, ready to be sent.
 
     Attributes:
-        origin: to whom.
-        method: ``GET`` and so on.
-        head: request line and headers.
-        body: its body; ``None`` if there is none, or it is empty.
+        origin: the server.
+        method: for example ``GET``.
+        head: request line and headers, as bytes.
+        body: ``None`` if there is no body, or it is empty.
         body_bytes: the body's length; ``None`` if it is sent in chunks.
-        connect_s, write_s, read_s: see the module's timeouts, in seconds.
+        connect_s: how long making a connection may take, in seconds.
+        write_s, read_s: the module's head explains both timeouts, in seconds.
     """
 
     origin: Origin
@@ -126,7 +143,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A response: its head, and the body that has yet to be read."""
+    """A response without httpx's objects. Its body has not been read yet."""
 
     head: ResponseHead
     body: ResponseBody
@@ -141,21 +158,20 @@ class TrickleTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(self, verify: ssl.SSLContext | bool = True, *, keepalive_s: float = KEEPALIVE_S) -> None:
-        self._verify = verify
+        self._verify = verify  # replaced by an SSLContext at the first https request
         self._keepalive_s = keepalive_s
-        self._idle: dict[Origin, list[Connection]] = {}
+        self._idle: dict[Origin, list[Connection]] = {}  # the newest connection is last, and is used first
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send the request; return when the final response's head is there and the body is over or stopped.
+        """Send the request and wait for the final response's head. By then the body is over, or is written no more.
 
         Raises:
             httpx.ConnectError: no connection could be made (``ConnectTimeout``: not in time).
-            httpx.ReadError: the connection broke before the answer (``ReadTimeout``: it did not come in time).
-            httpx.WriteTimeout: the server has stopped reading without answering.
-            InvalidAnswer: the answer is not HTTP, or a GET's body has no visible end.
+            httpx.ReadError: the connection broke before the response (``ReadTimeout``: no response came in time).
+            httpx.WriteTimeout: the server has stopped reading, and did not respond.
+            InvalidAnswer: the response is not HTTP, or a GET's body has no visible end.
             httpx.UnsupportedProtocol: the URL is neither http nor https.
-
-        An exception of the request's own body stream comes through as it is.
+            Exception: the request's own body stream raised it.
         """
         headers = request.headers.raw
         lengths = {name.lower(): value for name, value in headers}
@@ -192,7 +208,7 @@ class TrickleTransport(httpx.AsyncBaseTransport):
         )
 
     async def send(self, call: Call) -> Reply:
-        """The same without httpx's objects."""
+        """Do the same as :meth:`handle_async_request`, without httpx's objects."""
         exchange = _Exchange(self, call)
         try:
             head = await exchange.run()
@@ -202,7 +218,13 @@ class TrickleTransport(httpx.AsyncBaseTransport):
             raise
 
     async def acquire(self, origin: Origin, connect_s: float | None, *, fresh: bool) -> Connection:
-        """A connection: a pooled one that is still silent, unless ``fresh``, or a new one."""
+        """Return a connection: an idle one that is still usable, or a new one.
+
+        Args:
+            origin: the server.
+            connect_s: how long making a connection may take, in seconds.
+            fresh: make a new one in any case.
+        """
         idle = self._idle.get(origin, [])
         while idle and not fresh:
             connection = idle.pop()
@@ -221,7 +243,7 @@ class TrickleTransport(httpx.AsyncBaseTransport):
         return Connection(origin, stream, tcp)
 
     def release(self, connection: Connection) -> None:
-        """Take a connection back after an exchange: keep it if both sides finished and it may be kept."""
+        """Take a connection back after an exchange: keep it if another request may follow, else close it."""
         idle = self._idle.setdefault(connection.origin, [])
         if len(idle) >= MAX_IDLE or not connection.start_next(self._keepalive_s):
             connection.close()
@@ -240,14 +262,14 @@ class TrickleTransport(httpx.AsyncBaseTransport):
         if context is None:
             return tcp, tcp
         try:
-            # Not standard-compatible: HTTP has its own framing, and servers often leave TLS' closing handshake out.
+            # Not standard_compatible: HTTP has its own framing, and servers often leave TLS' closing handshake out.
             return await TLSStream.wrap(tcp, hostname=host, ssl_context=context, standard_compatible=False), tcp
         except BaseException:
             tcp.close()
             raise
 
     async def _context(self) -> ssl.SSLContext:
-        """Built at the first TLS connection, in a thread: reading the certificates takes tens of milliseconds."""
+        # In a thread: reading the system's certificates takes tens of milliseconds.
         if not isinstance(self._verify, ssl.SSLContext):
             verify = self._verify
             context = await anyio.to_thread.run_sync(lambda: httpx.create_ssl_context(verify=verify))
@@ -257,10 +279,10 @@ class TrickleTransport(httpx.AsyncBaseTransport):
 
 
 def origin_of(url: httpx.URL) -> Origin:
-    """Whom to connect to for a URL.
+    """Return scheme, host and port of a URL.
 
     Raises:
-        httpx.UnsupportedProtocol: it is neither http nor https.
+        httpx.UnsupportedProtocol: the scheme is neither http nor https.
     """
     if url.scheme not in _PORTS:
         raise httpx.UnsupportedProtocol(f"not http or https: {url}")
@@ -268,23 +290,23 @@ def origin_of(url: httpx.URL) -> Origin:
 
 
 class TrickleClient(httpx.AsyncClient):
-    """An httpx client whose plain requests can be sent without httpx's objects.
+    """An httpx client that can send a plain request without httpx's objects.
 
-    httpx's own way, with its generators for redirects and authentication and its objects for URLs and headers, costs
-    more than the rest of a small segment. It is taken where there is something for it to do: authentication, or another
-    transport.
+    httpx makes objects for URLs and headers, and generators for redirects and authentication. They cost more CPU than
+    the rest of a small segment. So :meth:`send_plain` goes straight to the transport, unless there is authentication,
+    or the transport is another one.
     """
 
     def __init__(self, *, transport: httpx.AsyncBaseTransport, **options: Any) -> None:
         no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
         super().__init__(transport=transport, cookies=no_cookies, **options)
-        self._is_plain = (
+        self._is_plain = (  # nothing that only httpx can do is wanted
             self.auth is None
             and isinstance(transport, TrickleTransport)
             and type(transport).handle_async_request is TrickleTransport.handle_async_request
         )
-        self._usual = {name.lower(): (name, value) for name, value in self.headers.raw}
-        self._urls: dict[str, tuple[Origin, bytes]] = {}
+        self._usual = {name.lower(): (name, value) for name, value in self.headers.raw}  # the client's own headers
+        self._origins: dict[str, tuple[Origin, bytes]] = {}  # origin and Host header, by "http://host:port"
 
     async def send_plain(
         self,
@@ -294,12 +316,15 @@ class TrickleClient(httpx.AsyncClient):
         body: LiveBody | None,
         limits: httpx.Timeout | Limits | None,
     ) -> Reply | None:
-        """Send a request; ``None``, and nothing is sent, if it has to go httpx's way.
+        """Send a request without httpx's objects.
 
         Args:
             method, url, headers: as in httpx.
             body: sent in chunks.
             limits: timeouts instead of the client's.
+
+        Returns:
+            The response. ``None``: nothing was sent, and the caller must use httpx's own ``send()``.
 
         Raises:
             httpx.TransportError: see :meth:`TrickleTransport.handle_async_request`.
@@ -307,9 +332,9 @@ class TrickleClient(httpx.AsyncClient):
         if not self._is_plain or self.is_closed or "@" in url or not url.isascii():
             return None
         root = url.find("/", url.find("//") + 2)
-        if (known := self._urls.get(url[:root])) is None:
+        if (known := self._origins.get(url[:root])) is None:
             parsed = httpx.URL(url[:root])
-            known = self._urls[url[:root]] = (origin_of(parsed), parsed.netloc)
+            known = self._origins[url[:root]] = (origin_of(parsed), parsed.netloc)
         origin, host = known
         fields = {b"host": (b"Host", host), **self._usual}
         for name, value in headers.items():
@@ -330,7 +355,7 @@ class TrickleClient(httpx.AsyncClient):
 
 
 class ResponseBody(httpx.AsyncByteStream):
-    """The body of a response. At its end, or when it is closed, it gives its connection back.
+    """The body of a response. At its end, or when it is closed, it gives its connection back to the transport.
 
     Args:
         transport: takes the connection back.
@@ -338,25 +363,25 @@ class ResponseBody(httpx.AsyncByteStream):
         read_s: the longest silence within the body, in seconds; ``None``: no limit.
 
     Attributes:
-        keeps_cancelled: a read that is cancelled loses nothing.
+        keeps_cancelled: a cancelled read loses nothing; the next read goes on.
     """
 
     keeps_cancelled: Final = True
 
     def __init__(self, transport: TrickleTransport, connection: Connection, read_s: float | None) -> None:
-        self._trailers: Fields = []  # what followed the body; filled at its end
-        self._shown: httpx.Headers | None = None  # the same for httpx
+        self._trailers: Fields = []  # filled at the body's end
+        self._shown: httpx.Headers | None = None  # the trailers for httpx, if somebody asked for them
         self._transport = transport
-        self._connection: Connection | None = connection
+        self._connection: Connection | None = connection  # None once it was given back
         self.limit_silence(read_s)
 
     def limit_silence(self, read_s: float | None) -> None:
-        """From now on a read raises ``httpx.ReadTimeout`` if nothing comes for ``read_s`` seconds."""
+        """Make later reads raise ``httpx.ReadTimeout`` when no byte comes for ``read_s`` seconds."""
         if self._connection is not None:
             self._connection.receive_s = read_s
 
     def trailer(self, name: str) -> str | None:
-        """A header that followed the body; ``None`` where it is missing, and before the body's end."""
+        """Return the value of a trailer; ``None`` if the server sent no such trailer, or the body has not ended."""
         if self._trailers:
             lower = name.lower().encode()
             for key, value in self._trailers:
@@ -365,17 +390,18 @@ class ResponseBody(httpx.AsyncByteStream):
         return None
 
     def show_trailers(self) -> httpx.Headers:
-        """Headers that are filled with the trailers at the body's end. (They cost as much as a small segment.)"""
+        """Return an ``httpx.Headers`` that is filled with the trailers at the body's end."""
+        # Made on request: an httpx.Headers costs as much CPU as a small segment.
         self._shown = httpx.Headers()
         return self._shown
 
     async def receive_chunk(self) -> bytes:
-        """The next chunk as the server sent it (a long one in pieces); ``b""`` at the end or once closed.
+        """Return the next chunk as the server sent it (a long one in pieces); ``b""`` at the end, or once closed.
 
         Raises:
-            httpx.ReadError: the connection ended before the body did, or was closed by another task.
-            httpx.ReadTimeout: nothing came in time.
-            InvalidAnswer: what came is not HTTP.
+            httpx.ReadError: the connection ended before the body did, or another task closed it.
+            httpx.ReadTimeout: the body was silent for too long.
+            InvalidAnswer: the server's bytes are not HTTP.
         """
         connection = self._connection
         if connection is None:
@@ -383,7 +409,7 @@ class ResponseBody(httpx.AsyncByteStream):
         return await connection.receive_chunk() or self._end(connection)
 
     async def receive(self) -> bytes:
-        """The bytes that are here, about 64 KiB at most: chunks that came together are joined. Else the same."""
+        """Do the same as :meth:`receive_chunk`, but join chunks that came together, up to about 64 KiB."""
         connection = self._connection
         if connection is None:
             return b""
@@ -405,36 +431,32 @@ class ResponseBody(httpx.AsyncByteStream):
         raise StopAsyncIteration
 
     def close(self) -> None:
-        """Leave the body; a task that waits for it gets ``httpx.ReadError``. Twice is fine."""
+        """Give the connection back. A task that waits for the body gets ``httpx.ReadError``. May be called twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.receive_s = None
             self._transport.release(connection)
 
     async def aclose(self) -> None:
-        """The same."""
+        """Do the same as :meth:`close`."""
         self.close()
 
 
 class _Exchange:
-    """One request, up to the head of its response. It is the writer of the request's body.
-
-    A live body is written by the tasks that have its chunks, as long as there is room. Only when there is none, a
-    second task is begun, which waits for room.
-    """
+    """One request, up to the head of its response. To a live body it is the :class:`BodyWriter`."""
 
     def __init__(self, transport: TrickleTransport, call: Call) -> None:
         self._transport = transport
         self._call = call
-        self._connection: Connection | None = None
-        self._head_sent = False
-        self._head_changes = Changes()
-        self._body_begun = False
-        self._body_over = call.body is None
-        self._pauses = False  # nothing is to be written before the second task has called resume()
-        self._paused: anyio.Event | None = None  # wakes the second task
-        self._unacknowledged = 0
-        self._waiting: anyio.CancelScope | None = None
+        self._connection: Connection | None = None  # the one of the present attempt
+        self._head_sent = False  # on the present connection
+        self._head_changes = Changes()  # wakes _wait_for_head()
+        self._body_begun = False  # a chunk was written: the request must not be sent once more
+        self._body_over = call.body is None  # read_s counts from now on
+        self._pauses = False  # the body must not write before the second task has called resume()
+        self._paused: anyio.Event | None = None  # wakes the second task; None: it has not been started
+        self._unacknowledged = 0  # bytes on their way to the server when the present wait for the response began
+        self._waiting: anyio.CancelScope | None = None  # the first task's wait for the response
 
     @property
     def connection(self) -> Connection:
@@ -442,15 +464,15 @@ class _Exchange:
         return self._connection
 
     def abandon(self) -> None:
-        """The exchange failed or was cancelled: its connection is of no use any more."""
+        """Close the connection: the exchange failed or was cancelled, so no other request can follow on it."""
         if self._connection is not None:
             self._connection.close()
 
     async def run(self) -> ResponseHead:
         """Send the request and wait for the final response's head.
 
-        The request is sent once more if a pooled connection turns out to be dead. Not a GET: its answer may be long in
-        coming, so a connection that ends meanwhile is a lost server, which the client has to know.
+        If an idle connection turns out to be dead, the request is sent once more, on a new one. A GET is not: it may
+        wait long for its response, so a connection that ends meanwhile means a lost server, which the client must know.
         """
         stream = self._call.body
         if stream is None or isinstance(stream, LiveBody):
@@ -473,7 +495,7 @@ class _Exchange:
         body = call.body
         has_left = connection.write_head(call.head, call.body_bytes)
         if self._body_over and not isinstance(body, LiveBody):
-            has_left = connection.end_body()  # of a body that is empty
+            has_left = connection.end_body()  # an empty body
         if not has_left:
             await self._flush()
         self._head_sent = True
@@ -490,7 +512,7 @@ class _Exchange:
             body.detach()
 
     async def _answer(self) -> ResponseHead:
-        """Wait for the response's head, and for room for the body meanwhile."""
+        """Wait for the response's head. Start the second task when the body needs room."""
         while True:
             if self._pauses and self._paused is None:
                 self._paused = anyio.Event()
@@ -498,8 +520,10 @@ class _Exchange:
             with anyio.CancelScope() as self._waiting:
                 self._limit_wait()
                 return self._checked(await self.connection.answer())
+            # The wait was cancelled: by pause(), which needs the second task, or by its deadline.
             if self._pauses and self._paused is None:
                 continue
+            # The server still acknowledges bytes of the body: wait for another read_s.
             if not 0 < self.connection.unacknowledged < self._unacknowledged:
                 raise httpx.ReadTimeout(f"no answer within {self._call.read_s:g} s")
 
@@ -509,7 +533,7 @@ class _Exchange:
         return head
 
     def _limit_wait(self) -> None:
-        """Once the body is over, the answer is due within ``timeout.read``, or while the peer still receives it."""
+        """Set the deadline of the wait for the response, once the body is over."""
         if self._body_over and self._waiting is not None and self._call.read_s is not None:
             self._unacknowledged = self.connection.unacknowledged
             self._waiting.deadline = anyio.current_time() + self._call.read_s
@@ -517,7 +541,7 @@ class _Exchange:
     async def _beside(
         self, second: Callable[[], Coroutine[Any, Any, None]], first: Callable[[], Awaitable[ResponseHead]]
     ) -> ResponseHead:
-        """Wait for the head; ``second`` runs at the same time, and is cancelled with an early answer."""
+        """Run both until ``first`` has the response's head; then cancel ``second``."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(second)
@@ -557,7 +581,7 @@ class _Exchange:
             self._waiting.cancel()  # begins the second task
 
     async def _resume(self) -> None:
-        """Wait for room whenever there is none, and then let the body go on."""
+        """The second task: whenever the body has paused, wait for room, then let it go on."""
         body = self._call.body
         assert isinstance(body, LiveBody)
         while await self._flush():
@@ -566,10 +590,10 @@ class _Exchange:
             body.resume()
             await self._paused.wait()
 
-    # A body that is read.
+    # A body that is an iterator.
 
     async def _write_stream(self, stream: httpx.AsyncByteStream) -> None:
-        """Write a body until it ends or nobody reads it."""
+        """Write a body until it ends or the server reads no more."""
         chunks = aiter(stream)
         try:
             async for chunk in chunks:
@@ -586,7 +610,7 @@ class _Exchange:
             await self._flush()
 
     async def _wait_for_head(self) -> None:
-        """Wait until the head has left on the connection that there is when this returns: it may be replaced."""
+        # In a loop: a dead connection is replaced, and then the head has not left on the new one.
         while not self._head_sent:
             await self._head_changes.wait()
 
@@ -598,7 +622,7 @@ class _Exchange:
 
 
 async def _close(iterator: AsyncIterator[bytes]) -> None:
-    """Close a generator now, in the task that ran it, rather than whenever it is collected."""
+    """Close a generator now, in the task that ran it. The garbage collector would close it later, in any task."""
     if isinstance(iterator, AsyncGenerator):
         with anyio.CancelScope(shield=True):
             await iterator.aclose()
