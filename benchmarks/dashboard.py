@@ -31,8 +31,8 @@ from rich.table import Table
 from benchmarks.servers import Cores, bind
 from tricklecast.app.bus import Bus
 from tricklecast.app.core.results import Outcome
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Writer
-from tricklecast.app.core.state import Channel
 from tricklecast.app.server import serve
 from tricklecast.app.settings import Settings
 
@@ -65,7 +65,7 @@ async def publish(bus: Bus, channels: int) -> None:
     plane = bus.plane
     assert plane is not None, "the server has been started"
     registry, owner = plane.registry, _Owner()
-    writers: list[Writer[Channel] | None] = [None] * channels
+    writers: list[Writer[OwnedChannel] | None] = [None] * channels
     begun, done = plane.clock(), 0
     while True:
         due = int((plane.clock() - begun) * channels)

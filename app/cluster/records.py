@@ -71,7 +71,7 @@ class Over(StrEnum):
 
 
 class FeedError(TrickleError):
-    """What came is no feed, or not one of this version."""
+    """The peer sends no feed, or not one of this version."""
 
 
 class Record(NamedTuple):

@@ -1,4 +1,4 @@
-"""What can happen to a channel, and the journal that counts it.
+"""The facts of a channel, which are all that can happen to it, and the journal that counts them.
 
 **The problem.** A channel has one holder that decides: it takes requests, and refuses, closes, evicts and ends. Others
 hold the channel, too: storage after a restart, and replicas. They must answer every reader as the owner does, and they
@@ -10,7 +10,7 @@ allowed, and :mod:`app.core.state` has one function for each kind, which applies
 applies the facts, and the bytes between them, has the owner's state. ``tests/properties/test_facts.py`` holds the two
 against each other after every change of a random history.
 
-**The bytes are no facts.** They come tens of thousands of times a second, and whoever follows a channel reads them from
+**The bytes are no facts.** They come tens of thousands of times a second, and a follower of a channel reads them from
 its segments with a cursor, as a reader does. Bytes of a segment come after its ``BodyBegun`` and ``SegmentOpened``, and
 before its ``SegmentClosed``.
 

@@ -1,4 +1,4 @@
-"""What must always be true of a channel, stated in code.
+"""The invariants of a channel, stated in code.
 
 Tests call this after every step, and the server after a fault: if it raises, the channel's state cannot be trusted.
 """

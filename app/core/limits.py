@@ -35,12 +35,12 @@ SERVER_WIDE: Final = frozenset({Limit.READERS, Limit.PUBLISHERS, Limit.CHANNELS,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What may be held, and for how long. Bytes, counts and seconds; ``None`` where there is no limit.
+    """The limits of what a server holds, and for how long. Bytes, counts and seconds; ``None``: no limit.
 
     Attributes:
         segment_bytes: body bytes of one segment.
         window_segments, window_bytes, window_age_s: closed segments kept per channel for catching up; the smallest
-            of the three limits decides, and the newest closed segment is kept whatever they say.
+            of the three limits decides, and the newest closed segment is kept in any case.
         total_bytes: memory of all segments of all channels, overhead included (``Segment.cost``).
         channel_bytes, publisher_bytes: memory of the segments that are being written, of one channel and of one
             publisher: they cannot be evicted.

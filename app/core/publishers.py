@@ -61,7 +61,7 @@ class Publishers:
         grace_s: how long after its last byte a client without a writer still counts.
 
     Attributes:
-        last: who published last: whoever publishes sets it.
+        last: the client that published last; the channel sets it with each byte.
     """
 
     __slots__ = ("_grace_s", "_present", "last")

@@ -19,12 +19,12 @@ from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import NO_LIFE, SEQ_NEXT, Life
 
 Resolution = Serve | Wait | Ahead | Gone | Ended | Refusal
-"""What a GET means at this moment."""
+"""The answer of the core to a GET."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """What is remembered of a channel that has ended: its last epoch and head, and until when."""
+    """A channel that has ended is remembered: its last epoch and head, and until when."""
 
     epoch: int
     head: int
@@ -72,7 +72,7 @@ class Restored(NamedTuple):
 
 
 class Storage(Protocol):
-    """What keeps channels over a restart, and their segments beyond the window.
+    """Keeps channels over a restart, and their segments beyond the window.
 
     Attributes:
         refuses: whether nothing may be published at present, because storage has failed.
@@ -184,12 +184,11 @@ class Registry:
     def restore(self, kept: Restored, now: float) -> OwnedChannel:
         """Bring a channel back after a restart, before the first request. Its closed segments are in storage.
 
-        Whatever it was below its head is settled: a publisher goes on at the head, or further on, where its numbers
-        are by now.
+        Segments below the head are final: a late POST for one of them gets 409. A publisher goes on at the head, or
+        further on, where its numbers are by now.
         """
         channel = self._add(kept.name, kept.epoch, kept.content_type, now)
-        channel.created_at = now - kept.age_s
-        channel.head_jumped(kept.next_seq)
+        channel.restored(now - kept.age_s, kept.next_seq)
         if kept.drain_s is not None:
             channel.channel_ended(now - self.limits.channel_drain_s + kept.drain_s)
         self._schedule_next(channel)
@@ -239,7 +238,7 @@ class Registry:
         self.faults.deliver()
         return None
 
-    def drop(self, channel: Channel) -> None:
+    def drop(self, channel: OwnedChannel) -> None:
         """Forget a channel that cannot be ended, because a fault of the server left its state unsound.
 
         Its readers are cut off. Its writers keep writing to segments that no reader will find.
@@ -250,8 +249,7 @@ class Registry:
         del self.channels[channel.name]
         if not is_reserved(channel.name):
             self.capacities.channels.give_back()
-        if isinstance(channel, OwnedChannel):
-            channel.note(ChannelEnded, channel.active_at, channel.next_seq, EndReason.FAULT)
+        channel.note(ChannelEnded, channel.active_at, channel.next_seq, EndReason.FAULT)
         for segment in list(channel.segments.values()):
             segment.evict_readers(self.faults)
         self.faults.deliver()
@@ -297,7 +295,7 @@ class Registry:
         return self.channels.get(name) or self._missing(name)
 
     def resolve(self, name: str, seq: int) -> Resolution:
-        """What a GET of ``seq`` means now (docs/reference/protocol.md, section 4).
+        """Find what a GET of ``seq`` is answered now (docs/reference/protocol.md, section 4).
 
         A reader that names a seq goes on with what it reads; one that counts from the head (``seq`` < 0) is new.
         """
@@ -538,9 +536,8 @@ class Registry:
             return
         if isinstance(channel, OwnedChannel):
             channel.expire(now)
-        if (idle_at := self._idle_at(channel)) is not None and idle_at <= now:
-            assert isinstance(channel, OwnedChannel), "others end when their owners say so"
-            self._end(channel, now, EndReason.IDLE)
+            if (idle_at := self._idle_at(channel)) is not None and idle_at <= now:
+                self._end(channel, now, EndReason.IDLE)
         if self.channels.get(channel.name) is channel:
             self._schedule_next(channel)
 

@@ -1,4 +1,4 @@
-"""What the core answers: plain values, to be matched exhaustively.
+"""The answers of the core: plain values, to be matched exhaustively.
 
 None of them holds a channel or a segment, so an answer can be kept without keeping what it is about in memory.
 :class:`~tricklecast.app.core.state.Serve` and ``Wait``, which a reader goes on with, are the two exceptions; they
@@ -40,7 +40,7 @@ class Why(Enum):
     LIMIT = auto()
     """A limit is reached; ``Refusal.limit`` names it."""
     STORAGE = auto()
-    """What keeps the segments has failed, and the server was told not to go on without."""
+    """Storage has failed, and the server was told not to go on without it."""
     REPLICA = auto()
     """Another server owns the channel, and this one only holds it."""
     SHUTDOWN = auto()

@@ -147,7 +147,7 @@ class OwnedChannel(Channel):
         self._preempted: list[Writer[OwnedChannel]] = []
 
     def note(self, kind: type[Fact], at: float, *about: object) -> None:
-        """Count a fact that was applied, and tell whoever listens.
+        """Count a fact that was applied, and tell its listeners.
 
         Args:
             about: what the kind has beside the attributes of all facts, in their order.

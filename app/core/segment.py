@@ -38,7 +38,7 @@ WAITING, OPEN, COMPLETE, EMPTY, TRUNCATED, SKIPPED, TERMINATED = State
 
 
 class Event(IntEnum):
-    """What can happen to a segment. (An IntEnum, since it is hashed for every transition.)"""
+    """The events that change the state of a segment. (An IntEnum, since it is hashed for every transition.)"""
 
     BYTES = auto()
     FINISH = auto()
@@ -62,7 +62,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
 """State x event -> state (docs/reference/protocol.md, section 1)."""
 
 
-# What the core calls: readers, publishers, and whoever hears of their faults.
+# The callbacks of the core: readers, publishers, and the listener of their faults.
 
 
 class Cursor(Protocol):
@@ -291,7 +291,7 @@ class Segment:
     def payload(self, first: int = 0, last: int | None = None) -> Iterator[memoryview]:
         """The chunks of the frames from ``first`` on and before ``last``, as views of them: nothing is copied.
 
-        Whoever needs the segment's bytes asks here; only a writer of HTTP/1.1 takes the frames as they are.
+        Only a writer of HTTP/1.1 takes the frames as they are; all others read the payload.
         """
         for frame in self.frames[first:last]:
             yield from payload_of(frame)

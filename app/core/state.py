@@ -88,7 +88,7 @@ class Wait(NamedTuple):
 
 
 class KeptSegment(NamedTuple):
-    """What is known of a segment without reading it.
+    """A segment as a list of segments shows it.
 
     Attributes:
         opened_us, closed_us: when, microseconds since 1970.
@@ -165,7 +165,7 @@ class ChannelStatistics:
 
 
 class Channel:
-    """What is known of a named, ordered stream of segments, in one of its lives.
+    """A named, ordered stream of segments, in one of its lives.
 
     Args:
         name, epoch, content_type, life: see below.
@@ -294,6 +294,11 @@ class Channel:
         self._first = first
         if name:
             self.life = Life(name, first)
+
+    def restored(self, created_at: float, next_seq: int) -> None:
+        """The server was started again: all segments below the head are final, and are in storage."""
+        self.created_at = created_at
+        self.head_jumped(next_seq)
 
     def head_jumped(self, next_seq: int) -> None:
         """Everything below is settled: a late POST for one of these seqs gets 409."""
@@ -444,7 +449,11 @@ class Channel:
         return Ahead(seq, head, self.earliest, self.life)
 
     def after(self, seq: int) -> tuple[Serve | Wait | Ahead | Ended, int]:
-        """What a reader of a segment that has closed reads next, and how many segments between cannot be had."""
+        """Find where a reader goes on after a closed segment.
+
+        Returns:
+            The answer to its next GET, and how many segments between cannot be had.
+        """
         missed = 0
         found = self.resolve(seq + 1)
         while isinstance(found, Gone):

@@ -27,8 +27,8 @@ from typing import Final
 
 FREE: Final = 8
 FREE_FOR_MANY: Final = 64
-"""So many answers of one bucket are free: for one client, and for a client without a name, which may be many readers
-behind one address (a class, an office). Eight requests are the least that is called a storm
+"""Answers of one bucket that are free: of one client, and of a client without a name, which may be many readers behind
+one address (a class, an office). Eight requests are the least that is called a storm
 (docs/reference/storm-classes.md), and real clients repeat a 470 five times at once (docs/reference/protocol.md,
 section 7)."""
 
@@ -42,7 +42,7 @@ DOUBLED: Final = 7
 it is empty soon after the loop has stopped."""
 
 FORGOTTEN_S: Final = float(FREE_FOR_MANY + DOUBLED)
-"""After so many seconds without a request any bucket is empty: one is taken off per second."""
+"""Seconds without a request after which any bucket is empty: one answer is taken off per second."""
 
 BUCKETS: Final = 65_536
 """Buckets kept at a time, 0.4 kB each; the one unused for longest makes room. More than there may be readers (50,000):

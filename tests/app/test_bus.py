@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.core.support import created
+from tests.app.core.support import created, owned
 from tests.support.waiting import until
 from tricklecast.app.bus import (
     STEPS,
@@ -69,8 +69,8 @@ class Bench:
 
     def check(self) -> None:
         """The core is sound."""
-        for channel in self.registry.channels.values():
-            check_channel(channel)
+        for name in self.registry.channels:
+            check_channel(owned(self.registry, name))
 
     def create(self, *names: str) -> None:
         for name in names:

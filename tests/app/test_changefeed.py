@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.app.core.support import owned
 from tests.support.local import local_server
 from tricklecast.app.changefeed import Changefeed
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Journal
@@ -34,7 +35,7 @@ class Bench:
 
     @property
     def channel(self) -> OwnedChannel:
-        return self.registry.channels["_changes"]
+        return owned(self.registry, "_changes")
 
     def published(self) -> list[object]:
         kept = self.channel.segments.values()

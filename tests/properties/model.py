@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, count, pairwise
 
-from tests.app.core.support import check_registry, picture
+from tests.app.core.support import check_registry, owned, picture
 from tests.properties.room import Holder, Room
 from tests.properties.twin import Twins
 from tricklecast.app.core.facts import (
@@ -563,7 +564,7 @@ class World:
         self.crowd.change(by)
         self._crowd(channel).change(by)
 
-    def _absolute(self, seq: int, head: int, channel: OwnedChannel) -> int:
+    def _absolute(self, seq: int, head: int, channel: Channel) -> int:
         started = [segment.seq for segment in channel.segments.values() if segment.state is not State.WAITING]
         match seq:
             case -1:
@@ -573,7 +574,7 @@ class World:
             case _:
                 return seq if seq >= 0 else max(head + seq + 1, min([head, *started]))
 
-    def _decline(self, channel: OwnedChannel, segment: Segment) -> None:
+    def _decline(self, channel: Channel, segment: Segment) -> None:
         for _ in range(2):  # a second time must do no harm
             channel.release(segment)
 
@@ -618,7 +619,7 @@ class World:
         for name, channel in self.registry.channels.items():
             life = self.newest[name]
             for segment in channel.unclosed:
-                deadline = channel.deadline(segment)
+                deadline = owned(self.registry, name).deadline(segment)
                 assert deadline is None or deadline > self.now, "no grace is overrun"
             if life.drain_until is not None:
                 assert life.drain_until > self.now, "a drain ends"
@@ -686,7 +687,7 @@ class World:
             assert life is self.live(life.name), "no reader waits on an ended channel"
             assert reader.channel.segments.get(segment.seq) is segment, "no reader waits on a forgotten segment"
             overtaken = segment.state is State.WAITING and segment.seq < life.head
-            assert not overtaken or self.registry.channels[life.name].deadline(segment) is not None, (
+            assert not overtaken or owned(self.registry, life.name).deadline(segment) is not None, (
                 "no reader waits for long on a dead segment"
             )
 
@@ -757,7 +758,7 @@ class World:
                 channel.floor,
                 [(_segment_picture(segment), channel.deadline(segment)) for segment in channel.segments.values()],
             )
-            for channel in self.registry.channels.values()
+            for channel in map(partial(owned, self.registry), self.registry.channels)
         ]
 
 

@@ -26,14 +26,14 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.app.core.support import Told
+from tests.app.core.support import Told, owned
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Gone, Outcome
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, State, Writer
-from tricklecast.app.core.state import Serve, Wait
+from tricklecast.app.core.state import Channel, Serve, Wait
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Ack, Archive, Retention
 from tricklecast.app.storage.database import Database
@@ -83,7 +83,7 @@ class Reader:
         self.at: int | None = None
         self.epoch = 0
         self.segment: Segment | None = None
-        self.channel: OwnedChannel | None = None
+        self.channel: Channel | None = None
         self.frames = 0
         self.got = b""
 
@@ -160,7 +160,7 @@ class StorageMachine(RuleBasedStateMachine):
         report = restore(self.archive, f"start{self.starts}", self.now)
         assert report.damaged == []
 
-    def key(self, channel: OwnedChannel, seq: int) -> Key:
+    def key(self, channel: Channel, seq: int) -> Key:
         return channel.name, channel.epoch, seq
 
     def when_kept(self, key: Key) -> None:
@@ -442,7 +442,7 @@ class StorageMachine(RuleBasedStateMachine):
         reader.at = segment.seq + 1
         return True
 
-    def check_gap(self, channel: OwnedChannel, gone: Gone) -> None:
+    def check_gap(self, channel: Channel, gone: Gone) -> None:
         """A reader is told of a gap only where nothing is kept any more."""
         stored = self.archive.live[channel.name]
         for seq in range(gone.seq, gone.following):
@@ -457,8 +457,8 @@ class StorageMachine(RuleBasedStateMachine):
         """The core's invariants hold; the archive's sums are right."""
         if not self.starts:
             return
-        for channel in self.registry.channels.values():
-            check_channel(channel)
+        for name in self.registry.channels:
+            check_channel(owned(self.registry, name))
         entries = {id(one): one for one in (*self.archive.live.values(), *self.archive.ended.values())}.values()
         assert self.archive.bytes == sum(entry.size for one in entries for entry in one.entries.values())
         assert self.archive.segments == sum(len(one.entries) for one in entries)

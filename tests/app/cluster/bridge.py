@@ -79,7 +79,10 @@ class Bridge:
         """Let go of all channels."""
         self._holder.inside(lambda: [task.cancel() for task in self._following.values()])
         eventually(
-            lambda: all(task.done() for task in [*self._following.values(), *self._sending]), what="nobody follows"
+            lambda: (
+                all(task.done() for task in self._following.values()) and all(sent.done() for sent in self._sending)
+            ),
+            what="nobody follows",
         )
 
 

@@ -23,7 +23,7 @@ from tricklecast.app.core.segment import (
     Writer,
     encode_frame,
 )
-from tricklecast.app.core.state import KeptSegment, Serve, Wait
+from tricklecast.app.core.state import Channel, KeptSegment, Serve, Wait
 from tricklecast.app.core.window import Budget
 from tricklecast.trickle.paths import is_reserved
 
@@ -212,6 +212,13 @@ def created(journal: Journal, name: str) -> None:
     journal.tell([], ChannelCreated(journal.index, 1, 0.0, name, 1, "", ""))
 
 
+def owned(registry: Registry, name: str) -> OwnedChannel:
+    """A channel that is there, and that nobody else owns."""
+    channel = registry.channels[name]
+    assert isinstance(channel, OwnedChannel), channel
+    return channel
+
+
 def grant(registry: Registry, name: str, seq: int, now: float = 0.0, **options: Any) -> Writer[OwnedChannel]:
     """A POST that must be granted."""
     writer = registry.reserve(name, seq, Told(), now, **options)
@@ -257,7 +264,7 @@ def check_registry(registry: Registry) -> None:
     held = readers = writers = 0
     for name, channel in registry.channels.items():
         assert channel.name == name, "a channel is filed under its own name"
-        check_channel(channel)
+        check_channel(owned(registry, name))
         _check_agenda(registry, channel)
         held += sum(segment.cost for segment in channel.segments.values() if segment.state is not State.WAITING)
         readers += channel.reading.used
@@ -280,7 +287,7 @@ def check_registry(registry: Registry) -> None:
     assert len(registry._tombstones) <= registry.limits.tombstones, "the limit of tombstones holds"
 
 
-def _check_agenda(registry: Registry, channel: OwnedChannel) -> None:
+def _check_agenda(registry: Registry, channel: Channel) -> None:
     due = [when for when in (channel.next_deadline(), registry._idle_at(channel)) if when is not None]
     if due:
         looked_at = registry._agenda.times.get(channel)

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.app.core.support import Watcher, check_registry, grant, make_registry, publish
+from tests.app.core.support import Watcher, check_registry, grant, make_registry, owned, publish
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.registry import Registry, Tombstone
 from tricklecast.app.core.results import Verdict
@@ -46,7 +46,7 @@ def busy() -> Registry:
 
 
 def channel(registry: Registry) -> OwnedChannel:
-    return registry.channels["c"]
+    return owned(registry, "c")
 
 
 def segment(registry: Registry, state: State) -> Segment:

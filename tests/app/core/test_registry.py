@@ -18,11 +18,12 @@ from tests.app.core.support import (
     cost,
     grant,
     make_registry,
+    owned,
     picture,
     publish,
     refusal,
 )
-from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, ContentTypeNamed, EndReason, Fact
+from tricklecast.app.core.facts import BodyBegun, ChannelCreated, ChannelEnded, ContentTypeNamed, EndReason, Fact
 from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored, Totals
@@ -255,7 +256,7 @@ def test_who_was_refused_may_join_below_three_fifths() -> None:
     """Not as soon as one has left: the server would refuse and let in by turns."""
     registry, _ = make_registry(readers=10)
     publish(registry, "c", 0)
-    channel = registry.channels["c"]
+    channel = owned(registry, "c")
     watchers = [resolve_and_attach(registry, "c", 0) for _ in range(8)]
     for left, joins in ((7, False), (6, False), (5, True), (6, True), (7, True)):
         while registry.readers > left:
@@ -287,7 +288,7 @@ def test_publishers_are_limited(present: int, refused: bool) -> None:
         assert refusal(registry.reserve("new", 7, Told(), 0.0)).limit is Limit.PUBLISHERS
         assert set(registry.channels) == {"c"}
         check_registry(registry)
-        registry.channels["c"].finish(writers[0], [b"x"], 0.0)
+        owned(registry, "c").finish(writers[0], [b"x"], 0.0)
         grant(registry, "c", 2)
     check_registry(registry)
 
@@ -307,7 +308,7 @@ def test_every_way_to_end_makes_room_for_a_publisher(end: str) -> None:
     """A publisher is counted until its part has ended, however it ends, and once."""
     registry, _ = make_registry(publishers=1)
     writer = grant(registry, "c", 0)
-    channel = registry.channels["c"]
+    channel = owned(registry, "c")
     match end:
         case "finish":
             channel.finish(writer, [b"x"], 0.0)
@@ -327,7 +328,7 @@ def test_new_publishers_leave_the_reserve_to_running_ones() -> None:
         grant(registry, "c", -1)
     assert [refusal(registry.reserve("new", seq, Told(), 0.0)).limit for seq in (-1, 0)] == [Limit.PUBLISHERS] * 2
     resumed = grant(registry, "new", 7)
-    registry.channels["new"].abort(resumed, 0.0)
+    owned(registry, "new").abort(resumed, 0.0)
     grant(registry, "c", -1)
     assert refusal(registry.reserve("c", -1, Told(), 0.0)).limit is Limit.PUBLISHERS
     check_registry(registry)
@@ -390,7 +391,7 @@ def test_an_ended_channel_is_readable_for_its_drain() -> None:
     """Then the name is forgotten, but it is remembered for a while that it has ended, and then not even that."""
     registry, facts = make_registry(channel_drain_s=10.0, tombstone_s=300.0)
     publish(registry, "c", 0)
-    channel = registry.channels["c"]
+    channel = owned(registry, "c")
     assert registry.end("c", 5.0) is None
     assert facts[-1] == ChannelEnded(4, 6, 5.0, "c", 1, 1, EndReason.DELETED)
     assert registry.next_deadline() == 15.0
@@ -728,7 +729,7 @@ def test_who_reads_what_has_left_its_window_goes_first() -> None:
     slow = []
     for seq in range(3):
         publish(registry, "c", seq, b"x" * 1000)
-        channel = registry.channels["c"]
+        channel = owned(registry, "c")
         slow.append(Leaver(registry, channel, channel.segments[seq]))
     assert registry.budget.used == 3 * one
     publish(registry, "d", 0, b"x" * 1000)
@@ -745,7 +746,7 @@ def test_who_reads_what_the_budget_evicts_is_cut_off() -> None:
     registry, _ = make_registry(total_bytes=4 * one)
     for seq in range(4):
         publish(registry, "c", seq, b"x" * 1000)
-    channel = registry.channels["c"]
+    channel = owned(registry, "c")
     readers = [Leaver(registry, channel, channel.segments[seq]) for seq in range(4)]
     publish(registry, "d", 0, b"x" * 500)
     assert [reader.evicted for reader in readers] == [True, False, False, False]
@@ -878,7 +879,7 @@ def test_the_memory_of_a_channel_that_is_dropped_is_free() -> None:
     registry, _ = make_registry()
     publish(registry, "c", 0)
     assert registry.budget.used
-    registry.drop(registry.channels["c"])
+    registry.drop(owned(registry, "c"))
     assert registry.budget.used == 0
 
 
@@ -886,7 +887,7 @@ def test_a_channel_that_is_dropped_does_not_end_again() -> None:
     """A writer of it writes on, and neither its idle time nor its drain touches the next life of its name."""
     registry, facts = make_registry(idle_timeout_s=10.0, channel_drain_s=5.0)
     writer = grant(registry, "c", 0)
-    channel = registry.channels["c"]
+    channel = owned(registry, "c")
     registry.drop(channel)
     assert channel.ended
     assert channel.finish(writer, (b"x",), 1.0).verdict is Verdict.COMPLETE
@@ -991,3 +992,48 @@ def test_a_live_channel_is_not_ended_beside_its_publisher() -> None:
     assert (refused.why, refused.occupied) == (Why.OCCUPIED, (Identity("a"), 2.0, None))
     assert registry.live("c") is not None
     assert registry.end("c", 2.0, if_idle_beside=Identity("a")) is None
+
+
+# Channels of other servers.
+
+
+def test_a_channel_of_another_server_is_held() -> None:
+    """Readers read it, nobody here publishes to it or ends it, and it has a channel's place until its drain is over."""
+    registry, _ = make_registry(channels=1, channel_drain_s=10.0, idle_timeout_s=5.0)
+    held = registry.replicate("c", 3, 0.0)
+    held.apply(BodyBegun(0, 1, 0.0, "c", 3, 0, None, 0))
+    assert isinstance(registry.resolve("c", 0), Wait)
+    answers = (
+        registry.create("c", "", 0.0),
+        registry.reserve("c", 0, Told(), 0.0),
+        registry.end("c", 0.0),
+        registry.close_segment("c", 0, 0.0),
+    )
+    assert [refusal(answer).why for answer in answers] == [Why.REPLICA] * 4
+    assert registry.live("c") is None
+    assert refusal(registry.create("d", "", 0.0)).limit is Limit.CHANNELS
+    registry.drain(held)
+    assert registry.next_deadline() is None
+    held.break_off(20.0)
+    registry.drain(held)
+    registry.expire(29.0)
+    assert registry.channels == {"c": held}
+    registry.expire(30.0)
+    assert (registry.channels, registry.capacities.channels.used) == ({}, 0)
+
+
+def test_a_held_channel_is_looked_at_for_its_drain_only() -> None:
+    """Its owner says when it is idle, and which segments it evicts."""
+    registry, _ = make_registry(idle_timeout_s=5.0, window_age_s=1.0)
+    held = registry.replicate("c", 1, 0.0)
+    registry._schedule(held, 1.0)
+    registry.expire(100.0)
+    assert registry.channels == {"c": held}
+
+
+def test_a_new_life_of_a_held_channel_takes_the_place_of_the_former() -> None:
+    """One channel of a name counts once."""
+    registry, _ = make_registry()
+    registry.replicate("c", 1, 0.0).break_off(1.0)
+    second = registry.replicate("c", 2, 1.0)
+    assert (registry.channels, registry.capacities.channels.used) == ({"c": second}, 1)

@@ -495,3 +495,16 @@ def test_a_fault_of_storage_keeps_no_reader_from_being_woken() -> None:
     segment.wake(faults)
     assert reader.wakes == 1
     assert [fault.victim for fault in faults.noted] == [tap]
+
+
+def test_where_its_owner_says_that_a_body_begins() -> None:
+    """The same statement twice changes nothing, and one that begins at the start forgets what lay before."""
+    segment = Segment(0)
+    for key, body_at in (("a", 0), ("b", 3), ("b", 3), ("c", 5)):
+        segment.begin_body(key, body_at)
+    assert (segment.key, segment.body_at, segment.former_keys) == ("c", 5, ("a", "b"))
+    segment.begin_body("a", 0)
+    assert (segment.key, segment.body_at, segment.former_keys) == ("a", 0, ())
+    segment.begin_body(None, 2)
+    segment.begin_body("d", 3)
+    assert (segment.key, segment.former_keys) == ("d", ("a",))

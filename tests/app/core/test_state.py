@@ -15,7 +15,7 @@ from tricklecast.app.core.facts import (
     SegmentOpened,
 )
 from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.results import Ahead, Ended, Gone
+from tricklecast.app.core.results import Ahead, Ended, Gone, Why
 from tricklecast.app.core.segment import Faults, State, encode_frame
 from tricklecast.app.core.state import Channel, ChannelStatistics, Serve, Wait
 from tricklecast.app.core.window import Budget, Eviction
@@ -406,3 +406,32 @@ def test_a_holder_that_is_not_the_owner_evicts_only_what_is_closed() -> None:
     frame = encode_frame([b"x" * 500])
     assert not other.bytes_stored(other.segments[0], frame, 500, other.segments[0].price(frame))
     assert (segment.state, segment.size) == (State.OPEN, 600)
+
+
+def test_a_channel_comes_back_after_a_restart() -> None:
+    """All that lies below its head is final, and it is as old as it is."""
+    channel = Bench("c", "").channel
+    channel.restored(-100.0, 7)
+    assert (channel.created_at, channel.next_seq, channel.floor, channel.next_deadline()) == (-100.0, 7, 7, None)
+    refused = channel.refuse(Why.CLOSED, 3)
+    assert (refused.seq, refused.head, refused.epoch) == (3, 7, 1)
+
+
+def test_an_owner_that_is_lost_ends_the_channel() -> None:
+    """Open segments are cut short and stay readable, and readers that wait are told."""
+    faults = Faults()
+    holder = Channel("c", 1, "", 0.0, Life("n.1"), Limits(channel_drain_s=10.0), Budget(10**6, faults), faults)
+    holder.apply(BodyBegun(0, 0, 0.0, "c", 1, 0, None, 0))
+    holder.apply(SegmentOpened(0, 0, 0.0, "c", 1, 0))
+    holder.follow(5, 100)
+    frame = encode_frame([b"abc"])
+    opened = holder.segments[0]
+    assert holder.bytes_stored(opened, frame, 3, opened.price(frame))
+    assert (holder.facts, holder.bytes_in) == (5, 103)
+    found = holder.resolve(1)
+    assert isinstance(found, Wait)
+    watcher = Watcher(found.segment)
+    holder.attach(watcher, found.segment)
+    holder.break_off(1.0)
+    assert (opened.state, watcher.segment.state, holder.ended) == (State.TERMINATED, State.TERMINATED, True)
+    assert (len(holder.window), holder.next_deadline()) == (1, 11.0)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.app.core.support import Watcher
+from tests.app.core.support import Watcher, owned
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Outcome
@@ -147,7 +147,7 @@ class Bench:
         self.pacing = Pacing(wait_s, lambda what, error: self.faults.append((what, error)))
         self.registry = Registry(Limits(), autocreate=True)
         self.registry.create("c", "", loop.now)
-        self.channel: OwnedChannel = self.registry.channels["c"]
+        self.channel = owned(self.registry, "c")
         pace = self.pacing.of(self.channel)
         assert pace is not None
         self.pace = pace

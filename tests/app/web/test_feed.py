@@ -18,7 +18,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.rules import OwnedChannel
+from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.tools.conformance.target import Target
 from tricklecast.app.web import feed as module
@@ -47,7 +47,7 @@ assert [SEGMENT_STATES[state] for state in (OPEN, COMPLETE, SKIPPED)] == ["open"
 class Looks:
     """The row of one channel, looked at as a test says."""
 
-    def __init__(self, channel: OwnedChannel) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.row = Row(1, channel)
         self._first = True
 
