@@ -43,7 +43,7 @@ class BadMessage(BrokenByPeer):
     again.
     """
 
-    what = "not a JSON message"
+    summary = "not a JSON message"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,32 @@
-"""The exceptions of tricklecast, and the position from which a subscription that failed goes on.
+"""The exceptions of tricklecast, and the position at which a failed subscription goes on.
 
 ::
 
     TrickleError
-    ├── InvalidInput (also a ValueError)        what the caller passed is wrong; nothing was sent
+    ├── InvalidInput (also a ValueError)        an argument is wrong; nothing was sent
     │   ├── InvalidSeq
     │   ├── InvalidChannelName
     │   └── InvalidURL
-    ├── LocalProtocolError                      the caller broke an object's rules; nothing has changed
-    │   └── ClosedHere                          the object was closed by its own user
-    │       └── SegmentDropped                  a segment was given up for newer ones
-    ├── ChannelEnded                            a normal end: the channel is over
-    └── BrokenByPeer                            the other side, or the way there, failed
+    ├── LocalProtocolError                      the program broke an object's rules; nothing has changed
+    │   └── ClosedHere                          the program itself has closed the object
+    │       └── SegmentDropped                  the publisher gave a segment up for newer ones
+    ├── ChannelEnded                            the channel has ended normally
+    └── BrokenByPeer                            the server, or the way to it, failed
         ├── ChannelNotFound                     404
         ├── SegmentMissing                      470
         ├── Superseded                          409
         ├── ChannelBusy                         409, before a publisher's first byte
         ├── SegmentTooLarge                     413
-        ├── Refused                             401, 403, 429, 503 and any other status that says no
-        ├── RemoteProtocolError                 the answer makes no sense
-        ├── ConnectionLost                      no answer at all
+        ├── Refused                             401, 403, 429, 503 and all other refusals
+        ├── RemoteProtocolError                 the response makes no sense
+        ├── ConnectionLost                      no response at all
         ├── PublisherFull                       a publisher's segments wait for the server for too long
-        └── SegmentsUnconfirmed                 a publisher was closed before segments were confirmed
+        └── SegmentsUnconfirmed                 a publisher was closed before its segments were confirmed
 
-*Closed by me*, *ended normally* and *broken by the peer* are three families, so that ``except`` can tell them apart.
+A program reacts differently to *I closed it*, *it ended normally* and *the other side broke it*. These are three
+families, so that ``except`` can tell them apart. Both clients turn a response into an exception with :func:`error_for`:
+each status has one meaning, in one table. The message of an exception is made in ``__str__`` from its attributes, so
+that a program never has to parse it.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ class TrickleError(Exception):
     """Base of every error that tricklecast raises on purpose.
 
     Attributes:
-        resume: the ``start`` with which a subscription that raised this goes on without loss; ``None`` if unknown.
+        resume: pass it as ``start`` to go on with a subscription that raised this, without loss; ``None`` if unknown.
     """
 
     resume: Position | None = None
@@ -76,7 +79,7 @@ class InvalidChannelName(InvalidInput):
 
 
 class InvalidURL(InvalidInput):
-    """A URL cannot be that of a tricklecast server or channel.
+    """A URL cannot belong to a tricklecast server or channel.
 
     Attributes:
         url: the URL without its secrets, as :func:`~tricklecast.trickle.wire.redacted` shows it.
@@ -100,15 +103,15 @@ _POSITION = re.compile(r"([0-9]{1,15})(?:@([0-9]{1,15})(?::([0-9A-Za-z.-]{1,64})
 class Position:
     """The segment that a subscription reads next.
 
-    A program stores its text (``128@3:9f86d081884c7d65``; ``128@3`` or ``128`` where the server says less) and passes
-    it to a later subscription as ``start``.
+    A program stores its text (``128@3:9f86d081884c7d65``; ``128@3`` or ``128`` if the server says less) and passes it
+    to a later subscription as ``start``.
 
     Attributes:
         seq: the segment's seq, 0 or more.
-        epoch: the epoch of the channel in which the seq was taken; ``None`` if no server has reported it.
-        life: the name of the numbering in which it was taken (``Lp-Trickle-Life``), by which a later subscription
-            notices that a server was restarted and numbers anew; ``None`` if no server has reported it. Without an
-            epoch it is not stored.
+        epoch: the channel's epoch to which the seq belongs; ``None`` if no server has reported it.
+        life: the name of the numbering to which the seq belongs (``Lp-Trickle-Life``). From it a later subscription
+            learns that a restarted server numbers anew. ``None`` if no server has reported it. The text has it only
+            behind an epoch.
 
     Raises:
         InvalidSeq: a number is negative or has more than 15 digits, or the name has other characters.
@@ -142,18 +145,18 @@ class Position:
 
 
 class LocalProtocolError(TrickleError):
-    """An event that is not allowed in the present state; the state is what it was before."""
+    """A call that is not allowed in the object's present state. The state has not changed."""
 
 
 class ClosedHere(LocalProtocolError):
-    """The publisher or subscriber was already closed by its own user."""
+    """The program has closed the publisher or subscriber, and then used it."""
 
 
 class SegmentDropped(ClosedHere):
-    """A publisher gave a segment up, since its buffer was full; what the server has of it is a part.
+    """A publisher gave a segment up, since its buffer was full. The server has a part of it, or nothing.
 
     Attributes:
-        seq: its number; ``None`` if nothing of it had been written yet.
+        seq: the segment's seq; ``None`` if the program had written nothing of it yet.
     """
 
     def __init__(self, seq: int | None = None) -> None:
@@ -166,10 +169,10 @@ class SegmentDropped(ClosedHere):
 
 
 class ChannelEnded(TrickleError):
-    """The channel ended, as channels do.
+    """The channel has ended normally.
 
     Attributes:
-        seq: the seq that was asked for when the end was seen, if any.
+        seq: the seq of the request that met the end, if it had one.
     """
 
     def __init__(self, seq: int | None = None) -> None:
@@ -184,9 +187,9 @@ class BrokenByPeer(TrickleError):
     """The server, or the way to it, failed this request.
 
     Attributes:
-        status: the HTTP status, ``None`` where there was no answer.
-        seq: the seq that the request was about, if any.
-        detail: the first line of the answer's body, for people.
+        status: the HTTP status; ``None`` if there was no response.
+        seq: the request's seq, if it had one.
+        detail: the first line of the response's body, for people.
     """
 
     def __init__(self, status: int | None = None, *, seq: int | None = None, detail: str = "") -> None:
@@ -195,34 +198,34 @@ class BrokenByPeer(TrickleError):
         self.seq = seq
         self.detail = detail
 
-    what = "the server failed the request"
+    summary = "the server failed the request"  # the message begins with it; each subclass has its own
 
     def __str__(self) -> str:
-        if self.detail.lower().startswith(self.what):  # the server begins with the same words
-            return f"{self.what}{self.detail[len(self.what) :]}{self.where}"
-        return f"{self.what}: {self.detail}{self.where}" if self.detail else f"{self.what}{self.where}"
+        if self.detail.lower().startswith(self.summary):  # the server begins with the same words
+            return f"{self.summary}{self.detail[len(self.summary) :]}{self.where}"
+        return f"{self.summary}: {self.detail}{self.where}" if self.detail else f"{self.summary}{self.where}"
 
     @property
     def where(self) -> str:
-        """The status and the segment, as far as they are known: " (HTTP 409, segment 19)"."""
+        """The status and the segment, as far as they are known: `` (HTTP 409, segment 19)``."""
         parts = [] if self.status is None else [f"HTTP {self.status}"]
-        if self.seq is not None and self.seq >= 0:  # "the newest segment" is a negative number on the wire
+        if self.seq is not None and self.seq >= 0:  # -1 and -2 name no segment
             parts.append(f"segment {self.seq}")
         return f" ({', '.join(parts)})" if parts else ""
 
 
 NOT_FOUND_WORDS: Final = frozenset({"Stream not found", "Invalid stream"})
-"""What servers say of a channel that does not exist: nothing more than the status does."""
+"""Bodies of a 404 that say no more than the status does: the message leaves them out."""
 
 
 class ChannelNotFound(BrokenByPeer):
-    """404: there is no such channel, and this request may not create it."""
+    """404: the channel does not exist, and this request may not create it."""
 
-    what = "channel not found"
+    summary = "channel not found"
 
     def __str__(self) -> str:
         if self.detail in NOT_FOUND_WORDS:
-            return f"{self.what}{self.where}"
+            return f"{self.summary}{self.where}"
         return super().__str__()
 
 
@@ -230,12 +233,12 @@ class SegmentMissing(BrokenByPeer):
     """470: the channel exists, this segment does not.
 
     Attributes:
-        latest: the head, one past the newest started segment.
-        earliest: the oldest segment that is still kept, if the server said so.
-        retry_after: seconds to wait before asking again, if the server said so.
+        latest: the head, one past the newest started segment, if the server named it.
+        earliest: the oldest segment that the server has, if it named it.
+        retry_after: seconds to wait before asking again, if the server gave any.
     """
 
-    what = "segment not available"
+    summary = "segment not available"
 
     def __init__(
         self,
@@ -257,11 +260,11 @@ class Superseded(BrokenByPeer):
     """409: the segment is closed already, another publisher has taken it over, or has begun the channel anew.
 
     Attributes:
-        latest: the head, if the server said so.
-        epoch: the channel's present life, where that is not the publisher's; ``None`` otherwise.
+        latest: the head, if the server named it.
+        epoch: the channel's present epoch, if that is not the publisher's; ``None`` otherwise.
     """
 
-    what = "another publisher has taken over, or the segment is closed"
+    summary = "another publisher has taken over, or the segment is closed"
 
     def __init__(
         self,
@@ -277,20 +280,20 @@ class Superseded(BrokenByPeer):
         self.epoch = epoch
 
     def __str__(self) -> str:
-        return f"{self.detail[:1].lower()}{self.detail[1:] or self.what}{self.where}"
+        return f"{self.detail[:1].lower()}{self.detail[1:] or self.summary}{self.where}"
 
 
 class ChannelBusy(BrokenByPeer):
     """409: another client publishes to this channel. Pass ``takeover=True`` to publish there in its place.
 
     Attributes:
-        publishing_s: for how many seconds the other client has published.
-        publisher: the name that it gave (``Trickle-Client``); ``None`` if it gave none.
-        latest: the head, if the server said so.
-        retry_after: the other client has no connection at the moment; its place is free after so many seconds.
+        publishing_s: seconds for which the other client has published.
+        publisher: the other client's name (``Trickle-Client``); ``None`` if it gave none.
+        latest: the head, if the server named it.
+        retry_after: seconds until the channel is free, if the other client has no connection now; ``None`` otherwise.
     """
 
-    what = "another client publishes to this channel"
+    summary = "another client publishes to this channel"
 
     def __init__(
         self,
@@ -310,21 +313,22 @@ class ChannelBusy(BrokenByPeer):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        who = "another client" if self.publisher is None else self.publisher
+        name = "another client" if self.publisher is None else self.publisher
         return (
-            f"{who} has published to this channel for {self.publishing_s} s; pass takeover=True to publish in its place"
+            f"{name} has published to this channel for {self.publishing_s} s; "
+            "pass takeover=True to publish in its place"
         )
 
 
 class PublisherFull(BrokenByPeer):
-    """A publisher that waits (``when_full="wait"``) found no room for another segment in time; nothing was sent of it.
+    """A publisher with ``when_full="wait"`` found no room for another segment in time. Nothing of it was sent.
 
-    The server does not confirm what it gets, or more is published than it takes. Its last failure is the cause of this
-    error, if there was one.
+    The server does not confirm segments, or the program publishes faster than the server takes them. If a request
+    failed meanwhile, its error is the ``__cause__`` of this one.
 
     Attributes:
         waiting: number of segments that the server has not confirmed.
-        waited_s: how long the publisher waited.
+        waited_s: seconds for which the publisher has waited.
     """
 
     def __init__(self, waiting: int, waited_s: float) -> None:
@@ -341,13 +345,13 @@ class PublisherFull(BrokenByPeer):
 
 
 class SegmentsUnconfirmed(BrokenByPeer):
-    """The server has not confirmed these segments: they were lost, dropped, or on their way when the publisher closed.
+    """The server has not confirmed these segments, and the program has not awaited their receipts.
 
-    The program did not ask for their result.
+    They were lost, dropped, or on their way when the publisher closed.
 
     Attributes:
-        seqs: their numbers; of more than 1,000, the newest.
-        more: how many there are besides.
+        seqs: their seqs; of more than 1,000 segments, those of the newest.
+        more: number of the other segments.
     """
 
     def __init__(self, seqs: tuple[int, ...], more: int = 0) -> None:
@@ -363,16 +367,17 @@ class SegmentsUnconfirmed(BrokenByPeer):
 
 
 class SegmentTooLarge(BrokenByPeer):
-    """413: the segment is larger than the server allows; what fitted was kept and marked as truncated."""
+    """413: the segment is larger than the server allows. The server keeps the part that fits, marked as truncated."""
 
-    what = "segment too large"
+    summary = "segment too large"
 
 
 class Refused(BrokenByPeer):
-    """The server said no: a valid token is wanted (401), it is not allowed (403), not now (429, 503), or any other.
+    """The server said no: it wants a valid token (401), does not allow the request (403), cannot serve it now (429,
+    503), or has another reason.
 
     Attributes:
-        retry_after: seconds to wait before asking again; ``None`` where the server gave none.
+        retry_after: seconds to wait before asking again; ``None`` if the server gave none.
     """
 
     def __init__(
@@ -386,7 +391,7 @@ class Refused(BrokenByPeer):
         super().__init__(status, seq=seq, detail=detail)
         self.retry_after = retry_after
         refusals = {401: "the server wants a valid token", 403: "the server does not allow this"}
-        self.what = refusals.get(status or 0, "refused by the server")
+        self.summary = refusals.get(status or 0, "refused by the server")
 
     @property
     def temporary(self) -> bool:
@@ -395,19 +400,19 @@ class Refused(BrokenByPeer):
 
 
 class RemoteProtocolError(BrokenByPeer):
-    """The answer does not follow the protocol: most likely there is no trickle server at that URL."""
+    """The response does not follow the protocol. Most likely another program serves that URL."""
 
-    what = "the answer is not from a trickle server"
+    summary = "the answer is not from a trickle server"
 
 
 class ConnectionLost(BrokenByPeer):
-    """No answer: the connection could not be made, or broke.
+    """No connection could be made, or it broke before the response.
 
     Attributes:
-        server: scheme and authority of the server to which no connection could be made; ``None`` if there was one.
+        server: scheme and authority of a server that cannot be reached; ``None`` if a connection was made.
     """
 
-    what = "connection lost"
+    summary = "connection lost"
 
     def __init__(
         self, status: int | None = None, *, seq: int | None = None, detail: str = "", server: str | None = None
@@ -415,14 +420,14 @@ class ConnectionLost(BrokenByPeer):
         super().__init__(status, seq=seq, detail=detail)
         self.server = server
         if server is not None:
-            self.what = f"cannot connect to {server}"
+            self.summary = f"cannot connect to {server}"
 
 
 def as_bytes(data: object) -> bytes:
-    """The bytes that a program wants to publish.
+    """Return data that a program publishes as ``bytes``.
 
     Raises:
-        TypeError: they are not bytes. ``bytes()`` itself takes 5 for five zeros.
+        TypeError: the data are not bytes. (``bytes(5)`` would make five zeros of them.)
     """
     if isinstance(data, bytes):
         return data
@@ -434,28 +439,29 @@ def as_bytes(data: object) -> bytes:
 
 
 def header_int(headers: Mapping[str, str], name: str) -> int | None:
-    """A header's value as an integer; ``None`` where it is missing or not one.
+    """Return a header's value as an integer; ``None`` if it is missing or no integer.
 
     Args:
         headers: a mapping that finds names in any case, as httpx's does.
+        name: the header.
     """
     value = headers.get(name, "").strip()
     return int(value) if _INTEGER.fullmatch(value) else None
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """``Retry-After`` in seconds; ``None`` where it is missing or a date (which needs a clock)."""
+    """Return ``Retry-After`` in seconds; ``None`` if it is missing, or a date (which needs a clock)."""
     seconds = header_int(headers, wire.RETRY_AFTER)
     return None if seconds is None else float(max(0, seconds))
 
 
 def error_for(status: int, headers: Mapping[str, str], *, seq: int | None = None, detail: str = "") -> TrickleError:
-    """The exception that an answer stands for. The one table of statuses, for both clients.
+    """Return the exception for a response.
 
     Args:
-        status: an HTTP status of 400 or above; below that only a ``Closed`` header makes an error.
+        status: the HTTP status. Below 400 only the header ``Lp-Trickle-Closed`` stands for an expected error.
         headers: the response's headers, found in any case.
-        seq: the seq that was asked for.
+        seq: the request's seq.
         detail: the first line of the body.
     """
     if headers.get(wire.CLOSED):

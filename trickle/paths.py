@@ -12,22 +12,22 @@ from tricklecast.trickle.errors import InvalidChannelName, InvalidSeq, InvalidUR
 from tricklecast.trickle.wire import LAST_SEQ, redacted
 
 MAX_NAME_BYTES: Final = 255
-"""Like a file name on every common file system, which an archive needs."""
+"""A channel's name must be usable as a file name: an archive has a folder per channel."""
 
 MAX_DIGITS: Final = len(str(LAST_SEQ))
-"""Of a seq."""
+"""Digits of a seq."""
 
 PLAYER_PAGES: Final = "/watch"
-"""``/watch/CHANNEL`` is a page for browsers, which people copy from the address bar."""
+"""``/watch/CHANNEL`` is a page for browsers. People copy its URL from the address bar and pass it to a client."""
 
 _SEQ = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LINK_LOCAL = re.compile(r"fe[89ab][0-9a-f]:")
-"""The beginning of an address of fe80::/10, which exists once on every network that the machine is connected to."""
+"""Begins an address of fe80::/10. Each network of the machine may have that address, so it needs an interface."""
 
 
 def parse_seq(text: str) -> int:
-    """Read a seq as a GET may ask for it: ``-?[0-9]{1,15}``.
+    """Read the seq of a GET: ``-?[0-9]{1,15}``.
 
     Raises:
         InvalidSeq: the text does not follow the grammar.
@@ -41,10 +41,10 @@ def parse_channel(raw: str) -> str:
     """Percent-decode one path segment and check that it can name a channel.
 
     Args:
-        raw: the path segment as it stands in the URL, still percent-encoded.
+        raw: the path segment of the URL, percent-encoded.
 
     Returns:
-        The channel's name. Names that begin with ``_`` are valid: who may write to them is not decided here.
+        The channel's name. It may begin with ``_`` (see :func:`is_reserved`).
 
     Raises:
         InvalidChannelName: empty, longer than 255 bytes, not UTF-8, or containing ``/``, ``..`` or a
@@ -69,7 +69,7 @@ def parse_channel(raw: str) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the name belongs to the server: readable by all, written by nobody else."""
+    """Whether a channel of this name belongs to the server. Clients may read such a channel, but not write to it."""
     return name.startswith("_")
 
 
@@ -92,13 +92,13 @@ def _quoted(channel: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChannelURL:
-    """Where a channel lives, taken apart.
+    """The URL of a channel, taken apart.
 
     Attributes:
         root: scheme and authority, without a trailing slash (``http://host:2939``).
         base_path: the server's base path (``/trickle``; ``""`` for the root).
         channel: the channel's name, decoded.
-        query: kept and appended to every URL, for access tokens (``""`` if none).
+        query: appended to every URL of the channel, since it may hold an access token (``""`` if none).
     """
 
     root: str
@@ -127,11 +127,11 @@ class ChannelURL:
         return self._url(_quoted(self.channel))
 
     def segment(self, seq: int) -> str:
-        """The URL of one segment; ``seq`` may be negative, as in a GET of ``-1``."""
+        """Return the URL of a segment. A GET may use the negative seqs -1 and -2."""
         return self._url(f"{_quoted(self.channel)}/{seq}")
 
     def next(self) -> str:
-        """The URL that answers the head as text."""
+        """Return the URL whose GET returns the head as text."""
         return self._url(f"{_quoted(self.channel)}/next")
 
     def _url(self, tail: str) -> str:
@@ -139,7 +139,7 @@ class ChannelURL:
 
 
 def parse_server_url(url: str) -> str:
-    """Reduce any URL on a server to its root, ``scheme://authority``: there the control plane lives.
+    """Reduce any URL of a server to its root, ``scheme://authority``. The control plane's paths begin there.
 
     Raises:
         InvalidURL: no http(s) scheme, no host, or a bad port.
@@ -154,7 +154,7 @@ def _split(url: str) -> tuple[str, str, str]:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        # A password with a slash looks like a port: neither the error's text nor what precedes the last @ is shown.
+        # A password with a slash looks like a port: so neither the error's text nor the part up to the last @ is shown.
         _, at, rest = url.rpartition("@")
         raise InvalidURL(f"***@{rest}" if at else url, "its host or port is not valid") from None
     if parts.scheme in ("unix", "http+unix", "https+unix"):

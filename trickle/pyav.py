@@ -1,4 +1,9 @@
-"""What both clients do with PyAV: whether it is there, what its errors say, and what outlives a container."""
+"""PyAV for both clients: is it installed, what do its errors mean, and which codecs does a container hold?
+
+PyAV is optional, so each function imports it when it is called. Three habits of PyAV and libavformat are worked around
+here: a stream, its decoder and its packets are lost with their container; PyAV does not show streams that begin after
+the container was opened; and one codec may have several decoders, whose names PyAV gives to the stream.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +25,15 @@ _CLEARER: Final = {
     "Immediate exit requested": "nothing came in time",  # a time-out interrupted libavformat
     "Protocol not found": "PyAV was built without this protocol",
 }
+"""Messages of libavformat that a user would not understand, in better words."""
 
 
 def need_pyav() -> None:
-    """Raises InvalidInput, with what to install, if PyAV is missing."""
+    """Check that PyAV is installed.
+
+    Raises:
+        InvalidInput: it is not; the message says how to install it.
+    """
     try:
         import av  # noqa: F401
     except ImportError as error:
@@ -31,13 +41,13 @@ def need_pyav() -> None:
 
 
 def reason(error: Exception) -> str:
-    """Why something failed, in one line."""
+    """Return the reason of an error of PyAV or the system, in one line."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return _CLEARER.get(text, text.splitlines()[0])
 
 
 def packet_errors() -> tuple[type[Exception], ...]:
-    """The errors with which libavcodec refuses one packet, because it is damaged; the next one may be fine."""
+    """Return the errors by which libavcodec refuses one damaged packet. The next packet may be fine."""
     from av import error
 
     return (
@@ -46,24 +56,24 @@ def packet_errors() -> tuple[type[Exception], ...]:
         error.ExternalError,
         error.PatchWelcomeError,
         error.UnknownError,
-        error.PermissionError,  # AAC whose channels were never named
+        error.PermissionError,  # AAC whose channel layout was never sent
     )
 
 
 def file_errors() -> tuple[type[Exception], ...]:
-    """The errors with which a file cannot be written: some of libavformat's are no errors of the system."""
+    """Return the errors of writing a file. Some of libavformat's are no ``OSError``."""
     from av.error import FFmpegError
 
     return OSError, FFmpegError
 
 
 def copied(stream: Stream, container: OutputContainer | None = None, *, is_opaque: bool | None = None) -> Stream:
-    """A copy of a stream, with its language, for packets that are not encoded anew.
+    """Copy a stream and its language, for packets that are not encoded anew.
 
     Args:
-        stream: of any container.
-        container: gets the copy; ``None``: one that writes nothing, so that the copy outlives all others.
-        is_opaque: the container need not have an encoder for it.
+        stream: the original.
+        container: gets the copy. ``None``: a container that writes nothing, so that the copy outlives the original.
+        is_opaque: the container's format need not have an encoder for the stream.
     """
     import av
 
@@ -79,32 +89,31 @@ UNKNOWN: Final = "unknown codec"
 
 
 def codec_name(stream: Stream) -> str:
-    """The codec's own name; a stream's ``name`` is that of the decoder, of which a codec may have several."""
+    """Return the name of a stream's codec. PyAV's ``stream.name`` is that of the decoder."""
     context = getattr(stream, "codec_context", None)
-    if context is None:  # PyAV cannot decode it; of data, it knows the name all the same
+    if context is None:  # PyAV cannot decode it, but knows the names of data streams
         name = getattr(stream, "name", None) if stream.type == "data" else None
         return name or present_streams(stream.container).get(stream.index, ("", ""))[1].replace("none", "") or UNKNOWN
     return str(context.codec.canonical_name)
 
 
 def decoder_of(codec: str) -> str:
-    """One name for the codecs of one decoder, which libavformat confuses in short segments of MPEG-TS."""
+    """Return one name for all codecs of a decoder. In a short segment of MPEG-TS libavformat takes one for another."""
     return {"mp1": "mp3", "mp2": "mp3", "mpeg1video": "mpeg2video"}.get(codec, codec)
 
 
 _DESCRIBED: Final = re.compile(r"^ *Stream #0:(\d+).*?: (\w+): (\w+)", re.MULTILINE)
 """A stream in libavformat's description of a container: ``Stream #0:1[0x101](eng): Audio: aac``."""
 
-
 _LOG: Final = Lock()
-"""Held while libavformat's log has another level, which all threads share."""
+"""Held while libavformat's log, which all threads share, has another level."""
 
 
 def present_streams(container: Container) -> dict[int, tuple[str, str]]:
-    """Kind and codec of the streams that a container has by now, by number. MPEG-TS can announce others at any time.
+    """Return kind and codec of each stream that a container has now, by its number.
 
-    PyAV shows each stream as it was when the container was opened, and none that came later, nor their packets. But it
-    shows what libavformat writes to its log about all of them.
+    MPEG-TS can announce a stream at any time. PyAV shows the streams of the moment at which the container was opened.
+    libavformat knows the others, and lists all of them in its log: they are read from there.
     """
     from av import logging
 
@@ -119,14 +128,14 @@ def present_streams(container: Container) -> dict[int, tuple[str, str]]:
 
 
 def is_attached(stream: Stream) -> bool:
-    """Whether it is a cover: a picture that belongs to the file, not to its media time."""
+    """Whether the stream is a cover: one picture that belongs to the file and has no time."""
     from av.stream import Disposition
 
     return bool(stream.disposition & Disposition.attached_pic)
 
 
 def new_decoder(stream: Stream) -> CodecContext:
-    """A decoder for a stream, which outlives the stream's container."""
+    """Make a decoder for a stream. It outlives the stream's container."""
     from av import CodecContext
 
     decoder = CodecContext.create(stream.codec_context.codec.canonical_name, "r")

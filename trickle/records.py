@@ -1,7 +1,8 @@
-"""AccessRecord v1: one line of the access log, defined once for the server that writes it and the jobs that read it.
+"""AccessRecord v1: one line of the access log. The server writes it, and the storm report reads it.
 
-A line is one JSON object. ``kind = "exchange"`` is one request with its response, written when it ended;
-``kind = "event"`` is something that happened to the server or a channel, which storms are later joined to.
+A line is one JSON object. ``kind = "exchange"`` is a request with its response, written when the exchange has ended.
+``kind = "event"`` is something that happened to the server or to a channel: the storm report looks there for the cause
+of a storm. Fields may be added; a changed meaning needs another :data:`VERSION`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ VERSION: Final = 1
 
 
 class Kind(StrEnum):
-    """What a line is about."""
+    """The subject of a line."""
 
     EXCHANGE = "exchange"
     EVENT = "event"
 
 
 class Op(StrEnum):
-    """What a request asked for."""
+    """The operation that a request asks for."""
 
     PUBLISH = "publish"
     READ = "read"
@@ -66,22 +67,22 @@ class Reason(StrEnum):
 
     @staticmethod
     def limit(name: str) -> str:
-        """The reason of a refusal by the limit of that name: ``limit:<name>``."""
+        """Return the reason of a refusal by a limit: ``limit:<name>``."""
         return f"limit:{name}"
 
     @staticmethod
     def token(why: str) -> str:
-        """The reason of a refusal of a token, or of none: ``token:<why>``."""
+        """Return the reason of a refusal for a bad or missing token: ``token:<why>``."""
         return f"token:{why}"
 
     @staticmethod
-    def webhook(what: str) -> str:
-        """The reason of a refusal by the webhook, or for want of its answer: ``webhook:<what>``."""
-        return f"webhook:{what}"
+    def webhook(why: str) -> str:
+        """Return the reason of a refusal by the webhook, or because it did not answer: ``webhook:<why>``."""
+        return f"webhook:{why}"
 
 
 class Event(StrEnum):
-    """What a line of kind ``event`` reports."""
+    """The events that lines of kind ``event`` report."""
 
     SERVER_START = "server_start"
     SERVER_READY = "server_ready"
@@ -95,29 +96,30 @@ class Event(StrEnum):
 
 @dataclass(slots=True)
 class AccessRecord:
-    """One line. Fields that do not apply are ``None`` and are left out of the JSON.
+    """One line. A field that does not apply is ``None``, and is left out of the JSON.
 
     Attributes:
-        v: version of this schema.
-        ts_us: arrival of the request (or time of the event), microseconds since the epoch.
-        node: which server wrote it.
+        v: the version of this schema.
+        ts_us: the time at which the request arrived (or the event happened), in microseconds since 1970-01-01 UTC.
+        node: the server that wrote the line.
         kind: ``exchange`` or ``event``.
-        event: for events: which; for exchanges ``None``.
-        op: what was asked for.
+        event: the :class:`Event`; ``None`` for an exchange.
+        op: the :class:`Op`.
         method, path, status: as on the wire; the path without its query.
-        channel, epoch: the channel's name, and which life of that name.
+        channel, epoch: the channel's name, and its epoch.
         seq: the seq as **requested** (-1, -2, ...); rseq: as **resolved**; ``None`` if it was not.
-        next_seq: the channel's head when the answer was given.
-        reason: how the exchange ended: a :class:`Reason`, or ``limit:<name>``, ``token:<why>``, ``webhook:<what>``.
+        next_seq: the channel's head at the time of the response.
+        reason: how the exchange ended: a :class:`Reason`, or ``limit:<name>``, ``token:<why>``, ``webhook:<why>``.
         bytes_in, bytes_out: body bytes of the request and of the response.
-        wait_us: arrival to first response byte; dur_us: arrival to the end. Microseconds, without ``guard_ms``.
-        eos: the answer carried ``Lp-Trickle-Closed``.
-        client: stable key of the client; ip: its address; conn: number of its connection on this server.
-        ua: its user agent, cut; release: the user agent's first ``product/version``.
-        attempt: 1 for an original request, 2 for its first retry, ... as the client says.
-        retry_after_ms: how long the client was told to wait; guard_ms: how long it was held back.
-        trace: W3C trace id, if the client sent one.
-        detail: more: about an event, why a client was cut off, which other client publishes, a stream's segments.
+        wait_us: time from the arrival to the first byte of the response, in microseconds, without ``guard_ms``.
+        dur_us: time from the arrival to the end of the exchange, likewise.
+        eos: the response had ``Lp-Trickle-Closed``.
+        client: a key that stays the same for a client; ip: its address; conn: number of its connection on this server.
+        ua: the user agent, cut; release: the user agent's first ``product/version``.
+        attempt: as the client says: 1 for an original request, 2 for its first retry, and so on.
+        retry_after_ms: ``Retry-After`` of the response; guard_ms: the delay by the storm guard. In milliseconds.
+        trace: the W3C trace id, if the client sent one.
+        detail: more about an event, why a client was cut off, the other client that publishes, a stream's segments.
     """
 
     ts_us: int
@@ -152,7 +154,7 @@ class AccessRecord:
     v: int = VERSION
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON object of this record: every field that applies, in the order of the schema."""
+        """Return the JSON object of this line: each field that applies, in the order of the schema."""
         return {name: value for name in FIELD_NAMES if (value := getattr(self, name)) is not None}
 
 
@@ -188,7 +190,7 @@ SCHEMA: Final[tuple[tuple[str, str], ...]] = (
     ("trace", "string"),
     ("detail", "string"),
 )
-"""Field names and types, in the order of the JSON; the types are Spark SQL's short names."""
+"""Names and types of the fields, in the order of the JSON. The types are Spark SQL's short names."""
 
 FIELD_NAMES: Final = tuple(name for name, _ in SCHEMA)
 

@@ -1,6 +1,7 @@
-"""Parts that several commands share: options, amounts in arguments, numbers in reports, and lines on a terminal.
+"""Parts that several commands share: options, access tokens, amounts in arguments and reports, lines on a terminal.
 
-No other module of :mod:`tricklecast.trickle` needs typer or reads the environment: only commands import this one.
+The commands of server, clients and analytics must read ``30s`` and write ``1.5 MB`` alike, so the grammar of amounts
+stands here once. This is the only module of :mod:`tricklecast.trickle` that needs typer or reads the environment.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 TOKEN_VARIABLE: Final = "TRICKLECAST_TOKEN"
-"""The environment variable that may hold a token. Unlike an argument, other users of the machine cannot read it."""
+"""An environment variable with the access token. Other users of the machine can read an argument, but not this."""
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+", re.ASCII)
 
 
 def option(metavar: str | None, text: str, *names: str, group: str | None = None, default: str | None = None) -> Any:
-    """An option of a command.
+    """Declare an option of a command.
 
     Args:
-        metavar: the name of its value; ``None`` for a flag, or for a choice.
+        metavar: the name of its value in the help; ``None`` for a flag, or for a choice.
         text: its help.
-        names: how it is written, if that does not follow from the parameter's name.
-        group: the heading under which the help shows it.
-        default: what the help shows as the default value, if that is not the parameter's.
+        names: its names, such as ``--ca-file``, if they do not follow from the parameter's name.
+        group: the help shows the option under this heading.
+        default: the help shows this text instead of the parameter's default value.
     """
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group, show_default=default or True)
 
@@ -63,10 +64,10 @@ def checked(option: str, parse: Callable[[S], T], value: S, allowed: str = "") -
     """Parse the value of an option.
 
     Args:
-        option: its name, as in ``--start``.
-        parse: turns the value into what the command works with; raises ``ValueError`` for a wrong one.
-        value: as the user gave it.
-        allowed: the allowed values, for a message that is better than the parser's.
+        option: its name, for example ``--start``.
+        parse: the parser; raises ``ValueError`` for a wrong value.
+        value: the user's value.
+        allowed: the allowed values. The message then names them instead of the parser's reason.
 
     Raises:
         typer.BadParameter: the parser refused the value.
@@ -78,14 +79,14 @@ def checked(option: str, parse: Callable[[S], T], value: S, allowed: str = "") -
 
 
 def no_channel(error: ChannelNotFound, url: str, hint: str = "") -> TrickleError:
-    """What a command says if there is no channel.
+    """Turn a client's error into a command's message that the channel does not exist.
 
     Args:
-        error: as the client raised it.
+        error: the client's error.
         url: the channel.
-        hint: what the user can do about it.
+        hint: a sentence that says what the user can do.
     """
-    if error.detail and error.detail not in NOT_FOUND_WORDS:  # the path is wrong, and the server says how
+    if error.detail and error.detail not in NOT_FOUND_WORDS:  # the server says more than that
         return error
     return TrickleError(f"no channel at {redacted(url)}; is its publisher running?{hint and f' {hint}'}")
 
@@ -94,7 +95,7 @@ def no_channel(error: ChannelNotFound, url: str, hint: str = "") -> TrickleError
 
 
 class HasHeaders(Protocol):
-    """A request of httpx."""
+    """A request of httpx, which this module does not import."""
 
     @property
     def headers(self) -> MutableMapping[str, Any]:
@@ -105,10 +106,10 @@ R = TypeVar("R", bound=HasHeaders)
 
 
 class Bearer:
-    """Adds ``Authorization: Bearer`` to each request; httpx takes it as ``auth``.
+    """Adds ``Authorization: Bearer`` to each request: pass it to httpx as ``auth``.
 
     Args:
-        read: returns the token. It is called for each request, so that the token can be renewed while a command runs.
+        read: returns the token. It is called for each request, so a token can be renewed while a command runs.
     """
 
     def __init__(self, read: Callable[[], str]) -> None:
@@ -125,13 +126,13 @@ def bearer_for(token: str | None, file: Path | None, environment: Mapping[str, s
     Args:
         token: the value of ``--token``.
         file: the value of ``--token-file``. The file is read for each request.
-        environment: the variables of the process.
+        environment: the environment variables.
 
     Returns:
-        The ``auth`` of an httpx client; ``None`` if there is no token.
+        The ``auth`` for an httpx client; ``None`` if there is no token.
 
     Raises:
-        InvalidInput: the token is unusable, the file cannot be read, or both options were given.
+        InvalidInput: a header cannot carry the token, the file cannot be read, or both options were given.
     """
     if token is not None and file is not None:
         raise InvalidInput("give --token or --token-file, not both")
@@ -147,11 +148,11 @@ def bearer_for(token: str | None, file: Path | None, environment: Mapping[str, s
 
 
 class _TokenSource:
-    """A token in a file that may be replaced at any time. While it cannot be read, the last token stays in use."""
+    """A token in a file that may be replaced at any time. While the file is unreadable, the last token stays in use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._token: str | None = None
+        self._token: str | None = None  # the last token that was read
 
     def __call__(self) -> str:
         try:
@@ -174,8 +175,12 @@ def _usable_token(text: str, name: str) -> str:
 def check_token(token: str, name: str) -> None:
     """Check that a header can carry a token.
 
+    Args:
+        token: the token.
+        name: stands in the message instead of the token, which is a secret.
+
     Raises:
-        InvalidInput: it cannot. The message has the ``name``, and nothing of the token: it may be a part of a secret.
+        InvalidInput: a header cannot carry it.
     """
     if token[:7].lower() == "bearer ":
         raise InvalidInput(f"{name} begins with the word Bearer; leave it out, since the client adds it")
@@ -187,7 +192,7 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext | None:
     """Load the certificates of ``--ca-file``.
 
     Returns:
-        A context that trusts these authorities only; ``None`` without a file: the caller uses the system's authorities.
+        A context that trusts these authorities only; ``None`` without a file: use the system's authorities then.
 
     Raises:
         InvalidInput: the file cannot be read, or contains no certificates.
@@ -204,7 +209,7 @@ def client_tls(ca_file: Path | None, cert: Path | None, key: Path | None) -> ssl
     """Load the files of ``--ca-file``, ``--cert`` and ``--key``.
 
     Returns:
-        The context for https; ``None`` if there is none of these options.
+        The context for https; ``None`` if none of these options was given.
 
     Raises:
         typer.BadParameter: a file cannot be used, or there is a key without a certificate.
@@ -237,7 +242,7 @@ def parse_duration(text: str, *, zero: bool = False) -> float:
 
     Args:
         text: the argument.
-        zero: whether a duration of 0 is allowed.
+        zero: allow a duration of 0.
 
     Raises:
         InvalidInput: the text is not a duration.
@@ -309,9 +314,9 @@ def count(number: int, noun: str, plural: str = "") -> str:
     """Write a number with its noun: ``1 segment``, ``2 segments``.
 
     Args:
-        number: how many there are.
+        number: the number.
         noun: the singular.
-        plural: the plural; the noun with an ``s`` by default.
+        plural: the plural, if it is not the noun with an ``s``.
     """
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
@@ -321,9 +326,9 @@ def transferred(verb: str, segments: int, number: int, seconds: float) -> str:
 
     Args:
         verb: ``published`` or ``received``.
-        segments: how many segments.
-        number: how many bytes.
-        seconds: how long it took.
+        segments: number of segments.
+        number: number of bytes.
+        seconds: duration of the run.
     """
     return f"{verb} {count(segments, 'segment')} ({size(number)}) in {seconds:.1f} s"
 
@@ -332,7 +337,7 @@ class RateMeter:
     """The bit rate of the last seconds. An average since the start would hide each change.
 
     Args:
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     WINDOW_S: Final = 5.0
@@ -340,10 +345,15 @@ class RateMeter:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        # (time, bytes until then) of each call in the window, behind the last one before the window
         self._samples: deque[tuple[float, int]] = deque([(clock(), 0)])
 
     def bits_per_s(self, total: int) -> float:
-        """The rate, given all bytes so far. Call it several times within :data:`WINDOW_S`."""
+        """Return the rate. Call it several times within :data:`WINDOW_S`.
+
+        Args:
+            total: all bytes since the start.
+        """
         now = self._clock()
         while len(self._samples) > 1 and self._samples[1][0] <= now - self.WINDOW_S:
             self._samples.popleft()
@@ -356,34 +366,35 @@ class RateMeter:
 
 
 class Screen:
-    """Lines on standard error, and below them, on a terminal, one line that is kept up to date.
+    """Prints lines on standard error and, if that is a terminal, keeps one more line below them up to date.
 
-    Standard output stays free for data. A command goes on if standard error is closed or nobody reads it.
+    Standard output stays free for data. A closed or unread standard error does not stop the command.
 
     Args:
-        stream: where lines go; standard error by default.
-        width: columns of the terminal; by default its own.
+        stream: used instead of standard error.
+        width: number of columns; by default the terminal's own.
     """
 
     REFRESH_S: Final = 0.25
+    """The live line is printed again after this time, in seconds."""
 
     def __init__(self, stream: TextIO | None = None, width: int | None = None) -> None:
         self._stream = stream or sys.stderr
         self._width = width
-        self._lock = threading.Lock()
-        self._line: Callable[[int], str] | None = None
+        self._lock = threading.Lock()  # held while something is printed
+        self._line: Callable[[int], str] | None = None  # the live line; None outside of live()
 
     def say(self, text: str) -> None:
-        """Print a line. May be called in any thread; control characters, as in a server's error, are not sent."""
+        """Print a line, from any thread. Control characters become question marks: a server may have sent them."""
         with self._lock:
             self._write(f"{self._cleared}{_printable(text)}\n{self._live_line()}")
 
     @contextmanager
     def live(self, line: Callable[[int], str]) -> Iterator[None]:
-        """Keep a line up to date while the block runs, on a terminal only.
+        """Keep a line up to date while the block runs, if standard error is a terminal.
 
         Args:
-            line: returns the line; it gets the number of columns. It is called in another thread.
+            line: takes the number of columns and returns the line. It is called in another thread.
         """
         if not self.is_terminal:
             yield

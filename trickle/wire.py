@@ -1,4 +1,8 @@
-"""Names and numbers of the trickle wire protocol (docs/reference/protocol.md), and how messages show its URLs."""
+"""Names and numbers of the trickle protocol, and how messages show its URLs.
+
+docs/reference/protocol.md is normative and explains each of them. Every name of a header, status and reserved seq
+stands here once, so that server, clients, conformance suite and analytics cannot disagree.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +19,30 @@ MP4: Final = "video/mp4"
 MP4_AUDIO: Final = "audio/mp4"
 
 MESSAGE_LIMIT: Final = 1024 * 1024
-"""The longest JSON document, in bytes: far more than a control message has, and little enough to be held. A publisher
-writes none that readers with the usual limit refuse."""
+"""The longest JSON document, in bytes: longer than any control message, and short enough to be held in memory. A
+publisher refuses to send a longer one, and a reader with the usual limit to read it."""
 
 CHANGEFEED: Final = "_changes"
 """The server's own channel: one JSON object ``{"added": [...]}`` or ``{"removed": [...]}`` per segment."""
 
 NEXT_ROUTE: Final = "next"
-"""``GET /{channel}/next`` answers the head as text."""
+"""``GET /{channel}/next`` returns the head as text."""
 
 STREAM_ROUTE: Final = "stream"
-"""``GET /{channel}/stream`` answers all segments, one after the other, in one response."""
+"""``GET /{channel}/stream`` returns all segments, one after the other, in one response."""
 
 PLAYLIST_ROUTE: Final = "index.m3u8"
 HLS_ROUTE: Final = "hls"
-"""``GET /{channel}/index.m3u8`` answers an HLS playlist, whose media are at ``/{channel}/hls/...``."""
+"""``GET /{channel}/index.m3u8`` returns an HLS playlist, whose media are at ``/{channel}/hls/...``."""
 
 SEQ_NEXT: Final = -1
-"""Asked of a GET: the head. Asked of a POST: the first free seq at or after the head."""
+"""In a GET: the head. In a POST: the first free seq at or after the head."""
 
 SEQ_CURRENT: Final = -2
-"""Asked of a GET: the newest segment that was started."""
+"""In a GET: the newest segment that has begun."""
 
 LAST_SEQ: Final = 10**15 - 1
-"""None can follow it: a seq has 15 digits, which every language can hold in a number, floating-point ones included."""
+"""The largest seq. Its 15 digits fit into the numbers of every language, JavaScript's floating-point ones included."""
 
 # Response headers.
 SEQ: Final = "Lp-Trickle-Seq"
@@ -50,36 +54,36 @@ EPOCH: Final = "Lp-Trickle-Epoch"
 CLOSED: Final = "Lp-Trickle-Closed"
 TRUNCATED: Final = "Lp-Trickle-Truncated"
 GAPS: Final = "Lp-Trickle-Gaps"
-"""Of a stream: how many segments were left out or cut short."""
+"""Trailer of a stream: the number of segments that were left out or truncated."""
 LIFE: Final = "Lp-Trickle-Life"
 DURABILITY: Final = "Lp-Trickle-Durability"
 PUBLISHER: Final = "Lp-Trickle-Publisher"
-"""The name of the client that publishes already, if it gave one (``Trickle-Client``)."""
+"""In a 409 to ``Lp-Trickle-If-Idle``: the name of the client that publishes, if it gave one (``Trickle-Client``)."""
 PUBLISHING_FOR: Final = "Lp-Trickle-Publishing-For"
-"""For how many seconds it has. Only the refusal that ``Lp-Trickle-If-Idle`` asks for has this header."""
+"""In a 409 to ``Lp-Trickle-If-Idle``: the seconds for which that client has published."""
 RETRY_AFTER: Final = "Retry-After"
 ETAG: Final = "ETag"
 ACCEPT_RANGES: Final = "Accept-Ranges"
 CONTENT_RANGE: Final = "Content-Range"
-"""Only answers about finished segments, which never change, have these three."""
+"""Only responses about finished segments have these three: the bytes of such a segment never change."""
 WWW_AUTHENTICATE: Final = "WWW-Authenticate"
 
-# Request headers; a publisher sends LIFE and EPOCH, too.
+# Request headers. A publisher sends LIFE and EPOCH, too.
 RESET: Final = "Lp-Trickle-Reset"
 IF_IDLE: Final = "Lp-Trickle-If-Idle"
-"""Of a POST of a segment and of the DELETE of a channel: refuse it if another client publishes to the channel."""
+"""In the POST of a segment or the DELETE of a channel: refuse it if another client publishes to the channel."""
 LEAVE: Final = "Lp-Trickle-Leave"
-"""Of the DELETE of a segment: the client publishes no more to the channel, so another one need not wait for it."""
+"""In the DELETE of a segment: this client publishes no more to the channel, so another one need not wait for it."""
 EXPECT_CONTENT: Final = "Expect-Content"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 ATTEMPT: Final = "Trickle-Attempt"
 CLIENT: Final = "Trickle-Client"
 TRACEPARENT: Final = "traceparent"
 SIGNATURE: Final = "Trickle-Signature"
-"""Of a question to a webhook."""
+"""In a request to a webhook."""
 
 TERMINATED: Final = "terminated"
-"""The one value of ``Lp-Trickle-Closed``: the channel has ended."""
+"""The only value of ``Lp-Trickle-Closed``: the channel has ended."""
 
 EXPOSED_HEADERS: Final = (
     SEQ,
@@ -99,7 +103,7 @@ EXPOSED_HEADERS: Final = (
     ACCEPT_RANGES,
     CONTENT_RANGE,
 )
-"""What a browser script may read (CORS)."""
+"""Response headers that a script in a browser may read (CORS)."""
 
 ALLOWED_REQUEST_HEADERS: Final = (
     EXPECT_CONTENT,
@@ -116,19 +120,20 @@ ALLOWED_REQUEST_HEADERS: Final = (
     "If-Range",
     "If-None-Match",
 )
-"""What a browser script may send (CORS)."""
+"""Request headers that a script in a browser may send (CORS)."""
 
 
 _LIFE = re.compile(r"([0-9A-Za-z.-]{1,64})(?::([0-9]{1,15}))?", re.ASCII)
 
 
 class Life(NamedTuple):
-    """The numbering that a channel's segments have: what ``Lp-Trickle-Life`` says, for example ``9f86d081884c7d65:0``.
+    """The numbering of a channel's segments, the value of ``Lp-Trickle-Life``: for example ``9f86d081884c7d65:0``.
+
+    A restarted server may number a channel anew, or go on. The numbering tells the two apart (protocol.md, section 5).
 
     Attributes:
-        name: no other numbering has it; of letters, digits, dots and hyphens, at most 64.
-        first: from this seq on all segments are of this numbering; ``None`` if none of it has been written yet, so
-            that nobody can say whether it goes on with an earlier one.
+        name: unique: 1 to 64 letters, digits, dots and hyphens.
+        first: all segments from this seq on belong to the numbering; ``None`` if none has been written yet.
     """
 
     name: str
@@ -139,7 +144,7 @@ class Life(NamedTuple):
 
 
 NO_LIFE: Final = Life("")
-"""Of a server that does not name itself."""
+"""The numbering of a server that sends no ``Lp-Trickle-Life``."""
 
 
 @lru_cache(maxsize=1024)
@@ -174,7 +179,7 @@ class Status(IntEnum):
     TOO_MANY_REQUESTS = 429
     HEADERS_TOO_LARGE = 431
     SEQ_MISSING = 470
-    """The channel exists, the segment does not: ``Lp-Trickle-Latest`` says where the head is."""
+    """The channel exists, the segment does not. ``Lp-Trickle-Latest`` names the head."""
     SERVER_ERROR = 500
     NOT_IMPLEMENTED = 501
     UNAVAILABLE = 503
@@ -206,17 +211,17 @@ PHRASES: Final[dict[int, str]] = {
     Status.UNAVAILABLE: "Service Unavailable",
     Status.VERSION_NOT_SUPPORTED: "HTTP Version Not Supported",
 }
-"""Reason phrases, including the one for 470, which HTTP itself does not know."""
+"""Reason phrases. HTTP itself has none for 470."""
 
-# Up to the last @ before the path: a password may contain one that is not encoded. The scheme may be missing.
+# Up to the last @ before the path, since a password may contain an @. The scheme may be missing.
 _USER = re.compile(r"^(\s*[A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")
 _QUERY_VALUE = re.compile(r"(?<==)[^&#]+")
 
 
 def redacted(url: str) -> str:
-    """Return a URL as messages, reports and logs may show it: without user, password and the values of its query.
+    """Hide the secrets of a URL: user, password and all values of the query.
 
-    A channel's URL has a query for one purpose, an access token, whatever the parameter is called. For example,
+    Each value of the query may be an access token, also one under another name than ``token``. For example,
     ``https://me:secret@host/trickle/cam?token=abc`` becomes ``https://***@host/trickle/cam?token=***``.
 
     Args:

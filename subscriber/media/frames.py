@@ -40,7 +40,7 @@ from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, LocalProtocolError, Position, TrickleError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
-from tricklecast.trickle.media.demux import FORMATS, Refused, SampleGuard, demuxed
+from tricklecast.trickle.media.demux import FORMATS, SampleGuard, UnsafeMedia, demuxed
 from tricklecast.trickle.pyav import copied, need_pyav, new_decoder
 
 if TYPE_CHECKING:
@@ -485,7 +485,7 @@ class _ChunkReader:
     def _guarded(self, data: bytes) -> bytes:
         try:
             return data if self._guard is None else self._guard.feed(data)
-        except Refused as error:
+        except UnsafeMedia as error:
             self.failure = NotMedia(f"segment {self._segment.seq} cannot be read: {error}")
             return b""
 

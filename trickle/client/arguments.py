@@ -34,7 +34,7 @@ _HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?
 
 
 def channel_url(url: str) -> ChannelURL:
-    """Read the URL of a channel.
+    """Take the URL of a channel apart.
 
     Raises:
         InvalidURL: the URL does not name a channel, or httpx cannot send a request to it.

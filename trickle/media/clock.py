@@ -1,19 +1,26 @@
-"""When a segment was made: wall-clock times inside media, which publishers write and clients that measure latency read.
+"""Wall-clock times inside media: publishers write them, and clients read them to measure latency.
 
-In the container, at the beginning of a segment: the time at which its first frame was captured, in microseconds since
-1970-01-01 UTC. A reader passes the first bytes of a segment, of whatever format; the functions never raise.
+Theory of operation
+===================
+
+Latency from camera to screen can only be measured if the media carry the time of capture. There are two places for it.
+
+*In the container*, at the beginning of a segment: the time at which its first frame was captured, in microseconds since
+1970-01-01 UTC. Players ignore it. The readers take the first bytes of a segment in any format, and never raise.
 
 - MPEG-TS: a TEMI timeline descriptor (ISO/IEC 13818-1, Annex U) with an NTP time, in the adaptation field of a
   transport packet without payload. A demuxer that does not know the descriptor skips it.
 - fragmented MP4: a ``prft`` box (ISO/IEC 14496-12, 8.16.5) before the segment's first ``moof``.
 
-In the picture: a clock of black and white cells across the top of each frame, with a check sum. The test source draws
-it; a client that decodes a frame reads when the frame was made, through any encoder, scaler and container. The time
-takes :data:`TIME_BITS` cells and the check sum :data:`CHECK_BITS`, in :data:`ROWS` rows of :data:`COLUMNS` from left to
-right and top to bottom, the highest bit first; a white cell is a one. The cells are large enough to survive scaling to
-a quarter: 16 by 10 pixels in a picture of 320 by 180, 4 by 2.5 after it. A damaged clock reads as none, never as a
-wrong time: CRC-32 finds every error of up to eight cells in a word of 48 bits (Koopman, "32-bit cyclic redundancy codes
-for Internet applications", 2002), and all but one in 2**32 of the others.
+*In the picture*: a clock of black and white cells across the top of each frame. The test source draws it. It survives
+every encoder, scaler and container, so a client that decodes a frame learns when that frame was made.
+
+- The time takes :data:`TIME_BITS` cells and a check sum :data:`CHECK_BITS`, in :data:`ROWS` rows of :data:`COLUMNS`,
+  from left to right and top to bottom, the highest bit first. A white cell is a one.
+- The cells survive scaling to a quarter: they are 16 by 10 pixels in a picture of 320 by 180, and 4 by 2.5 after it.
+- A damaged clock reads as no clock, never as a wrong time. CRC-32 finds every error of up to eight cells in a word of
+  48 bits (Koopman, "32-bit cyclic redundancy codes for Internet applications", 2002), and all but one in 2**32 of the
+  others.
 """
 
 from __future__ import annotations
@@ -30,28 +37,28 @@ from tricklecast.trickle.media.containers import NULL_PID, PACKET_BYTES, SYNC, B
 # Times in the container.
 
 MAX_PACKETS: Final = 64
-"""The number of packets that are searched. Publishers put the time right behind the program tables."""
+"""Packets that are searched for a time. Publishers put the time right behind the program tables."""
 
 MAX_BOXES: Final = 64
-"""The number of boxes that are searched: more than any init segment has at its top level."""
+"""Boxes that are searched for a time: more than any init segment has at its top level."""
 
 CAPTURED: Final = 24
-"""Flags of a ``prft`` box: the time has a constant distance, ideally none, from the moment that the frame shows."""
+"""Flags of a ``prft`` box: the distance between its time and the frame's capture is constant, ideally zero."""
 
 _NTP_EPOCH_S: Final = 2_208_988_800
-"""From 1900-01-01, where NTP begins to count, to 1970-01-01 (RFC 5905, figure 4)."""
+"""Seconds from 1900-01-01, where NTP begins to count, to 1970-01-01 (RFC 5905, figure 4)."""
 
 _ADAPTATION: Final = 0x20
-"""In a packet's fourth byte: there is an adaptation field."""
+"""Flag in a packet's fourth byte: the packet has an adaptation field."""
 
 _EXTENSION: Final = 0x01
-"""In the adaptation field's flags: there is an extension."""
+"""Flag in the adaptation field: the field has an extension."""
 
-# What precedes the extension in an adaptation field, by its flag: PCR and OPCR, six bytes each, and a splice countdown.
+# Fields before the extension, by flag and size in bytes: PCR, OPCR, splice countdown.
 _BEFORE_EXTENSION: Final = ((0x10, 6), (0x08, 6), (0x04, 1))
 _PRIVATE_DATA: Final = 0x02
 
-# What precedes the descriptors in the extension: legal time window, piecewise rate, seamless splice.
+# Fields before the extension's descriptors, likewise: legal time window, piecewise rate, seamless splice.
 _BEFORE_DESCRIPTORS: Final = ((0x80, 2), (0x40, 3), (0x20, 5))
 _NO_DESCRIPTORS: Final = 0x10
 _RESERVED: Final = 0x0F
@@ -63,13 +70,13 @@ _TIMESTAMP_BYTES: Final = (0, 8, 12)
 
 
 def temi_packet(pid: int, unix_us: int) -> bytes:
-    """A transport packet that gives the time of the next frame on its PID.
+    """Make a transport packet that gives the time of the next frame on its PID.
 
-    A packet without payload repeats the continuity counter of the packet before it on its PID. Here the counter is 0:
-    the caller that joins packets must set it.
+    The caller must set the packet's continuity counter, which is 0 here, to that of the packet before it on its PID: a
+    packet without payload does not count up.
 
     Args:
-        pid: PID of the stream that the time belongs to.
+        pid: PID of the stream with the frame.
         unix_us: microseconds since 1970-01-01 UTC.
 
     Raises:
@@ -104,10 +111,10 @@ def read_temi(segment: Buffer) -> int | None:
 
 
 def prft_box(track_id: int, unix_us: int, media_time: int) -> bytes:
-    """A box that gives the time of a frame in the ``moof`` that follows it.
+    """Make a box that gives the time of a frame in the ``moof`` that follows it.
 
     Args:
-        track_id: the track that the frame belongs to.
+        track_id: the frame's track.
         unix_us: microseconds since 1970-01-01 UTC.
         media_time: the frame's presentation time, in the track's time scale.
     """
@@ -132,14 +139,14 @@ def read_prft(segment: Buffer) -> int | None:
 
 
 def _ntp(unix_us: int) -> int:
-    """NTP's 64 bits: seconds, which wrap every 136 years, and a binary fraction."""
+    """Turn a time into NTP's 64 bits: seconds, which wrap every 136 years, and a binary fraction."""
     seconds, us = divmod(unix_us, 1_000_000)
     fraction = ((us << 32) + 500_000) // 1_000_000
     return ((seconds + _NTP_EPOCH_S) & 0xFFFF_FFFF) << 32 | fraction
 
 
 def _unix_us(ntp: int) -> int:
-    """The time between 1968 and 2104 that an NTP time stands for (RFC 4330, section 3)."""
+    """Turn an NTP time into the time between 1968 and 2104 that it stands for (RFC 4330, section 3)."""
     seconds, fraction = ntp >> 32, ntp & 0xFFFF_FFFF
     if seconds < 1 << 31:
         seconds += 1 << 32
@@ -164,7 +171,7 @@ def _descriptors(field: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _timeline_time(descriptor: bytes) -> int | None:
-    """The NTP time of a TEMI timeline descriptor."""
+    """Return the time of a TEMI timeline descriptor; ``None`` if it has none."""
     if len(descriptor) < 3 or not descriptor[0] & _HAS_NTP:
         return None
     kind = descriptor[0] >> 6
@@ -178,29 +185,25 @@ def _timeline_time(descriptor: bytes) -> int | None:
 COLUMNS: Final = 20
 ROWS: Final = 4
 TIME_BITS: Final = 48
-"""Milliseconds since 1970: enough for 8,900 years."""
+"""The time is in milliseconds since 1970: enough for 8,900 years."""
 
 CHECK_BITS: Final = 32
 HEIGHT_SHARE: Final = (2, 9)
-"""The strip's share of the picture's height, as a fraction: 40 of 180 lines."""
+"""The clock's share of the picture's height, as a fraction: 40 of 180 lines."""
 
 MIN_CONTRAST: Final = 48
 """The least difference in brightness between black and white cells, of 255. Video has 219."""
 
-# The points of a cell that are sampled, in tenths of its width and height: coding and scaling blur its borders.
+# A cell is sampled at these points, in tenths of its width and height: coding and scaling blur its borders.
 _SAMPLES: Final = (3, 5, 7)
 
 Luma = Callable[[int, int], int]
-"""The brightness of the pixel at column x and line y, 0 to 255."""
+"""Returns the brightness of the pixel at column x and line y, 0 to 255."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A rectangle of pixels; ``right`` and ``bottom`` are just outside.
-
-    Attributes:
-        white: its colour.
-    """
+    """A rectangle of white or black pixels. ``right`` and ``bottom`` are just outside."""
 
     left: int
     top: int
@@ -210,12 +213,12 @@ class Cell:
 
 
 def strip_height(height: int) -> int:
-    """Lines at the top of a picture of ``height`` lines that belong to the clock."""
+    """Return the number of lines that the clock takes at the top of a picture of ``height`` lines."""
     return _edge(ROWS, height)
 
 
 def draw_clock(unix_ms: int, width: int, height: int) -> list[Cell]:
-    """Return the cells that show a time, row by row; together they fill the strip at the picture's top.
+    """Return the cells that show a time, row by row. Together they fill the strip at the picture's top.
 
     Args:
         unix_ms: milliseconds since 1970-01-01 UTC.
@@ -266,13 +269,13 @@ def _clock_check(unix_ms: int) -> int:
 
 
 def _edge(row: int, height: int) -> int:
-    """The line at which a row of cells begins, and the row before it ends."""
+    """Return the first line of a row of cells."""
     share, of = HEIGHT_SHARE
     return row * height * share // (of * ROWS)
 
 
 def _level(luma: Luma, index: int, width: int, height: int) -> int:
-    """The brightness of a cell's inner part, summed over its samples."""
+    """Return the brightness of a cell's inner part, summed over its samples."""
     row, column = divmod(index, COLUMNS)
     share, of = HEIGHT_SHARE
     total = 0

@@ -1,13 +1,25 @@
-"""Containers as bytes: MP4 boxes, MPEG-TS packets, and which of them a segment is.
+"""Containers as bytes: MP4 boxes, MPEG-TS packets, and which of the two a segment is.
 
-The functions here read what arrives from anybody. They never raise for the bytes that they are given: a walker stops
-at what makes no sense, or skips it, and the caller sees where. Numbers of sections refer to ISO/IEC 14496-12 (MP4) and
-ISO/IEC 13818-1 (MPEG-TS). What libavformat can tell (codecs, times, frames) is not read here.
+Theory of operation
+===================
 
-- MP4: :func:`boxes` walks, :func:`find_box` looks inside, :func:`init_segment`, :func:`tracks` and :func:`fragments`
-  read what players need; :func:`box` and :func:`full_box` write.
-- MPEG-TS: :func:`ts_packets` walks; :class:`ProgramTables` reads PAT and PMT, :class:`Continuity` follows counters.
-- :func:`sniff` tells which container a segment is.
+*The problem.* The server packages HLS and the clients cut, join and check media, without libav in the server and
+without trust in the bytes: any client may publish anything as ``video/mp4``.
+
+*The idea.* Small walkers that yield boxes or packets as views of the bytes, and readers on top of them for the few
+fields that we need. libavformat reads everything else: codecs, times, frames.
+
+*Invariants.*
+
+- No function raises for any bytes. A walker stops at the first box that makes no sense, and skips bytes that are no
+  packet; the caller sees where, by the places that it yields.
+- Every loop has a bound that the input does not choose (``MAX_…``), and no function calls itself. A field beyond the
+  end of the bytes reads as zero.
+- The functions against memory bombs (:func:`fragment_samples`, :func:`has_sample_table`, :func:`has_huge_track`) do not
+  walk: they search for the boxes' names in all bytes outside of the media. libavformat is lenient, and finds boxes that
+  a strict walker does not reach.
+
+Sections are those of ISO/IEC 14496-12 (MP4) and ISO/IEC 13818-1 (MPEG-TS).
 """
 
 from __future__ import annotations
@@ -23,7 +35,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Container(StrEnum):
-    """What the bytes of a segment are."""
+    """The format of a segment's bytes."""
 
     MPEGTS = "mpegts"
     FMP4 = "fmp4"
@@ -34,21 +46,21 @@ class Container(StrEnum):
 # MP4.
 
 MAX_TRACKS: Final = 64
-"""Tracks of an init segment that are read."""
+"""At most this many tracks of an init segment are read."""
 
 MAX_CHILDREN: Final = 128
-"""Boxes side by side inside of another one that are read: each of the tracks is one."""
+"""At most this many boxes inside of another box are read. Each track is one of them."""
 
 MAX_BOXES: Final = 1 << 16
-"""The walker stops after so many boxes side by side. No segment has as many."""
+"""The walker stops after this number of boxes side by side. No real segment has more."""
 
 FIRST_BOXES: Final = frozenset(
     {b"ftyp", b"styp", b"moov", b"moof", b"sidx", b"prft", b"emsg", b"uuid", b"free", b"mdat"}
 )
-"""Boxes with which a segment may begin."""
+"""A segment may begin with one of these boxes."""
 
 _TRUN_SIZES: Final = 0x200
-"""Flag of ``trun``: each sample has a size of its own."""
+"""Flag of ``trun``: each sample has its own size."""
 
 _MEDIA_BOXES: Final = frozenset({b"moof", b"mdat"})
 
@@ -75,10 +87,10 @@ class Track:
     """A track as an init segment announces it.
 
     Attributes:
-        number: its id.
+        number: the track's id.
         timescale: ticks per second of its times; 1 if the header has none.
-        kind: what it holds: ``vide``, ``soun`` and others; empty if the track does not say.
-        codec: the type of its first sample entry, as ``avc1``; likewise.
+        kind: the handler type: ``vide``, ``soun`` and others; empty if the track has none.
+        codec: the type of its first sample entry, for example ``avc1``; empty if the track has none.
     """
 
     number: int
@@ -93,7 +105,7 @@ class Fragment:
 
     Attributes:
         number: the sequence number of its ``mfhd``, which counts up from fragment to fragment.
-        has_time: it says when the first sample of a track is decoded (``tfdt``).
+        has_time: it has the decoding time of a track's first sample (``tfdt``).
     """
 
     number: int
@@ -103,7 +115,7 @@ class Fragment:
 def boxes(data: Buffer) -> Iterator[Box]:
     """Yield the boxes side by side, up to the first that is cut off or has an impossible size.
 
-    A caller that has to know whether all bytes belonged to boxes compares the last ``end`` with ``len(data)``.
+    All bytes belonged to boxes if the last ``end`` is ``len(data)``.
     """
     view = memoryview(data)
     at = 0
@@ -120,7 +132,12 @@ def boxes(data: Buffer) -> Iterator[Box]:
 
 
 def find_box(data: Buffer, *path: bytes) -> bytes:
-    """The content of the first box at a path such as ``b"moov", b"trak", b"tkhd"``; empty if there is none."""
+    """Return the content of the first box at a path; empty if there is none.
+
+    Args:
+        data: boxes.
+        path: names of boxes, each inside of the one before: ``b"moov", b"trak", b"tkhd"``.
+    """
     view = memoryview(data)
     limit = MAX_BOXES
     for kind in path:
@@ -130,12 +147,12 @@ def find_box(data: Buffer, *path: bytes) -> bytes:
 
 
 def number(data: Buffer, at: int, size: int) -> int:
-    """An unsigned number of ``size`` bytes; bytes beyond the end of ``data`` count as zeros."""
+    """Read an unsigned number of ``size`` bytes. Bytes beyond the end of ``data`` count as zeros."""
     return int.from_bytes(bytes(data[at : at + size]).ljust(size, b"\0"))
 
 
 def init_segment(data: Buffer) -> bytes:
-    """The boxes up to and including ``moov``, if they come before any media; else nothing."""
+    """Return the boxes up to and including ``moov``, if it comes before any media; else nothing."""
     for item in boxes(data):
         if item.kind == b"moov":
             return bytes(data[: item.end])
@@ -145,11 +162,11 @@ def init_segment(data: Buffer) -> bytes:
 
 
 def tracks(init: Buffer) -> list[Track]:
-    """The tracks of an init segment, in the order of the file."""
+    """Return the tracks of an init segment, in their order."""
     found = []
     for item in islice(boxes(find_box(init, b"moov")), MAX_CHILDREN):
         if item.kind == b"trak":
-            # Both headers begin with a version, on which the width of two times before the number depends.
+            # Both headers begin with a version. Two times stand before the number: of 32 bits, or of 64 in version 1.
             trak = {part.kind: part.body for part in islice(boxes(item.body), MAX_CHILDREN)}
             mdia = {part.kind: part.body for part in islice(boxes(trak.get(b"mdia", b"")), MAX_CHILDREN)}
             header, media = bytes(trak.get(b"tkhd", b"")), bytes(mdia.get(b"mdhd", b""))
@@ -172,14 +189,14 @@ def fragments(data: Buffer) -> Iterator[Fragment]:
 
 
 def damaged_fragments(data: Buffer) -> int:
-    """How many fragments of a segment of MP4 are missing, cut off or do not agree with their ``mdat``.
+    """Count the fragments of an MP4 segment that are missing, cut off, or do not agree with their ``mdat``.
 
-    MP4 has no mark for damage: demuxers pass over what they do not understand. The numbers of fragments, and the sizes
-    of their samples, tell.
+    MP4 has no mark for damage, and demuxers skip damaged parts in silence. But fragments are numbered, and they name
+    the sizes of their samples.
     """
     damaged, end, before = 0, 0, None
-    announced: int | None = None  # bytes of media, by the last moof; None: it does not say
-    media = 0  # bytes of it that came
+    announced: int | None = None  # bytes of media that the last moof announces; None: it names no sizes
+    media = 0  # bytes of media that have come since
     for item in boxes(data):
         end = item.end
         if item.kind == b"moof":
@@ -192,14 +209,14 @@ def damaged_fragments(data: Buffer) -> int:
 
 
 def _announced_bytes(moof: Buffer) -> int | None:
-    """The bytes of all samples of a fragment, if its runs say the size of each."""
+    """Return the bytes of all samples of a fragment; ``None`` if its runs do not name each sample's size."""
     total = 0
     for traf in (part.body for part in islice(boxes(moof), MAX_CHILDREN) if part.kind == b"traf"):
         for run in (bytes(part.body) for part in islice(boxes(traf), MAX_CHILDREN) if part.kind == b"trun"):
             flags, samples = number(run, 1, 3), number(run, 4, 4)
             if not flags & _TRUN_SIZES:
                 return None
-            # Before the samples: a place and flags; in each sample, before its size: its duration.
+            # Before the samples stand an offset and flags; in each sample, its duration stands before its size.
             begin = 8 + 4 * (flags & 0x05).bit_count() + (4 if flags & 0x100 else 0)
             step = 4 * (flags & 0xF00).bit_count()
             places = range(begin, min(begin + step * samples, len(run) - 3), step)
@@ -208,33 +225,29 @@ def _announced_bytes(moof: Buffer) -> int | None:
 
 
 def fragment_samples(data: Buffer) -> int:
-    """How many samples the fragments announce.
-
-    A demuxer allocates memory for as many, however short the segment is. So runs are found in any place outside of the
-    media, also in boxes that make no sense to :func:`boxes`, but that a lenient demuxer reads.
-    """
+    """Count the samples that all fragments announce. A demuxer allocates memory for them before it reads any."""
     text = _without_media(data)
     return sum(number(text, at + 8, 4) for at in _places(text, b"trun"))
 
 
 def has_sample_table(data: Buffer) -> bool:
-    """Whether it is an ordinary MP4 file, whose ``moov`` lists the samples, or has a ``moov`` that is compressed."""
+    """Whether ``moov`` lists samples, as in an ordinary MP4 file, or is compressed, so that nobody can tell."""
     text = _without_media(data)
     tables = ((b"stsz", 12), (b"stz2", 12), (b"stco", 8), (b"co64", 8))
     return b"cmov" in text or any(number(text, at + size, 4) for kind, size in tables for at in _places(text, kind))
 
 
 def has_huge_track(data: Buffer) -> bool:
-    """Whether a track has a number of more than 31 bits: libavformat takes seconds over such a header."""
+    """Whether a track's number has more than 31 bits. libavformat takes seconds to read that header."""
     text = _without_media(data)
-    # The width of two times before the number depends on the version.
+    # Two times stand before the number, as in tracks().
     return any(
         number(text, at + (24 if text[at + 4 : at + 5] == b"\1" else 16), 4) >> 31 for at in _places(text, b"tkhd")
     )
 
 
 def _without_media(data: Buffer) -> bytes:
-    """The bytes outside of the ``mdat`` boxes; the last of these may be cut off."""
+    """Return the bytes outside of the ``mdat`` boxes, of which the last may be cut off."""
     parts, end = [], 0
     for item in boxes(data):
         parts.append(b"" if item.kind == b"mdat" else data[item.start : item.end])
@@ -251,12 +264,7 @@ def _places(data: bytes, kind: bytes) -> Iterator[int]:
 
 
 def box(kind: bytes, *parts: bytes) -> bytes:
-    """Write a box.
-
-    Args:
-        kind: its four letters.
-        parts: its content.
-    """
+    """Write a box of a kind (four letters) from the parts of its content."""
     body = b"".join(parts)
     return struct.pack(">I4s", 8 + len(body), kind) + body
 
@@ -277,10 +285,10 @@ MAX_SECTION: Final = 1024
 """Longest section of a program table, with its header (section 2.4.4)."""
 
 MAX_STREAMS: Final = 64
-"""Programs and streams beyond so many are left out."""
+"""At most this many programs and streams are read."""
 
 _SYNC_BYTES: Final = 2 * PACKET_BYTES + 1
-"""Three sync bytes in a row show where packets begin."""
+"""Three sync bytes at the distance of a packet show where packets begin."""
 
 
 class TsPacket:
@@ -299,7 +307,7 @@ class TsPacket:
 
     @property
     def pid(self) -> int:
-        """The stream or table that it belongs to."""
+        """The number of its stream or table."""
         return (self.data[1] & 0x1F) << 8 | self.data[2]
 
     @property
@@ -309,7 +317,7 @@ class TsPacket:
 
     @property
     def is_damaged(self) -> bool:
-        """A receiver before this one marked it as damaged, or its adaptation field is longer than the packet."""
+        """An earlier receiver has marked the packet as damaged, or its adaptation field is longer than the packet."""
         return bool(self.data[1] & 0x80) or bool(self.data[3] & 0x20 and self.data[4] > PACKET_BYTES - 5)
 
     @property
@@ -319,7 +327,7 @@ class TsPacket:
 
     @property
     def has_payload(self) -> bool:
-        """There is payload; only such packets count up."""
+        """It has payload. Only a packet with payload counts up."""
         return bool(self.data[3] & 0x10)
 
     @property
@@ -329,7 +337,7 @@ class TsPacket:
 
     @property
     def adaptation(self) -> bytes:
-        """The adaptation field behind its length, from the flags on; empty if there is none."""
+        """The adaptation field without its length; empty if there is none."""
         return self.data[5 : 5 + self.data[4]] if self.data[3] & 0x20 else b""
 
     @property
@@ -341,12 +349,12 @@ class TsPacket:
 
     @property
     def may_jump(self) -> bool:
-        """The discontinuity indicator is set: the counter need not go on here (section 2.4.3.5)."""
+        """The discontinuity indicator is set: the counter may jump here (section 2.4.3.5)."""
         return bool(self._flags & 0x80)
 
     @property
     def has_clock(self) -> bool:
-        """There is a program clock reference (PCR), in the first bytes behind the flags."""
+        """It has a program clock reference (PCR), right behind the flags."""
         return bool(self._flags & 0x10) and len(self.adaptation) >= 7
 
     @property
@@ -355,10 +363,9 @@ class TsPacket:
 
 
 def ts_packets(data: Buffer) -> Iterator[TsPacket]:
-    """Yield the whole packets; bytes that are none are skipped, up to where packets begin again.
+    """Yield the whole packets. Other bytes are skipped, up to the place where packets begin again.
 
-    A caller that has to know what was skipped compares each ``start`` with the end of the packet before, and the end
-    of the last one with ``len(data)``.
+    Bytes were skipped before a packet whose ``start`` is not the end of the packet before it.
     """
     data = data if isinstance(data, bytes) else bytes(data)
     at = 0
@@ -371,7 +378,10 @@ def ts_packets(data: Buffer) -> Iterator[TsPacket]:
 
 
 def find_sync(data: bytes, at: int) -> int:
-    """Where the next packet begins at or behind a place, as far as the bytes tell; else the end."""
+    """Return the first place from ``at`` on where a packet begins; ``len(data)`` if there is none.
+
+    Near the end of the data fewer than three sync bytes are enough.
+    """
     while (at := data.find(SYNC, at)) >= 0:
         if all(data[place] == SYNC for place in range(at, min(len(data), at + _SYNC_BYTES), PACKET_BYTES)):
             return at
@@ -380,24 +390,27 @@ def find_sync(data: bytes, at: int) -> int:
 
 
 class Step(Enum):
-    """How a packet's continuity counter relates to the one before on its PID."""
+    """A packet's continuity counter, compared with that of the packet before it on its PID."""
 
     NEXT = "next"
+    """It goes on."""
+
     REPEATED = "repeated"
-    """The packet before once more, as section 2.4.3.3 allows: its payload counts once."""
+    """The packet is sent twice, as section 2.4.3.3 allows. Its payload counts once."""
 
     LOST = "lost"
-    """The counter jumped: packets are missing, or belong to another multiplex."""
+    """It jumped: packets are missing, or the packet belongs to another multiplex."""
 
 
 class Continuity:
     """Follows the continuity counters of all PIDs, over any number of segments."""
 
     def __init__(self) -> None:
+        # The last packet with payload of each PID: counter, payload, whether it repeated the one before.
         self._last: dict[int, tuple[int, bytes, bool]] = {}
 
     def feed(self, packet: TsPacket) -> Step:
-        """Take the next packet; one without payload, and the first on a PID, is always as it should be."""
+        """Take the next packet. One without payload, and the first of a PID, is always :attr:`Step.NEXT`."""
         pid, counter = packet.pid, packet.counter
         if packet.may_jump:
             self._last.pop(pid, None)
@@ -418,14 +431,14 @@ class Continuity:
 
 @dataclass(slots=True)
 class _Sections:
-    """The sections of one PID, put together from packets."""
+    """Puts the sections of one PID together from packets."""
 
-    data: bytearray = field(default_factory=bytearray)
-    is_open: bool = False
+    data: bytearray = field(default_factory=bytearray)  # the section that has begun; MAX_SECTION bytes and one packet
+    is_open: bool = False  # a section may go on in the next packet
 
     def feed(self, payload: bytes, is_start: bool) -> Iterator[bytes]:
         if is_start and payload:
-            begin = 1 + payload[0]  # the end of a section that began in an earlier packet comes first
+            begin = 1 + payload[0]  # before it stands the end of a section of earlier packets
             yield from self._add(payload[1:begin])
             self.data, self.is_open = bytearray(), True
             payload = payload[begin:]
@@ -451,17 +464,17 @@ class ProgramTables:
     """Reads PAT and PMT (section 2.4.4).
 
     Attributes:
-        streams: the stream types of the programs' streams (table 2-34), by PID.
+        streams: the type of each stream of the programs (table 2-34), by PID.
         damaged: the number of sections whose check sum was wrong.
-        is_complete: a PAT came, and behind it a PMT that it names.
+        is_complete: a PAT has come, and after it a PMT that the PAT names.
     """
 
     def __init__(self) -> None:
         self.damaged = 0
         self.is_complete = False
-        self._programs: dict[int, dict[int, int]] = {}
+        self._programs: dict[int, dict[int, int]] = {}  # stream types by PID, by the PID of the program's PMT
         self._has_pat = False
-        self._sections: dict[int, _Sections] = {}
+        self._sections: dict[int, _Sections] = {}  # by PID
 
     @property
     def streams(self) -> dict[int, int]:
@@ -469,11 +482,11 @@ class ProgramTables:
         return dict(list(merged.items())[:MAX_STREAMS])
 
     def carries(self, pid: int) -> bool:
-        """Whether packets with that PID belong to the tables."""
+        """Whether packets of this PID carry a table."""
         return pid == PAT_PID or pid in self._programs
 
     def feed(self, packet: TsPacket) -> None:
-        """Take a packet; one that belongs to no table changes nothing."""
+        """Take the next packet. A packet of a stream changes nothing."""
         pid = packet.pid
         if self.carries(pid):
             sections = self._sections.setdefault(pid, _Sections())
@@ -492,7 +505,7 @@ class ProgramTables:
 
 
 def _programs(section: bytes) -> list[int]:
-    """The PIDs of the PMTs that a PAT lists; program 0 stands for the network."""
+    """Return the PIDs of the PMTs that a PAT lists. Its program 0 is the network's table, and is left out."""
     if section[0] != 0x00:
         return []
     entries = [(number(section, at, 2), number(section, at + 2, 2) & 0x1FFF) for at in range(8, len(section) - 7, 4)]
@@ -500,7 +513,7 @@ def _programs(section: bytes) -> list[int]:
 
 
 def _streams(section: bytes) -> dict[int, int]:
-    """The stream types of a PMT, by PID."""
+    """Return the stream types that a PMT lists, by PID."""
     found: dict[int, int] = {}
     if section[0] != 0x02:
         return found
@@ -512,7 +525,7 @@ def _streams(section: bytes) -> dict[int, int]:
 
 
 def crc32(data: bytes) -> int:
-    """The check sum of sections (annex A): over a section that ends with its own it is 0."""
+    """Compute the check sum of a section (annex A). It is 0 for a section together with its own check sum."""
     value = 0xFFFFFFFF
     for byte in data:
         value = (value << 8 & 0xFFFFFFFF) ^ _CRC[(value >> 24) ^ byte]
@@ -532,19 +545,19 @@ _CRC: Final = tuple(_crc_entry(index) for index in range(256))
 # Which container it is.
 
 SNIFF_BYTES: Final = 4 * PACKET_BYTES
-"""A segment's first bytes that decide: one packet that may be cut, and three whole ones."""
+"""The first bytes of a segment decide: of MPEG-TS one packet that may be cut, and three whole ones."""
 
 _JSON_STARTS: Final = frozenset(b'{["')
 
 
 def sniff(data: Buffer) -> Container:
-    """Tell which container a segment is.
+    """Tell the container of a segment.
 
     Args:
-        data: its first :data:`SNIFF_BYTES`, or more, or all that there is.
+        data: its first :data:`SNIFF_BYTES` or more; of a shorter segment, all bytes.
     """
     head = bytes(data[:SNIFF_BYTES])
-    # A box of 0 bytes goes on to the end of the file, one of 1 byte has its size behind its name.
+    # A size of 0 means "to the end of the file", 1 that the size stands behind the name.
     if head[4:8] in FIRST_BOXES and (number(head, 0, 4) >= 8 or number(head, 0, 4) in (0, 1)):
         return Container.FMP4
     if len(head) >= PACKET_BYTES and find_sync(head, 0) < PACKET_BYTES:

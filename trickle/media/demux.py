@@ -1,8 +1,9 @@
-"""What every reader of media needs around PyAV's demuxer, whose container the caller opens.
+"""Two things that a reader of foreign media needs around PyAV's demuxer.
 
-- :func:`demuxed` yields packets, also of a container with a stream that begins later.
-- :class:`SampleGuard` keeps MP4 from libavformat that would make it allocate gigabytes: libavformat allocates an index
-  of all samples that a file announces, which a few bytes can do for millions.
+- :func:`demuxed` goes on when a stream begins after the container was opened, at which PyAV's own ``demux`` fails.
+- :class:`SampleGuard` stands before the demuxer. libavformat allocates an index of all samples that an MP4 header
+  announces, and a header of some bytes can announce millions of them: gigabytes for a segment of one kilobyte. The
+  guard reads the boxes first and refuses such a segment. Limiting the process's memory instead would end the program.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
 """libavformat's names of the containers."""
 
 MAX_SAMPLES: Final = 1 << 20
-"""Most samples of an MP4 segment: five hours of sound."""
+"""Most samples of an MP4 segment: more than five hours of sound have."""
 
 MAX_BOX: Final = 16 * 1024 * 1024
-"""Largest box besides ``mdat``: more than the fragment header of :data:`MAX_SAMPLES` samples."""
+"""Largest box besides ``mdat``, in bytes: the fragment header of :data:`MAX_SAMPLES` samples fits."""
 
 _TO_THE_END: Final = 1 << 64
-"""The size of a last box without a size."""
+"""The size of an ``mdat`` that goes on to the segment's end."""
 
 P_co = TypeVar("P_co", covariant=True)
 
@@ -43,42 +44,41 @@ class Demuxer(Protocol[P_co]):
 def demuxed(container: Demuxer[P_co], streams: Sequence[object]) -> Iterator[P_co]:
     """Yield the packets of some streams of a container, and an empty one of each at the end.
 
-    Packets of streams that begin later, and that the container did not have when it was opened, are left out.
+    A stream that begins after the container was opened is left out.
 
     Raises:
-        OSError: the container broke (PyAV's ``FFmpegError``, too).
+        OSError: the container is damaged, or cannot be read (PyAV's ``FFmpegError``, too).
     """
     while True:
         try:
             yield from container.demux(streams)
             return
-        except IndexError:  # PyAV met a stream that began later; the next call knows it
+        except IndexError:  # PyAV met a new stream; the next call of demux() knows it
             continue
 
 
-class Refused(ValueError):
-    """These bytes must not be demuxed."""
+class UnsafeMedia(ValueError):
+    """A demuxer must not read these bytes."""
 
 
 class SampleGuard:
-    """Passes on the bytes of an MP4 segment, whose boxes it reads before a demuxer does.
+    """Passes the bytes of an MP4 segment on to a demuxer, after it has checked their boxes.
 
-    Boxes are passed on whole, since a demuxer can do nothing with a part of them. Only ``mdat``, the media, is passed
-    on as it comes. So at most :data:`MAX_BOX` bytes are held back. What is no box ends the segment, as it does for
-    libavformat.
+    A box is held back until it is whole. Only ``mdat``, the media, is passed on as it comes. So at most
+    :data:`MAX_BOX` bytes are held. Bytes that are no box end the segment, as they do for libavformat.
     """
 
     def __init__(self) -> None:
-        self._held = bytearray()
-        self._media_left = 0
-        self._samples = 0
+        self._held = bytearray()  # bytes of a box that is not whole
+        self._media_left = 0  # bytes left of the present mdat
+        self._samples = 0  # samples that the headers have announced
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next bytes; returns those that a demuxer may have now.
+        """Take the next bytes of the segment; return those that a demuxer may read now.
 
         Raises:
-            Refused: they announce more than :data:`MAX_SAMPLES` samples or a track that costs seconds, or belong to an
-                ordinary MP4 file.
+            UnsafeMedia: the headers announce more than :data:`MAX_SAMPLES` samples, or a track over which libavformat
+                takes seconds, or the segment is an ordinary MP4 file.
         """
         self._held += data
         passed = []
@@ -87,11 +87,11 @@ class SampleGuard:
             del self._held[:size]
             self._media_left -= min(size, self._media_left)
         if len(self._held) > MAX_BOX:
-            raise Refused(f"a box of more than {MAX_BOX >> 20} MiB")
+            raise UnsafeMedia(f"a box of more than {MAX_BOX >> 20} MiB")
         return b"".join(passed)
 
     def _next_box(self) -> int:
-        """The size of the next box, ``mdat`` counting as far as it is there; 0: there is no whole one."""
+        """Return how many bytes may be passed on: a whole box, or the bytes of ``mdat`` that are here; 0 for none."""
         size, header = number(self._held, 0, 4), 8
         if size == 1:  # the size follows, in 64 bits
             size, header = number(self._held, 8, 8), 16
@@ -108,9 +108,9 @@ class SampleGuard:
 
     def _check(self, box: bytes) -> None:
         if has_sample_table(box):
-            raise Refused("an ordinary MP4 file instead of a fragmented one")
+            raise UnsafeMedia("an ordinary MP4 file instead of a fragmented one")
         if has_huge_track(box):
-            raise Refused("a track number of more than 31 bits")
+            raise UnsafeMedia("a track number of more than 31 bits")
         self._samples += fragment_samples(box)
         if self._samples > MAX_SAMPLES:
-            raise Refused(f"more than {MAX_SAMPLES} samples")
+            raise UnsafeMedia(f"more than {MAX_SAMPLES} samples")

@@ -1,4 +1,28 @@
-"""Media time: one 90 kHz time line over all streams, segments and sources, whatever their clocks do. No I/O."""
+"""Media time: one continuous 90 kHz time line over all streams, segments and sources. No I/O.
+
+Theory of operation
+===================
+
+*The problem.* A player needs decoding times that always increase, and all streams on one clock. Sources break that: a
+camera restarts and counts from 0, a counter of 33 bits wraps, a clip is played in a loop, a relay joins two sources, a
+damaged packet has a wild timestamp. Streams are interleaved, so after a jump packets of both clocks alternate.
+
+*The idea.* Never invent a time; add a constant. A stretch of the source's time in which its clock ran evenly is an
+:class:`_Anchor`. Its shift brings timestamps onto our line. It is the same for all streams, so that sound and picture
+stay in step; with a shift per stream they would drift apart at each jump. For each packet ``_anchor`` takes the first
+of these that fits:
+
+1. the stream's own stretch, if the packet is at most ``MAX_BACK`` behind its stream and not far ahead of the others
+   (or if the stream pauses in the newest stretch): nearly all packets;
+2. the newest stretch: another stream has jumped first, and this one follows;
+3. an older stretch: the packet before this one was a single one with a wild timestamp;
+4. the stream's own stretch, up to ``MAX_JUMP`` ahead of everything;
+5. a new stretch. If a known counter has wrapped, its shift is exact; else the packet follows the last frame.
+
+*Invariants.* Decoding times of a stream increase by at least ``step``. No frame is shown before it is decoded. No time
+is negative. Within a stretch, differences between timestamps are those of the source, so that segments join without a
+seam.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +37,29 @@ LEAD: Final = CLOCK_HZ
 """The earliest start of the time line. MPEG-TS has no negative times, but B-frames and codec delay begin before 0."""
 
 MAX_JUMP: Final = 10 * CLOCK_HZ
-"""A packet that is further ahead of all others shows that its source's clock has jumped. A shorter pause stays in the
-media (ffmpeg's ``-dts_delta_threshold`` is 10 s, too)."""
+"""If a packet is further ahead of all others, its source's clock has jumped. A shorter pause stays in the media
+(ffmpeg's ``-dts_delta_threshold`` is 10 s, too)."""
 
 MAX_BACK: Final = CLOCK_HZ // 5
-"""A stream that steps further back shows that its source's clock has jumped. This is more than the jitter of receivers,
-and less than a clip that is played again."""
+"""If a stream steps further back, its source's clock has jumped. This is more than the jitter of receivers, and less
+than a clip that is played again."""
 
 MAX_OVERLAP: Final = 2 * CLOCK_HZ
-"""A stream may follow the jump of another stream so much later."""
+"""After one stream has jumped, another one may go on in its own stretch up to this far, before it follows."""
 
 WRAPS: Final = (1 << 33, 1 << 32, (1 << 32) * CLOCK_HZ // 1000)
-"""Counters wrap after so many ticks: MPEG-TS (33 bits), RTP (32 bits), FLV (32 bits of milliseconds)."""
+"""Ticks after which counters wrap: of MPEG-TS (33 bits), RTP (32 bits) and FLV (32 bits of milliseconds)."""
 
 ANCHORS: Final = 4
-"""The time line remembers so many stretches of the source's time. One packet with a wild timestamp begins a stretch of
-its own; the packets behind it return to the stretch before."""
+"""Stretches of the source's time that are remembered. A packet with a wild timestamp begins a stretch of its own; the
+packets behind it return to the stretch before."""
 
 MAX_HELD: Final = 64
-"""At most so many packets wait for a first decoding time: more than any codec reorders (H.264 and HEVC: 16 frames)."""
+"""Packets that wait for a first decoding time: more than any codec reorders (H.264 and HEVC: 16 frames)."""
 
 
 class Stamped(Protocol):
-    """The attributes of a packet that are used here."""
+    """A packet of PyAV, as far as this module reads it."""
 
     pts: int | None
     dts: int | None
@@ -48,15 +72,16 @@ P = TypeVar("P", bound=Stamped)
 def fill_first_dts(packets: Iterable[tuple[int, P]]) -> Iterator[tuple[int, P]]:
     """Give a decoding time to the packets at the beginning of a stream that have none.
 
-    Containers without decoding times (Matroska) know them only after as many frames as the codec reorders. Those
-    packets, and the packets between them, are held back until the first known time shows theirs.
+    In a container without decoding times (Matroska) libavformat derives them, but only once it has seen as many frames
+    as the codec reorders. The packets before that are held back, with those of other streams between them, until the
+    first known time shows theirs.
 
     Args:
-        packets: with the numbers of their streams.
+        packets: packets with the number of their stream.
     """
-    held: list[tuple[int, P]] = []
-    known: set[int] = set()
-    missing: set[int] = set()
+    held: list[tuple[int, P]] = []  # at most MAX_HELD + 1
+    known: set[int] = set()  # streams with a decoding time
+    missing: set[int] = set()  # streams that have packets, but no decoding time yet
     for track, packet in packets:
         held.append((track, packet))
         if packet.dts is not None and track not in known:
@@ -74,7 +99,7 @@ def fill_first_dts(packets: Iterable[tuple[int, P]]) -> Iterator[tuple[int, P]]:
 
 
 def _count_back(packets: list[P]) -> None:
-    """Number packets without a decoding time backwards from the last one, which has one."""
+    """Count decoding times back from the last packet, which has one."""
     for packet, following in zip(packets[-2::-1], packets[:0:-1], strict=True):
         assert following.dts is not None
         packet.dts = following.dts - (packet.duration or 1)
@@ -82,19 +107,19 @@ def _count_back(packets: list[P]) -> None:
 
 @dataclass(slots=True)
 class _Anchor:
-    """By how much a stretch of the source's time is moved: the same for all streams, so that they stay in step."""
+    """A stretch of the source's time in which its clock ran evenly."""
 
-    shift: int
-    packets: int = 0  # one packet alone may have a wild timestamp
+    shift: int  # added to each timestamp, in ticks
+    packets: int = 0  # a stretch of one packet may be a wild timestamp
 
 
 @dataclass(slots=True)
 class _Track:
-    """The state of one stream: its newest decoding time, and the end of the last frame to be shown."""
+    """The state of one stream."""
 
-    anchor: _Anchor | None = None
-    last: int = -1
-    end: int = 0
+    anchor: _Anchor | None = None  # the stretch of its newest packet
+    last: int = -1  # the newest decoding time; -1: no packet has come
+    end: int = 0  # the end of the frame that is shown last
 
 
 class Timeline:
@@ -114,20 +139,21 @@ class Timeline:
     """
 
     def __init__(self, *, begin: int | None = None, step: int = 1) -> None:
-        self._tracks: dict[int, _Track] = {}
-        self._anchors: deque[_Anchor] = deque(maxlen=ANCHORS)
+        self._tracks: dict[int, _Track] = {}  # by the number of the stream
+        self._anchors: deque[_Anchor] = deque(maxlen=ANCHORS)  # the newest is last
         self._step = step
-        self._first: int | None = None
-        self._newest = self._end = LEAD if begin is None else begin
-        self._resume_at = begin
+        self._first: int | None = None  # the first decoding time of all
+        self._newest = LEAD if begin is None else begin  # the highest decoding time of all streams
+        self._end = self._newest  # the end of the frame that is shown last, of all streams
+        self._resume_at = begin  # the next source begins here; None: at its own time
 
     def stamp(self, number: int, packet: Stamped, time_base: Fraction) -> tuple[int, int]:
-        """The presentation and decoding time of a packet, in 90 kHz ticks.
+        """Return the presentation and decoding time of a packet, in 90 kHz ticks.
 
         Args:
-            number: of its stream.
-            packet: each stream's come in decoding order.
-            time_base: seconds per tick of its own timestamps.
+            number: the number of the packet's stream.
+            packet: the next packet of its stream, in decoding order.
+            time_base: seconds per tick of the packet's own timestamps.
         """
         track = self._tracks.setdefault(number, _Track())
         time = packet.pts if packet.dts is None else packet.dts
@@ -145,10 +171,10 @@ class Timeline:
         return shown, decoded
 
     def rebase(self, gap_s: float = 0.0) -> None:
-        """Another source begins: its packets go on behind the present ones, whatever their timestamps are.
+        """Let another source begin: its packets follow the present ones, at any timestamps.
 
         Args:
-            gap_s: the pause in front of it, in seconds.
+            gap_s: the pause before it, in seconds.
         """
         self._anchors.clear()
         for track in self._tracks.values():
@@ -157,7 +183,7 @@ class Timeline:
             self._newest = self._resume_at = self._end + max(0, round(gap_s * CLOCK_HZ))
 
     def elapsed_s(self, ticks: int) -> float:
-        """Seconds of media time from the first packet to ``ticks``."""
+        """Return the seconds of media time from the first packet to ``ticks``."""
         return 0.0 if self._first is None else (ticks - self._first) / CLOCK_HZ
 
     def _advance(self, track: _Track, shown: int, decoded: int, duration: int) -> None:
@@ -169,7 +195,7 @@ class Timeline:
         self._end = max(self._end, track.end)
 
     def _anchor(self, track: _Track, raw: int, shown: int) -> _Anchor:
-        """The stretch that a packet belongs to; a new one, where the source's clock jumped."""
+        """Return the stretch of a packet: an existing one, or a new one if the source's clock has jumped."""
         if not self._anchors:
             if self._resume_at is None:
                 return self._begin(max(0, LEAD - raw))
@@ -203,12 +229,13 @@ class Timeline:
 
 
 def ticks(time: int, time_base: Fraction) -> int:
-    """A time in 90 kHz ticks. It is computed for every packet, and fractions are slow."""
+    """Turn a time into 90 kHz ticks."""
+    # With integers: this runs for every packet, and fractions are slow.
     numerator, denominator = time_base.as_integer_ratio()
     return (2 * CLOCK_HZ * time * numerator + denominator) // (2 * denominator)
 
 
 def _near(shown: int, decoded: int) -> int:
-    """A presentation time on the same side of a wrap as its decoding time."""
+    """Move a presentation time to the side of a counter's wrap on which its decoding time is."""
     sides = (shown + turn for wrap in (0, *WRAPS) for turn in (wrap, -wrap))
     return next((time for time in sides if abs(time - decoded) <= MAX_JUMP), decoded)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tricklecast.trickle.media import demux
 from tricklecast.trickle.media.containers import box, full_box
-from tricklecast.trickle.media.demux import MAX_SAMPLES, Refused, SampleGuard, demuxed
+from tricklecast.trickle.media.demux import MAX_SAMPLES, SampleGuard, UnsafeMedia, demuxed
 
 
 class LateStream:
@@ -79,18 +79,18 @@ def test_any_bytes_pass_in_order_or_are_refused(parts: list[bytes]) -> None:
 
 def test_too_many_samples_are_refused() -> None:
     """In one fragment, or in all of a segment."""
-    with pytest.raises(Refused, match="more than 1048576 samples"):
+    with pytest.raises(UnsafeMedia, match="more than 1048576 samples"):
         SampleGuard().feed(moof(MAX_SAMPLES + 1))
     guard = SampleGuard()
     assert guard.feed(moof(MAX_SAMPLES)) == moof(MAX_SAMPLES)
-    with pytest.raises(Refused, match="samples"):
+    with pytest.raises(UnsafeMedia, match="samples"):
         guard.feed(moof(1))
 
 
 def test_an_ordinary_file_is_refused() -> None:
     """Its index may announce any number, and nobody can decode it while it comes."""
     table = full_box(b"stsz", 0, 0, (1).to_bytes(4), (5).to_bytes(4))
-    with pytest.raises(Refused, match="ordinary MP4 file"):
+    with pytest.raises(UnsafeMedia, match="ordinary MP4 file"):
         SampleGuard().feed(box(b"moov", table))
 
 
@@ -101,7 +101,7 @@ def test_a_track_number_that_costs_seconds_is_refused(version: int) -> None:
     guard = SampleGuard()
     track = box(b"trak", full_box(b"tkhd", version, 3, times, (0x7FFFFFFF).to_bytes(4)))
     assert guard.feed(box(b"moov", track)) == box(b"moov", track)
-    with pytest.raises(Refused, match="track number"):
+    with pytest.raises(UnsafeMedia, match="track number"):
         guard.feed(box(b"free", full_box(b"tkhd", version, 3, times, (1 << 31).to_bytes(4))))
 
 
@@ -110,5 +110,5 @@ def test_little_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demux, "MAX_BOX", 1 << 20)
     guard = SampleGuard()
     assert guard.feed(b"\x7f\0\0\0moof" + bytes((1 << 20) - 8)) == b""
-    with pytest.raises(Refused, match="a box of more than 1 MiB"):
+    with pytest.raises(UnsafeMedia, match="a box of more than 1 MiB"):
         guard.feed(b"\0")
