@@ -20,14 +20,16 @@ import pytest
 from tests.support.local import local_server
 from tests.support.logs import read_log
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app import node as node_module
 from tricklecast.app import server as server_module
 from tricklecast.app.access_log import AccessLog, AccessLogError
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.latency import Histogram
 from tricklecast.app.local import LocalPublisher
+from tricklecast.app.node import LOOK_S, sweep
 from tricklecast.app.reload import Terminal
-from tricklecast.app.server import LOOK_S, serve, sweep
+from tricklecast.app.server import serve
 from tricklecast.app.settings import Settings
 from tricklecast.app.storage.database import Database
 
@@ -228,7 +230,7 @@ class Plane:
 
 def run(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweep for a second of the plane's clock."""
-    monkeypatch.setattr("tricklecast.app.server.asyncio.sleep", plane.sleep)
+    monkeypatch.setattr("tricklecast.app.node.asyncio.sleep", plane.sleep)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(sweep(cast(DataPlane, plane)))
 
@@ -352,7 +354,7 @@ def test_what_a_program_publishes_at_the_end_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ack: str, cancelled: bool
 ) -> None:
     """A segment that it finishes when its subscriptions have ended, or when it is cancelled, is whole in storage."""
-    monkeypatch.setattr(server_module, "PROGRAM_S", 0.05 if cancelled else WITHIN_S)
+    monkeypatch.setattr(node_module, "PROGRAM_S", 0.05 if cancelled else WITHIN_S)
 
     async def program(bus: Bus) -> None:
         facts = bus.subscribe("kind = 'removed'")
@@ -378,7 +380,7 @@ def test_what_a_program_publishes_at_the_end_is_stored(
 
 def test_a_program_that_does_not_end_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its subscriptions end when the server stops; then it has some time, and no more."""
-    monkeypatch.setattr(server_module, "PROGRAM_S", 0.05)
+    monkeypatch.setattr(node_module, "PROGRAM_S", 0.05)
     ends: list[str] = []
 
     async def program(bus: Bus) -> None:

@@ -146,10 +146,10 @@ def test_a_program_that_ignores_its_cancellation_does_not_keep_the_process(tmp_p
     """Past all deadlines the process ends with 1, and says where it waits."""
     code = """
 import asyncio, sys
-from tricklecast.app import server, shutdown
+from tricklecast.app import node, server
 from tricklecast.app.settings import Settings
 
-server.LAST_S, server.PROGRAM_S = 0.2, 0.1
+server.LAST_S, node.PROGRAM_S = 0.2, 0.1
 
 async def stubborn(bus):
     while True:

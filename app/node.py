@@ -1,0 +1,386 @@
+"""One process of the server: which parts it has, in which order they are made, and in which order they end.
+
+**Construction.** A part is made after those that it uses, and gets them when it is made. From the bottom to the top:
+
+1. access log: nothing may happen that it does not hear of, and its first line says what the server runs with.
+2. journal and registry: the core. Whoever wants to hear of facts subscribes to the journal.
+3. archive: brings back what the data directory holds, before anybody can ask for a channel.
+4. changes and bus: go on at the index at which the archive stopped.
+5. access and data plane: they answer requests, from the core.
+6. changefeed: its channel is the first fact of this start, so everybody who hears of facts is there by now.
+7. reload, and the application of the control plane: they show and change all of the above.
+
+Sockets, signals and uvicorn are above a node (:mod:`app.server`): it knows of them that something serves, can be told
+to stop, and may be in a hurry.
+
+**Shutdown.** A part ends when nothing that uses it is left, from the top to the bottom. Each step has a deadline, after
+which the next one begins all the same; docs/reference/signals.md tells operators what is lost then.
+
+1. drain and end of connections (:mod:`app.shutdown`): clients go before what they use (``shutdown_deadline_s``, and
+   4 s more).
+2. bus: subscriptions in the process get their last facts, and end (:data:`app.bus.CLOSE_S`).
+3. program in the process: it may still publish what it has read (:data:`PROGRAM_S`, :data:`CANCELLED_S`).
+4. archive: after all that may publish (:data:`app.storage.archive.END_S`).
+5. tasks beside: the sweeper drives all of the above, so it stops when they have ended. They are cancelled.
+6. access log: last, since each step may tell it something (:data:`app.access_log.END_S`).
+
+What keeps to no deadline ends with the process (:class:`app.shutdown.LastResort`). A task that fails (the access log
+cannot be written, the program raises) begins the same shutdown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Protocol
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+
+from tricklecast.app.access.authorizer import Access
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.activity import SHOW_S, Activity
+from tricklecast.app.bus import Bus, ServerClosed
+from tricklecast.app.changefeed import Changefeed
+from tricklecast.app.changes import Changes
+from tricklecast.app.control_plane.api import (
+    channels_router,
+    health_router,
+    invalid_input,
+    method_not_allowed,
+    out_of_memory,
+)
+from tricklecast.app.control_plane.changes import changes_router
+from tricklecast.app.control_plane.middleware import CheckHost, CheckOrigin, LimitRequests, RecordRequests
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.context import DataPlane, RecordSink
+from tricklecast.app.listener import is_loopback
+from tricklecast.app.masking import mask_for
+from tricklecast.app.metrics import metrics_router
+from tricklecast.app.reload import Reload
+from tricklecast.app.settings import Settings
+from tricklecast.app.sockets import Sockets
+from tricklecast.app.storage.archive import Ack, Archive
+from tricklecast.app.storage.database import Database
+from tricklecast.app.storage.restore import restore
+from tricklecast.app.systemd import Watchdog
+from tricklecast.app.usage import limits_in_use, troubles
+from tricklecast.app.web.feed import Feed, feed_router
+from tricklecast.app.web.pages import Pages, is_open, pages_router
+from tricklecast.app.web.reports import Reports, reports_router
+from tricklecast.trickle import __version__
+from tricklecast.trickle.records import AccessRecord, Event
+
+_LOGGER = logging.getLogger(__name__)
+
+SWEEP_S: Final = 0.25
+"""How often the data plane does what is due: time-outs of connections, lag, interim answers."""
+
+LOOK_S: Final = 0.05
+"""How often the sweeper asks the registry for its next deadline, which a request may have set a moment ago. The
+shortest grace (0.2 s for a POST that was overtaken) is longer, so it ends on time."""
+
+LEAST_SLEEP_S: Final = 0.01
+"""The sweeper sleeps at least so long, however many deadlines follow each other."""
+
+PROGRAM_S: Final = 5.0
+"""How long a program in the process may go on when its subscriptions have ended; then it is cancelled."""
+
+CANCELLED_S: Final = 1.0
+"""And how long it may take to end its segments then."""
+
+Program = Callable[[Bus], Awaitable[None]]
+"""What a program that embeds the server runs beside it, in the server's event loop."""
+
+
+class Serving(Protocol):
+    """What accepts connections for a node.
+
+    Attributes:
+        force_exit: whether the shutdown is to wait for nobody.
+    """
+
+    force_exit: bool
+
+    async def serve(self) -> None:
+        """Accept connections; when told to stop, drain, and return when the connections have ended."""
+
+    def stop(self) -> None:
+        """Begin to shut down."""
+
+
+class Node:
+    """All parts of a server in this process. Make it inside the event loop in which it runs.
+
+    Args:
+        settings: of the server. limits: what it may hold; fewer connections than the settings say, if need be.
+        sockets: on which it is reached: who can reach a socket decides by which names it answers.
+        sink: gets each access record, as the access log does.
+        show: gets lines that tell which publishers and readers have come and left, at most once a second.
+        reread: puts the settings together again at a reload; without it only files are read again.
+
+    Raises:
+        InvalidInput, CannotServe: a file that a setting names cannot be used.
+        StorageError: the data directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        limits: Limits,
+        sockets: Sockets,
+        *,
+        sink: RecordSink | None = None,
+        show: Callable[[list[str]], None] | None = None,
+        reread: Callable[[], Settings] | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.sockets = sockets
+        self.name = settings.node or socket.gethostname()
+        self.log = _access_log(settings, self.name)  # None: nobody wants one
+        self._show = show
+        self._activity = None if show is None else Activity(loop.time)
+        changefeed = Changefeed(loop.call_soon, loop.time)
+        journal = Journal()
+        if self.log is not None:
+            journal.subscribe(partial(_log_fact, self.log), ChannelCreated, ChannelEnded)
+        if self._activity is not None:
+            journal.subscribe(self._activity.note_fact, ChannelCreated, ChannelEnded)
+        if settings.changefeed:
+            journal.subscribe(changefeed.note, ChannelCreated, ChannelEnded)
+        self.registry = Registry(limits, autocreate=settings.autocreate, journal=journal)
+        self.registry.instance = secrets.token_hex(8)
+        self.archive = _open_archive(settings, self.registry, loop.time())  # None: channels are in memory only
+        changes = Changes(self.registry, self.archive, defer=loop.call_soon)
+        self.bus = Bus(changes, self.registry, defer=loop.call_soon)
+        self.access = Access(settings, self.name)
+        sinks = [sink] if sink is not None else []
+        if self.log is not None:
+            sinks.append(self.log.put)
+        if self._activity is not None:
+            sinks.append(self._activity.note_exchange)
+        options = replace(
+            settings.options(),
+            is_local=is_loopback(sockets.main),
+            control_is_local=is_loopback(sockets.control or sockets.main),
+        )
+        self.plane = DataPlane(
+            self.registry,
+            options,
+            sink=_all_of(sinks),
+            node=self.name,
+            authorizer=self.access.authorizer,
+        )
+        self.plane.durability = self.archive
+        self.bus.plane = self.plane
+        if settings.changefeed:
+            changefeed.start(self.registry)
+        self.reload = Reload(settings, self.access, self.plane, reread)  # has the settings that are in force
+        self.control_plane = _control_plane(self)  # the application for everything outside the base path
+
+    async def run(self, serving: Serving, program: Program | None = None) -> None:
+        """Serve until told to stop, and shut down.
+
+        Args:
+            serving: accepts the connections.
+            program: runs beside it, from before the first request on. The node does not stop when it returns.
+
+        Raises:
+            Exception: what the program has raised; the node has shut down.
+            AccessLogError: the access log cannot be written.
+        """
+        if self.log is not None:
+            await self.log.check()
+        failed: list[BaseException] = []
+        async with asyncio.TaskGroup() as group:
+            if self.log is not None:
+                # Without its access log the server stops: its operator relies on the log.
+                writing = group.create_task(self.log.run())
+                writing.add_done_callback(lambda task: serving.stop() if task.exception() else None)
+            beside = [group.create_task(sweep(self.plane, self.archive, self.log, Watchdog()))]
+            beside.append(group.create_task(self.access.run()))
+            if self.reload.tls is not None:
+                beside.append(group.create_task(self.reload.tls.watch()))
+            if self._activity is not None and self._show is not None:
+                beside.append(group.create_task(_show(self._activity, self.plane, self._show)))
+            running = None if program is None else group.create_task(_run(program, self.bus, serving, failed))
+            await serving.serve()
+            await self.bus.close()
+            if running is not None:
+                await asyncio.wait([running], timeout=0 if serving.force_exit else PROGRAM_S)
+                if running.cancel():
+                    _LOGGER.warning("the program in the server's process was cancelled, because it did not end")
+                    await asyncio.wait([running], timeout=CANCELLED_S)
+            if self.archive is not None:
+                await self.archive.close()
+            for task in beside:
+                task.cancel()
+            if self.log is not None:
+                self.log.event(Event.SERVER_STOP)
+                self.log.close()
+        if failed:
+            raise failed[0]
+
+
+async def _run(program: Program, bus: Bus, serving: Serving, failed: list[BaseException]) -> None:
+    """Run a program beside the server; what it raises stops the server."""
+    try:
+        await program(bus)
+    except ServerClosed:
+        pass  # it had nothing to do at the end
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise  # the server has cancelled it
+        failed.append(RuntimeError("the program in the server's process ended: a task that it awaited was cancelled"))
+        failed[-1].__cause__ = error
+        serving.stop()
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        failed.append(error)
+        serving.stop()
+
+
+async def _show(activity: Activity, plane: DataPlane, show: Callable[[list[str]], None]) -> None:
+    while True:
+        await asyncio.sleep(SHOW_S)
+        show(activity.look(plane.connections))
+
+
+async def sweep(
+    plane: DataPlane, archive: Archive | None = None, log: AccessLog | None = None, watchdog: Watchdog | None = None
+) -> None:
+    """Let the core expire what is due when it is due, and the data plane four times a second, until cancelled."""
+    tick_at = plane.clock() + SWEEP_S
+    while True:
+        now = plane.clock()
+        deadline = plane.registry.next_deadline()
+        wake_at = min(tick_at, now + LOOK_S)
+        if deadline is not None:
+            wake_at = min(wake_at, deadline)
+        wake_at = max(wake_at, now + LEAST_SLEEP_S)
+        await asyncio.sleep(wake_at - now)
+        now = plane.clock()
+        # A timer may come a little early: it is set in whole milliseconds.
+        plane.loop_lag.add(max(0, int((now - wake_at) * 1_000_000)))
+        if now >= tick_at:
+            plane.tick(now)
+            if archive is not None:
+                plane.guarded("in the sweeper (storage)", archive.tick)
+            if log is not None:
+                plane.guarded("in the sweeper (access log)", log.look)
+            if watchdog is not None:
+                plane.guarded("in the sweeper (watchdog)", watchdog.beat)
+            tick_at = now + SWEEP_S
+        elif deadline is not None and deadline <= now:
+            plane.expire(now)
+
+
+def _control_plane(node: Node) -> FastAPI:
+    """The FastAPI application for everything outside the base path."""
+    plane, log, access, bus, reload = node.plane, node.log, node.access, node.bus, node.reload
+    settings = reload.settings
+    api = FastAPI(
+        title="tricklecast",
+        version=__version__,
+        summary="Control plane of a segmented HTTP pub/sub server for live media.",
+        docs_url=None,  # app/web/ has a page for it that works without another server
+        redoc_url=None,
+    )
+    feed = Feed(plane, lambda dashboards: limits_in_use(plane, log, bus, dashboards)) if settings.web else None
+    routers = [
+        channels_router(plane),
+        changes_router(plane, bus.changes),
+        health_router(plane.registry, partial(troubles, plane, log)),
+        metrics_router(plane, log, access, bus, None if feed is None else feed.followers, reload),
+    ]
+    if feed is not None:
+        has_tokens = access.protects or access.webhook is not None
+        pages = Pages(settings, has_tokens=has_tokens)
+
+        def first_view(request: Request) -> dict[str, Any]:
+            shown = {} if has_tokens else feed.first_view()
+            return {"has_reports": settings.reports is not None, **shown}
+
+        routers += [feed_router(feed), pages_router(settings, pages, first_view)]
+        if settings.reports is not None:
+            routers.append(reports_router(Reports(settings.reports, plane.wall_us)))
+    for router in routers:
+        api.include_router(router)
+    api.add_exception_handler(405, method_not_allowed(routers))
+    api.add_exception_handler(RequestValidationError, invalid_input)
+    api.add_exception_handler(MemoryError, out_of_memory(plane))
+    access.protect(api, is_open if settings.web else lambda path: False)
+    # A preflight carries no token: it must not come as far as the access control.
+    api.add_middleware(CheckOrigin, plane=plane)
+    api.add_middleware(CheckHost, plane=plane)
+    api.add_middleware(LimitRequests, plane=plane)
+    api.add_middleware(RecordRequests, plane=plane)
+    return api
+
+
+def _open_archive(settings: Settings, registry: Registry, now: float) -> Archive | None:
+    """Bring back what the data directory holds, if there is one."""
+    if settings.data_dir is None:
+        return None
+    database = Database(settings.data_dir, fsync=settings.ack is Ack.FSYNC)
+    archive = Archive(
+        database, registry, ack=settings.ack, on_full=settings.on_disk_full, retention=settings.retention()
+    )
+    found = restore(archive, registry.instance, now)
+    _LOGGER.info(
+        "%s: %d channels, %d segments (%d bytes), %d of them truncated",
+        settings.data_dir,
+        found.channels,
+        found.segments,
+        found.bytes,
+        found.truncated,
+    )
+    return archive
+
+
+def _access_log(settings: Settings, node: str) -> AccessLog | None:
+    if settings.access_log is None:
+        return None
+    log = AccessLog(
+        settings.access_log,
+        node=node,
+        max_bytes=settings.access_log_max_bytes,
+        max_age_s=settings.access_log_max_age_s,
+        files=settings.access_log_files,
+        queue=settings.access_log_queue,
+        mask=mask_for(settings.log_ips),
+    )
+    log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
+    log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
+    return log
+
+
+def _log_fact(log: AccessLog, fact: Fact) -> None:
+    """Log that a channel began or ended: the storm report joins storms to these events."""
+    match fact:
+        case ChannelCreated():
+            log.event(Event.CHANNEL_CREATE, channel=fact.channel, epoch=fact.epoch)
+        case ChannelEnded():
+            log.event(
+                Event.CHANNEL_END,
+                channel=fact.channel,
+                epoch=fact.epoch,
+                next_seq=fact.next_seq,
+                detail=fact.reason,
+            )
+
+
+def _all_of(sinks: list[RecordSink]) -> RecordSink | None:
+    """One sink for several; ``None`` for none, so that nobody makes records for nobody."""
+
+    def tell_all(record: AccessRecord) -> None:
+        for sink in sinks:
+            sink(record)
+
+    return tell_all if len(sinks) > 1 else sinks[0] if sinks else None
