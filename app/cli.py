@@ -99,25 +99,25 @@ COMMANDS: Final = {
     "storms mute": Mount("tricklecast.analytics.cli.mute", "mute", "Mute incidents of a kind.", _STORMS, _ANALYTICS),
     "storms unmute": Mount("tricklecast.analytics.cli.mute", "unmute", "Mute them no longer.", _STORMS, _ANALYTICS),
     "storms watch": Mount(
-        "tricklecast.analytics.watch.cli", "watch", "Report retry storms while they happen.", _STORMS, _ANALYTICS
+        "tricklecast.analytics.cli.watch", "watch", "Report retry storms while they happen.", _STORMS, _ANALYTICS
     ),
     "storms stream": Mount(
-        "tricklecast.analytics.spark.cli",
+        "tricklecast.analytics.cli.stream",
         "stream",
         "Report retry storms in logs that arrive as files or messages, with Spark.",
         _STORMS,
         _ANALYTICS,
     ),
-    "logs tail": Mount("tricklecast.analytics.logs.cli", "tail", "Show access logs as they grow.", _STORMS, _ANALYTICS),
+    "logs tail": Mount("tricklecast.analytics.cli.logs", "tail", "Show access logs as they grow.", _STORMS, _ANALYTICS),
     "logs compact": Mount(
-        "tricklecast.analytics.logs.cli",
+        "tricklecast.analytics.cli.logs",
         "compact",
         "Turn access logs into hourly Parquet files.",
         _STORMS,
         _ANALYTICS,
     ),
     "logs schema": Mount(
-        "tricklecast.analytics.logs.cli", "schema", "Print the JSON Schema of the access log.", _STORMS
+        "tricklecast.analytics.cli.logs", "schema", "Print the JSON Schema of the access log.", _STORMS
     ),
     "simulate": Mount(
         "tricklecast.analytics.simulate.cli",

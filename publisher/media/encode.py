@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-from tricklecast.publisher.media.inputs import MediaSource
+from tricklecast.publisher.media.source import MediaSource
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import find_box
 from tricklecast.trickle.pyav import copied, is_attached, need_pyav, new_decoder
@@ -530,7 +530,7 @@ def _graph(description: str, frame: VideoFrame) -> Graph:
 
 
 class Transcoder:
-    """A :class:`~tricklecast.publisher.media.inputs.MediaSource` made of another one: it decodes and encodes anew.
+    """A :class:`~tricklecast.publisher.media.source.MediaSource` made of another one: it decodes and encodes anew.
 
     It takes the first video stream and all audio streams. Times of capture that the source gives are passed on.
 

@@ -24,8 +24,9 @@ from enum import Enum
 from fractions import Fraction
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.demux import demuxed
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.stream import Stream
 
-    Packets: TypeAlias = Iterator[tuple[int, Packet[Stream]]]
+    from tricklecast.publisher.media.source import Packets
 
 STDIN: Final = "-"
 
@@ -119,30 +120,6 @@ _NO_TIMESTAMPS: Final = 0x0080
 
 _BEFORE_INDEX: Final = frozenset({b"ftyp", b"free", b"skip", b"wide", b"uuid", b"pdin", b"styp"})
 """Boxes that an MP4 file may have in front of its index (``moov``)."""
-
-
-class MediaSource(Protocol):
-    """Streams, and their packets as they come. Each source is used once, in one thread."""
-
-    @property
-    def streams(self) -> Mapping[int, Stream]:
-        """Templates for the streams of a muxer, by number."""
-
-    def packets(self) -> Packets:
-        """The packets of all streams with the numbers of their streams, interleaved, each stream's in decoding order.
-
-        It blocks until there is one. None is empty, and each belongs to the caller. A source that knows the wall clock
-        at the capture of a packet, in microseconds of Unix time, puts it into ``packet.opaque``.
-
-        Raises:
-            OSError: the source broke (PyAV's ``FFmpegError``, too).
-        """
-
-    def late(self) -> Mapping[int, str]:
-        """Streams that began after it was opened, whose packets do not come, as in ``audio: aac``, by number."""
-
-    def close(self) -> None:
-        """Free it; no packets are taken after this."""
 
 
 class ByteReader(Protocol):

@@ -15,10 +15,11 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.encode import Encoding, Transcoder, turn_of
-from tricklecast.publisher.media.inputs import Input, Kind, MediaSource, Opened
+from tricklecast.publisher.media.inputs import Input, Kind, Opened
 from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName, container_of
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
+from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.steps import Cut, IsStopped, Report, Step
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff

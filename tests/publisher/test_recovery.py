@@ -10,6 +10,7 @@ import anyio
 import httpx
 import pytest
 
+from tests.app.core.support import owned
 from tests.publisher.fakes import NoWait
 from tests.publisher.proxies import WITHOUT_ANSWER, proxy
 from tests.support.local import LocalServer, local_server
@@ -255,7 +256,7 @@ def test_a_server_that_has_forgotten_a_paused_publishers_channel_gets_the_next_s
         async with publisher(url, preconnect=0, on_event=lambda event: told.append(str(event))) as pub:
             await pub.publish(b"before")
             registry = server.plane.registry
-            server.inside(lambda: registry.drop(registry.channels["forgotten"]))
+            server.inside(lambda: registry.drop(owned(registry, "forgotten")))
             assert (await pub.publish(b"after")).seq == 1
             assert any("channel not found: the server does not know it any more" in line for line in told)
             assert (await get(server, "forgotten", 1)).content == b"after"

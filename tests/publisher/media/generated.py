@@ -15,7 +15,7 @@ from av.bitstream import BitStreamFilterContext
 from av.stream import Stream
 from av.video.frame import VideoFrame
 
-from tricklecast.publisher.media.inputs import MediaSource
+from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.media.testsrc import BLACK
 from tricklecast.trickle.media.clock import read_clock
 

@@ -14,11 +14,12 @@ import av
 import pytest
 
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
-from tricklecast.publisher.media.inputs import MediaSource, open_media
+from tricklecast.publisher.media.inputs import open_media
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.reader import MAX_REFUSED, Remuxer, SourceBroke
 from tricklecast.publisher.media.segmenter import MAX_BYTES, MIN_BYTES, Segmenter
+from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.steps import Chunk, Cut, Step
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi

@@ -32,7 +32,8 @@ from tests.publisher.media.generated import (
     time_of,
 )
 from tricklecast.publisher.media.encode import AudioCodec, Encoding, Transcoder
-from tricklecast.publisher.media.inputs import ContainerSource, MediaSource, open_media
+from tricklecast.publisher.media.inputs import ContainerSource, open_media
+from tricklecast.publisher.media.source import MediaSource
 from tricklecast.publisher.media.testsrc import TestOptions, TestSource
 from tricklecast.trickle.errors import InvalidInput
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tricklecast.analytics.cli.storms import default_master, spark_conf
-from tricklecast.analytics.watch.cli import watching
+from tricklecast.analytics.cli.watch import watching
 
 
 @watching
