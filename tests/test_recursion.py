@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("trickle", "app", "publisher", "subscriber", "analytics", "tricklecast")
 
 BOUNDED: dict[str, str] = {
-    "app/hls/packager.py: Packager.has": "asks once, about the part after a segment's last one",
+    "app/hls/timeline.py: Timeline.has": "asks once, about the part after a segment's last one",
     "publisher/ingest/rtmp.py: _AmfReader._members, _AmfReader._value": "MAX_DEPTH",
     "publisher/ingest/rtmp.py: encode_amf": "encodes the server's own answers",
     "publisher/media/publisher.py: _first_error": "as deep as the program's task groups are nested",

@@ -375,12 +375,12 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
     assert asked is not None, "a playlist's route says what the client has"
     msn, part, token = asked
     if msn is not None and request.method != b"HEAD" and not found.ended:
-        if msn > found.next_msn + 1:
-            reply = Reply(Status.BAD_REQUEST, Reason.AHEAD, body=f"_HLS_msn is beyond {found.next_msn + 1}".encode())
+        if msn > (last := found.timeline.next_msn + 1):
+            reply = Reply(Status.BAD_REQUEST, Reason.AHEAD, body=f"_HLS_msn is beyond {last}".encode())
             return _delay(connection, request, route, Answer.REFUSED, 0) or reply
         if not found.has(msn, part):
             late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"Nothing new yet", retry_after_s=1)
-            return _await(connection, request, route, found, BLOCKING_TARGETS * found.target_s) or late
+            return _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s) or late
     if request.method != b"HEAD":
         found.served(msn, part)
     text = playlist(found, f"?token={quote(token, safe='')}" if token else "")
@@ -396,7 +396,7 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
         return found
     media = route.media
     assert media is not None, "the route of media says which"
-    if media.life == found.name:
+    if media.life == found.life:
         if (init := found.inits.get(media.init)) is not None:
             caching = media_caching(private=connection.plane.authorizer is not None)
             return Reply(Status.OK, Reason.COMPLETE, body=init, content_type=MP4, caching=caching)
@@ -404,7 +404,7 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
         if there is not None:
             return MediaReader(connection, request, found.channel, *there, CONTENT_TYPES[media.extension])
         hinted = (media.seq, media.part) == found.following and not found.ended and request.method != b"HEAD"
-        if hinted and (parked := _await(connection, request, route, found, BLOCKING_TARGETS * found.target_s)):
+        if hinted and (parked := _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)):
             return parked
     reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")
     return _delay(connection, request, route, Answer.MISSING, 0) or _placed(

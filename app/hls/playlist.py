@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from tricklecast.app.hls.packager import KEPT, Packager
+from tricklecast.app.hls.packager import Packager
+from tricklecast.app.hls.timeline import HELD_BACK
 from tricklecast.trickle.wire import HLS_ROUTE
 
 CONTENT_TYPE: Final = "application/vnd.apple.mpegurl"
@@ -18,7 +19,7 @@ _QUERY: Final = "\0"
 
 
 def playlist(packager: Packager, query: str) -> str:
-    """The playlist of a channel as it is now. Only the first one who asks after a change waits until it is made.
+    """The playlist of a channel that is ready, as it is now. Only the first one who asks after a change pays for it.
 
     Args:
         query: what each URL in it ends with: ``?token=...``, or nothing.
@@ -31,51 +32,52 @@ def playlist(packager: Packager, query: str) -> str:
 
 
 def _lines(packager: Packager, query: str) -> Iterator[str]:
-    entries = packager.entries
-    control = f"HOLD-BACK={KEPT * packager.target_s:.1f}"
-    if packager.part_s:
-        part_s = math.ceil(packager.part_s * 1000) / 1000
+    timeline = packager.timeline
+    segments = timeline.segments
+    control = f"HOLD-BACK={HELD_BACK * timeline.target_s:.1f}"
+    if timeline.part_s:
+        part_s = math.ceil(timeline.part_s * 1000) / 1000
         control = f"CAN-BLOCK-RELOAD=YES,PART-HOLD-BACK={3 * part_s:.3f},{control}"
     else:
         control = f"CAN-BLOCK-RELOAD=YES,{control}"
     yield "#EXTM3U"
     yield f"#EXT-X-VERSION:{VERSION}"
-    yield f"#EXT-X-TARGETDURATION:{packager.target_s}"
+    yield f"#EXT-X-TARGETDURATION:{timeline.target_s}"
     yield f"#EXT-X-SERVER-CONTROL:{control}"
-    if packager.part_s:
+    if timeline.part_s:
         yield f"#EXT-X-PART-INF:PART-TARGET={part_s:.3f}"
-    yield f"#EXT-X-MEDIA-SEQUENCE:{entries[0].msn if entries else packager.next_msn}"
-    yield f"#EXT-X-DISCONTINUITY-SEQUENCE:{packager.discontinuities}"
+    yield f"#EXT-X-MEDIA-SEQUENCE:{segments[0].msn}"
+    yield f"#EXT-X-DISCONTINUITY-SEQUENCE:{timeline.discontinuities}"
     init = ""
-    for entry in entries:
-        if entry.discontinuity:
+    for one in segments:
+        if one.discontinuity:
             yield "#EXT-X-DISCONTINUITY"
-        if entry.init != init:
-            init = entry.init
-            yield f'#EXT-X-MAP:URI="{HLS_ROUTE}/{packager.name}-init-{init}.mp4{query}"'
-        if entry.at_us:
-            yield f"#EXT-X-PROGRAM-DATE-TIME:{_date(entry.at_us)}"
-        if entry.gap:
+        if one.init != init:
+            init = one.init
+            yield f'#EXT-X-MAP:URI="{HLS_ROUTE}/{packager.life}-init-{init}.mp4{query}"'
+        if one.at_us:
+            yield f"#EXT-X-PROGRAM-DATE-TIME:{_date(one.at_us)}"
+        if one.gap:
             yield "#EXT-X-GAP"
-        if packager.part_s and not entry.gap and entry.msn >= packager.parts_from:
-            for number, part in enumerate(entry.parts):
+        if timeline.part_s and not one.gap and one.msn >= timeline.parts_from:
+            for number, part in enumerate(one.parts):
                 independent = ",INDEPENDENT=YES" if part.independent else ""
-                uri = _uri(packager, f"{entry.seq}.{entry.first + number}.{entry.extension}", query)
+                uri = _uri(packager, f"{one.seq}.{one.first + number}.{one.extension}", query)
                 yield f'#EXT-X-PART:DURATION={part.duration:.5f},URI="{uri}"{independent}'
-        if entry.duration is not None:
-            yield f"#EXTINF:{entry.duration:.5f},"
-            cut = f"-{entry.cut}" if entry.cut else ""
-            yield _uri(packager, f"{entry.seq}{cut}.{entry.extension}", query)
+        if one.duration is not None:
+            yield f"#EXTINF:{one.duration:.5f},"
+            cut = f"-{one.cut}" if one.cut else ""
+            yield _uri(packager, f"{one.seq}{cut}.{one.extension}", query)
     if packager.ended:
         yield "#EXT-X-ENDLIST"
-    elif packager.part_s:
+    elif timeline.part_s:
         seq, number = packager.following
-        name = f"{seq}.{number}.{entries[-1].extension if entries else 'ts'}"
+        name = f"{seq}.{number}.{segments[-1].extension}"
         yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{_uri(packager, name, query)}"'
 
 
 def _uri(packager: Packager, name: str, query: str) -> str:
-    return f"{HLS_ROUTE}/{packager.name}-{name}{query}"
+    return f"{HLS_ROUTE}/{packager.life}-{name}{query}"
 
 
 def _date(at_us: int) -> str:

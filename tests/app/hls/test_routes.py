@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.app.cluster.bridge import Bridge
 from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, later
 from tests.support.hls import Part, Playlist, Watcher, read
 from tests.support.local import LocalServer, local_server
@@ -30,7 +31,7 @@ from tests.support.waiting import eventually
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.data_plane import handler
 from tricklecast.app.hls import packager as module
-from tricklecast.app.hls import units
+from tricklecast.app.hls import timeline, units
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
 from tricklecast.trickle.media.containers import Container, box, full_box, sniff
@@ -464,17 +465,16 @@ def test_a_playlist_holds_no_media() -> None:
         assert sorted(segment.seq for segment in held) == [4, 5]
 
 
-def test_what_only_storage_keeps_is_a_gap(tmp_path: Path) -> None:
-    """A packager that the window has overtaken goes on with what the window has."""
+def test_what_only_storage_keeps_is_no_gap(tmp_path: Path) -> None:
+    """A packager that the window has overtaken reads storage, and players get the media from there."""
     with local_server(data_dir=tmp_path, window_segments=1) as server, server.client() as target:
         live = Live(target.channel())
-        live.publish(0)
+        data = [live.publish(0)]
         live.playlist()
         packager = server.plane.packagers.of(server.plane.registry.channels[live.channel.name])
         later: list[Callable[[], None]] = []
         server.inside(lambda: setattr(packager, "_defer", later.append))
-        for seq in (1, 2, 3):
-            live.publish(seq)
+        data += [live.publish(seq) for seq in (1, 2, 3)]
         eventually(lambda: server.archive is not None and server.archive.segments >= 3)
 
         def resume() -> None:
@@ -483,7 +483,54 @@ def test_what_only_storage_keeps_is_a_gap(tmp_path: Path) -> None:
                 function()
 
         server.inside(resume)
-        assert seqs(live.until(3)) == ["~", "~", "~", "3"]
+        found = live.until(3)
+        assert seqs(found) == ["0", "1", "2", "3"]
+        assert [live.media(segment.uri) for segment in found.whole] == data
+        assert b"".join(live.media(part.uri) for part in found.whole[1].parts) == data[1]
+
+
+@pytest.mark.parametrize("content_type", FORMATS)
+def test_a_server_that_is_restarted_with_its_data_answers_alike(tmp_path: Path, content_type: str) -> None:
+    """The same playlist, names, media and tags; then numbers go on."""
+    answers = []
+    for start in range(2):
+        with local_server(data_dir=tmp_path) as server:
+            live = Live(Channel(server.target(), "cam"), content_type)
+            if not start:
+                for seq in range(8):
+                    live.publish(seq)
+                eventually(lambda: server.archive is not None and server.archive.segments >= 8)
+            found = live.playlist()
+            text = _undated(live.channel.get("index.m3u8").body.decode())
+            tags = [live.channel.get(seq).expect(200).get("ETag") for seq in seqs(found)]
+            names = [one.uri for one in found.whole] + [part.uri for one in found.whole for part in one.parts]
+            answers.append((text, tags, [live.media(name) for name in names]))
+            if start:
+                live.publish(8)
+                assert [live.until(8).whole[-1].msn] == [found.whole[-1].msn + 1]
+            live.channel.target.close()
+    assert all(answers[0][1])
+    assert answers[1] == answers[0]
+
+
+def test_a_replica_has_the_playlist_of_its_owner() -> None:
+    """Word for word: a player may ask either one for anything."""
+    with local_server() as owner, local_server() as holder, owner.client() as target, holder.client() as readers:
+        bridge, live = Bridge(owner, holder), Live(target.channel())
+        for seq in range(3):
+            live.publish(seq)
+        bridge.hold(live.channel.name)
+        found, there = live.playlist(), readers.channel(live.channel.name)
+        texts = [one.get("index.m3u8").expect(200).body.decode() for one in (live.channel, there)]
+        assert _undated(texts[0]) == _undated(texts[1])
+        for segment in found.whole:
+            assert there.get(segment.uri).expect(200).body == live.media(segment.uri)
+        bridge.close()
+
+
+def _undated(text: str) -> str:
+    """A playlist without the dates of arrival, which clocks round."""
+    return "".join(line for line in text.splitlines(keepends=True) if "DATE-TIME" not in line)
 
 
 def test_the_times_of_mpeg_ts_begin_anew(channel: Channel) -> None:
@@ -624,7 +671,7 @@ def test_one_turn_looks_at_few_bytes(channel: Channel, server: LocalServer, monk
 
 def test_a_segment_of_too_many_parts_has_none(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A playlist does not grow with the number of parts: the segment is named without them."""
-    monkeypatch.setattr(module, "MAX_PARTS", 4)
+    monkeypatch.setattr(timeline, "MAX_PARTS", 4)
     live = Live(channel)
     live.publish(0)
     live.playlist()
@@ -662,7 +709,7 @@ def test_media_of_one_piece_have_no_parts(channel: Channel) -> None:
 
 
 def test_what_nobody_asks_for_is_forgotten() -> None:
-    """Then it costs nothing, and is no reader; who asks again finds numbers that have not gone back."""
+    """Then it costs nothing, and is no reader; a player that asks again finds the same names and numbers."""
     with local_server(**PATIENT) as server, server.client() as target:
         live = Live(target.channel())
         for seq in range(3):
@@ -674,8 +721,8 @@ def test_what_nobody_asks_for_is_forgotten() -> None:
         before = live.watcher.last
         assert before is not None
         after = live.playlist()
-        assert after.msn > before.whole[-1].msn
-        assert seqs(after) == ["0", "1", "2"]
+        named = [(segment.msn, segment.uri) for segment in before.whole]
+        assert [(segment.msn, segment.uri) for segment in after.whole] == named
 
 
 def test_a_client_that_leaves_waits_no_longer(channel: Channel, server: LocalServer) -> None:

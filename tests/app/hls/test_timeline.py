@@ -1,0 +1,169 @@
+"""Numbers, durations, parts and gaps of a timeline, whatever happens to the segments of its channel."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.media import ts_pictures
+from tricklecast.app.hls.timeline import MAX_GAPS, MAX_LISTED, ROUNDING_S, MediaSegment, Timeline
+from tricklecast.app.hls.units import TsScanner
+from tricklecast.trickle.media.containers import Container
+
+ORIGIN = 1000
+PICTURE_S = 0.04
+PICTURES = {number: b"".join(ts_pictures(0.0, number)) for number in (12, 25, 50, 100)}
+
+
+class Sent(NamedTuple):
+    """What becomes of one segment of a channel.
+
+    Attributes:
+        pictures: of its media; 0: it has none. pause: how many pictures are missing before it.
+        complete: its publisher ended it. lost: it is evicted before all of it was looked at.
+    """
+
+    pictures: int
+    pause: int = 0
+    complete: bool = True
+    lost: bool = False
+
+
+class Channel:
+    """Tells a timeline of segments that follow each other from a time on."""
+
+    def __init__(self, seq: int = 0, at_s: float = 0.0) -> None:
+        self.gone: set[int] = set()
+        self.timeline = Timeline(lambda seq: seq not in self.gone)
+        self.timeline.count_from(ORIGIN, 1)
+        self.seq, self.at_s = seq, at_s
+
+    def send(self, sent: Sent, *, settle: bool = True) -> None:
+        """One segment; ``settle``: it is the newest one."""
+        timeline, seq = self.timeline, self.seq
+        self.seq += 1
+        self.at_s += sent.pause * PICTURE_S
+        if settle:
+            timeline.settle()
+        if not sent.pictures:
+            timeline.miss(1)
+            return
+        data = b"".join(ts_pictures(self.at_s, sent.pictures))
+        scan = TsScanner()
+        scan.feed(data)
+        self.at_s += sent.pictures * PICTURE_S
+        timeline.begin(seq, scan, Container.MPEGTS, "", 0)
+        timeline.cut(scan, None)
+        if sent.lost:
+            timeline.lose(seq)
+            return
+        size = scan.finish(len(data))
+        timeline.cut(scan, size)
+        timeline.close(scan, size, complete=sent.complete)
+
+
+def numbers(timeline: Timeline) -> dict[tuple[int, int], int]:
+    """The number of each media segment that can be had, by its segment and the byte at which it begins there."""
+    return {(one.seq, one.cut): one.msn for one in timeline.segments if not one.gap}
+
+
+EVENTS = st.lists(
+    st.builds(Sent, st.sampled_from([0, *PICTURES]), st.sampled_from([0, 0, 0, 25, 500]), st.booleans(), st.booleans()),
+    max_size=40,
+)
+
+
+@given(events=EVENTS, evicted=st.integers(0, 40))
+def test_a_playlist_is_sound_whatever_happens(events: list[Sent], evicted: int) -> None:
+    """Numbers have no hole and never change, parts fill their segment, nothing exceeds its target or bound."""
+    channel, before = Channel(), dict[tuple[int, int], int]()
+    for place, event in enumerate(events):
+        if place == evicted:
+            channel.gone |= set(range(channel.seq))
+        target = channel.timeline.target_s
+        channel.send(event)
+        timeline = channel.timeline
+        assert target in (0, timeline.target_s)
+        assert [after.msn - one.msn for one, after in pairwise(timeline.segments)] == [1] * (len(timeline.segments) - 1)
+        assert not timeline.segments or timeline.next_msn == timeline.segments[-1].msn + 1
+        now = numbers(timeline)
+        assert {key: number for key, number in now.items() if key in before} == {
+            key: number for key, number in before.items() if key in now
+        }
+        before = now
+        assert len(timeline.segments) <= MAX_LISTED + MAX_GAPS + 1
+        for one in timeline.segments:
+            check(timeline, one)
+
+
+def check(timeline: Timeline, one: MediaSegment) -> None:
+    """What holds for each media segment."""
+    if one.duration is None or not timeline.target_s:
+        return
+    assert one.duration <= timeline.target_s + ROUNDING_S
+    assert all(part.duration <= timeline.part_s + 1e-3 for part in one.parts)
+    if one.parts:
+        assert math.isclose(sum(part.duration for part in one.parts), one.duration, abs_tol=1e-6)
+        assert one.parts[0].at == one.start
+        assert [part.end for part in one.parts] == [*(part.at for part in one.parts[1:]), one.size]
+        for number, part in enumerate(one.parts):
+            assert timeline.find(one.seq, one.cut, one.first + number) == (part.at, part.end)
+    assert one.gap or timeline.find(one.seq, one.cut, None) == (one.start, one.size)
+
+
+@given(
+    pictures=st.sampled_from([12, 25, 50]),
+    events=st.lists(st.sampled_from([Sent(1), Sent(1, complete=False), Sent(0, pause=1)]), max_size=20),
+    late=st.integers(1, 20),
+)
+def test_a_timeline_that_begins_later_gives_the_same_numbers(pictures: int, events: list[Sent], late: int) -> None:
+    """As long as each segment is one media segment, or a gap: by its seq alone."""
+    first, second = Channel(), None
+    first.send(Sent(pictures), settle=False)
+    for event in [*events, Sent(1)]:
+        if first.seq == late:
+            second = Channel(first.seq, first.at_s)
+            second.timeline.count_from(ORIGIN, 1)
+        sent = event._replace(pictures=event.pictures * pictures, pause=event.pause * pictures)
+        first.send(sent)
+        if second is not None:
+            second.send(sent)
+    if second is not None:
+        both = numbers(first.timeline).keys() & numbers(second.timeline).keys()
+        assert both
+        assert all(numbers(first.timeline)[key] == numbers(second.timeline)[key] == ORIGIN + key[0] for key in both)
+
+
+def test_gaps_make_up_for_segments_without_time() -> None:
+    """An empty segment behind which the media go on has no number, until a gap is told."""
+    channel = Channel()
+    for sent in (Sent(25), Sent(0), Sent(25), Sent(0), Sent(25, pause=25)):
+        channel.send(sent)
+    assert [(one.seq, one.msn - ORIGIN, one.gap) for one in channel.timeline.segments] == [
+        (0, 0, False), (2, 1, False), (2, 2, True), (3, 3, True), (4, 4, False),
+    ]  # fmt: skip
+
+
+def test_gaps_make_up_for_segments_that_were_cut() -> None:
+    """A segment of four seconds was two media segments, and the hole behind it is one gap instead of two."""
+    channel = Channel()
+    for sent in (Sent(25), Sent(25), Sent(100), Sent(0), Sent(0), Sent(25, pause=30)):
+        channel.send(sent)
+    found = [(one.seq, one.msn - ORIGIN, one.gap) for one in channel.timeline.segments]
+    assert found == [(0, 0, False), (1, 1, False), (2, 2, False), (2, 3, False), (4, 4, True), (5, 5, False)]
+
+
+@pytest.mark.parametrize("missing", [MAX_GAPS, 500])
+def test_a_long_hole_is_told_in_few_gaps(missing: int) -> None:
+    """As long as the time that is missing where the target allows that, and behind a discontinuity elsewhere."""
+    channel = Channel()
+    for sent in (Sent(25), Sent(25), *[Sent(0)] * missing, Sent(25, pause=25 * missing)):
+        channel.send(sent)
+    gaps = [one for one in channel.timeline.segments if one.gap]
+    assert len(gaps) <= MAX_GAPS
+    assert channel.timeline.segments[-1].discontinuity == (missing > MAX_GAPS * channel.timeline.target_s)
