@@ -29,6 +29,12 @@ class SparkUnavailable(AnalyticsError):
     exit_code = 4
 
 
+class BadMaster(SparkUnavailable):
+    """``--master`` is of no form that names a master, or of one that the command cannot use."""
+
+    exit_code = 2
+
+
 class SparkFailed(AnalyticsError):
     """Spark started and then failed at the job."""
 

@@ -90,7 +90,7 @@ def _checked(name: str, reading: Reading) -> tuple[list[str], bool]:
                 return ["no whole Parquet file: it has no footer"], False
             table = f"(FROM read_parquet({text(name)}, file_row_number = true) LIMIT {SAMPLE_LINES})"
             raw, shape = parquet_values(form, "0", "file_row_number + 1", table, reading)
-            return _outcome(form, con.sql(parsed(shape, raw)).to_arrow_table().to_pylist())
+            return _outcome(form, con.sql(parsed(shape, raw)).to_arrow_table().to_pylist(), reading)
         reader = LineReader(name)
         reader.close()
         sample = reader.sample()
@@ -100,7 +100,7 @@ def _checked(name: str, reading: Reading) -> tuple[list[str], bool]:
             form = recognise(name, sample, reading.format)
         except (UnknownFormat, NothingUnderstood) as error:
             return [str(error), *_draft(draft(sample), name)], False
-        found, understood = _outcome(form, ChunkReader(con, form, reading).read(sample).to_pylist())
+        found, understood = _outcome(form, ChunkReader(con, form, reading).read(sample).to_pylist(), reading)
     return found + (_draft(draft(sample), name) if form.unsure else []), understood
 
 
@@ -109,7 +109,7 @@ def _draft(begun: Draft, name: str) -> list[str]:
     return ["", title, "", *begun.toml.splitlines()]
 
 
-def _outcome(form: Format, rows: Sequence[dict[str, Any]]) -> tuple[list[str], bool]:
+def _outcome(form: Format, rows: Sequence[dict[str, Any]], reading: Reading) -> tuple[list[str], bool]:
     """The outcome of a file's first lines, and whether nearly all of them could be read."""
     from tricklecast.analytics.lines.records import OTHER
 
@@ -128,6 +128,7 @@ def _outcome(form: Format, rows: Sequence[dict[str, Any]]) -> tuple[list[str], b
         missing = sum(row[name] is None and row["reason"] is None for row in requests)
         if missing:
             found.append(f"{missing:,} of {len(requests):,} requests have no {name}")
+    found += reading.unused([form.name])
     return found, bool(rows) and len(bad) <= len(rows) / 100 and bool(requests or form.fields is None)
 
 

@@ -72,7 +72,7 @@ def tail(
     channel: Annotated[list[str] | None, _only("NAME", "Only these channels.")] = None,
     client: Annotated[list[str] | None, _only("NAME", "Only these clients.")] = None,
     status: Annotated[list[str] | None, _only("CODE", "Only these status codes: 404, 5xx.")] = None,
-    op: Annotated[list[str] | None, _only("NAME", "Only these operations: publish, subscribe, ...")] = None,
+    op: Annotated[list[str] | None, _only("NAME", "Only these operations and events: read, publish, drain …")] = None,
     reason: Annotated[list[str] | None, _only("NAME", "Only these reasons.")] = None,
     log_format: LogFormat = "auto",
     client_key: ClientKey = None,
@@ -90,12 +90,16 @@ def tail(
     """
     from tricklecast.analytics.lines import Reading
     from tricklecast.analytics.logs.lines import readable
-    from tricklecast.analytics.logs.tail import Tail, Wanted
+    from tricklecast.analytics.logs.tail import Tail, Wanted, statuses
 
     reading = Reading(log_format, client_key, path_prefix, details=True)
     reading.check()
-    columns = {"channel": channel, "client": client, "status": status, "op": op, "reason": reason}
-    wanted = Wanted({name: given or [] for name, given in columns.items()}, failures)
+    columns = {"channel": channel, "client": client, "op": op, "reason": reason}
+    try:
+        codes = statuses(status or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    wanted = Wanted({"status": codes} | {name: given or [] for name, given in columns.items()}, failures)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     try:
         for record in Tail(wanted, reading).records(files, lines, follow=follow):

@@ -193,6 +193,8 @@ def storms(
       tricklecast storms /var/log/nginx/*.log* --since 24h --html storms.html
       tricklecast storms access.jsonl --explain 1
       tricklecast storms access.jsonl --lines 1 -o lines.parquet
+
+    See also: storms check, storms mute, storms unmute, storms watch, storms stream.
     """
     outputs = {
         option: file

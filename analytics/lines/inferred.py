@@ -639,9 +639,10 @@ class Draft:
             free = [path for path in self._columns if path not in self._used and self._columns[path]]
             numbers = [path for path in free if _most(_PLAIN.fullmatch, self._columns[path])]
             fractions = [path for path in numbers if any("." in value for value in self._columns[path])]
-            place = ".".join((fractions or numbers or [("…",)])[0])
+            likely = fractions or numbers
+            place = json.dumps(".".join(likely[0])) if likely else '"…"'
             unit = "s" if fractions else "ms"
-            yield f'# dur_us = {{ from = {json.dumps(place)}, unit = "{unit}" }}  # if it is the duration'
+            yield f'# dur_us = {{ from = {place}, unit = "{unit}" }}  # if it is the duration'
 
 
 def _taken_apart(lines: Sequence[bytes]) -> tuple[list[str], Columns, bool]:

@@ -84,6 +84,13 @@ class Reading:
             parse_client_key(self.client_key)
         normalize_base_path(self.path_prefix or "")
 
+    def unused(self, formats: Iterable[str]) -> list[str]:
+        """Options that say nothing about logs of these formats, a sentence each: the reader expects them to."""
+        if self.path_prefix is None or not (named := sorted({TRICKLECAST, PARQUET} & set(formats))):
+            return []
+        logs = " and ".join(named)
+        return [f"--path-prefix {self.path_prefix} changes nothing in {logs} logs: their lines name the channel."]
+
 
 @dataclass(frozen=True, slots=True)
 class BadLine:

@@ -27,6 +27,7 @@ from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.lines.files import MARKS, REMOTE, hash_with, is_parquet, open_log, packed, piece_of
 from tricklecast.analytics.lines.reading import check_understood, recognise_files
 from tricklecast.analytics.lines.records import DETAILS, LINE, MAX_LINE
+from tricklecast.analytics.report.formats import counted
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.store.store import FILE as DATABASE
 from tricklecast.analytics.store.store import Store
@@ -119,7 +120,7 @@ def compact(files: LogFiles, out: Path, reading: Reading, tell: Callable[[str], 
     with _opened(out) as store:
         recognised = recognise_files(files, reading)
         done = Compacted(strange=recognised.strange, left=recognised.unreadable)
-        tell(f"looking for new lines in {len(recognised.names):,} files")
+        tell(f"looking for new lines in {counted(len(recognised.names), 'file')}")
         run = _Run(files, out, reading, store, done)
         batch: list[_Piece] = []
         hours = os.path.realpath(out)

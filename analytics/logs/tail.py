@@ -39,7 +39,7 @@ class Wanted:
 
     Attributes:
         columns: names or patterns with ``*``, by the column that must have one of them: ``limit:*`` is any limit, an
-            event's name counts as its ``op``, and a ``status`` may be ``5xx``.
+            event's name counts as its ``op``. For a status see :func:`statuses`.
         failures: only refusals and errors: status 400 and above.
     """
 
@@ -55,11 +55,22 @@ class Wanted:
             return False
         for column, patterns in self.columns.items():
             value = record["event" if column == "op" and record["kind"] == Kind.EVENT else column]
-            if column == "status":
-                patterns = [pattern.lower().replace("x", "?") for pattern in patterns]
             if patterns and (value is None or not any(fnmatchcase(str(value), pattern) for pattern in patterns)):
                 return False
         return True
+
+
+def statuses(typed: Sequence[str]) -> list[str]:
+    """Patterns of statuses as people type them: ``404``, ``5xx``, ``4*``.
+
+    Raises:
+        ValueError: no status is like one of them.
+    """
+    patterns = [one.lower().replace("x", "?") for one in typed]
+    for one, pattern in zip(typed, patterns, strict=True):
+        if not any(fnmatchcase(str(status), pattern) for status in range(1000)):
+            raise ValueError(f"--status takes a status such as 404, 5xx or 4*, not {one!r}")
+    return patterns
 
 
 class Tail:

@@ -56,7 +56,7 @@ def judge(request: ReportRequest, files: LogFiles, stage: Stage) -> Iterator[Jud
                     read.counts,
                     read.damaged,
                     read.recognised.gone,
-                    request.reading.window,
+                    request.reading,
                 )
             embedded.roll_up(connection, _relation(connection, request), latest_us=now_us + AHEAD_US)
         found = find_incidents(connection, request, stage)

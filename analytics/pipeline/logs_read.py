@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines import ALWAYS, BadLine, Counts, LogFiles, Window
+from tricklecast.analytics.lines import ALWAYS, BadLine, Counts, LogFiles, Reading
 from tricklecast.analytics.lines.files import shown_name
 from tricklecast.analytics.pipeline.request import ReportRequest
 from tricklecast.analytics.report.build import LogsRead
@@ -35,7 +35,7 @@ def logs_read(
     counts: Counts,
     damaged: Sequence[str],
     gone: Sequence[str] = (),
-    window: Window = ALWAYS,
+    reading: Reading = Reading(),  # noqa: B008 - it is frozen
 ) -> LogsRead:
     """The report's statements on the files.
 
@@ -62,6 +62,7 @@ def logs_read(
     if 0 < counts.unanswered < counts.requests:
         caveats.append(f"{counted(counts.unanswered, 'request')} without a status.")
     caveats += sorted({getattr(form, "unsure", "") for form in recognised.formats} - {""})
+    caveats += reading.unused(form.name for form in recognised.formats)
     if any(form.coarse for form in recognised.formats):
         caveats.append("This log's times are whole seconds: pauses between requests cannot be judged.")
     quality = Quality(
@@ -75,7 +76,7 @@ def logs_read(
         samples=tuple(_sample(one) for one in counts.samples),
         caveats=tuple(caveats),
         doubts=tuple(_doubts(unread, counts)),
-        nothing=(window == ALWAYS and not counts.lines - counts.bad - counts.other)
+        nothing=(reading.window == ALWAYS and not counts.lines - counts.bad - counts.other)
         or 0 < counts.requests == counts.unanswered,
     )
     return LogsRead(name, tuple(map(shown_name, recognised.names)), quality)
@@ -83,7 +84,7 @@ def logs_read(
 
 def table_read(name: Any, request: ReportRequest, files: LogFiles, table: Table, told: TableLogs) -> LogsRead:
     """The report's statements on the logs behind the rows of a table."""
-    read = logs_read(name, files, told, told.counts, told.damaged, window=request.reading.window)
+    read = logs_read(name, files, told, told.counts, told.damaged, reading=request.reading)
     caveats = [*read.quality.caveats, *table.caveats]
     if not files.names:
         caveats.append("No logs were given: incidents are shown without their lines.")

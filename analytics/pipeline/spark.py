@@ -85,7 +85,7 @@ def judge(request: ReportRequest, files: LogFiles, stage: Stage) -> Iterator[Jud
                     found_lines.counts,
                     found_lines.damaged,
                     (*read.recognised.gone, *rolled.gone),
-                    request.reading.window,
+                    request.reading,
                 )
                 spans, read_again = rolled.spans, read.of
             lines = partial(_lines, read_again, request.reading, spans)

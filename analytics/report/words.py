@@ -217,6 +217,8 @@ def _happened(incident: Incident, name: str) -> str:
         form = "{who} asked for {what} {times} and never moved on"
     if incident.channels and all(map(_ROUTE.fullmatch, incident.channels)):
         form = form.replace("asked for", "sent").replace("and never moved on", "and never got what it wanted")
+        if len(set(map(place_name, incident.channels))) > 1:
+            form = form.replace("sent {what}", "sent requests for {what}")
     if not alone:
         form = form.replace("was rejected", "were rejected")
     return form.format(

@@ -17,7 +17,7 @@ from socketserver import BaseServer
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Final
 
-from tricklecast.analytics.errors import SparkFailed, SparkUnavailable
+from tricklecast.analytics.errors import BadMaster, SparkFailed, SparkUnavailable
 from tricklecast.analytics.signals import deferred, for_us_alone
 from tricklecast.analytics.spark import java
 
@@ -162,7 +162,8 @@ def check_master(master: str) -> None:
     """Finds out at once what Spark would try for a minute and then say in a page of stack traces.
 
     Raises:
-        SparkUnavailable: ``master`` is no such thing, none of its hosts answers, or YARN is not configured here.
+        BadMaster: ``master`` is no such thing.
+        SparkUnavailable: none of its hosts answers, or YARN is not configured here.
     """
     if master.startswith("spark://"):
         _check_hosts(master)
@@ -174,7 +175,7 @@ def check_master(master: str) -> None:
         if not (os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")):
             raise SparkUnavailable("--master yarn needs HADOOP_CONF_DIR: the folder with the cluster's yarn-site.xml")
     elif not re.fullmatch(r"local(-cluster)?(\[[\w*, ]+\])?|k8s://.+", master):
-        raise SparkUnavailable(
+        raise BadMaster(
             f"no such --master: {master!r}; local[*], spark://HOST:7077, sc://HOST:15002, yarn or k8s://HOST"
         )
 
@@ -184,7 +185,7 @@ def _check_hosts(master: str) -> None:
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or int(port) > MAX_PORT:
-            raise SparkUnavailable(f"no such --master: {master!r}; expected spark://HOST:PORT")
+            raise BadMaster(f"no such --master: {master!r}; expected spark://HOST:PORT")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
         except OSError as error:

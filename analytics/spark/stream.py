@@ -32,7 +32,7 @@ from threading import Event, RLock, Thread
 from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tricklecast.analytics.errors import BadInput, SparkFailed, SparkUnavailable
+from tricklecast.analytics.errors import BadInput, BadMaster, SparkFailed, SparkUnavailable
 from tricklecast.analytics.lines.files import REMOTE, STDIN, UNFINISHED, LogFiles
 from tricklecast.analytics.lines.reading import Reading, Recognised
 from tricklecast.analytics.lines.recognise import AUTO, Format
@@ -458,11 +458,12 @@ def run(
 
     Raises:
         BadInput: a source or the state is not to be used. Busy: another process uses the state.
+        BadMaster: the master is of no known form, or Spark Connect's.
         SparkUnavailable, SparkFailed: Spark is missing, did not start, or failed.
     """
     request = _checked(request)
     if master is not None and master.startswith(CONNECT):
-        raise SparkUnavailable(_NOT_CONNECT)
+        raise BadMaster(_NOT_CONNECT)
     with spark_session(master, conf=conf, verbose=verbose) as spark, failures_as_one_line():
         _run(request, spark, None, out or sys.stdout, err or sys.stderr)
 

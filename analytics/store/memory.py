@@ -202,7 +202,8 @@ def table_of(every: Sequence[Incident], found_us: int | None = None) -> pa.Table
 
 def _history(one: Incident, seen: Iterable[tuple[int, int, str | None]]) -> History:
     """Of the times and releases of all incidents of its kind, its own too."""
-    earlier = sorted((since, until, release) for since, until, release in seen if since <= one.until_us)
+    # By time alone: releases, of which some are unknown, have no order.
+    earlier = sorted((each for each in seen if each[0] <= one.until_us), key=lambda each: each[:2])
     times, reached, others = 0, -APART_US, set[str | None]()
     for since, until, release in earlier:
         times += since >= reached + APART_US

@@ -199,6 +199,17 @@ def test_since_and_until(logs: Path, report: dict[str, Any]) -> None:
     assert "Only requests from 2025-11-01 00:00:00 UTC on and before 2025-11-02 00:00:00" in none
 
 
+def test_a_path_prefix_of_our_own_log(logs: Path, report: dict[str, Any]) -> None:
+    """It changes nothing there, and the report says so: whoever gives it expects that it does something."""
+    said = "--path-prefix /live changes nothing in tricklecast logs: their lines name the channel."
+    other = told(logs, "--path-prefix", "/live")
+    assert [one["id"] for one in other["incidents"]] == [one["id"] for one in report["incidents"]]
+    assert said in other["quality"]["caveats"]
+    assert said not in report["quality"]["caveats"]
+    result = invoke("check", logs, "--path-prefix", "/live")
+    assert (result.exit_code, said in result.stdout) == (0, True), result.output
+
+
 def test_thresholds(logs: Path, tmp_path: Path, report: dict[str, Any]) -> None:
     """From a file and from the command line, which wins; the report says which applied."""
     (tmp_path / "p.toml").write_text("[storms]\nfast_hits = 120\nslow_hits = 9\n")

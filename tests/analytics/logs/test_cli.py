@@ -47,6 +47,17 @@ def test_tail(tmp_path: Path) -> None:
     assert json.loads(raw)["channel"] == "film-7"
 
 
+def test_tail_of_a_status_that_is_none(tmp_path: Path) -> None:
+    """It is wrong usage: no line would ever be shown."""
+    path = write(tmp_path / "a.jsonl", LINES)
+    for typed in ("abc", "4xxx", "xx5y", "-1", ""):
+        result = CliRunner().invoke(cli, ["logs", "tail", path, "--status", "404", "--status", typed])
+        assert result.exit_code == 2
+        assert "such as 404, 5xx or 4*" in result.output
+    for typed in ("404", "4xx", "4XX", "4*"):
+        assert {line.split()[3] for line in shown("tail", path, "--status", typed)} == {"404"}
+
+
 def test_tail_of_a_long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read from its end, in blocks, whatever lies where they meet; of an archive from its beginning."""
     monkeypatch.setattr("tricklecast.analytics.logs.tail._STEP", 100)

@@ -12,7 +12,7 @@ import pytest
 from tricklecast.analytics.lines import Reading, recognise
 from tricklecast.analytics.lines.embedded import ChunkReader
 from tricklecast.analytics.logs.lines import readable
-from tricklecast.analytics.logs.tail import Record, Wanted
+from tricklecast.analytics.logs.tail import Record, Wanted, statuses
 
 
 def line(**fields: Any) -> bytes:
@@ -83,8 +83,8 @@ WANTED: list[tuple[Wanted, list[int]]] = [
     (Wanted(), [0, 1, 2, 3, 4]),
     (Wanted({"channel": ["fi*"]}), [0, 1]),
     (Wanted({"channel": ["film", "news"], "client": []}), [0, 1, 2]),
-    (Wanted({"status": ["5xx"]}), [1]),
-    (Wanted({"status": ["404", "200"]}), [0, 2]),
+    (Wanted({"status": statuses(["5xx"])}), [1]),
+    (Wanted({"status": statuses(["404", "2XX"])}), [0, 2]),
     (Wanted(failures=True), [1, 2]),
     (Wanted({"client": ["a"]}, failures=True), [1]),
     (Wanted({"op": ["channel_end"]}), [3]),

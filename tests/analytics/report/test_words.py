@@ -56,6 +56,7 @@ def test_a_web_server_has_paths_and_statuses(storm: StormClass) -> None:
         said = " ".join((told.happened, told.when, told.phases, told.root, told.impact))
         assert not any(word in said for word in ("channel", "asked for", "moved on", "publisher", "segment"))
     assert describe(one).phases.endswith(f"301 or 302 {TIMES} 10")
+    assert " sent 2 paths" not in describe(one).happened
 
 
 @pytest.mark.parametrize(

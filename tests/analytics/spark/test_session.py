@@ -86,25 +86,26 @@ def test_the_users_settings_win() -> None:
 
 
 @pytest.mark.parametrize(
-    ("master", "message"),
+    ("master", "message", "code"),
     [
-        ("spark://127.0.0.1:1", "no Spark master answers at spark://127.0.0.1:1: 127.0.0.1:1: Connection refused"),
-        ("spark://127.0.0.1:1,127.0.0.1:2", "127.0.0.1:2: Connection refused"),
-        ("spark://host", "expected spark://HOST:PORT"),
-        ("spark://host:99999", "expected spark://HOST:PORT"),
-        ("localhost", "no such --master: 'localhost'"),
-        ("mesos://host:5050", "no such --master"),
-        ("yarn", "HADOOP_CONF_DIR"),
+        ("spark://127.0.0.1:1", "no Spark master answers at spark://127.0.0.1:1: 127.0.0.1:1: Connection refused", 4),
+        ("spark://127.0.0.1:1,127.0.0.1:2", "127.0.0.1:2: Connection refused", 4),
+        ("spark://host", "expected spark://HOST:PORT", 2),
+        ("spark://host:99999", "expected spark://HOST:PORT", 2),
+        ("localhost", "no such --master: 'localhost'", 2),
+        ("mesos://host:5050", "no such --master", 2),
+        ("yarn", "HADOOP_CONF_DIR", 4),
     ],
 )
-def test_masters_that_cannot_be(master: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told at once, in one line, rather than after a minute in a page of stack traces."""
+def test_masters_that_cannot_be(master: str, message: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told at once, in one line, and not after a minute in stack traces; a form of no master is wrong usage."""
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
     with pytest.raises(SparkUnavailable) as refused:
         check_master(master)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert refused.value.exit_code == code
 
 
 def test_masters_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,8 @@ def test_an_incident_is_new_again_or_regressed(place: Folder) -> None:
     assert told(place, storm(3, "app/2")) == [("regressed", 4)]
     assert told(place, storm(4, "app/2"), storm(5, None)) == [("again", 5), ("again", 6)]
     assert told(place, storm(9, channels=("other",))) == [("new", 1)]
+    # Two logs of the same minute, of which one does not name releases.
+    assert told(place, storm(12, "app/2"), storm(12, None, id="c")) == [("again", 7), ("again", 7)]
     # What comes later is no history.
     assert told(place, storm(-3)) == [("new", 1)]
 
