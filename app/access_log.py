@@ -40,6 +40,7 @@ import aiofiles
 import aiofiles.os
 import orjson
 
+from tricklecast.app.core.facts import ChannelEnded, Fact
 from tricklecast.app.daemon_thread import Abandoned, DaemonThread
 from tricklecast.app.encoding import encode
 from tricklecast.app.masking import Mask
@@ -163,6 +164,14 @@ class AccessLog:
         """Queue a lifecycle event; ``fields`` are those of :class:`~trickle.records.AccessRecord`."""
         now_us = time.time_ns() // 1000
         self.put(AccessRecord(now_us, kind=Kind.EVENT, event=event, node=self._node, **fields))
+
+    def note_fact(self, fact: Fact) -> None:
+        """Log that a channel began or ended: the storm report joins storms to these events."""
+        about = {"channel": fact.channel, "epoch": fact.epoch}
+        if isinstance(fact, ChannelEnded):
+            self.event(Event.CHANNEL_END, **about, next_seq=fact.next_seq, detail=fact.reason)
+        else:
+            self.event(Event.CHANNEL_CREATE, **about)
 
     def close(self) -> None:
         """End :meth:`run` when all records are written, or :data:`END_S` from now; the caller puts no more."""

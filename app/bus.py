@@ -178,23 +178,17 @@ class Facts(Subscription[Change]):
         query: which facts. seen: the index up to which all of them have been delivered.
     """
 
-    def __init__(self, bus: Bus, client: str, capacity: int, query: Query, after: int, *, buffered: bool) -> None:
+    def __init__(self, bus: Bus, client: str, capacity: int, query: Query, after: int) -> None:
         super().__init__(bus, client, capacity)
         self.query = query
         self.seen = after
-        self._buffered = buffered
-        self._present = False
+        self._present = False  # whether it has reached the present: until then it takes facts only as they are read
         self._delivered: deque[Change] = deque()
-
-    @property
-    def _paced(self) -> bool:
-        """Whether it takes facts only as its subscriber reads them."""
-        return not (self._buffered and self._present)
 
     def _take(self) -> Change | None:
         if not self._delivered:
             return None
-        if self._paced and self.ended is None:
+        if not self._present and self.ended is None:
             self._bus.look(self)
         return self._delivered.popleft()
 
@@ -202,30 +196,24 @@ class Facts(Subscription[Change]):
         return self.seen
 
     def fill(self, changes: Changes, steps: int) -> int:
-        """Deliver what has been told since; returns how many facts it has judged, 0 if there is nothing to do."""
-        room = self.capacity - len(self._delivered)
-        if self.ended is not None or (self._paced and not room):
+        """Deliver what has been told since; returns by how much its index has grown, 0 if there is nothing to do."""
+        room, before = self.capacity - len(self._delivered), self.seen
+        if self.ended is not None or not (room or self._present):
             return 0
-        if self.seen < changes.floor:
+        if before < changes.floor:
+            self.end(OutOfCapacity(before))
+            return 0
+        # In the present, one more than there is room for is one too many.
+        found, self.seen = changes.read(before, self.query.matches, most=steps, room=room + self._present)
+        excess = found.pop() if len(found) > room else None
+        if found:
+            self._delivered += found
+            self._wake()
+        if excess is not None:
+            self.seen = excess.index - 1
             self.end(OutOfCapacity(self.seen))
-            return 0
-        judged = 0
-        for change in changes.part(self.seen, steps):
-            if self.query.matches(change):
-                if not room:
-                    if not self._paced:
-                        self.end(OutOfCapacity(self.seen))
-                    return judged
-                self._delivered.append(change)
-                room -= 1
-                self._wake()
-            self.seen = change.index
-            judged += 1
-        if judged < steps:
-            # If there are more, they are about the server's own channels.
-            self.seen = changes.index
-            self._present = True
-        return judged
+        self._present = self._present or self.seen == changes.index
+        return self.seen - before
 
 
 class Segments(Subscription[Part]):
@@ -428,15 +416,15 @@ class Bus:
             IndexGone: the facts behind ``after`` are not kept any more.
             CannotSubscribe: there are too many subscriptions, or the server is stopping.
         """
-        return self._subscribe(query, capacity, after, instance, client, buffered=True)
-
-    def subscribe_unbuffered(self, query: str = "", *, after: int | None = None, client: str = "") -> Facts:
-        """Subscribe to facts, one at a time; for tests. Arguments and errors are those of :meth:`subscribe`.
-
-        The next fact is delivered when the one before has been read, so it ends only when a fact that it lacks is not
-        kept any more.
-        """
-        return self._subscribe(query, 1, after, None, client, buffered=False)
+        parsed = parse(query, FIELDS)
+        if after is not None:
+            self.changes.check(after, instance)
+        self._admit(client, capacity, join=after is None)
+        found = Facts(self, client, capacity, parsed, self.changes.index if after is None else after)
+        self._enter(client)
+        self._facts[found] = None
+        self.look(found)
+        return found
 
     def read(
         self,
@@ -498,20 +486,6 @@ class Bus:
         living: list[Subscription[Any]] = [*self._facts, *self._segments]
         for subscription in living:
             subscription.end(ServerClosed(subscription.position()))
-
-    def _subscribe(
-        self, text: str, capacity: int, after: int | None, instance: str | None, client: str, *, buffered: bool
-    ) -> Facts:
-        query = parse(text, FIELDS)
-        if after is not None:
-            self.changes.check(after, instance)
-        self._admit(client, capacity, join=after is None)
-        begin = self.changes.index if after is None else after
-        found = Facts(self, client, capacity, query, begin, buffered=buffered)
-        self._enter(client)
-        self._facts[found] = None
-        self.look(found)
-        return found
 
     def _admit(self, client: str, capacity: int, *, join: bool) -> None:
         if capacity < 1:

@@ -1,28 +1,39 @@
-"""The newest facts of the journal, for all that follow them: the route of changes, and subscriptions in the process.
+"""The log of facts: the server's newest ones, for all that follow its channels and segments.
 
-The journal feeds one bounded list, and each follower has a cursor: the index up to which it has seen everything. So a
-slow follower costs nothing but its cursor, and one that is too slow finds that the list's floor has passed it.
+**The problem.** A fact happens in the middle of a change of the core, when nobody may call the core. Most of those who
+want to hear of it are slow, or come and go: programs, dashboards, clients behind a bad network. And with storage, a
+fact that a crash may take back must not be told to somebody who keeps its index.
 
-Where there is storage, a fact is told when storage has it, and not before: after a crash the server gives the indexes
-of facts that were lost to other facts. The table of live channels, which is what a snapshot shows, changes in the step
-in which a fact is told, so a snapshot is always that of its index.
+**The idea.** The core's step is to append the fact to one bounded list. A follower is a cursor on it: the index up to
+which it has seen all. It reads on when the change is done, at its own pace, so it costs nothing but its cursor; a
+cursor that the list's floor has passed is told so, never moved.
+
+**Two ends.** With storage, the list has a head, the last fact that happened, and before it :attr:`Changes.index`, the
+last fact that storage has. The route ``/api/v1/changes`` and subscriptions (:mod:`app.bus`) read up to the index: after
+a crash, the indexes of the lost facts go to other facts. The changefeed and the dashboard keep no index, so they get a
+fact at the end of the change in which it happened. Without storage both ends are the same.
+
+**The table of live channels**, which is what a snapshot shows, is always that of the index.
+
+Those who write a line for a channel between their lines for requests (access log, terminal) do not follow the log:
+they are told by the journal itself, since the line belongs before that of the request which made the channel.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from array import array
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Self
 
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.query import Query
+from tricklecast.app.core.segment import COMPLETE, EMPTY, TERMINATED
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import MAX_FACTS, OPENED, FactRow
 from tricklecast.trickle.errors import TrickleError
@@ -53,9 +64,11 @@ class IndexGone(TrickleError):
         self.instance = instance
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
     """A fact, as followers see it. What does not apply to its kind is ``None``.
+
+    It is not frozen, since one is made for each segment, and that would take six times as long; nobody changes one.
 
     Attributes:
         index: position in the journal, ascending. time: when, in seconds since 1970.
@@ -77,17 +90,34 @@ class Change:
     content_type: str | None = None
     reason: str | None = None
 
+    @classmethod
+    def of(cls, row: FactRow) -> Self:
+        """The fact of a row."""
+        index, at_us, kind, channel, epoch, seq, detail, size = row
+        match kind:
+            case "closed":
+                return cls(index, at_us / 1e6, kind, channel, epoch, seq, detail, size)
+            case "removed":
+                return cls(index, at_us / 1e6, kind, channel, epoch, seq, reason=detail)
+            case _:
+                return cls(index, at_us / 1e6, kind, channel, epoch, content_type=detail or None)
+
     def as_dict(self) -> dict[str, Any]:
         """What applies to its kind."""
-        pairs = ((name, getattr(self, name)) for name in FIELDS)
-        return {name: value for name, value in pairs if value is not None}
+        return {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
 
 
-_TYPES: Final = {"int": int, "float": float}
 FIELDS: Final[dict[str, type]] = {
-    field.name: _TYPES.get(str(field.type).partition(" ")[0], str) for field in fields(Change)
-}
+    "index": int, "time": float, "kind": str, "channel": str, "epoch": int, "seq": int, "state": str, "bytes": int,
+    "content_type": str, "reason": str,
+}  # fmt: skip
 """The fields that a query may name."""
+
+_INDEX: Final = attrgetter("index")
+
+
+WHOLE: Final = frozenset(map(str, (COMPLETE, EMPTY, TERMINATED)))
+"""States of segments that closed as their publisher wanted."""
 
 
 class Live(NamedTuple):
@@ -111,9 +141,6 @@ class Snapshot:
     channels: list[Live]
 
 
-_OF_CHANNELS: Final = (ChannelCreated, ChannelEnded)
-
-
 class Changes:
     """The newest facts, without those about the server's own channels.
 
@@ -122,11 +149,13 @@ class Changes:
         archive: storage, when it has been restored; ``None`` if there is none.
         defer: calls a function after the present change (``loop.call_soon``).
         keep: facts that are kept, at least; ``None``: :data:`KEPT`, or :data:`MAX_FACTS` with storage.
-        wall_us: microseconds since 1970; with storage, its times are taken.
+        wall_us: microseconds since 1970, if there is no storage: facts have the times with which storage keeps them.
 
     Attributes:
         index: the newest one that is told. floor: facts up to this one are not kept any more.
         instance: the name of this start of the server. keep: facts that are kept, at least.
+        listeners: called, soon after, with the facts that have happened since the last time, told or not; segments that
+            became whole are left out, since most facts are of that kind and no listener wants them.
         watchers: called, soon after, when facts have been told. followers: requests that follow.
     """
 
@@ -140,20 +169,20 @@ class Changes:
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.instance = registry.instance
+        self.listeners: list[Callable[[Sequence[Change]], None]] = []
         self.watchers: list[Callable[[], None]] = []
         self.followers = Capacity(MAX_FOLLOWERS)
         self.index = self.floor = registry.journal.index if archive is None else archive.index
-        self._defer, self._wall_us = defer, wall_us
         self.keep = keep or (KEPT if archive is None else MAX_FACTS)
-        self._stored = archive is not None
-        # The facts, their indexes and times: what becomes a Change only when somebody reads it.
-        self._indexes, self._times = array("q"), array("q")
-        self._facts: list[Change | FactRow | Fact] = []
+        self._defer, self._wall_us, self._archive = defer, wall_us, archive
+        self._faults = registry.faults
+        self._log: list[Change] = []  # by index; what lies beyond self.index waits for storage
+        self._unheard: list[Change] = []  # facts of this turn of the event loop, for the listeners
         self._live: dict[str, Live] = {}
-        self._applied = self.index
-        self._lives: dict[str, int] = {}
-        self._news: asyncio.Event | None = None
-        self._waking = False
+        self._applied = 0  # facts at the beginning of the log that are in the table of live channels
+        self._news: asyncio.Event | None = None  # set when facts are told; None: no request waits
+        self._waking = False  # whether _wake is going to be called
+        self._woken = self.index  # the index when the watchers were called last
         if archive is not None:
             self._restore(registry, archive)
         registry.journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentClosed)
@@ -171,7 +200,9 @@ class Changes:
         Raises:
             IndexGone: the facts that follow are not kept any more, or the index belongs to another numbering.
         """
-        last = self._lives.get(instance, -1) if instance not in (None, self.instance) else self.index
+        last = self.index
+        if instance not in (None, self.instance):
+            last = -1 if self._archive is None else self._archive.lives.get(instance, -1)
         if after > last:
             problem = f"index {after} comes from another start of the server"
         elif after < self.floor:
@@ -182,15 +213,31 @@ class Changes:
 
     def part(self, after: int, most: int) -> list[Change]:
         """The facts that follow an index, at most so many. The caller has asked :meth:`check`."""
-        first = bisect_right(self._indexes, after)
-        last = bisect_right(self._indexes, self.index, first, min(len(self._indexes), first + most))
-        found = [_change(*entry) for entry in zip(self._facts[first:last], self._times[first:last], strict=True)]
-        self._facts[first:last] = found
-        return found
+        first = bisect_right(self._log, after, key=_INDEX)
+        last = bisect_right(self._log, self.index, first, min(len(self._log), first + most), key=_INDEX)
+        return self._log[first:last]
+
+    def read(self, after: int, wants: Callable[[Change], bool], *, most: int, room: int) -> tuple[list[Change], int]:
+        """The facts that follow an index and that a follower wants, and the index up to which it has seen all then.
+
+        Args:
+            after: the index; the caller has asked :meth:`check`.
+            wants: whether the follower wants a fact. most: facts that it is asked of, at most.
+            room: facts that are returned, at most.
+        """
+        part = self.part(after, most)
+        found: list[Change] = []
+        for change in part:
+            if wants(change):
+                found.append(change)
+                if len(found) == room:
+                    return found, change.index
+        # Behind the last one there may be facts about the server's own channels.
+        return found, part[-1].index if len(part) == most else self.index
 
     def snapshot(self) -> Snapshot | None:
         """The live channels; ``None`` while storage fails and more facts wait for it than are kept."""
-        return None if self._applied > self.index else Snapshot(self.index, list(self._live.values()))
+        return None if self.floor > self.index else Snapshot(self.index, list(self._live.values()))
 
     async def more(self, after: int, within_s: float) -> None:
         """Wait until there are facts beyond an index, or the time is over."""
@@ -204,47 +251,35 @@ class Changes:
     def _note(self, fact: Fact) -> None:
         """Take a fact, in the middle of a change."""
         if not is_reserved(fact.channel):
-            at_us = self._wall_us()
-            self._indexes.append(fact.index)
-            self._times.append(at_us)
-            self._facts.append(fact)
-            if not self._stored and type(fact) in _OF_CHANNELS:
-                self._apply(fact, at_us)
-            if len(self._facts) > self.keep + (self.keep >> 3):
-                self._drop(len(self._facts) - self.keep)
-        if not self._stored:
-            self._applied = self.index = fact.index
-            if self.watchers or self._news is not None:
+            # Storage has heard of the fact first, and keeps it with its time.
+            row = None if self._archive is None else self._archive.noted
+            if row is None or row.number != fact.index:
+                row = FactRow.of(fact, self._wall_us())
+            change = Change.of(row)
+            self._log.append(change)
+            if len(self._log) > self.keep + (self.keep >> 3):
+                self._drop(len(self._log) - self.keep)  # many at once: it moves all others
+            if self.listeners and change.state not in WHOLE:
+                self._unheard.append(change)
                 self._wake_soon()
+        if self._archive is None:
+            self.tell(fact.index)
 
     def tell(self, index: int) -> None:
-        """Storage has the facts up to this index: from now on they are told."""
-        first = bisect_right(self._indexes, self._applied)
-        last = bisect_right(self._indexes, index, first)
-        for fact, at_us in zip(self._facts[first:last], self._times[first:last], strict=True):
-            self._apply(fact, at_us)
-        self._applied = max(self._applied, index)
+        """From now on the facts up to this index are told: storage, if there is any, has them."""
+        self._apply(bisect_right(self._log, index, self._applied, key=_INDEX))
         self.index = index
-        self._wake_soon()
+        if self.watchers or self._news is not None:
+            self._wake_soon()
 
-    def _apply(self, fact: Change | FactRow | Fact, at_us: int) -> None:
-        """Bring the table of live channels up to date. Facts from before the start are in it already."""
-        if isinstance(fact, ChannelCreated):
-            self._live[fact.channel] = Live(fact.channel, fact.epoch, at_us / 1e6, fact.content_type)
-        elif isinstance(fact, ChannelEnded):
-            self._live.pop(fact.channel, None)
-
-    def _drop(self, count: int) -> None:
-        floor = self._indexes[count - 1]
-        if floor > self._applied:
-            # Storage fails, and has the oldest facts not yet: there is no snapshot until it has them.
-            first = bisect_right(self._indexes, self._applied)
-            for fact, at_us in zip(self._facts[first:count], self._times[first:count], strict=True):
-                self._apply(fact, at_us)
-            self._applied = floor
-        self.floor = floor
-        for kept in (self._indexes, self._times, self._facts):
-            del kept[:count]
+    def _apply(self, count: int) -> None:
+        """Apply the facts at the beginning of the log, up to this number of them, to the table of live channels."""
+        for change in self._log[self._applied : count]:
+            if change.kind == "added":
+                self._live[change.channel] = Live(change.channel, change.epoch, change.time, change.content_type or "")
+            elif change.kind == "removed":
+                self._live.pop(change.channel, None)
+        self._applied = max(self._applied, count)
 
     def _wake_soon(self) -> None:
         if not self._waking:
@@ -252,62 +287,42 @@ class Changes:
             self._defer(self._wake)
 
     def _wake(self) -> None:
+        """The change is done: tell all that follow."""
         self._waking = False
-        for watcher in list(self.watchers):
-            watcher()
-        if self._news is not None:
-            news, self._news = self._news, None
-            asyncio.get_running_loop().call_later(PER_FOLLOWER_S * self.followers.used, news.set)
+        news, self._unheard = self._unheard, []
+        for listener in self.listeners:
+            try:
+                listener(news)
+            except Exception as error:
+                self._faults.note(listener, error)
+        if self.index > self._woken:
+            self._woken = self.index
+            for watcher in list(self.watchers):
+                watcher()
+            if self._news is not None:
+                waiting, self._news = self._news, None
+                asyncio.get_running_loop().call_later(PER_FOLLOWER_S * self.followers.used, waiting.set)
+        self._faults.deliver()
+
+    def _drop(self, count: int) -> None:
+        self._apply(count)  # if storage fails, and has not yet the oldest ones
+        self.floor = self._log[count - 1].index
+        self._applied -= count
+        del self._log[:count]
 
     def _restore(self, registry: Registry, archive: Archive) -> None:
         """What storage has kept from before the start."""
         archive.on_kept = self.tell
-        self._wall_us = lambda: archive.noted_us  # it has heard of the fact first, and keeps it with this time
-        self._lives = archive.lives
         for name, channel in registry.channels.items():
             if not (channel.ended or is_reserved(name)):
                 created_us = archive.live[name].row.created_us
                 self._live[name] = Live(name, channel.epoch, created_us / 1e6, channel.content_type)
         rows = archive.database.facts()
-        last = self.index
-        while rows and rows[-1].number == last:
+        self.floor = self.index
+        while rows and rows[-1].number == self.floor:
             row = rows.pop()
-            last -= 1
+            self.floor -= 1
             if not is_reserved(row.channel) and row.kind != OPENED:
-                self._indexes.append(row.number)
-                self._times.append(row.at_us)
-                self._facts.append(row)
-        for kept in (self._indexes, self._times, self._facts):
-            kept.reverse()
-        self.floor = last
-
-
-def matching(found: list[Change], query: Query, visible: Callable[[str], bool]) -> list[Change]:
-    """Those of some facts that a query matches, about channels that the follower may see."""
-    return [change for change in found if query.matches(change) and visible(change.channel)]
-
-
-def _change(entry: Change | FactRow | Fact, at_us: int) -> Change:
-    if isinstance(entry, Change):
-        return entry
-    at_s = at_us / 1e6
-    if isinstance(entry, FactRow):
-        about = entry.number, at_s, entry.kind, entry.channel, entry.epoch, entry.seq
-        match entry.kind:
-            case "added":
-                return Change(*about, content_type=entry.detail or None)
-            case "removed":
-                return Change(*about, reason=entry.detail)
-            case _:
-                return Change(*about, state=entry.detail, bytes=entry.size)
-    match fact := entry:
-        case ChannelCreated():
-            content_type = fact.content_type or None
-            return Change(fact.index, at_s, "added", fact.channel, fact.epoch, content_type=content_type)
-        case ChannelEnded():
-            reason = fact.reason.value
-            return Change(fact.index, at_s, "removed", fact.channel, fact.epoch, fact.next_seq, reason=reason)
-        case SegmentClosed():
-            state = fact.state.value
-            return Change(fact.index, at_s, "closed", fact.channel, fact.epoch, fact.seq, state, fact.size)
-    raise AssertionError(fact)
+                self._log.append(Change.of(row))
+        self._log.reverse()
+        self._applied = len(self._log)

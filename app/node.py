@@ -3,9 +3,9 @@
 **Construction.** A part is made after those that it uses, and gets them when it is made. From the bottom to the top:
 
 1. access log: nothing may happen that it does not hear of, and its first line says what the server runs with.
-2. journal and registry: the core. Whoever wants to hear of facts subscribes to the journal.
+2. journal and registry: the core. Whoever writes a line for a channel subscribes to the journal.
 3. archive: brings back what the data directory holds, before anybody can ask for a channel.
-4. changes and bus: go on at the index at which the archive stopped.
+4. changes (the log of facts) and bus: go on at the index at which the archive stopped.
 5. access and data plane: they answer requests, from the core.
 6. changefeed: its channel is the first fact of this start, so everybody who hears of facts is there by now.
 7. reload, and the application of the control plane: they show and change all of the above.
@@ -46,7 +46,7 @@ from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.activity import SHOW_S, Activity
 from tricklecast.app.bus import Bus, ServerClosed
-from tricklecast.app.changefeed import Changefeed
+from tricklecast.app.changefeed import start_changefeed
 from tricklecast.app.changes import Changes
 from tricklecast.app.control_plane.api import (
     channels_router,
@@ -57,7 +57,7 @@ from tricklecast.app.control_plane.api import (
 )
 from tricklecast.app.control_plane.changes import changes_router
 from tricklecast.app.control_plane.middleware import CheckHost, CheckOrigin, LimitRequests, RecordRequests
-from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
@@ -147,14 +147,11 @@ class Node:
         self.log = _access_log(settings, self.name)  # None: nobody wants one
         self._show = show
         self._activity = None if show is None else Activity(loop.time)
-        changefeed = Changefeed(loop.call_soon, loop.time)
         journal = Journal()
         if self.log is not None:
-            journal.subscribe(partial(_log_fact, self.log), ChannelCreated, ChannelEnded)
+            journal.subscribe(self.log.note_fact, ChannelCreated, ChannelEnded)
         if self._activity is not None:
             journal.subscribe(self._activity.note_fact, ChannelCreated, ChannelEnded)
-        if settings.changefeed:
-            journal.subscribe(changefeed.note, ChannelCreated, ChannelEnded)
         self.registry = Registry(limits, autocreate=settings.autocreate, journal=journal)
         self.registry.instance = secrets.token_hex(8)
         self.archive = _open_archive(settings, self.registry, loop.time())  # None: channels are in memory only
@@ -181,7 +178,7 @@ class Node:
         self.plane.durability = self.archive
         self.bus.plane = self.plane
         if settings.changefeed:
-            changefeed.start(self.registry)
+            start_changefeed(changes, self.registry, loop.time)
         self.reload = Reload(settings, self.access, self.plane, reread)  # has the settings that are in force
         self.control_plane = _control_plane(self)  # the application for everything outside the base path
 
@@ -292,7 +289,7 @@ def _control_plane(node: Node) -> FastAPI:
         docs_url=None,  # app/web/ has a page for it that works without another server
         redoc_url=None,
     )
-    feed = Feed(plane, lambda dashboards: limits_in_use(plane, log, bus, dashboards)) if settings.web else None
+    feed = Feed(plane, bus.changes, partial(limits_in_use, plane, log, bus)) if settings.web else None
     routers = [
         channels_router(plane),
         changes_router(plane, bus.changes),
@@ -359,21 +356,6 @@ def _access_log(settings: Settings, node: str) -> AccessLog | None:
     log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
     log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
     return log
-
-
-def _log_fact(log: AccessLog, fact: Fact) -> None:
-    """Log that a channel began or ended: the storm report joins storms to these events."""
-    match fact:
-        case ChannelCreated():
-            log.event(Event.CHANNEL_CREATE, channel=fact.channel, epoch=fact.epoch)
-        case ChannelEnded():
-            log.event(
-                Event.CHANNEL_END,
-                channel=fact.channel,
-                epoch=fact.epoch,
-                next_seq=fact.next_seq,
-                detail=fact.reason,
-            )
 
 
 def _all_of(sinks: list[RecordSink]) -> RecordSink | None:

@@ -61,7 +61,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data_plane.upload",
     ),
     # Pages and what they show: they read everything, and change nothing.
-    "web": ("core", "data_plane", "control_plane", "http1", "encoding", "settings", "usage", "web"),
+    "web": ("changes", "core", "data_plane", "control_plane", "http1", "encoding", "settings", "usage", "web"),
     # It decides for both planes, and answers in their words.
     "access": ("encoding", "access", "core", "data_plane", "control_plane.middleware"),
 }

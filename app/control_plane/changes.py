@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from tricklecast.app import query as queries
-from tricklecast.app.changes import FIELDS, Change, Changes, IndexGone, matching
+from tricklecast.app.changes import FIELDS, Change, Changes, IndexGone
 from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, permission_over
 from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.data_plane.context import DataPlane
@@ -127,24 +127,21 @@ class Follower:
         Raises:
             IndexGone: facts are not kept any more that it has not been told.
         """
-        found: list[Change] = []
         while True:
             self.changes.check(self.seen)
-            part = self.changes.part(self.seen, LIMIT)
-            found = matching(part, self.query, self.visible)[:limit]
-            if len(found) == limit:
-                self.seen = found[-1].index
-            else:
-                self.seen = part[-1].index if len(part) == LIMIT else self.changes.index
+            found, self.seen = self.changes.read(self.seen, self._wants, most=LIMIT, room=limit)
             if found:
                 return found
             left = until - self.plane.clock()
             if left <= 0 or self.over() is not None:
                 return []
-            if len(part) == LIMIT:
+            if self.seen < self.changes.index:
                 await asyncio.sleep(REST_S)
             else:
                 await self.changes.more(self.seen, min(left, LOOK_S))
+
+    def _wants(self, change: Change) -> bool:
+        return self.query.matches(change) and self.visible(change.channel)
 
     def come_back_s(self) -> int:
         """When its client should ask again, in seconds."""

@@ -30,7 +30,6 @@ from tricklecast.app.storage.database import (
     MAX_ENDED,
     MAX_FACTS,
     NO_ROOM,
-    OPENED,
     Batch,
     ChannelRow,
     Database,
@@ -271,7 +270,7 @@ class Archive:
         failed: why the directory cannot be written at present; ``None`` if it can.
         dirty: cursors on segments that have something new. live: what there is of channels that have not ended.
         index: of the last fact that is written; no start of the server gives it to another fact.
-        noted_us: when the last fact happened, microseconds since 1970.
+        noted: the last fact that it has heard of, written or not.
         on_kept: told of that index whenever it has changed. The caller sets it.
         lives: earlier starts of the server, and up to which index their facts were kept. figures: for metrics.
     """
@@ -297,7 +296,8 @@ class Archive:
         self.live: dict[str, Stored] = {}
         self.ended: dict[int, Stored] = {}
         self.epochs: dict[str, int] = {}
-        self.index = self.noted_us = 0
+        self.index = 0
+        self.noted: FactRow | None = None
         self.on_kept: Callable[[int], None] = _nobody
         self.lives: dict[str, int] = {}
         self.figures = Figures()
@@ -489,11 +489,11 @@ class Archive:
 
     def _note(self, fact: Fact) -> None:
         """Hear of a fact, in the middle of a change."""
-        self.noted_us = self.wall_us()
         stored = None if is_reserved(fact.channel) else self.live.get(fact.channel)
         try:
+            self.noted = FactRow.of(fact, self.wall_us())
             if self.failed is None:
-                self._take(fact, stored, self.noted_us)
+                self._take(fact, stored, self.noted)
         except Exception as error:
             self.missed(error)
             raise
@@ -501,30 +501,19 @@ class Archive:
             if self.failed is not None and type(fact) is SegmentOpened and stored is not None:
                 self._owed += fact.seq not in stored.taps
 
-    def _take(self, fact: Fact, stored: Stored | None, now_us: int) -> None:
+    def _take(self, fact: Fact, stored: Stored | None, row: FactRow) -> None:
         """Add a fact to the next batch."""
-        row: FactRow
         match fact:
-            case ChannelCreated():
-                row = FactRow(fact.index, now_us, "added", fact.channel, fact.epoch, detail=fact.content_type)
+            case _ if stored is None:
+                pass
             case ChannelEnded():
-                row = FactRow(fact.index, now_us, "removed", fact.channel, fact.epoch, fact.next_seq, fact.reason)
-                if stored is not None:
-                    self._end(stored, fact.next_seq, fact.reason, now_us)
-            case SegmentOpened():
-                row = FactRow(fact.index, now_us, OPENED, fact.channel, fact.epoch, fact.seq)
-                if stored is not None and stored.channel is not None:
-                    self._tap(stored, stored.channel.segments[fact.seq], now_us)
-            case SegmentClosed():
-                row = FactRow(
-                    fact.index, now_us, "closed", fact.channel, fact.epoch, fact.seq, fact.state.value, fact.size
-                )
-                if stored is not None and not fact.size:
-                    self._nothing_in(stored, fact.seq, fact.state, now_us)
-                elif stored is not None and (tap := stored.taps.get(fact.seq)) is not None:
-                    tap.closed_us = now_us
-            case _:
-                raise AssertionError(fact)
+                self._end(stored, fact.next_seq, fact.reason, row.at_us)
+            case SegmentOpened() if stored.channel is not None:
+                self._tap(stored, stored.channel.segments[fact.seq], row.at_us)
+            case SegmentClosed() if not fact.size:
+                self._nothing_in(stored, fact.seq, fact.state, row.at_us)
+            case SegmentClosed() if (tap := stored.taps.get(fact.seq)) is not None:
+                tap.closed_us = row.at_us
         if len(self._batch.facts) >= MAX_FACTS:  # the disk stands still
             self._batch.facts.clear()
             self._batch.floor = fact.index - 1

@@ -22,9 +22,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 from zlib import crc32
 
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed, SegmentOpened
 from tricklecast.app.core.segment import Segment
 from tricklecast.trickle.errors import TrickleError
 
@@ -131,6 +132,21 @@ class FactRow(NamedTuple):
     seq: int | None = None
     detail: str | None = None
     size: int | None = None
+
+    @classmethod
+    def of(cls, fact: Fact, at_us: int) -> Self:
+        """The row of an indexed fact."""
+        index, channel, epoch = fact.index, fact.channel, fact.epoch
+        match fact:
+            case SegmentClosed():
+                return cls(index, at_us, "closed", channel, epoch, fact.seq, str(fact.state), fact.size)
+            case SegmentOpened():
+                return cls(index, at_us, OPENED, channel, epoch, fact.seq)
+            case ChannelCreated():
+                return cls(index, at_us, "added", channel, epoch, detail=fact.content_type)
+            case ChannelEnded():
+                return cls(index, at_us, "removed", channel, epoch, fact.next_seq, str(fact.reason))
+        raise AssertionError(fact)
 
 
 class Life(NamedTuple):

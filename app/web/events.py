@@ -8,14 +8,12 @@ only counted, by their kind.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed
-from tricklecast.app.core.segment import SKIPPED, TRUNCATED
-from tricklecast.trickle.paths import is_reserved
+from tricklecast.app.changes import Change
 from tricklecast.trickle.records import Reason
 
 KEPT: Final = 200
@@ -61,7 +59,7 @@ _Key = tuple[str, str, str, bytes, str | None, int | None]
 
 
 class Events:
-    """The newest events: the plane's witness, and a listener of the journal.
+    """The newest events: the plane's witness, and a listener of the log of facts.
 
     Args:
         clock: seconds. wall_us: microseconds since 1970.
@@ -76,10 +74,6 @@ class Events:
         # Events of the second that has not ended: when they began, how many there are, and those that are not kept.
         self._second: dict[_Key, list[float]] = {}
         self._left_out: Counter[str] = Counter()
-
-    def listen(self, journal: Journal) -> None:
-        """Hear of channels that are created and end, and of segments that did not become whole."""
-        journal.subscribe(self._note_fact, ChannelCreated, ChannelEnded, SegmentClosed)
 
     def note(
         self,
@@ -113,6 +107,14 @@ class Events:
         else:
             self._left_out[kind] += count
 
+    def hear(self, facts: Sequence[Change]) -> None:
+        """Note channels that began or ended, and segments that did not become whole."""
+        for fact in facts:
+            if fact.state is None:
+                self.note("created" if fact.kind == "added" else "ended", fact.reason or "", fact.channel)
+            else:
+                self.note(fact.state, "", fact.channel, seq=fact.seq)
+
     def seal(self) -> None:
         """Number the events of the present second: from now on they are told, and do not change any more."""
         if not self._second:
@@ -133,14 +135,3 @@ class Events:
     def _keep(self, at: float, kind: str, why: str, channel: str, client: str, seq: int | None, count: int) -> None:
         self._number += 1
         self._kept.append(Happened(self._number, at, kind, why, channel, client, seq, count))
-
-    def _note_fact(self, fact: Fact) -> None:
-        if isinstance(fact, SegmentClosed):
-            state = fact.state
-            if (state is TRUNCATED or state is SKIPPED) and not is_reserved(fact.channel):
-                self.note(state.value, "", fact.channel, seq=fact.seq)
-        elif not is_reserved(fact.channel):
-            if isinstance(fact, ChannelEnded):
-                self.note("ended", fact.reason.value, fact.channel)
-            else:
-                self.note("created", "", fact.channel)

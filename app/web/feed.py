@@ -31,6 +31,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from tricklecast.app.changes import Changes
 from tricklecast.app.control_plane.changes import EVENT_STREAM, RETRY_MS, STOPS
 from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, everything, permission_over
 from tricklecast.app.control_plane.models import ProblemModel
@@ -341,7 +342,7 @@ class Feed:
     """Makes the frames while somebody follows.
 
     Args:
-        plane: the data plane, whose witness it becomes.
+        plane: the data plane, whose witness it becomes. changes: the log of facts, which it hears.
         uses: gives the limits of the server and their use; its argument is the feed's own limit.
 
     Attributes:
@@ -349,11 +350,11 @@ class Feed:
         snapshots: how many were made.
     """
 
-    def __init__(self, plane: DataPlane, uses: Callable[[Capacity], list[Use]]) -> None:
+    def __init__(self, plane: DataPlane, changes: Changes, uses: Callable[[Capacity], list[Use]]) -> None:
         self.plane = plane
         self.followers = Capacity(MAX_FOLLOWERS)
         self.events = Events(plane.clock, plane.wall_us)
-        self.events.listen(plane.registry.journal)
+        changes.listeners.append(self.events.hear)
         self.note = self.events.note
         plane.witness = self
         self.frame: Frame | None = None

@@ -309,9 +309,10 @@ async def test_closing_delivers_what_has_been_told_and_ends_all() -> None:
     bench = Bench()
     loop = asyncio.get_running_loop()
     bus = Bus(bench.changes, bench.registry, defer=loop.call_soon)
-    facts, stuck = bus.subscribe(), bus.subscribe_unbuffered()
+    bench.create("a", "b")
+    facts, stuck = bus.subscribe(after=0), bus.subscribe(after=0, capacity=1)
     await asyncio.sleep(0)
-    bench.create("a", "b", "c")
+    bench.create("c")
     await bus.close()
     *read, reason = now(facts)
     assert (indexes(read), type(reason), reason.index) == ([1, 2, 3], ServerClosed, 3)
@@ -412,21 +413,6 @@ async def test_the_pump_leaves_the_loop_to_others() -> None:
     assert len(now(short)) == 1
     bench.settle()
     assert len(now(long)) == 1
-
-
-@in_loop
-async def test_an_unbuffered_subscription_takes_one_fact_at_a_time() -> None:
-    """The next one is delivered when the one before was read; it is never too far behind."""
-    bench = Bench()
-    facts = bench.bus.subscribe_unbuffered("kind = 'added'")
-    bench.settle()
-    bench.create(*"abcde")
-    found = []
-    for _ in range(5):
-        bench.settle()
-        found.append(indexes(now(facts)))
-    assert found == [[1], [2], [3], [4], [5]]
-    assert facts.ended is None
 
 
 # Segments.

@@ -9,8 +9,8 @@ import pytest
 
 from tests.app.core.support import owned
 from tests.support.local import local_server
-from tricklecast.app.changefeed import Changefeed
-from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Journal
+from tricklecast.app.changefeed import start_changefeed
+from tricklecast.app.changes import Changes
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
@@ -23,10 +23,11 @@ class Bench:
 
     def __init__(self) -> None:
         self.later: list[Callable[[], None]] = []
-        self.feed = Changefeed(lambda function: self.later.append(function), lambda: 1.0)
-        journal = Journal()
-        journal.subscribe(self.feed.note, ChannelCreated, ChannelEnded)
-        self.registry = Registry(Limits(), autocreate=True, journal=journal)
+        self.registry = Registry(Limits(), autocreate=True)
+        changes = Changes(self.registry, defer=lambda function: self.later.append(function))
+        self.registry.create("early", "", 0.0)
+        start_changefeed(changes, self.registry, lambda: 1.0)
+        self.run()
 
     def run(self) -> None:
         later, self.later = self.later, []
@@ -45,7 +46,6 @@ class Bench:
 def test_the_channel_is_there_from_the_start() -> None:
     """A first reader can wait on it; its own creation is no change."""
     bench = Bench()
-    bench.feed.start(bench.registry)
     bench.run()
     assert (bench.channel.content_type, bench.published()) == ("application/json", [])
 
@@ -53,7 +53,6 @@ def test_the_channel_is_there_from_the_start() -> None:
 def test_changes_are_published_after_the_change_in_order() -> None:
     """One segment each; nothing is published in the middle of a change; segments are no change."""
     bench = Bench()
-    bench.feed.start(bench.registry)
     bench.registry.create("a", "", 0.0)
     bench.registry.create("b", "", 0.0)
     bench.registry.publish_own("a", "", b"x", 0.0)
@@ -79,7 +78,6 @@ def test_a_change_without_memory_is_told_and_the_next_one_is_announced(
 
     monkeypatch.setattr("tricklecast.app.changefeed.encode", short_of_memory)
     bench = Bench()
-    bench.feed.start(bench.registry)
     bench.registry.create("a", "", 0.0)
     bench.registry.create("b", "", 0.0)
     bench.run()
@@ -90,17 +88,8 @@ def test_a_change_without_memory_is_told_and_the_next_one_is_announced(
 def test_names_of_the_server_are_no_change() -> None:
     """What begins with _ is not announced."""
     bench = Bench()
-    bench.feed.start(bench.registry)
     bench.registry.create("_own", "", 0.0, force=True)
     assert bench.later == []
-
-
-def test_a_changefeed_that_was_not_started_is_silent() -> None:
-    """Facts before the start are forgotten, and do no harm."""
-    bench = Bench()
-    bench.registry.create("a", "", 0.0)
-    bench.run()
-    assert "_changes" not in bench.registry.channels
 
 
 def test_a_reader_follows_the_changes() -> None:

@@ -162,6 +162,30 @@ def test_watchers_are_called_once_for_many_facts_after_the_change() -> None:
     assert calls == [3]
 
 
+def test_listeners_get_all_facts_of_a_turn_but_whole_segments() -> None:
+    """One that raises is a fault of its own: the others hear of the facts, and waiting requests of the index."""
+    bench = Bench()
+    faults: list[Exception] = []
+    bench.registry.faults.on_fault = lambda victim, error: faults.append(error)
+    heard: list[list[tuple[int, str]]] = []
+    bench.changes.listeners.append(lambda facts: 1 / 0)  # type: ignore[arg-type]
+    bench.changes.listeners.append(lambda facts: heard.append([(fact.index, fact.kind) for fact in facts]))
+    bench.changes.watchers.append(lambda: heard.append([]))
+    bench.registry.create("a", "", 0.0)
+    bench.registry.publish_own("a", "", b"whole", 0.0)
+    writer = bench.registry.reserve("a", 1, Owner(), 0.0)
+    assert isinstance(writer, Writer)
+    writer.channel.append(writer, [b"half"], 0.0)
+    bench.registry.close_segment("a", 1, 0.0, truncate=True)
+    assert heard == []
+    bench.run()
+    assert heard == [[(1, "added"), (5, "closed")], []]
+    assert [type(fault) for fault in faults] == [ZeroDivisionError]
+    bench.registry.end("a", 0.0)
+    bench.run()
+    assert heard[2] == [(6, "removed")]
+
+
 def test_whoever_waits_is_woken_or_gets_to_know_that_the_time_is_over() -> None:
     """Facts that are there are not waited for."""
 
@@ -245,10 +269,14 @@ def test_a_fact_is_told_when_storage_has_it(tmp_path: Path) -> None:
 
     async def main() -> None:
         first = Life(tmp_path, "one")
+        heard: list[int] = []
+        first.changes.listeners.append(lambda facts: heard.extend(fact.index for fact in facts))
         first.registry.create("a", "x/y", 0.0)
         await first.archive.flush()
         assert (first.told(), first.live()) == ([(1, "added", "a")], {"a": 1})
         first.registry.create("lost", "", 0.0)
+        await asyncio.sleep(0)
+        assert heard == [1, 2], "listeners keep no index, and do not wait for storage"
         assert (first.told(), first.live(), first.changes.index) == ([(1, "added", "a")], {"a": 1}, 1)
         with pytest.raises(IndexGone):
             first.changes.check(2)

@@ -99,18 +99,14 @@ class BusMachine(RuleBasedStateMachine):
         capacity=st.integers(1, 6),
         back=st.none() | st.integers(0, 30),
         client=st.sampled_from(["x", "y", "z"]),
-        buffered=st.sampled_from([True, True, False]),
     )
-    def subscribe(self, query: str, capacity: int, back: int | None, client: str, buffered: bool) -> Subscriber | None:
+    def subscribe(self, query: str, capacity: int, back: int | None, client: str) -> Subscriber | None:
         after = None if back is None else max(0, self.registry.journal.index - back)
         living = [one for one in self.all if one.facts.ended is None]
         of_client = sum(one.facts.client == client for one in living)
         clients = {one.facts.client for one in living}
         try:
-            if buffered:
-                facts = self.bus.subscribe(query, capacity=capacity, after=after, client=client)
-            else:
-                facts = self.bus.subscribe_unbuffered(query, after=after, client=client)
+            facts = self.bus.subscribe(query, capacity=capacity, after=after, client=client)
         except IndexGone:
             assert after is not None
             assert after < self.changes.floor, "an index that is kept is never refused"

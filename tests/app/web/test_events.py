@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.app.core.support import grant, make_registry, publish
+from tricklecast.app.changes import Changes
 from tricklecast.app.web.events import KEPT, MAX_NAME, PER_SECOND, Events
 
 
@@ -77,13 +80,16 @@ def test_channels_and_segments_that_did_not_become_whole() -> None:
     clock = Clock()
     registry, _ = make_registry()
     events = Events(clock, clock.wall_us)
-    events.listen(registry.journal)
+    later: list[Callable[[], None]] = []
+    Changes(registry, defer=later.append).listeners.append(events.hear)
     registry.publish_own("_own", "", b"x", 1.0)
     publish(registry, "cam", 0)
     writer = grant(registry, "cam", 1)
     writer.channel.append(writer, (b"half",), 1.0)
     registry.close_segment("cam", 1, 1.0, truncate=True)
     registry.end("cam", 2.0)
+    for function in later:
+        function()
     events.seal()
     told = [(one.kind, one.why, one.channel, one.seq) for one in events.after(0)]
     assert told == [("created", "", "cam", None), ("truncated", "", "cam", 1), ("ended", "deleted", "cam", None)]

@@ -16,6 +16,7 @@ from tests.app.access.signing import SECRET, bearer, token
 from tests.app.core.support import grant, make_registry, publish
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.changes import Changes
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.state import Channel
@@ -321,7 +322,8 @@ def test_a_follower_that_reads_nothing_gets_a_snapshot_later(server: LocalServer
     async def main() -> list[tuple[int, bytes]]:
         registry, _ = make_registry()
         publish(registry, "cam", 0)
-        feed = Feed(DataPlane(registry, Options()), lambda dashboards: [])
+        changes = Changes(registry, defer=asyncio.get_running_loop().call_soon)
+        feed = Feed(DataPlane(registry, Options()), changes, lambda dashboards: [])
         feed.followers.take()
         feed._lag_counts = list(feed.plane.loop_lag.counts)
         over: list[str] = []
