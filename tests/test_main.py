@@ -1,4 +1,4 @@
-"""Commands whose standard streams are closed, or whose reader leaves: quiet, and with the exit code that they have."""
+"""Commands with closed standard streams, or whose reader leaves: silent, with the same exit code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIKE_SIGPIPE = {1, 141}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
-    """A server to be asked."""
+    """A server for the commands."""
     with local_server() as running:
         yield running
 
@@ -41,14 +41,14 @@ def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_list_that_nobody_wants_is_no_error(server: LocalServer) -> None:
-    """``channels >&-``, and with all three streams closed."""
+    """``channels >&-`` succeeds, also with all three streams closed."""
     for closed, options in {"$T >&-": ["--json"], "$T <&- >&- 2>&-": []}.items():
         done = shell(closed, "channels", f"http://127.0.0.1:{server.port}", *options)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_an_error_that_nobody_hears_keeps_its_exit_code() -> None:
-    """``2>&-``: what would have been said is lost, and what comes on standard output is the same."""
+    """With ``2>&-`` the message is lost, and standard output is the same."""
     done = shell("$T 2>&-", "channels", "http://127.0.0.1:1")
     assert (done.returncode, done.stdout) == (1, "")
     schema = subprocess.run(forked("logs", "schema"), capture_output=True, text=True, check=True).stdout
@@ -56,13 +56,13 @@ def test_an_error_that_nobody_hears_keeps_its_exit_code() -> None:
 
 
 def test_media_needs_somewhere_to_go() -> None:
-    """A closed standard output as the output of ``subscribe`` is an error, in one line."""
+    """``subscribe`` with a closed standard output fails with one line."""
     done = shell("$T >&-", "subscribe", "http://127.0.0.1:1/trickle/c")
     assert (done.returncode, done.stderr) == (1, "tricklecast: stdout is closed\n")
 
 
 def test_no_socket_gets_the_descriptor_of_a_closed_stream() -> None:
-    """What a library or a child prints there goes nowhere, and not to a peer."""
+    """Output of a library or child goes to /dev/null, not to a peer."""
     fill = "from tricklecast.__main__ import fill_standard_streams as fill; fill()"
     check = "import os, sys; print(os.path.sameopenfile(1, os.open(os.devnull, os.O_RDWR)), file=sys.stderr)"
     filled = shlex.join([sys.executable, "-c", f"{fill}; {check}; print('nothing')"])
@@ -76,7 +76,7 @@ def test_no_socket_gets_the_descriptor_of_a_closed_stream() -> None:
     ids=" ".join,
 )
 def test_a_reader_who_leaves_is_nobody_to_talk_to(arguments: list[str]) -> None:
-    """``| head -0``: silence, and an exit code that says so."""
+    """``| head -0``: no message, and the exit code of a broken pipe."""
     done = shell('{ $T; echo "$?" >&2; } | head -0', *arguments)
     code, *said = done.stderr.splitlines()
     assert said == []
@@ -85,7 +85,7 @@ def test_a_reader_who_leaves_is_nobody_to_talk_to(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path, is_full: bool) -> None:
-    """``serve | true``, or a supervisor that has stopped to read: it is there for others, and ends as always."""
+    """With ``serve | true`` it serves and ends as always."""
     log = tmp_path / "access.jsonl"
     reading, writing = os.pipe()
     if is_full:
@@ -138,7 +138,7 @@ main()
     ],
 )
 def test_each_line_of_a_log_in_json_is_json(arguments: list[str], told: list[str]) -> None:
-    """Also why a server cannot start, a variable that is no setting, and exceptions that nobody has caught."""
+    """So are a failed start, an unknown variable, and an uncaught exception."""
     command = [sys.executable, *arguments] if arguments[0] == "-c" else forked("serve", *arguments)
     environment = os.environ | {"TRICKLECAST_LOG_FORMAT": "json", "TRICKLECAST_PROT": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False)
@@ -148,7 +148,7 @@ def test_each_line_of_a_log_in_json_is_json(arguments: list[str], told: list[str
 
 
 def test_the_access_log_on_standard_output() -> None:
-    """``--access-log -``: nothing but records there; where the server listens is said on standard error."""
+    """With ``--access-log -`` standard output has only records; the address is on standard error."""
     started = forked("serve", "--port", "0", "--access-log", "-", "--shutdown-drain-s", "0.1")
     with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

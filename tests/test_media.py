@@ -1,4 +1,4 @@
-"""A channel passes through a function: pictures changed, times and sound kept."""
+"""A relay passes a channel through a function: it changes pictures and keeps times and sound."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ PICTURES = 50
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One of the event loops; a test says where it runs on the other one, too."""
+    """One of the event loops; a test names it if it runs on the other one, too."""
     return "asyncio"
 
 
 @pytest.fixture(scope="module")
 def base() -> Iterator[str]:
-    """A server, whose ended channels can be read for long; each test uses targets of its own."""
+    """A server that keeps ended channels for long; each test uses targets of its own."""
     with local_server(channel_drain_s=300) as server:
         yield f"http://127.0.0.1:{server.port}/trickle"
 
@@ -69,7 +69,7 @@ def source(base: str) -> str:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_relay_changes_pictures_and_keeps_times_and_sound(source: str, anyio_backend: str) -> None:
-    """Of a coroutine function, too; the producer's time is passed on, and each segment stands alone."""
+    """The function may be a coroutine; times of capture are kept, and each segment stands alone."""
     seen: list[int] = []
     target = f"{source}-{anyio_backend}"
 
@@ -92,7 +92,7 @@ async def test_a_relay_changes_pictures_and_keeps_times_and_sound(source: str, a
 
 
 async def test_a_relay_leaves_out_what_the_function_leaves_out(source: str) -> None:
-    """``None`` stands for no picture. A target that gets nothing is ended all the same."""
+    """``None`` drops a picture. A target without pictures is ended, too."""
     counts = RelayStatistics()
     with anyio.fail_after(LIMIT_S):
         await relay(source, f"{source}-none", lambda image: None, audio=False, start="earliest", statistics=counts)
@@ -103,7 +103,7 @@ async def test_a_relay_leaves_out_what_the_function_leaves_out(source: str) -> N
 
 
 async def test_the_target_begins_with_the_source(base: str) -> None:
-    """A source that is not there, or has nothing, leaves no channel behind."""
+    """A source that is missing or empty creates no target."""
     url = f"{base}/empty"
     with anyio.fail_after(LIMIT_S):
         with pytest.raises(ChannelNotFound):
@@ -116,7 +116,7 @@ async def test_the_target_begins_with_the_source(base: str) -> None:
 
 
 async def test_a_function_that_fails_ends_the_relay(source: str) -> None:
-    """With its own error; the target's channel stays for a successor."""
+    """Its own error is raised; the target's channel stays open for a successor."""
 
     @process_frames(source, f"{source}-broken", start="earliest")
     def broken(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -133,7 +133,7 @@ async def test_a_function_that_fails_ends_the_relay(source: str) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_relay_that_is_stopped_ends_its_target(base: str, anyio_backend: str) -> None:
-    """By a cancellation, as Ctrl-C is one: viewers get whole segments, and a normal end."""
+    """After a cancellation, viewers have whole segments and a normal end."""
     url = f"{base}/stopped-{anyio_backend}"
     counts = RelayStatistics()
     with anyio.fail_after(LIMIT_S):
@@ -152,7 +152,7 @@ async def test_a_relay_that_is_stopped_ends_its_target(base: str, anyio_backend:
 
 
 async def test_a_relay_that_reconnects_gives_each_life_of_the_source_one_of_the_target(base: str) -> None:
-    """It waits for a source that is not there yet; the target ends with the source. Counters go on."""
+    """It waits for a source that does not exist yet; counters go on over the epochs."""
     url, levels, counts = f"{base}/lives", [40, 220], RelayStatistics()
 
     async def life(reader: FrameReader) -> set[int]:
@@ -178,7 +178,7 @@ async def test_a_relay_that_reconnects_gives_each_life_of_the_source_one_of_the_
 async def test_a_relay_that_reconnects_begins_its_target_anew(
     source: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the way to the target fails; and only if waiting can help."""
+    """It does so if the connection to the target is lost, and fails if waiting cannot help."""
     errors: list[Exception] = [ConnectionLost(), Refused(503), Refused(403)]
     write = MediaPublisher.write
 
@@ -196,13 +196,13 @@ async def test_a_relay_that_reconnects_begins_its_target_anew(
 
 
 def test_dropped_pictures_are_one_sum() -> None:
-    """Before the function, or after it: the program was too slow for them."""
+    """It counts pictures dropped before the function and after it."""
     counts = RelayStatistics(reader=FrameStatistics(dropped=2), publisher=MediaStatistics(9, 3, 1, 0, 0, 99, 0))
     assert counts.dropped == 5
 
 
 async def test_check_finds_nothing_wrong_with_a_relay(source: str) -> None:
-    """Neither with what a program publishes, nor with what a relay makes of it."""
+    """``check`` accepts media of a program and of a relay."""
     with anyio.fail_after(LIMIT_S):
         await relay(source, f"{source}-checked", lambda image: image, start="earliest", when_full="wait", fps=25)
         for url in (source, f"{source}-checked"):
@@ -214,7 +214,7 @@ async def test_check_finds_nothing_wrong_with_a_relay(source: str) -> None:
 
 
 def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And ``import tricklecast`` loads no media code."""
+    """``import tricklecast`` loads no media code."""
     code = "import sys, tricklecast; assert not {'av', 'tricklecast.media'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
     monkeypatch.setitem(sys.modules, "av", None)
@@ -227,7 +227,7 @@ def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 class Doubler:
-    """Objects with an asynchronous `__call__`, or an asynchronous method."""
+    """An object with an asynchronous `__call__` or method."""
 
     async def __call__(self, picture: int) -> int:
         return 2 * picture
@@ -252,5 +252,5 @@ async def doubled(factor: int, picture: int) -> int:
     ],
 )
 async def test_a_function_may_be_anything_that_can_be_called(function: Any) -> None:
-    """What it makes is awaited if it can be."""
+    """A result that can be awaited is awaited."""
     assert await _called(function, 21) == 42

@@ -1,4 +1,4 @@
-"""The blocking clients, against a real server: what the asynchronous ones do, and Ctrl-C."""
+"""The blocking clients against a real server: they work like the asynchronous ones, and Ctrl-C ends them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def url(server: LocalServer, request: pytest.FixtureRequest) -> str:
 
 
 def test_segments_are_published_and_read(url: str) -> None:
-    """Whole or in chunks; the attributes are those of the asynchronous objects."""
+    """Segments are whole or in chunks, and have the attributes of the asynchronous objects."""
     with Publisher(url, content_type="text/plain") as publisher:
         assert publisher.publish(b"whole").seq == 0
         with publisher.segment() as segment:
@@ -70,7 +70,7 @@ def test_threads_that_share_a_publisher_lose_nothing(url: str) -> None:
 
 
 def test_messages(url: str) -> None:
-    """JSON, as whole segments or as lines."""
+    """Messages are whole segments or lines of JSON."""
     with Publisher(url) as publisher:
         publisher.publish_json({"n": 1})
         publisher.publish_json({"n": 2})
@@ -83,7 +83,7 @@ def test_messages(url: str) -> None:
 
 
 def test_a_channel_as_a_whole(url: str) -> None:
-    """Created, looked at, ended."""
+    """A channel is created, asked about and ended."""
     channel = Channel(url)
     channel.create("text/plain")
     assert (channel.head().next_seq, channel.head().ended) == (0, False)
@@ -92,7 +92,7 @@ def test_a_channel_as_a_whole(url: str) -> None:
 
 
 def test_errors_are_those_of_the_clients(url: str) -> None:
-    """Of the arguments, of the server, of the block, and of a use outside it."""
+    """Errors of arguments, of the server, of the block, and of a use outside of it are raised."""
     with pytest.raises(InvalidURL):
         Publisher("nowhere")
     with pytest.raises(ChannelNotFound), Subscriber(url) as subscriber:
@@ -108,7 +108,7 @@ def test_errors_are_those_of_the_clients(url: str) -> None:
 
 
 def test_a_forked_process_cannot_use_the_clients_of_its_parent(url: str) -> None:
-    """Their threads are not there, so a call would never return. Nor does its end close them: the parent goes on."""
+    """A call raises an error; the end of the child does not close the parent's connections."""
     with Publisher(url) as publisher:
         publisher.publish(b"parent")
         with warnings.catch_warnings():
@@ -128,7 +128,7 @@ def test_a_forked_process_cannot_use_the_clients_of_its_parent(url: str) -> None
 
 
 def test_what_cannot_be_called_says_so(url: str) -> None:
-    """A segment of a client that was closed, and a client by its own event handler; neither waits for ever."""
+    """A segment of a closed client, and a client in its own event handler, raise instead of waiting for ever."""
     failures: list[Exception] = []
 
     def on_event(event: object) -> None:
@@ -147,7 +147,7 @@ def test_what_cannot_be_called_says_so(url: str) -> None:
 
 
 def test_no_thread_is_left(url: str) -> None:
-    """Neither after a block, nor after one that was not entered."""
+    """Neither a block nor a failed entry leaves a thread."""
     before = threading.active_count()
     with Publisher(url) as publisher:
         publisher.publish(b"x")
@@ -157,7 +157,7 @@ def test_no_thread_is_left(url: str) -> None:
 
 
 def test_ctrl_c_ends_a_program_that_waits(url: str, server: LocalServer) -> None:
-    """The call is cancelled, and the program ends as programs do; its connections are closed."""
+    """The call is cancelled, the program ends, and its connections are closed."""
     Channel(url).create()
     program = f"import tricklecast.sync as t\nwith t.Subscriber({url!r}) as s:\n    print(next(iter(s)))"
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
@@ -172,7 +172,7 @@ def test_ctrl_c_ends_a_program_that_waits(url: str, server: LocalServer) -> None
 
 
 def test_a_program_that_ends_inside_a_block(url: str) -> None:
-    """It ends at once, and the channel stays open for a successor, as after an exception."""
+    """It ends at once, and the channel stays open for a successor."""
     program = f"from tricklecast.sync import Publisher; Publisher({url!r}).__enter__().publish(b'x')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WITHIN_S)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""The server that users' tests run: a real process that can be stopped, killed and started again."""
+"""The server for users' tests: a real process that can be stopped, killed and started again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tricklecast.testing import ServerFailed, TestServer
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[TestServer]:
-    """One server for those tests that leave it running."""
+    """A server for the tests that leave it running."""
     with testing.server(window_segments=3) as server:
         yield server
 
 
 def test_it_serves_when_the_block_is_entered(running: TestServer) -> None:
-    """No waiting, no retries: the first request is answered."""
+    """The first request is answered, without waiting or retries."""
     url = running.url("cam")
     assert httpx.post(f"{url}/0", content=b"hello").status_code == 200
     assert httpx.get(f"{url}/0").content == b"hello"
@@ -34,19 +34,19 @@ def test_it_serves_when_the_block_is_entered(running: TestServer) -> None:
 
 
 def test_settings_are_the_servers(running: TestServer) -> None:
-    """With underscores."""
+    """Settings are written with underscores."""
     for seq in range(5):
         httpx.post(f"{running.url('windowed')}/{seq}", content=b"x")
     assert httpx.get(f"{running.url('windowed')}/0").headers["Lp-Trickle-Earliest"] == "2"
 
 
 def test_names_of_channels_are_encoded(running: TestServer) -> None:
-    """A name may hold what a path may not."""
+    """A name may contain characters that a path may not."""
     assert running.url("a b?").endswith("/trickle/a%20b%3F")
 
 
 def test_its_access_records_can_be_read(running: TestServer) -> None:
-    """As many as were waited for, picked by their fields."""
+    """They are waited for by number, and picked by their fields."""
     httpx.post(f"{running.url('logged')}/0", content=b"four")
     httpx.get(f"{running.url('logged')}/0")
     (publish,) = running.records(1, channel="logged", op="publish")
@@ -57,7 +57,7 @@ def test_its_access_records_can_be_read(running: TestServer) -> None:
 
 
 def test_it_can_be_stopped_killed_and_started_again() -> None:
-    """On the same port; records are kept, channels are not."""
+    """It keeps its port and its records, but no channels."""
     with testing.server() as server:
         base = server.base
         url = server.url("cam")
@@ -76,13 +76,13 @@ def test_it_can_be_stopped_killed_and_started_again() -> None:
 
 
 def test_a_server_that_does_not_start_says_why() -> None:
-    """Its own words are in the error."""
+    """The error contains the server's own message."""
     with pytest.raises(ServerFailed, match=r"(?s)did not start.*colour"), testing.server(colour="red"):
         raise AssertionError("it started")
 
 
 def test_a_server_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And that is an error, not a hang."""
+    """stop() raises an error instead of hanging."""
     with testing.server() as server:
         assert server._process is not None
         server._process.send_signal(signal.SIGSTOP)
@@ -92,7 +92,7 @@ def test_a_server_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_server_is_left_when_the_test_run_is_killed(tmp_path: Path) -> None:
-    """Nobody is there to stop it then."""
+    """The server ends without a signal."""
     program = (
         "import os, signal, tricklecast.testing as t\n"
         "with t.server() as s:\n    print(s.port, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)"
@@ -111,7 +111,7 @@ def test_no_server_is_left_when_the_test_run_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_environment_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither settings in variables nor a package of that name where the tests run; settings are of any type."""
+    """Variables and a foreign package of the same name are ignored; settings may have any type."""
     monkeypatch.setenv("TRICKLECAST_BASE_PATH", "/elsewhere")
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__init__.py").write_text("raise SystemExit('not this one')")

@@ -7,7 +7,7 @@
     async with Publisher("http://127.0.0.1:2939/trickle/chat") as publisher:
         await publisher.publish(b"a whole segment")
 
-Every command imports this module, and most need neither client: the public names are loaded when they are first used.
+Every command imports this module, but few need a client. So a public name is loaded when it is first used.
 """
 
 from importlib import import_module
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         TrickleError,
     )
 
+# The modules of the public names; those that are not listed are in trickle.errors.
 _HOMES = {"Channel": ".trickle.client.channel", "Publisher": ".publisher", "Subscriber": ".subscriber"}
 
 __all__ = [
@@ -75,7 +76,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name when it is first used (PEP 562): all but the clients are in ``trickle.errors``."""
+    """Load a public name (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES.get(name, ".trickle.errors"), __name__), name)

@@ -47,7 +47,7 @@ __all__ = [
 logger = logging.getLogger("tricklecast.media")
 
 STOP_S: Final = 5.0
-"""How long a relay that is cancelled may take to end its target, in seconds."""
+"""A cancelled relay may take this long to end its target, in seconds."""
 
 
 @dataclass(slots=True)
@@ -55,9 +55,9 @@ class RelayStatistics:
     """Counters of a relay.
 
     Attributes:
-        frames: pictures that the function got.
+        frames: pictures that were passed to the function.
         reader: counters of the source.
-        publisher: counters of the target, over all its lives; ``None`` before the first one.
+        publisher: counters of the target, summed over its epochs; ``None`` before the first one.
     """
 
     frames: int = 0
@@ -66,14 +66,14 @@ class RelayStatistics:
 
     @property
     def dropped(self) -> int:
-        """Pictures that were dropped because this machine was too slow for them: before the function, or after it,
-        before the encoder. The first segment of a live source comes as a burst, and some of its pictures are dropped.
+        """Pictures that were dropped because the function or the encoder was too slow. The first segment of a live
+        source comes as a burst, so some of its pictures are dropped.
         """
         return self.reader.dropped + (self.publisher.frames_dropped if self.publisher else 0)
 
 
 Function = Callable[[Any], Any | Awaitable[Any]]
-"""Takes a picture and returns one, or ``None`` to drop it."""
+"""Takes a picture and returns one, or returns ``None`` to drop it."""
 
 
 async def relay(
@@ -91,35 +91,35 @@ async def relay(
 ) -> RelayStatistics:
     """Pass each picture of a channel through a function, and publish the result, until the source ends.
 
-    Pictures keep their times, and the producer's wall-clock time. Sound is passed on as it is. Pictures that come while
-    the function is busy wait; if there are more than two, the oldest is dropped. The target's channel begins when the
-    first frame of the source is there, and ends with the source.
+    Pictures keep their timestamps and the producer's wall-clock time. Sound is passed on unchanged. Two pictures may
+    wait while the function is busy; when a third one comes, the oldest is dropped. The target's channel begins with the
+    first frame of the source, and ends with the source.
 
-    A relay that is cancelled ends its target, too: pictures that wait are published, the last segment is whole, and
-    viewers see a normal end. Ctrl-C cancels it: ``asyncio.run`` raises ``KeyboardInterrupt`` afterwards. After an
+    A cancelled relay ends its target: it publishes the pictures that wait, the last segment is complete, and viewers
+    see a normal end. Ctrl-C cancels the relay, and ``asyncio.run`` raises ``KeyboardInterrupt`` afterwards. After an
     exception, the last segment is truncated, and the target's channel stays open for a successor.
 
     Args:
-        source: the channel that is read.
-        target: the channel that is published.
-        function: gets a numpy array (HxWx3, uint8) and returns one; ``None`` drops the picture. It is anything that can
-            be called. It runs in a worker thread, or, if it or its ``__call__`` is ``async``, in the event loop; what
-            can be awaited of its result is awaited there.
+        source: the channel to read.
+        target: the channel to publish.
+        function: any callable that takes a numpy array (HxWx3, uint8) and returns one, or ``None`` to drop the picture.
+            It runs in a worker thread; if it or its ``__call__`` is ``async``, in the event loop. A result that can be
+            awaited is awaited in the event loop.
         audio: whether the source may have sound.
-        format: the pixel format of the arrays, ``"rgb24"``; ``None``: the function gets and returns ``av.VideoFrame``.
+        format: the pixel format of the arrays. ``None``: the function takes and returns ``av.VideoFrame``.
         start: the first segment of the source, as for :class:`~tricklecast.subscriber.Subscriber`.
-        reconnect: whether the relay runs until it is cancelled. It waits for a source that is not there, for the next
-            life of one that has ended, and for a server that is away. Each life of the source is one of the target.
-        statistics: is filled while the relay runs; a new one by default.
+        reconnect: run until cancelled: wait for a source that does not exist yet, for the next epoch of a source that
+            has ended, and for a server that is away. Each epoch of the source becomes one of the target.
+        statistics: filled while the relay runs; a new one by default.
         subscriber: further arguments of :class:`~tricklecast.subscriber.Subscriber`.
-        publisher: further arguments of :class:`MediaPublisher`, as in ``fps=`` or ``bitrate=``.
+        publisher: further arguments of :class:`MediaPublisher`, for example ``fps=`` or ``bitrate=``.
 
     Returns:
         The counters.
 
     Raises:
         InvalidInput: an argument is wrong, or PyAV is not installed.
-        TrickleError: the source or the target failed; with ``reconnect``, only where waiting does not help.
+        TrickleError: the source or the target failed; with ``reconnect``, only if waiting does not help.
         Exception: the function raised it; the target's channel stays open for a successor.
     """
     counts = RelayStatistics() if statistics is None else statistics
@@ -128,7 +128,7 @@ async def relay(
     failures = 0
     async with frames(source, audio=sound, **options) as reader:
         while True:
-            frame = await reader.next()  # only then it is known what there is to be published
+            frame = await reader.next()  # from then on reader.kinds tells whether there are pictures, sound, or both
             if frame is not None:
                 sink = MediaPublisher(target, video="video" in reader.kinds, audio="audio" in reader.kinds, **publisher)
                 before = counts.publisher
@@ -182,7 +182,7 @@ async def _pass_on(frame: Frame, function: Function, sink: MediaPublisher, *, is
 
 
 def _sum(before: MediaStatistics | None, now: MediaStatistics) -> MediaStatistics:
-    """The counters of all lives; the newest segment is the newest one's."""
+    """Add the counters of an epoch to those of the epochs before. ``seq`` is the newest one's."""
     if before is None:
         return now
     names = [field.name for field in fields(now) if field.name != "seq"]
@@ -199,8 +199,8 @@ def process_frames(source: str, target: str, **options: Any) -> Callable[[Functi
         anyio.run(darker)
 
     Args:
-        source: the channel that is read.
-        target: the channel that is published.
+        source: the channel to read.
+        target: the channel to publish.
         options: as for :func:`relay`.
 
     Returns:
@@ -218,7 +218,7 @@ def process_frames(source: str, target: str, **options: Any) -> Callable[[Functi
 
 
 async def _called(function: Function, picture: Any) -> Any:
-    """Call the function in the event loop if calling it makes a coroutine, else in a worker thread."""
+    """Call an ``async`` function in the event loop, any other one in a worker thread."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         return await function(picture)
     result = await to_thread.run_sync(function, picture)

@@ -11,13 +11,15 @@
         for segment in subscriber:
             print(segment.seq, segment.read())
 
-The classes have the names, arguments, attributes and methods of those in :mod:`tricklecast`. What is ``async with`` or
-``async for`` there is ``with`` or ``for`` here, and a method that is awaited there is called here. Each client runs in
-an event loop in a thread of its own. Ctrl-C interrupts a call that waits, and cancels it in that thread. A program that
-ends inside a block, as a notebook may, leaves its channel open, as after an exception.
+The classes have the names, arguments, attributes and methods of those in :mod:`tricklecast`. Write ``with`` and ``for``
+instead of ``async with`` and ``async for``, and leave ``await`` out.
 
-A process that was forked does not have that thread. So a client that its parent has opened is closed in it: each
-process opens clients of its own.
+Each client runs in an event loop in a thread of its own; a call is sent there and waits for its result. Ctrl-C
+interrupts a call that waits, and cancels it in that thread. A program that ends inside a ``with`` block, as a notebook
+may, leaves its channel open, as after an exception.
+
+A forked process does not have its parent's threads. So the parent's clients raise an error there, and each process
+opens clients of its own.
 """
 
 from __future__ import annotations
@@ -44,20 +46,20 @@ __all__ = ["Channel", "Publisher", "PublisherSegment", "Subscriber", "Subscriber
 
 
 class _Blocking:
-    """An asynchronous object of another thread's event loop. It has the attributes and methods of that object, too.
+    """Stands for an asynchronous object in another thread, and has the object's attributes and methods.
 
     Args:
         target: the object.
-        portal: the way into its event loop.
+        portal: calls functions in the event loop of that thread.
     """
 
     def __init__(self, target: Any, portal: BlockingPortal | None = None) -> None:
         self._target = target
-        self._portal = portal
-        self._process = os.getpid()  # in which the portal's thread is
+        self._portal = portal  # None while the client is not open
+        self._process = os.getpid()  # the process that has the portal's thread
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # such as copy() and pickle look for, also before there is a target
+        if name.startswith("__"):  # copy() and pickle look for these, also before _target is set
             raise AttributeError(name)
         value = getattr(self._target, name)
         return partial(self._call, value) if callable(value) else value
@@ -66,7 +68,7 @@ class _Blocking:
         """Call a function, or a coroutine function, in the other thread.
 
         Raises:
-            LocalProtocolError: the client is not open (in this process), or its own event loop calls it.
+            LocalProtocolError: the client is not open (in this process), or is called from its own event loop.
         """
         if self._portal is None:
             raise tricklecast.LocalProtocolError("this client is not open: use it inside `with ... as client:`")
@@ -80,13 +82,13 @@ class _Blocking:
         try:
             return future.result()
         except BaseException:
-            # After a KeyboardInterrupt the call must not go on beside the next one.
+            # A KeyboardInterrupt: the call must not go on beside the next one.
             future.cancel()
             wait([future])
             raise
 
     def _items(self, iterator: Any) -> Iterator[Any]:
-        """The items of an asynchronous iterator."""
+        """Yield the items of an asynchronous iterator."""
 
         async def following() -> tuple[Any, ...]:
             try:
@@ -99,11 +101,9 @@ class _Blocking:
 
 
 def _event_loop() -> tuple[Thread, BlockingPortal]:
-    """A thread with an event loop, and the way into it.
-
-    Not anyio's ``start_blocking_portal``: that is a generator, and would wait for the thread also where it is only
-    collected, as in a process that was forked and does not have the thread.
-    """
+    """Start a thread with an event loop; return it with a portal that calls functions there."""
+    # Not by anyio's start_blocking_portal: that is a generator, and waits for its thread when it is collected. In a
+    # forked process, which does not have the thread, that would never end.
     started: Future[BlockingPortal] = Future()
 
     async def serve() -> None:
@@ -114,18 +114,19 @@ def _event_loop() -> tuple[Thread, BlockingPortal]:
     def run() -> None:
         try:
             anyio.run(serve)
-        except BaseException as error:  # such as: no file descriptor is left
+        except BaseException as error:  # for example, no file descriptor is left
             if started.done():
                 raise
             started.set_exception(error)
 
-    thread = Thread(target=run, name="tricklecast.sync", daemon=True)  # _left_open() ends it
+    # A daemon thread: the interpreter waits for all others before it calls _left_open(), which ends this one.
+    thread = Thread(target=run, name="tricklecast.sync", daemon=True)
     thread.start()
     return thread, started.result()
 
 
 class _Client(_Blocking):
-    """A client as a context manager, which runs its event loop."""
+    """A client whose event loop runs inside the ``with`` block."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -142,7 +143,7 @@ class _Client(_Blocking):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         atexit.unregister(self._left_open)
-        if self._process != os.getpid():  # its parent goes on, with the same connections
+        if self._process != os.getpid():  # a forked process: the connections are still in use by its parent
             self._portal = None
             return
         try:
@@ -151,7 +152,7 @@ class _Client(_Blocking):
             self._portal = None
 
     def _left_open(self) -> None:
-        """The program ends inside the block."""
+        """Close the client when the program ends inside the block."""
         error = SystemExit()
         with suppress(SystemExit):
             self.__exit__(SystemExit, error, None)
@@ -169,12 +170,12 @@ class Publisher(_Client):
         return receipt
 
     def segment(self, **options: Any) -> PublisherSegment:
-        """The next segment, as a context manager."""
+        """Begin the next segment. Use it in a ``with`` block."""
         return PublisherSegment(self._target.segment(**options), self._portal)
 
 
 class PublisherSegment(_Blocking):
-    """A segment that is being published."""
+    """A segment that the program is publishing."""
 
     def __enter__(self) -> Self:
         self._call(self._target.__aenter__)
@@ -186,7 +187,7 @@ class PublisherSegment(_Blocking):
         self._call(self._target.__aexit__, kind, error, trace)
 
     def write(self, data: bytes) -> None:
-        """Send a chunk; readers get it at once."""
+        """Send a chunk. Readers get it at once."""
         self._call(self._target.write, data)
 
 
@@ -200,22 +201,22 @@ class Subscriber(_Client):
         return (SubscriberSegment(segment, self._portal) for segment in self._items(self._target))
 
     def messages(self, **options: Any) -> Iterator[Any]:
-        """The channel as JSON, one document per segment."""
+        """Yield the channel's JSON documents, one per segment."""
         return self._items(aiter(Messages(self._target, **options)))
 
     def lines(self, **options: Any) -> Iterator[Any]:
-        """The channel as lines of JSON, each as soon as it ends."""
+        """Yield the channel's lines of JSON, each as soon as it ends."""
         return self._items(aiter(Messages(self._target, lines=True, **options)))
 
 
 class SubscriberSegment(_Blocking):
-    """A segment that is being read: iterate over its chunks, or call :meth:`read`."""
+    """A segment that the program is reading: iterate over its chunks, or call :meth:`read`."""
 
     def __iter__(self) -> Iterator[bytes]:
         return self._items(self._target)
 
     def read(self, *limit: int) -> bytes:
-        """The rest of the segment."""
+        """Return the rest of the segment."""
         return bytes(self._call(self._target.read, *limit))
 
 

@@ -6,8 +6,10 @@
             yield running
 
 ``trickle.url("cam")`` is the URL of a channel. The server is a process of its own, as in production: a test can stop
-it, kill it and start it again while the program under test runs. A package of the test's project that is called ``app``
-does no harm (docs/adr/0004-a-server-for-the-users-tests.md). The server ends with the test run, even if that is killed.
+it, kill it and start it again while the program under test runs (docs/adr/0004-a-server-for-the-users-tests.md).
+
+The server ends with the test run, even if that is killed: it reads a pipe to the test process, and exits at the pipe's
+end. It runs with Python's option ``-P``, so a folder of the user's project cannot hide a package of tricklecast.
 """
 
 from __future__ import annotations
@@ -33,20 +35,21 @@ from tricklecast.trickle.records import FIELD_NAMES, AccessRecord, Kind
 __all__ = ["ServerFailed", "TestServer", "server"]
 
 START_S: Final = 30.0
-"""Longest time until the server listens, in seconds; usually it takes 1 s."""
+"""The server must listen within this time, in seconds. It usually takes 1 s."""
 
 STOP_S: Final = 30.0
-"""Time to stop, in seconds; then the process is killed."""
+"""The server must stop within this time, in seconds; then it is killed."""
 
 QUICK_END: Final = {"shutdown_drain_s": 0.1, "shutdown_deadline_s": 1, "shutdown_restart_s": 0}
-"""Settings of a test's server unless the test gives others: it ends quickly."""
+"""Settings by which the server ends quickly, unless the test gives others."""
 
 _LOOK_AGAIN_S: Final = 0.02
+"""The access log is read again after this time, in seconds."""
 
 _PROGRAM: Final = """
 import os, sys, threading
 def end_with_the_tests():
-    os.read(0, 1)  # nobody writes: it returns when the test run has ended
+    os.read(0, 1)  # nobody writes, so this returns when the test process has ended
     os._exit(1)
 threading.Thread(target=end_with_the_tests, daemon=True).start()
 from tricklecast.__main__ import main
@@ -55,33 +58,33 @@ main()
 
 
 class ServerFailed(TrickleError):
-    """The server did not start, stop or log in time; the message holds its output on standard error."""
+    """The server did not start, stop or log in time. The message contains its output on standard error."""
 
 
 class TestServer:
     """A running server.
 
     Attributes:
-        base: URL of the base path, below which the channels are.
+        base: the URL below which the channels are, for example ``http://127.0.0.1:40123/trickle``.
     """
 
-    __test__ = False  # or pytest would collect it as a test
+    __test__ = False  # pytest must not collect this class
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.base = ""
-        self._folder = folder
+        self._folder = folder  # access logs and standard error
         self._settings = {**QUICK_END, "half_closed_s": 0.1, **settings}  # a client that has left is soon forgotten
-        self._starts = 0
-        self._process: subprocess.Popen[str] | None = None
+        self._starts = 0  # number of starts, for the name of the access log
+        self._process: subprocess.Popen[str] | None = None  # None: the server does not run
         self._start(0)
 
     def url(self, channel: str) -> str:
-        """The URL of a channel, which need not exist: the first publisher creates it."""
+        """Return the URL of a channel. The channel need not exist: the first publisher creates it."""
         return f"{self.base}/{quote(channel, safe='')}"
 
     @property
     def port(self) -> int:
-        """The TCP port; restarts keep it."""
+        """The TCP port. It stays the same over restarts."""
         return int(self.base.split("://", 1)[1].partition("/")[0].rpartition(":")[2])
 
     def stop(self) -> int:
@@ -117,18 +120,19 @@ class TestServer:
         self._start(self.port)
 
     def records(self, count: int = 0, *, within_s: float = 10.0, **fields: Any) -> list[AccessRecord]:
-        """The access records so far, one per request that has ended, over all restarts.
+        """Return the access records so far, over all restarts. Each request that has ended has one.
 
-        The server writes a record a tenth of a second after its request has ended: pass the number that must be there.
-        This call blocks; in a coroutine use ``await anyio.to_thread.run_sync(server.records)``.
+        The server writes a record up to a tenth of a second after its request has ended. So pass the number of records
+        that the test expects. This call blocks; in a coroutine use
+        ``await anyio.to_thread.run_sync(server.records)``.
 
         Args:
-            count: wait until there are at least so many records.
-            within_s: how long to wait, in seconds.
+            count: wait until there are at least this many records.
+            within_s: the longest wait, in seconds.
             fields: return only records with these values, for example ``op="read"``, ``channel="cam"``.
 
         Raises:
-            ServerFailed: there were fewer records when the time was over.
+            ServerFailed: fewer records came in time.
         """
         deadline = time.monotonic() + within_s
         while len(found := [record for record in self._logged() if _matches(record, fields)]) < count:
@@ -139,11 +143,11 @@ class TestServer:
 
     def _start(self, port: int) -> None:
         self._starts += 1
-        # One log per start: the last line of a killed server may be torn.
+        # One log per start: a killed server may leave a half line at its end.
         log = self._folder / f"access{self._starts:04d}.jsonl"
         options = _options({**self._settings, "port": port, "access_log": log})
         with self._output.open("w") as output:
-            # -P: Python must not import a folder called "tricklecast" in the test's working directory.
+            # -P: Python must not import a folder of the test's working directory that is called "tricklecast".
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PROGRAM, "serve", *options],
                 stdin=subprocess.PIPE,
@@ -155,7 +159,7 @@ class TestServer:
         self.base = self._announced()
 
     def _announced(self) -> str:
-        """Wait until the server announces that it listens; returns its base URL."""
+        """Wait until the server announces that it listens, and return its base URL."""
         assert self._process is not None
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], START_S)
@@ -197,7 +201,7 @@ def server(**settings: Any) -> Iterator[TestServer]:
 
     Args:
         settings: settings of ``tricklecast serve``, with underscores: ``window_segments=8``, ``channel_drain_s=0``.
-            The environment variables of this process are ignored.
+            Settings in environment variables of this process (``TRICKLECAST_…``) are ignored.
 
     Raises:
         ServerFailed: the server does not start; the message says why.
@@ -233,7 +237,7 @@ def _options(settings: dict[str, Any]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without the server's settings, and with this package on the module search path."""
+    """Return this process's environment, without settings of the server, and with this package on the search path."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
     places = [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))

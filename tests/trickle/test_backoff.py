@@ -1,4 +1,4 @@
-"""Delays with full jitter, and the budget that keeps retries a share of the wanted requests."""
+"""Delays with full jitter, and the budget that keeps retries to a share of the wanted requests."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ def test_defaults_are_the_documented_constants() -> None:
 
 @pytest.mark.parametrize("failures", [0, -1])
 def test_no_delay_without_a_failure(failures: int) -> None:
-    """Asking for a delay before anything failed is the caller's mistake."""
+    """The caller may ask for a delay only after a failure."""
     with pytest.raises(ValueError, match="at least one failure"):
         Backoff().ceiling(failures)
 
 
 @pytest.mark.parametrize(("base_s", "cap_s"), [(0.0, 1.0), (-1.0, 1.0), (2.0, 1.0)])
 def test_a_backoff_needs_a_positive_base_below_its_cap(base_s: float, cap_s: float) -> None:
-    """Bounds that cannot hold are refused when the backoff is made, not when it is used."""
+    """The constructor refuses bounds that contradict each other."""
     with pytest.raises(ValueError, match="base_s"):
         Backoff(base_s=base_s, cap_s=cap_s)
 
 
 @given(failures=st.integers(1, 10**9), seed=st.integers())
 def test_delay_lies_between_zero_and_the_ceiling(failures: int, seed: int) -> None:
-    """However many failures, a delay is never negative and never above the ceiling, nor the ceiling above the cap."""
+    """For any number of failures, 0 <= delay <= ceiling <= cap."""
     backoff = Backoff()
     assert 0.0 <= backoff.delay(failures, Random(seed)) <= backoff.ceiling(failures) <= backoff.cap_s
 
 
 @given(failures=st.integers(1, 100), floor_s=st.floats(0, 3600), seed=st.integers())
 def test_retry_after_is_a_floor_and_jitter_comes_on_top(failures: int, floor_s: float, seed: int) -> None:
-    """The jitter is added to what the server asked for, so that clients refused together do not return together."""
+    """The jitter is added to Retry-After, so that clients refused together do not return together."""
     backoff = Backoff()
     plain = backoff.delay(failures, Random(seed))
     assert backoff.delay(failures, Random(seed), floor_s=floor_s) == floor_s + plain
 
 
 def test_jitter_spreads_over_the_whole_range() -> None:
-    """Full jitter: delays fall into every tenth of the range, not around one value."""
+    """Delays fall into every tenth of the range."""
     rng = Random(1)
     backoff = Backoff(base_s=1.0, cap_s=1.0)
     assert {int(backoff.delay(1, rng) * 10) for _ in range(1000)} == set(range(10))
 
 
 def test_a_fresh_budget_holds_its_reserve() -> None:
-    """A new client may retry a short burst before anything succeeded."""
+    """A new client may retry a short burst before any request succeeded."""
     assert RetryBudget().tokens == BUDGET_RESERVE
 
 
 def test_an_empty_budget_refuses_and_takes_nothing() -> None:
-    """Once the reserve is spent, a retry is refused and the tokens stay what they were."""
+    """Once the reserve is spent, the budget refuses a retry and keeps its tokens."""
     budget = RetryBudget(ratio=0.5, reserve=1.5)
     assert budget.spend()
     assert not budget.spend()
@@ -84,7 +84,7 @@ def test_success_earns_tokens_up_to_the_reserve() -> None:
 
 @pytest.mark.parametrize(("ratio", "reserve"), [(-0.1, 1.0), (0.1, -1.0)])
 def test_a_budget_needs_bounds_that_are_not_negative(ratio: float, reserve: float) -> None:
-    """A negative ratio or reserve is refused when the budget is made."""
+    """The constructor refuses a negative ratio or reserve."""
     with pytest.raises(ValueError, match="retry budget"):
         RetryBudget(ratio=ratio, reserve=reserve)
 

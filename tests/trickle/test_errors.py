@@ -1,4 +1,4 @@
-"""The exception tree, the one table from statuses to exceptions, and positions."""
+"""The exception tree, the table from statuses to exceptions, and positions."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _ALL = [error for _, error in inspect.getmembers(errors, inspect.isclass) if iss
 
 
 def test_an_error_has_no_position_of_its_own() -> None:
-    """The subscription that fails sets it."""
+    """Only the subscription that fails sets ``resume``."""
     assert ConnectionLost().resume is None
 
 
 def test_an_invalid_url_shows_no_secrets() -> None:
-    """Neither its text nor its arguments, which a traceback or a log may print."""
+    """Neither its text nor its arguments, which a traceback may print, contain the password or a token."""
     error = InvalidURL("http://me:secret@host:x/cam?token=abc", "why")
     assert str(error) == "not a usable URL: 'http://***@host:x/cam?token=***': why"
     assert "secret" not in repr(error) + error.url
@@ -55,26 +55,26 @@ def test_an_invalid_url_shows_no_secrets() -> None:
 
 @pytest.mark.parametrize("error", _ALL)
 def test_everything_raised_on_purpose_is_a_trickle_error(error: type[Exception]) -> None:
-    """One except clause catches all that the package raises on purpose."""
+    """One except clause catches every error of the package."""
     assert issubclass(error, TrickleError)
 
 
 @pytest.mark.parametrize("error", _ALL)
 def test_the_module_docstring_shows_the_whole_tree(error: type[Exception]) -> None:
-    """The tree in the docstring, which users read first, leaves out no class."""
+    """The tree in the docstring names each class."""
     assert error.__name__ in (errors.__doc__ or "")
 
 
 @pytest.mark.parametrize(("one", "other"), [(LocalProtocolError, BrokenByPeer), (ChannelEnded, BrokenByPeer)])
 def test_the_families_do_not_overlap(one: type[Exception], other: type[Exception]) -> None:
-    """Closed by me, ended normally and broken by the peer can be told apart by except clauses."""
+    """No class belongs to two of: closed by me, ended normally, broken by the peer."""
     assert not issubclass(one, other)
     assert not issubclass(other, one)
 
 
 @pytest.mark.parametrize("error", [InvalidSeq("x"), InvalidChannelName("x", "empty"), InvalidURL("x", "why")])
 def test_invalid_input_is_a_value_error(error: InvalidInput) -> None:
-    """Callers who know nothing of the package may catch ValueError."""
+    """Programs may catch ValueError."""
     assert isinstance(error, ValueError)
 
 
@@ -110,12 +110,12 @@ def test_invalid_input_is_a_value_error(error: InvalidInput) -> None:
     ],
 )
 def test_texts_say_what_happened_in_one_line(error: TrickleError, text: str) -> None:
-    """The text names what failed, the seq, the status and the server's own words, each only where known."""
+    """The text names the failure, the seq, the status and the server's own words, as far as they are known."""
     assert str(error) == text
 
 
 def test_attributes_of_invalid_input() -> None:
-    """What was wrong is kept as typed attributes, uncut."""
+    """The error keeps the wrong value uncut, in typed attributes."""
     assert InvalidSeq("9" * 100).text == "9" * 100
     name = InvalidChannelName("raw", "why")
     assert (name.raw, name.why) == ("raw", "why")
@@ -124,7 +124,7 @@ def test_attributes_of_invalid_input() -> None:
 
 
 def test_closed_here_is_the_users_own_doing() -> None:
-    """Using an object after closing it is a local protocol error."""
+    """The use of a closed object is a local protocol error."""
     assert issubclass(ClosedHere, LocalProtocolError)
 
 
@@ -132,7 +132,7 @@ def test_closed_here_is_the_users_own_doing() -> None:
     ("status", "temporary"), [(403, False), (429, True), (500, True), (503, True), (418, False), (None, False)]
 )
 def test_refused_tells_whether_waiting_helps(status: int | None, temporary: bool) -> None:
-    """429 and every 5xx are temporary; a policy's no, or no status at all, is not."""
+    """429 and every 5xx are temporary; other refusals are not."""
     assert Refused(status).temporary is temporary
 
 
@@ -164,14 +164,14 @@ def test_status_table(status: int, expected: type[TrickleError]) -> None:
 
 @pytest.mark.parametrize("status", [200, 404, 470, 503])
 def test_closed_wins_over_every_status(status: int) -> None:
-    """An answer that says the channel has ended means just that, whatever its status."""
+    """A response with the header Closed means the channel's end, with any status."""
     error = error_for(status, {wire.CLOSED: wire.TERMINATED}, seq=4)
     assert isinstance(error, ChannelEnded)
     assert error.seq == 4
 
 
 def test_470_carries_where_to_go_on() -> None:
-    """The head, the oldest kept segment and the wait come out of the headers as numbers."""
+    """The error has the head, the oldest segment and the wait as numbers."""
     headers = {wire.LATEST: "12", wire.EARLIEST: "3", wire.RETRY_AFTER: "2"}
     error = error_for(470, headers, seq=99)
     assert isinstance(error, SegmentMissing)
@@ -179,7 +179,7 @@ def test_470_carries_where_to_go_on() -> None:
 
 
 def test_409_to_a_publisher_that_asked_says_who_publishes() -> None:
-    """For how long, by which name if it gave one, and when its place is free."""
+    """The error has the other client's name and time, and when its place is free."""
     headers = {wire.PUBLISHING_FOR: "60", wire.PUBLISHER: "studio", wire.LATEST: "12", wire.RETRY_AFTER: "3"}
     error = error_for(409, headers, seq=12, detail="busy")
     assert isinstance(error, ChannelBusy)
@@ -190,7 +190,7 @@ def test_409_to_a_publisher_that_asked_says_who_publishes() -> None:
 
 
 def test_unconfirmed_segments_are_named() -> None:
-    """The first ten of them."""
+    """The text names the first ten of them."""
     assert str(SegmentsUnconfirmed((3,))) == "not confirmed by the server: segment 3"
     assert str(SegmentsUnconfirmed((8, 9), 7)) == "not confirmed by the server: segments 8, 9, and 7 older ones"
     many = SegmentsUnconfirmed(tuple(range(12)))
@@ -199,14 +199,14 @@ def test_unconfirmed_segments_are_named() -> None:
 
 
 def test_409_carries_the_head() -> None:
-    """A superseded publisher learns where the head is."""
+    """A superseded publisher learns the head from the error."""
     error = error_for(409, {wire.LATEST: "12"})
     assert isinstance(error, Superseded)
     assert error.latest == 12
 
 
 def test_a_refusal_carries_the_wait() -> None:
-    """Retry-After of a refusal is at hand as seconds."""
+    """A refusal has Retry-After in seconds."""
     error = error_for(503, {wire.RETRY_AFTER: "3"})
     assert isinstance(error, Refused)
     assert error.retry_after == 3.0
@@ -227,24 +227,24 @@ def test_a_refusal_carries_the_wait() -> None:
     ],
 )
 def test_header_int_reads_only_ascii_integers(value: str, expected: int | None) -> None:
-    """Anything but an ASCII integer counts as missing, since a header comes from outside."""
+    """A header whose value is no ASCII integer counts as missing."""
     assert header_int({"X": value}, "X") == expected
 
 
 def test_header_int_of_a_missing_header() -> None:
-    """A header that is not there is no number."""
+    """A missing header has no number."""
     assert header_int({}, "X") is None
 
 
 @pytest.mark.parametrize("value", ["--1", "9" * 5000])
 def test_header_int_of_what_int_refuses(value: str) -> None:
-    """Digits that Python will not convert count as missing, too: a header must not be able to raise."""
+    """Too many digits for Python's int() count as missing: a header must not be able to raise."""
     assert header_int({"X": value}, "X") is None
 
 
 @given(st.text(max_size=50))
 def test_header_int_never_fails(value: str) -> None:
-    """Whatever text a peer sends, reading it as a number gives that number or nothing."""
+    """For any text of a peer, the result is its number or None."""
     result = header_int({"X": value}, "X")
     assert result is None or result == int(value.strip())
 
@@ -253,12 +253,12 @@ def test_header_int_never_fails(value: str) -> None:
     ("value", "expected"), [("2", 2.0), ("0", 0.0), ("-3", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", None)]
 )
 def test_retry_after_in_seconds(value: str, expected: float | None) -> None:
-    """Seconds are read, never below zero; a date would need a clock and counts as missing."""
+    """Seconds are read, never below zero; a date counts as missing."""
     assert retry_after_s({wire.RETRY_AFTER: value}) == expected
 
 
 def test_a_full_publisher_says_how_much_waits() -> None:
-    """And what to do about it."""
+    """The text names the number of segments and tells the user how to avoid it."""
     error = PublisherFull(3, 30.0)
     assert (error.waiting, error.waited_s) == (3, 30.0)
     assert str(error) == (
@@ -268,7 +268,7 @@ def test_a_full_publisher_says_how_much_waits() -> None:
 
 
 def test_a_dropped_segment_names_itself_if_it_had_a_number() -> None:
-    """It is closed by its own publisher, and says which one it was."""
+    """The error names the seq, if the program had written to the segment."""
     assert isinstance(SegmentDropped(), ClosedHere)
     assert (SegmentDropped(7).seq, str(SegmentDropped(7))) == (
         7,
@@ -287,12 +287,12 @@ seqs = st.integers(0, 10**15 - 1)
 
 @given(seqs, st.none() | seqs)
 def test_a_position_survives_its_text(seq: int, epoch: int | None) -> None:
-    """A program stores a position as text and reads the same position back."""
+    """A position that was stored as text is read back unchanged."""
     assert Position.parse(str(Position(seq, epoch))) == Position(seq, epoch)
 
 
 def test_the_text_of_a_position() -> None:
-    """The seq, then an at sign and the epoch if the epoch is known."""
+    """The text is the seq, then an at sign and the epoch if it is known."""
     assert str(Position(128, 3)) == "128@3"
     assert str(Position(128)) == "128"
     assert str(Position(128, 3, "9f86d081884c7d65.3")) == "128@3:9f86d081884c7d65.3"
@@ -302,21 +302,21 @@ def test_the_text_of_a_position() -> None:
 
 @pytest.mark.parametrize("text", ["", "@3", "1@", "-1", "1@-1", "x", "1 @3", "1@3@4", "\u0661", "9" * 16])
 def test_other_texts_are_no_positions(text: str) -> None:
-    """A position has no words, no signs, and no number of more than 15 digits."""
+    """A text with words, signs or more than 15 digits is no position."""
     with pytest.raises(InvalidSeq, match="not a seq"):
         Position.parse(text)
 
 
 @pytest.mark.parametrize(("seq", "epoch"), [(-1, None), (0, -1), (10**15, None), (0, 10**15)])
 def test_impossible_positions_are_refused(seq: int, epoch: int | None) -> None:
-    """The limits also hold for numbers that a program passes."""
+    """The same limits hold for numbers that a program passes."""
     with pytest.raises(InvalidSeq):
         Position(seq, epoch)
 
 
 @pytest.mark.parametrize("data", [b"ab", bytearray(b"ab"), memoryview(b"a.b")[::2], array("B", b"ab")])
 def test_bytes_are_taken_as_they_are(data: object) -> None:
-    """Anything that holds bytes will do."""
+    """Any object with the buffer protocol is accepted."""
     assert as_bytes(data) == b"ab"
 
 
@@ -330,7 +330,7 @@ def test_bytes_are_taken_as_they_are(data: object) -> None:
     ],
 )
 def test_what_is_not_bytes_is_refused(data: object, text: str) -> None:
-    """``bytes(5)`` would be five zeros."""
+    """Other objects raise TypeError; ``bytes(5)`` would be five zeros."""
     with pytest.raises(TypeError) as refused:
         as_bytes(data)
     assert str(refused.value) == text

@@ -1,4 +1,4 @@
-"""Channel names, seqs and URLs: what is accepted, what is refused, and that both ways agree."""
+"""Channel names, seqs and URLs: the accepted, the refused, and that writing and reading agree."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_seqs_that_follow_the_grammar(text: str, seq: int) -> None:
     ["", "-", "+1", "1.0", "1e3", "0x1", " 1", "1 ", "1\n", "--1", "1_0", "abc", "next", "9" * 16, "\u0661", "\uff11"],
 )
 def test_anything_else_is_not_a_seq(text: str) -> None:
-    """What Python's int() would generously read is still refused."""
+    """Texts that Python's int() would accept are refused, too."""
     with pytest.raises(InvalidSeq):
         parse_seq(text)
 
 
 @given(st.text())
 def test_no_text_breaks_the_seq_parser(text: str) -> None:
-    """Any text is a seq within fifteen digits or InvalidSeq, nothing else."""
+    """For any text, the result is a seq of at most fifteen digits or InvalidSeq."""
     try:
         seq = parse_seq(text)
     except InvalidSeq:
@@ -69,7 +69,7 @@ def test_no_text_breaks_the_seq_parser(text: str) -> None:
     ],
 )
 def test_names_are_percent_decoded(raw: str, name: str) -> None:
-    """A path segment names the channel that it decodes to."""
+    """A path segment is decoded to the channel's name."""
     assert parse_channel(raw) == name
 
 
@@ -94,7 +94,7 @@ def test_names_are_percent_decoded(raw: str, name: str) -> None:
     ],
 )
 def test_names_that_are_refused_say_why(raw: str, why: str) -> None:
-    """A name that could mean two things, or a path outside, is refused with the reason."""
+    """A name that is ambiguous or leads out of the path is refused with the reason."""
     with pytest.raises(InvalidChannelName, match=why) as caught:
         parse_channel(raw)
     assert caught.value.raw == raw
@@ -102,13 +102,13 @@ def test_names_that_are_refused_say_why(raw: str, why: str) -> None:
 
 @given(_NAMES)
 def test_every_valid_name_survives_encoding(name: str) -> None:
-    """Quoting a name and parsing it gives the name back."""
+    """A name that is quoted and parsed stays the same."""
     assert parse_channel(quote(name, safe="")) == name
 
 
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_name_parser(raw: str) -> None:
-    """Any text is a safe name or InvalidChannelName, nothing else."""
+    """For any text, the result is a safe name or InvalidChannelName."""
     try:
         name = parse_channel(raw)
     except InvalidChannelName:
@@ -121,7 +121,7 @@ def test_no_text_breaks_the_name_parser(raw: str) -> None:
 
 @pytest.mark.parametrize(("name", "reserved"), [("_changes", True), ("_x", True), ("x_", False), ("x", False)])
 def test_names_of_the_server(name: str, reserved: bool) -> None:
-    """A leading underscore, and nothing else, makes a name the server's."""
+    """A name belongs to the server if, and only if, it begins with an underscore."""
     assert is_reserved(name) is reserved
 
 
@@ -130,7 +130,7 @@ def test_names_of_the_server(name: str, reserved: bool) -> None:
     [("", ""), ("/", ""), ("//", ""), ("trickle", "/trickle"), ("/trickle/", "/trickle"), ("/a//b/", "/a/b")],
 )
 def test_base_paths_are_normalised(base_path: str, normal: str) -> None:
-    """However it is written, a base path begins with a slash and ends without one; the root is empty."""
+    """A base path begins with a slash and ends without one; the root is empty."""
     assert normalize_base_path(base_path) == normal
 
 
@@ -143,7 +143,7 @@ def test_base_paths_that_are_refused(base_path: str) -> None:
 
 @given(st.text(max_size=50))
 def test_normalising_twice_changes_nothing(base_path: str) -> None:
-    """The normal form is its own normal form."""
+    """A normalised base path is not changed again."""
     try:
         once = normalize_base_path(base_path)
     except InvalidURL:
@@ -152,13 +152,13 @@ def test_normalising_twice_changes_nothing(base_path: str) -> None:
 
 
 def test_a_channel_url_is_taken_apart() -> None:
-    """Scheme and authority, base path, decoded name and query each find their place."""
+    """A URL is split into root, base path, decoded name and query."""
     url = ChannelURL.parse("https://host:1234/a//b/caf%C3%A9/?token=x")
     assert url == ChannelURL("https://host:1234", "/a/b", "caf\u00e9", "token=x")
 
 
 def test_urls_of_a_channel() -> None:
-    """Segments, /next and the channel itself are built with the name encoded and the query kept."""
+    """The URLs of channel, segment and /next have the name encoded and keep the query."""
     url = ChannelURL("http://h:1", "/trickle", "a b/c", "token=x")
     assert str(url) == "http://h:1/trickle/a%20b%2Fc?token=x"
     assert url.segment(-1) == "http://h:1/trickle/a%20b%2Fc/-1?token=x"
@@ -167,13 +167,13 @@ def test_urls_of_a_channel() -> None:
 
 @pytest.mark.parametrize("url", ["http://h/c", "http://[::1]:2939/trickle/c", "https://u:p@h:1/a/b/c?q=1"])
 def test_a_plain_url_is_built_back_as_it_was(url: str) -> None:
-    """Parsing and building are inverses where nothing needed normalising."""
+    """A URL that needs no normalising is built back unchanged."""
     assert str(ChannelURL.parse(url)) == url
 
 
 @given(name=_NAMES, seq=st.integers(-(10**15) + 1, 10**15 - 1))
 def test_built_urls_parse_back_to_the_channel(name: str, seq: int) -> None:
-    """Whatever the name, the URL built from it names the same channel again, at any seq."""
+    """For any name and seq, the URL that is built names the same channel."""
     url = ChannelURL("http://h:1", "/trickle", name)
     assert ChannelURL.parse(str(url)) == url
     assert url.segment(seq).endswith(f"/{seq}")
@@ -200,32 +200,32 @@ def test_built_urls_parse_back_to_the_channel(name: str, seq: int) -> None:
     ],
 )
 def test_urls_that_are_refused_say_why(url: str, why: str) -> None:
-    """A URL that cannot be a channel's is refused before anything is sent."""
+    """A URL that names no channel is refused before anything is sent."""
     with pytest.raises(InvalidURL, match=why) as caught:
         ChannelURL.parse(url)
     assert caught.value.url == url
 
 
 def test_a_url_with_a_bad_name_is_refused_for_the_name() -> None:
-    """The error speaks of the name where only the name is wrong."""
+    """If only the name is wrong, the error is about the name."""
     with pytest.raises(InvalidChannelName):
         ChannelURL.parse("http://host/trickle/a%00b")
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/trickle/c/0?x=1#f", "http://h:1/healthz"])
 def test_any_url_leads_to_its_server(url: str) -> None:
-    """Whatever page or channel it names, a URL reduces to scheme and authority."""
+    """The URL of any page or channel is reduced to scheme and authority."""
     assert parse_server_url(url) == "http://h:1"
 
 
 def test_a_server_url_needs_a_host() -> None:
-    """Without a host there is no server to speak to."""
+    """A URL without a host is refused."""
     with pytest.raises(InvalidURL, match="no host"):
         parse_server_url("http://")
 
 
 def test_an_unusable_port_is_not_repeated() -> None:
-    """A password with a slash looks like a port, and must not be shown."""
+    """The message leaves a bad port out: a password with a slash looks like a port."""
     with pytest.raises(InvalidURL) as caught:
         ChannelURL.parse("http://me:sec/ret@host/c")
     assert str(caught.value) == "not a usable URL: '***@host/c': its host or port is not valid"
@@ -233,6 +233,6 @@ def test_an_unusable_port_is_not_repeated() -> None:
 
 @pytest.mark.parametrize("zone", ["%eth0", "%25eth0"])
 def test_the_interface_of_a_link_local_address(zone: str) -> None:
-    """As RFC 6874 writes it in a URL, or as everybody does; the resolver gets it plain."""
+    """Both spellings (RFC 6874 and the plain one) reach the resolver as the plain one."""
     assert ChannelURL.parse(f"http://[fe80::1{zone}]:2939/trickle/c").root == "http://[fe80::1%eth0]:2939"
     assert ChannelURL.parse("http://[fec0::1]/c").root == "http://[fec0::1]"

@@ -1,4 +1,4 @@
-"""PyAV: its absence, its errors, and what outlives a container."""
+"""PyAV: its absence, its errors, and objects that outlive a container."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tricklecast.trickle.pyav import (
 
 
 def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one line."""
+    """The error is one line with the command to install it."""
     need_pyav()
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(InvalidInput, match=r'pip install "tricklecast\[media\]"'):
@@ -47,12 +47,12 @@ def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_the_reason_is_one_line(error: Exception, text: str) -> None:
-    """The system's words, or clearer ones."""
+    """The reason is the system's message, or a clearer one, in one line."""
     assert reason(error) == text
 
 
 def test_copies_and_decoders_outlive_the_container() -> None:
-    """They keep codec, parameters and language."""
+    """Copies and decoders keep codec, parameters and language."""
     with av.open(os.devnull, "w", format="null") as container:
         stream = container.add_stream("aac", rate=48_000)
         stream.codec_context.open()
@@ -66,7 +66,7 @@ def test_copies_and_decoders_outlive_the_container() -> None:
 
 
 def test_streams_have_the_names_of_their_codecs() -> None:
-    """Not of a decoder; of data, as far as libavformat knows it."""
+    """The name is the codec's, not the decoder's; of data, it is libavformat's."""
     with av.open(os.devnull, "w", format="mpegts") as container:
         assert codec_name(container.add_stream("libx264", rate=25)) == "h264"
         assert codec_name(container.add_data_stream("klv")) == "klv"
@@ -75,7 +75,7 @@ def test_streams_have_the_names_of_their_codecs() -> None:
 
 
 def test_a_cover_is_attached() -> None:
-    """A film is not."""
+    """A cover is an attached picture; a film is not."""
     with av.open(os.devnull, "w", format="null") as container:
         stream = container.add_stream("png", rate=1)
         assert not is_attached(stream)
@@ -84,7 +84,7 @@ def test_a_cover_is_attached() -> None:
 
 
 def test_streams_are_seen_as_they_are_now(tmp_path: Path) -> None:
-    """With the first packet of another codec, or of a further stream; the log's level is as before."""
+    """A stream that changes its codec or begins later is seen; the log's level is restored."""
     clips = [
         make_clip(tmp_path / f"{codec}.ts", seconds=1, video=codec, audio=sound)
         for codec, sound in (("libx264", None), ("libx265", "ac3"))
@@ -99,27 +99,27 @@ def test_streams_are_seen_as_they_are_now(tmp_path: Path) -> None:
 
 
 class Pipe:
-    """Bytes in which nobody can go back."""
+    """A file that cannot seek."""
 
     def __init__(self, data: io.BytesIO) -> None:
         self.read = data.read
 
 
 def test_a_refused_packet_is_no_broken_disk() -> None:
-    """Damage is told from errors that end all."""
+    """A damaged packet raises another error than a broken file."""
     assert issubclass(av.error.InvalidDataError, packet_errors())
     assert not issubclass(av.error.FFmpegError, packet_errors())
     assert not issubclass(av.error.BrokenPipeError, packet_errors())
 
 
 def test_codecs_of_one_decoder_have_one_name() -> None:
-    """MPEG-1 and MPEG-2, and the layers of their sound."""
+    """MPEG-1 and MPEG-2 share a name, and so do the layers of their sound."""
     assert decoder_of("mp2") == decoder_of("mp3") == "mp3"
     assert decoder_of("mpeg1video") == decoder_of("mpeg2video")
     assert decoder_of("aac") == "aac"
 
 
 def test_errors_of_files_are_those_of_the_system_and_of_libavformat() -> None:
-    """Some of the latter are no errors of the system."""
+    """Both kinds are caught."""
     assert issubclass(av.error.ExperimentalError, file_errors())
     assert issubclass(PermissionError, file_errors())

@@ -21,7 +21,7 @@ def test_a_bare_record_holds_only_time_kind_and_version() -> None:
 
 
 def test_falsy_values_are_kept() -> None:
-    """Zero, false and the empty string are values, not absences."""
+    """Zero, false and the empty string are values, and stay in the JSON."""
     record = AccessRecord(ts_us=0, seq=0, bytes_out=0, eos=False, ua="")
     assert record.as_dict() == {
         "v": records.VERSION,
@@ -35,19 +35,19 @@ def test_falsy_values_are_kept() -> None:
 
 
 def test_the_json_has_the_order_of_the_schema() -> None:
-    """Lines are readable and compress well because fields always come in the same order."""
+    """Fields of a line always have the same order."""
     everything: dict[str, typing.Any] = {name: 1 for name, _ in SCHEMA}
     assert list(AccessRecord(**everything).as_dict()) == list(FIELD_NAMES)
 
 
 def test_the_schema_names_each_field_once() -> None:
-    """The schema and the dataclass cannot drift apart."""
+    """Schema and dataclass have the same fields."""
     assert sorted(FIELD_NAMES) == sorted(field.name for field in dataclasses.fields(AccessRecord))
 
 
 @pytest.mark.parametrize(("name", "kind"), SCHEMA)
 def test_schema_types_agree_with_the_annotations(name: str, kind: str) -> None:
-    """Spark's type of a field is the one that the dataclass promises."""
+    """Spark's type of each field fits the dataclass."""
     annotation = typing.get_type_hints(AccessRecord)[name]
     members = set(typing.get_args(annotation)) if isinstance(annotation, types.UnionType) else {annotation}
     assert members - {types.NoneType} == {_PYTHON_TYPES[kind]}
@@ -55,29 +55,29 @@ def test_schema_types_agree_with_the_annotations(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, _ in SCHEMA if name.endswith("_us")])
 def test_times_are_long(name: str) -> None:
-    """Microseconds do not fit 32 bits."""
+    """Times in microseconds are longs: they do not fit 32 bits."""
     assert dict(SCHEMA)[name] == "long"
 
 
 def test_the_reason_of_a_limit_names_it() -> None:
-    """A refusal by a limit carries the limit's name behind a common prefix."""
+    """The reason is ``limit:`` and the limit's name."""
     assert Reason.limit("readers") == "limit:readers"
 
 
 def test_the_reasons_of_access_control_say_more() -> None:
-    """Why a token was refused, and what the webhook did."""
+    """The reason tells why a token was refused, and whether the webhook failed."""
     assert (Reason.token("missing"), Reason.webhook("failed")) == ("token:missing", "webhook:failed")
 
 
 @pytest.mark.parametrize("enum", [Kind, Op, Reason, Event])
 def test_enumerated_values_are_plain_snake_case_strings(enum: type[Kind | Op | Reason | Event]) -> None:
-    """Values go into the JSON as they are, so each is its own lower-case name."""
+    """Each value is its own name in lower case."""
     assert [member.value for member in enum] == [member.name.lower() for member in enum]
     assert json.loads(json.dumps(list(enum))) == [member.value for member in enum]
 
 
 def test_a_record_of_enums_is_json() -> None:
-    """A record built from the enumerations serialises without a converter."""
+    """A record with enum values needs no converter."""
     record = AccessRecord(ts_us=1, kind=Kind.EVENT, event=Event.CHANNEL_END, op=Op.DELETE, reason=Reason.TERMINATED)
     assert json.loads(json.dumps(record.as_dict())) == {
         "v": 1,

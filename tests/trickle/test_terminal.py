@@ -48,7 +48,7 @@ def test_a_wrong_option_is_a_usage_error() -> None:
 
 
 def test_certificates_of_a_file(tmp_path: Path) -> None:
-    """Without a file, there is no context of its own."""
+    """A file makes a context; without one there is none."""
     assert tls_context(None) is None
     file = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(file))
@@ -58,7 +58,7 @@ def test_certificates_of_a_file(tmp_path: Path) -> None:
 
 
 def test_a_file_without_certificates(tmp_path: Path) -> None:
-    """The message names the file, and the reason."""
+    """The message names the file and the reason."""
     with pytest.raises(InvalidInput, match=r"^cannot read certificates from .*missing: No such file or directory$"):
         tls_context(tmp_path / "missing")
     file = tmp_path / "empty.pem"
@@ -68,7 +68,7 @@ def test_a_file_without_certificates(tmp_path: Path) -> None:
 
 
 def test_a_certificate_to_show(tmp_path: Path) -> None:
-    """It is loaded beside the server's; without any of the files, there is no context of its own."""
+    """The client's certificate is loaded beside the authorities; without any file there is no context."""
     assert client_tls(None, None, None) is None
     authority = trustme.CA()
     trusted, shown = tmp_path / "ca.pem", tmp_path / "client.pem"
@@ -81,7 +81,7 @@ def test_a_certificate_to_show(tmp_path: Path) -> None:
 
 
 def test_a_certificate_that_cannot_be_shown(tmp_path: Path) -> None:
-    """A key alone, and files that hold none, are usage errors."""
+    """A key alone, and files without a certificate, are usage errors."""
     certificate, key = tmp_path / "client.pem", tmp_path / "client.key"
     with pytest.raises(typer.BadParameter, match=r"^give its certificate, too: --cert$"):
         client_tls(None, None, key)
@@ -106,13 +106,13 @@ def sent(bearer: Bearer | None) -> str:
 
 
 def test_without_a_token() -> None:
-    """Requests carry no header; an empty variable counts as none."""
+    """Requests carry no header; an empty variable counts as no token."""
     assert bearer_for(None, None, {}) is None
     assert bearer_for(None, None, {TOKEN_VARIABLE: ""}) is None
 
 
 def test_an_argument_goes_before_a_file_and_a_file_before_the_environment(tmp_path: Path) -> None:
-    """An argument together with a file is an error."""
+    """An argument wins over the variable, and so does a file; both together are an error."""
     file = tmp_path / "token"
     file.write_text("of-the-file\n")
     environment = {TOKEN_VARIABLE: "of-the-environment"}
@@ -124,7 +124,7 @@ def test_an_argument_goes_before_a_file_and_a_file_before_the_environment(tmp_pa
 
 
 def test_a_file_that_is_replaced(tmp_path: Path) -> None:
-    """The next request sends the new token; while the file has none, requests send the last one."""
+    """The next request sends the new token; while the file is empty, requests send the last one."""
     file = tmp_path / "token"
     file.write_text("old")
     bearer = bearer_for(None, file, {})
@@ -140,7 +140,7 @@ def test_a_file_that_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "a b", "a\nb", "a\x00", "é", "\x7f"])
 def test_unusable_tokens_are_refused(tmp_path: Path, text: str) -> None:
-    """They would break the header; the message does not repeat them."""
+    """A token that would break the header is refused, and the message does not repeat it."""
     file = tmp_path / "token"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidInput, match=r"^the token is empty, or contains a character that is not visible ASCII$"):
@@ -151,7 +151,7 @@ def test_unusable_tokens_are_refused(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["Bearer abc", "bearer  abc", "BEARER abc\n"])
 def test_a_header_that_was_pasted_as_a_token(tmp_path: Path, text: str) -> None:
-    """The message says what to leave out, and does not repeat the token."""
+    """The message tells the user to leave out the word Bearer, and does not repeat the token."""
     file = tmp_path / "token"
     file.write_text(text)
     message = "begins with the word Bearer; leave it out, since the client adds it"
@@ -186,13 +186,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     ],
 )
 def test_durations(text: str, seconds: float) -> None:
-    """With and without a unit; plain numbers are seconds."""
+    """Durations are read with and without a unit; plain numbers are seconds."""
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "s", "0", "0s", "-1", "-1s", "1 day", "1e3", "1 2", "\u0661s", "inf", "nan"])
 def test_other_texts_are_no_durations(text: str) -> None:
-    """Neither is an empty text, a bare unit, or zero."""
+    """An empty text, a bare unit and zero are refused, among others."""
     with pytest.raises(InvalidInput, match=r"not a duration: .*30s"):
         parse_duration(text)
 
@@ -201,13 +201,13 @@ def test_other_texts_are_no_durations(text: str) -> None:
     ("seconds", "text"), [(0, "0s"), (0.15, "0.15s"), (75, "75s"), (120, "2min"), (3600, "1h"), (604_800, "7d")]
 )
 def test_a_duration_is_written_as_it_is_read(seconds: float, text: str) -> None:
-    """In the largest unit that needs no fraction."""
+    """It is written in the largest unit that needs no fraction."""
     assert duration(seconds) == text
     assert parse_duration(text, zero=True) == seconds
 
 
 def test_zero_may_be_allowed() -> None:
-    """An option of a waiting time takes 0."""
+    """With ``zero=True``, 0 is a duration."""
     assert parse_duration("0", zero=True) == 0
 
 
@@ -216,26 +216,26 @@ def test_zero_may_be_allowed() -> None:
     [("4096", 4096), ("64KiB", 65_536), ("1.5 kb", 1500), ("1.5 MB", 1_500_000), ("20GB", 20_000_000_000), ("7b", 7)],
 )
 def test_sizes(text: str, size: int) -> None:
-    """In bytes, with units of powers of 1000 or 1024."""
+    """Sizes are read in bytes, with units of powers of 1000 or 1024."""
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "big", "4 parsecs", "0", "0.5", "-1", "1e3"])
 def test_other_texts_are_no_sizes(text: str) -> None:
-    """Neither is anything below one byte."""
+    """A size below one byte is refused, among others."""
     with pytest.raises(InvalidInput, match=r"not a size: .*64KiB"):
         parse_size(text)
 
 
 @pytest.mark.parametrize(("text", "bits"), [("64000", 64_000), ("800k", 800_000), ("2.5M", 2_500_000), ("1 K", 1000)])
 def test_bit_rates(text: str, bits: int) -> None:
-    """In bits per second, with the units k and M."""
+    """Rates are read in bits per second, with the units k and M."""
     assert parse_bitrate(text) == bits
 
 
 @pytest.mark.parametrize("text", ["", "k", "0", "0.5", "-1", "1kbit", "1s"])
 def test_other_texts_are_no_bit_rates(text: str) -> None:
-    """Neither is anything below one bit per second."""
+    """A rate below one bit per second is refused, among others."""
     with pytest.raises(InvalidInput, match=r"not a bit rate: .*800k"):
         parse_bitrate(text)
 
@@ -248,12 +248,12 @@ def test_other_texts_are_no_bit_rates(text: str) -> None:
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2e9, "2.0 GB"), (3.25e12, "3.2 TB")],
 )
 def test_sizes_are_written_for_people(number: float, text: str) -> None:
-    """In powers of 1000, with one digit."""
+    """Sizes are written in powers of 1000, with one digit."""
     assert size(number) == text
 
 
 def test_rates_and_counts_are_written_for_people() -> None:
-    """With the unit or the plural that fits."""
+    """They have the unit or the plural that fits."""
     assert (rate(64_000), rate(2_345_678)) == ("64 kbit/s", "2.35 Mbit/s")
     assert (count(1, "gap"), count(2, "gap"), count(2, "retry", "retries")) == ("1 gap", "2 gaps", "2 retries")
 
@@ -264,7 +264,7 @@ def test_the_beginning_of_a_summary() -> None:
 
 
 def test_a_rate_is_that_of_the_last_seconds() -> None:
-    """What was faster or slower before does not count."""
+    """A faster or slower time before the window does not count."""
     now = 100.0
     meter = RateMeter(lambda: now)
     total = 0
@@ -288,14 +288,14 @@ class Terminal(io.StringIO):
 
 
 class Closed(io.StringIO):
-    """A standard error that nobody reads any more."""
+    """A standard error that nobody reads."""
 
     def write(self, text: str, /) -> int:
         raise BrokenPipeError
 
 
 def test_a_live_line_is_kept_below_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refreshed, cut to the width of the terminal, moved down by lines, and gone at the end."""
+    """It is refreshed, cut to the terminal's width, moved down by lines, and removed at the end."""
     monkeypatch.setattr(Screen, "REFRESH_S", 0.001)
     monkeypatch.setenv("TERM", "xterm")
     stream, drawn = Terminal(), threading.Event()
@@ -316,7 +316,7 @@ def test_a_live_line_is_kept_below_the_lines(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
 def test_no_live_line_without_a_terminal(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor on one that cannot move its cursor; control characters of a server's words are not sent."""
+    """Nor on a terminal without a cursor; control characters in a server's words are replaced."""
     monkeypatch.setenv("TERM", "dumb")
     screen = Screen(stream)
     with screen.live(lambda width: pytest.fail("asked for")):
@@ -325,7 +325,7 @@ def test_no_live_line_without_a_terminal(stream: io.StringIO, monkeypatch: pytes
 
 
 def test_a_closed_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command goes on."""
+    """The command goes on."""
     monkeypatch.setattr(sys, "stderr", Closed())
     Screen().say("nobody reads this")
     stream = io.StringIO()
@@ -334,7 +334,7 @@ def test_a_closed_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_width_is_the_terminal_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is at the moment."""
+    """The width is asked for at each refresh."""
     monkeypatch.setenv("COLUMNS", "4")
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
@@ -353,6 +353,6 @@ def test_the_width_is_the_terminal_s(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_missing_channel_is_named(detail: str, hint: str, text: str) -> None:
-    """Without its secrets, and with what the user can do, unless the server says what is wrong with the URL."""
+    """The message has no secrets and a hint, unless the server says that the URL is wrong."""
     error = ChannelNotFound(404, detail=detail)
     assert str(no_channel(error, "http://h/trickle/c?token=secret", hint)) == text

@@ -1,4 +1,4 @@
-"""Names and numbers of the wire protocol: the values themselves are the contract, so they are spelled out here."""
+"""Names and numbers of the protocol. The values are the contract, so they are spelled out here."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ from tricklecast.trickle import wire
     ],
 )
 def test_header_names_are_those_of_the_wire(name: str, expected: str) -> None:
-    """A header keeps the name that clients in the field read and send."""
+    """Headers keep the names that existing clients read and send."""
     assert name == expected
 
 
 def test_the_closed_token_is_the_reference_one() -> None:
-    """Clients in the field compare the value of Closed with this word."""
+    """Existing clients compare the value of Closed with this word."""
     assert wire.TERMINATED == "terminated"
 
 
 def test_seq_aliases_are_those_of_the_wire() -> None:
-    """-1 asks for the next segment and -2 for the current one."""
+    """-1 is the next segment and -2 the current one."""
     assert (wire.SEQ_NEXT, wire.SEQ_CURRENT) == (-1, -2)
 
 
 def test_the_changefeed_is_a_reserved_name() -> None:
-    """The server's own channel begins with the character that keeps others from writing to it."""
+    """The changefeed's name begins with an underscore, so clients cannot write to it."""
     assert wire.CHANGEFEED.startswith("_")
 
 
 def test_470_says_that_the_segment_is_missing() -> None:
-    """The status that HTTP does not know has the number that the reference uses."""
+    """The status for a missing segment has the reference's number."""
     assert int(wire.Status.SEQ_MISSING) == 470
 
 
 @pytest.mark.parametrize("status", list(wire.Status))
 def test_every_status_has_a_reason_phrase(status: wire.Status) -> None:
-    """Each status that the server answers with has a phrase that fits a status line."""
+    """Each status has a phrase that fits a status line."""
     assert re.fullmatch(r"[A-Z][A-Za-z -]+", wire.PHRASES[status])
 
 
 def test_no_phrase_is_left_over() -> None:
-    """Each reason phrase belongs to a status that the server uses."""
+    """Each phrase belongs to a status."""
     assert set(wire.PHRASES) == set(wire.Status)
 
 
 def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
-    """Whatever response header the protocol defines is exposed to scripts, Retry-After included."""
+    """Scripts may read each response header of the protocol, and Retry-After."""
     defined = {
         wire.SEQ,
         wire.LATEST,
@@ -86,7 +86,7 @@ def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
 
 
 def test_browsers_may_send_every_request_header_of_the_protocol() -> None:
-    """The request headers that the protocol lists for browsers are allowed."""
+    """Scripts may send the request headers that the protocol lists for browsers."""
     needed = {"Expect-Content", "Content-Type", "Lp-Trickle-Reset", wire.IF_IDLE, wire.LEAVE, "Authorization"}
     needed |= {"Idempotency-Key", wire.EPOCH, "Range", "If-Range", "If-None-Match"}
     assert needed <= set(wire.ALLOWED_REQUEST_HEADERS)
@@ -94,13 +94,13 @@ def test_browsers_may_send_every_request_header_of_the_protocol() -> None:
 
 @pytest.mark.parametrize("names", [wire.EXPOSED_HEADERS, wire.ALLOWED_REQUEST_HEADERS])
 def test_header_lists_hold_valid_and_distinct_names(names: tuple[str, ...]) -> None:
-    """Header names are HTTP tokens, and none is listed twice in any case."""
+    """Each name is an HTTP token, and none is listed twice in any case."""
     assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name) for name in names)
     assert len({name.lower() for name in names}) == len(names)
 
 
 def test_the_default_base_path_has_no_trailing_slash() -> None:
-    """A base path is joined with a slash, so it ends without one."""
+    """URLs are built from base path, slash and name."""
     assert wire.DEFAULT_BASE_PATH == "/trickle"
 
 
@@ -118,7 +118,7 @@ def test_the_default_base_path_has_no_trailing_slash() -> None:
     ],
 )
 def test_a_shown_url_has_no_secrets(url: str, shown: str) -> None:
-    """User, password and every value of the query are hidden; the rest of the text stays as it is."""
+    """User, password and each value of the query are hidden; the rest stays."""
     assert wire.redacted(url) == shown
 
 
@@ -131,7 +131,7 @@ def test_a_shown_url_has_no_secrets(url: str, shown: str) -> None:
     ],
 )
 def test_a_life_is_a_name_and_perhaps_where_it_begins(text: str, life: wire.Life) -> None:
-    """What is written can be read."""
+    """A life that was written is read back unchanged."""
     assert wire.parse_life(text) == life
     assert str(life) == text
 
@@ -140,5 +140,5 @@ def test_a_life_is_a_name_and_perhaps_where_it_begins(text: str, life: wire.Life
     "text", ["", ":0", "a:", "a:-1", "a:1:2", "a b:0", "a:" + 16 * "1", 65 * "a", "\u00e4:0", "a:0\n"]
 )
 def test_anything_else_is_no_life(text: str) -> None:
-    """Whatever a header may hold, nothing is guessed."""
+    """A value that breaks the grammar is no life."""
     assert wire.parse_life(text) is None

@@ -1,4 +1,4 @@
-"""Outcomes: clean answers, typed losses, and an error's first line that holds nobody up."""
+"""One request: clean responses, typed losses, and the first line of an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tricklecast.trickle.errors import ChannelEnded, ConnectionLost, Refused, Re
 
 
 def client(read_s: float | None = 5.0) -> httpx.AsyncClient:
-    """A client as both of ours make it."""
+    """A client as publisher and subscriber make it."""
     timeout = httpx.Timeout(connect=5.0, read=read_s, write=5.0, pool=None)
     return httpx.AsyncClient(transport=TrickleTransport(), timeout=timeout)
 
@@ -27,7 +27,7 @@ async def get(http: httpx.AsyncClient, url: str) -> Opened | Lost:
 
 
 def test_only_clean_headers_are_taken_in() -> None:
-    """Integers are integers of 15 digits; nothing else of the head is kept."""
+    """Integer headers are integers of at most 15 digits; unknown headers are left out."""
     headers = httpx.Headers(
         {
             wire.SEQ: " 7 ",
@@ -50,13 +50,13 @@ def test_only_clean_headers_are_taken_in() -> None:
 
 
 def test_a_header_that_comes_twice_is_left_out() -> None:
-    """Which of the two holds cannot be known."""
+    """Neither of the two values can be trusted."""
     answer = Answer.read(200, [(b"lp-trickle-seq", b"1"), (b"Lp-Trickle-Size", b"2"), (b"Lp-Trickle-Seq", b"3")])
     assert answer.headers == {wire.SIZE: "2"}
 
 
 def test_an_answer_stands_for_an_error() -> None:
-    """With the segment that was asked for and the first line of the body."""
+    """The error has the segment that was asked for and the first line of the body."""
     answer = Answer.read(470, [(b"lp-trickle-latest", b"9")], b"Entry not found\nmore")
     error = answer.error(3)
     assert isinstance(error, SegmentMissing)
@@ -67,7 +67,7 @@ def test_an_answer_stands_for_an_error() -> None:
 
 
 def test_a_redirect_says_where_to() -> None:
-    """No client follows one: a body cannot be sent twice. The text holds no secret and no control character."""
+    """No client follows a redirect. The text has the URL, without secrets and control characters."""
     location = (b"Location", b"https://me:secret@cdn.example/trickle/cam?token=abc\xc2\x9b2J")
     answer = Answer.read(301, [location, (b"Content-Length", b"3")], b"<a>")
     text = "the answer is not from a trickle server: it redirects to https://***@cdn.example/trickle/cam?token=***"
@@ -76,7 +76,7 @@ def test_a_redirect_says_where_to() -> None:
 
 
 def test_how_a_body_is_compressed_is_known() -> None:
-    """``identity`` is not."""
+    """``identity`` is no compression."""
     codings = [b"gzip", b" Identity", b"BR"]
     assert [Answer.read(200, [(b"Content-Encoding", name)]).coding for name in codings] == ["gzip", "", "br"]
 
@@ -91,12 +91,12 @@ def test_how_a_body_is_compressed_is_known() -> None:
     ],
 )
 def test_first_lines_are_printable_and_short(body: bytes, line: str) -> None:
-    """An error's body may be a page of HTML, or no text at all."""
+    """An error's body may be a page of HTML, or binary."""
     assert first_line(body) == line
 
 
 def test_an_answer_brings_its_first_line() -> None:
-    """A body that ends soon leaves its connection usable."""
+    """The response has the body's first line; a short body leaves its connection usable."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -120,7 +120,7 @@ def test_an_answer_brings_its_first_line() -> None:
 
 @pytest.mark.parametrize("end", ["drips", "breaks", "long"])
 def test_the_status_counts_whatever_the_body_does(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that drips, breaks off or has no end does not hold the answer up."""
+    """A body that drips, breaks off or never ends does not delay the response."""
     monkeypatch.setattr(answers, "DETAIL_S", 0.1 if end == "drips" else 30.0)
 
     async def main() -> None:
@@ -144,7 +144,7 @@ def test_the_status_counts_whatever_the_body_does(end: str, monkeypatch: pytest.
 
 
 def test_a_body_that_is_wanted_stays_open() -> None:
-    """Its chunks are read by the caller, one by one or joined."""
+    """The caller reads its chunks, one by one or joined."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -168,7 +168,7 @@ def test_a_body_that_is_wanted_stays_open() -> None:
 
 
 def test_bodies_of_other_transports_are_read_as_well() -> None:
-    """Streamed by them, or filled already."""
+    """They are streamed, or were read before."""
 
     async def main() -> None:
         async def parts() -> object:
@@ -191,7 +191,7 @@ def test_bodies_of_other_transports_are_read_as_well() -> None:
 
 
 def test_a_body_of_another_transport_is_silent_or_closed() -> None:
-    """Both end a read that waits, and the body with it."""
+    """Silence and a close end a read that waits."""
 
     async def main() -> None:
         async def parts() -> object:
@@ -229,7 +229,7 @@ class Fixed(LiveBody):
 
 @pytest.mark.parametrize(("kind", "user"), [(TrickleClient, ""), (TrickleClient, "me@"), (httpx.AsyncClient, "")])
 def test_a_live_body_is_sent_in_chunks(kind: type[httpx.AsyncClient], user: str) -> None:
-    """Directly, or through httpx where that has something to do."""
+    """It goes straight to the transport, or through httpx if there is authentication."""
 
     async def script(peer: Peer) -> None:
         head = await peer.head()
@@ -247,7 +247,7 @@ def test_a_live_body_is_sent_in_chunks(kind: type[httpx.AsyncClient], user: str)
 
 
 def test_a_transport_without_timeouts_is_not_waited_for() -> None:
-    """The limit of the answer holds for transports that know none."""
+    """The read timeout holds for transports that ignore it."""
 
     async def never(_: httpx.Request) -> httpx.Response:
         await anyio.sleep_forever()
@@ -264,7 +264,7 @@ def test_a_transport_without_timeouts_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("fault", ["refused", "cut", "garbage", "silent"])
 def test_losses_are_told_apart(fault: str) -> None:
-    """Nobody there, a broken connection, another protocol, and an answer that did not come in time."""
+    """A refused connection, a broken one, another protocol, and a response that is late."""
 
     async def main() -> None:
         done = asyncio.Event()
@@ -294,7 +294,7 @@ def test_losses_are_told_apart(fault: str) -> None:
 
 
 def test_an_answer_without_a_body_leaves_its_connection_usable() -> None:
-    """Most answers to a publisher have none: there is nothing to wait for."""
+    """An empty body is not read, and the next request uses the same connection."""
 
     async def script(peer: Peer) -> None:
         for seq in (4, 5):

@@ -1,4 +1,4 @@
-"""Checks of what a program passes to a client."""
+"""Checks of the arguments that a program passes to a client."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tricklecast.trickle.errors import InvalidInput, InvalidURL
 
 
 def test_urls_that_can_be_sent() -> None:
-    """The URL of a channel is taken apart, and any URL on a server is reduced to its root."""
+    """The URL of a channel is taken apart; any URL of a server is reduced to its root."""
     assert str(channel_url("http://h:1/trickle/a b?token=x")) == "http://h:1/trickle/a%20b?token=x"
     assert server_url("http://h:1/trickle/cam") == "http://h:1"
 
 
 @pytest.mark.parametrize("url", ["http://999.1.1.1/trickle/cam", "http://h\u2603x..y/trickle/cam"])
 def test_urls_that_httpx_refuses(url: str) -> None:
-    """The error is of this package, so that a command shows one line."""
+    """The error is InvalidURL, so that a command shows one line."""
     for read in (channel_url, server_url):
         with pytest.raises(InvalidURL, match="not a usable URL"):
             read(url)
@@ -45,13 +45,13 @@ def test_a_lone_surrogate_in_a_path() -> None:
     [(0, {"at_least": 0}), (0.5, {"above": 0}), (2, {"at_least": 0, "at_most": 2, "whole": True}), (-1e9, {})],
 )
 def test_numbers_within_their_limits(value: float, limits: dict[str, Any]) -> None:
-    """A limit may be included (``at_least``, ``at_most``) or excluded (``above``)."""
+    """A limit is inclusive (``at_least``, ``at_most``) or exclusive (``above``)."""
     check_number("n", value, **limits)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "1", None, 1j])
 def test_values_that_are_not_finite_numbers(value: object) -> None:
-    """NaN passes any comparison with a limit that asks whether it is too small: it is refused first."""
+    """NaN is refused, although no comparison with a limit fails for it."""
     with pytest.raises(InvalidInput, match=r"^n must be a number, not "):
         check_number("n", value)
 
@@ -73,34 +73,34 @@ def test_numbers_out_of_range(value: float, limits: dict[str, Any], text: str) -
 
 
 def test_headers_that_a_client_may_send() -> None:
-    """The defaults of an httpx client are among them."""
+    """The default headers of an httpx client are allowed."""
     check_headers({"Authorization": "Bearer x", "X-Empty": "", "X-Words": "a b\tc"})
     check_headers(httpx.AsyncClient().headers)
 
 
 @pytest.mark.parametrize("name", sorted(CONNECTION_HEADERS))
 def test_headers_that_the_transport_sets(name: str) -> None:
-    """They are refused in any case."""
+    """They are refused in upper and lower case."""
     with pytest.raises(InvalidInput, match=rf"^the client itself sets the header {name.title()}$"):
         check_headers({name.title(): "1"})
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:", "a\n", "\u00e9", 1])
 def test_names_that_no_header_has(name: Any) -> None:
-    """A name is a token of HTTP."""
+    """A name that is no HTTP token is refused."""
     with pytest.raises(InvalidInput, match=r"^not the name of a header: "):
         check_headers({name: "1"})
 
 
 @pytest.mark.parametrize("value", [" a", "a ", "a\nb", "a\x00", "\u00e9", "a\x7f", b"a", None])
 def test_values_that_no_header_has(value: Any) -> None:
-    """The message does not repeat the value."""
+    """They are refused, and the message does not repeat the value."""
     with pytest.raises(InvalidInput, match=r"^the header X must be printable ASCII without white space around it$"):
         check_header_value("X", value)
 
 
 def test_a_token_is_sent_as_bearer() -> None:
-    """Any other authentication goes to httpx as it is."""
+    """A token becomes Bearer; any other authentication goes to httpx unchanged."""
     made = httpx_auth("eyJ.x.y")
     assert callable(made)
     assert made(httpx.Request("GET", "http://h/")).headers["Authorization"] == "Bearer eyJ.x.y"
@@ -111,7 +111,7 @@ def test_a_token_is_sent_as_bearer() -> None:
 
 @pytest.mark.parametrize("token", ["", "two\nlines", " s3cr3t", "tök"])
 def test_a_token_that_cannot_be_sent(token: str) -> None:
-    """The error does not repeat the secret."""
+    """It is refused, and the error does not repeat it."""
     with pytest.raises(InvalidInput) as raised:
         httpx_auth(token)
     assert token.strip() not in str(raised.value) or not token

@@ -1,4 +1,4 @@
-"""A channel as a whole, against a real server and against answers that make no sense."""
+"""A channel as a whole, against a real server and against senseless responses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fails(step: Coroutine[Any, Any, object]) -> BrokenByPeer:
 
 
 def test_a_channel_is_created_looked_at_and_ended(server: LocalServer) -> None:
-    """Each call is one request; creating it again changes nothing; after its end the head can still be told."""
+    """Creating it again changes nothing; after its end it still tells its head."""
 
     async def main() -> list[Head]:
         channel = Channel(url(server, "a%20b"), headers={"Trickle-Client": "me"})
@@ -57,14 +57,14 @@ def test_a_channel_is_created_looked_at_and_ended(server: LocalServer) -> None:
 
 
 def test_a_missing_channel_is_an_error(server: LocalServer) -> None:
-    """To look at, and to end."""
+    """Asking for its head fails, and so does ending it."""
     missing = Channel(url(server, "missing"))
     assert isinstance(fails(missing.head()), ChannelNotFound)
     assert isinstance(fails(missing.end()), ChannelNotFound)
 
 
 def test_a_refusal_is_an_error(server: LocalServer) -> None:
-    """A name that belongs to the server."""
+    """The server refuses to create a channel with a name of its own."""
     own = Channel(url(server, "_changes"))
     refusals = [fails(own.create()), fails(own.end())]
     assert [(type(error), error.status) for error in refusals] == [(Refused, 403)] * 2
@@ -72,7 +72,7 @@ def test_a_refusal_is_an_error(server: LocalServer) -> None:
 
 @pytest.mark.parametrize("ask", [Channel.create, Channel.head, Channel.end])
 def test_answers_that_make_no_sense_are_errors(ask: Callable[[Channel], Coroutine[Any, Any, object]]) -> None:
-    """From something that is not a trickle server: a status of its own, and a 200 that does not tell the head."""
+    """An odd status, and a 200 without the head, come from another program."""
 
     async def main() -> list[type[BrokenByPeer]]:
         async def script(peer: Peer) -> None:
@@ -93,7 +93,7 @@ def test_answers_that_make_no_sense_are_errors(ask: Callable[[Channel], Coroutin
 
 
 def test_no_answer_is_an_error() -> None:
-    """The server hangs up."""
+    """A server that hangs up is a lost connection."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -107,7 +107,7 @@ def test_no_answer_is_an_error() -> None:
 
 
 def test_wrong_arguments_are_errors_at_once() -> None:
-    """Before anything is sent."""
+    """The constructor raises before anything is sent."""
     for options in ({"timeout_s": 0}, {"headers": {"Host": "x"}}):
         with pytest.raises(InvalidInput):
             Channel("http://h/c", **options)

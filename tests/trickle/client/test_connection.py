@@ -1,4 +1,4 @@
-"""A connection: chunks as they were sent, trailers, keep-alive, and every way in which an answer can be wrong."""
+"""A connection: chunks as the server sent them, trailers, keep-alive, and broken responses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def chunks_of(response: httpx.Response) -> list[bytes]:
 
 class TestBodies:
     def test_chunks_arrive_as_they_were_sent(self) -> None:
-        """Chunks that share a packet stay apart, and a chunk cut into many packets comes in one piece."""
+        """Chunks that share a packet stay apart; a chunk of many packets comes in one piece."""
         big = bytes(range(256)) * 256
         assert len(big) == MAX_CHUNK
         seen = asyncio.Event()
@@ -72,7 +72,7 @@ class TestBodies:
         run(main)
 
     def test_a_longer_chunk_comes_in_large_pieces(self) -> None:
-        """Memory is bounded: of a chunk beyond 64 KiB, pieces are handed on."""
+        """A chunk of more than 64 KiB comes in pieces, so that memory is bounded."""
         data = b"x" * (3 * MAX_CHUNK + 17)
 
         async def handler(exchange: Exchange) -> None:
@@ -105,7 +105,7 @@ class TestBodies:
         run(main)
 
     def test_a_body_with_a_length(self) -> None:
-        """``Content-Length`` works as well, and has no trailers."""
+        """A body with ``Content-Length`` is read, and has no trailers."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.text(200, "hello")
@@ -119,7 +119,7 @@ class TestBodies:
         run(main)
 
     def test_an_error_s_body_may_end_with_the_connection(self) -> None:
-        """As HTTP/1.0 has it. Only a segment has to say where it ends."""
+        """Only a GET with status 200 needs a visible end."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.raw(b"HTTP/1.0 404 Not Found\r\n\r\ngone")
@@ -132,7 +132,7 @@ class TestBodies:
         run(main)
 
     def test_another_protocol_is_no_answer(self) -> None:
-        """What follows a 101 is not HTTP."""
+        """A 101 is refused, since other bytes than HTTP follow it."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")
@@ -145,7 +145,7 @@ class TestBodies:
         run(main)
 
     def test_interim_answers_are_passed_over(self) -> None:
-        """100 and 103 are not the answer."""
+        """100 and 103 are skipped."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.raw(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n")
@@ -159,10 +159,10 @@ class TestBodies:
 
 
 class TestJoined:
-    """``extensions["body"].receive()``: the chunks that are here, in one piece."""
+    """``extensions["body"].receive()`` joins the chunks that have come."""
 
     def test_chunks_that_came_together_are_joined(self) -> None:
-        """The next ones are not waited for; the end and the trailers come after the bytes."""
+        """Later chunks are not waited for; end and trailers come after the bytes."""
         go = asyncio.Event()
 
         async def handler(exchange: Exchange) -> None:
@@ -186,7 +186,7 @@ class TestJoined:
         run(main)
 
     def test_memory_and_time_of_one_call_are_bounded(self) -> None:
-        """However many chunks are there: about 64 KiB, or 256 chunks, and other tasks run in between."""
+        """One call returns about 64 KiB or 256 chunks, and other tasks run in between."""
         tiny, large = 3000, 40
 
         async def handler(exchange: Exchange) -> None:
@@ -209,7 +209,7 @@ class TestJoined:
 
     @pytest.mark.parametrize("way", ["receive", "receive_chunk"])
     def test_tiny_chunks_let_other_tasks_run(self, way: str) -> None:
-        """73,000 chunks that are all here do not keep the event loop to themselves."""
+        """Other tasks run while 73,000 chunks that have come are read."""
         count = 73_000
 
         async def handler(exchange: Exchange) -> None:
@@ -239,7 +239,7 @@ class TestJoined:
         run(main)
 
     def test_a_cut_is_raised_after_the_bytes(self) -> None:
-        """The bytes before it are handed on first, and the error stays."""
+        """The bytes before the cut are returned first; then each read raises the error."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.begin(0)
@@ -258,7 +258,7 @@ class TestJoined:
         run(main)
 
     def test_a_cancelled_read_loses_nothing(self) -> None:
-        """Neither half a chunk nor the place in the body: the next read goes on."""
+        """The next read goes on, also in the middle of a chunk."""
         go = asyncio.Event()
 
         async def main() -> None:
@@ -275,7 +275,7 @@ class TestJoined:
         run(main)
 
     def test_silence_is_an_error_after_which_reading_goes_on(self) -> None:
-        """A chunk that has come in part is kept until its rest comes."""
+        """A part of a chunk that came before the silence is kept."""
         go = asyncio.Event()
 
         async def main() -> None:
@@ -295,7 +295,7 @@ class TestJoined:
         run(main)
 
     def test_closing_wakes_the_reader(self) -> None:
-        """A task that waits for the body gets an error; afterwards there is nothing to read."""
+        """A waiting read raises an error; later reads return nothing."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.begin(0)
@@ -323,10 +323,10 @@ HEAD = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class TestWriting:
-    """What is written while an earlier write is waiting for room."""
+    """Writes while an earlier write waits for room."""
 
     def test_order_is_kept_while_the_socket_is_full(self) -> None:
-        """Chunks written meanwhile follow, in order, and none of them is lost."""
+        """Chunks that are written meanwhile follow in order, and none is lost."""
 
         async def main() -> None:
             with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -364,7 +364,7 @@ class TestWriting:
 
     @pytest.mark.parametrize(("body_bytes", "body"), [(None, b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"), (3, b"abc"), (0, b"")])
     def test_a_body_is_framed_as_its_head_says(self, body_bytes: int | None, body: bytes) -> None:
-        """In chunks or as it is; its end can be written with the last part or after it, once."""
+        """A body is sent in chunks or plain; its end is written once, with the last bytes or after them."""
 
         async def main() -> None:
             for last in (True, False):
@@ -386,7 +386,7 @@ class TestWriting:
         run(main)
 
     def test_a_body_of_another_length_is_not_written(self) -> None:
-        """The server would take what follows for the next request, or wait for the rest."""
+        """A body that is longer or shorter than announced raises, and nothing is written."""
 
         async def main() -> None:
             with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -403,7 +403,7 @@ class TestWriting:
         run(main)
 
     def test_a_peer_that_vanished_takes_nothing(self) -> None:
-        """A write that was rejected is told, and the connection is not used again."""
+        """A rejected write is reported, and the connection is not used again."""
 
         async def main() -> None:
             with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -424,7 +424,7 @@ class TestWriting:
 
 class TestKeepAlive:
     def test_a_connection_is_used_again(self) -> None:
-        """One after another, GETs share a connection once the body before was read."""
+        """GETs share a connection, one after another, if each body was read."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.segment(0, b"x")
@@ -440,7 +440,7 @@ class TestKeepAlive:
         run(main)
 
     def test_a_body_left_half_read_closes_its_connection(self) -> None:
-        """The next GET gets a fresh one, and no byte of the old body."""
+        """The next GET gets a new connection, and no byte of the old body."""
 
         async def handler(exchange: Exchange) -> None:
             if exchange.tail == "endless":
@@ -461,7 +461,7 @@ class TestKeepAlive:
 
     @pytest.mark.parametrize("farewell", [b"", b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"])
     def test_a_connection_that_the_server_closed_is_not_used(self, farewell: bytes) -> None:
-        """An idle connection that has ended, or on which something came unasked, is replaced unseen."""
+        """An idle connection that has ended, or that received bytes, is replaced."""
         gone = asyncio.Event()
 
         async def handler(exchange: Exchange) -> None:
@@ -484,7 +484,7 @@ class TestKeepAlive:
 
     @pytest.mark.parametrize("version", ["HTTP/1.0", "HTTP/1.1"])
     def test_connection_close_is_obeyed(self, version: str) -> None:
-        """A connection that the server wants closed is closed."""
+        """A response with ``Connection: close`` closes the connection."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.raw(f"{version} 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx".encode())
@@ -498,7 +498,7 @@ class TestKeepAlive:
         run(main)
 
     def test_few_idle_connections_are_kept(self) -> None:
-        """However many GETs ran at once."""
+        """At most four are kept, after any number of concurrent GETs."""
         together = asyncio.Barrier(MAX_IDLE + 3)
 
         async def handler(exchange: Exchange) -> None:
@@ -527,7 +527,7 @@ class TestFaults:
         ],
     )
     def test_what_is_not_usable_is_said_so(self, answer: bytes) -> None:
-        """Other protocols, broken heads, endless heads, and bodies whose end could not be told from a cut."""
+        """Other protocols, broken or endless heads, and bodies without a visible end are refused."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.raw(answer)
@@ -543,7 +543,7 @@ class TestFaults:
         run(main)
 
     def test_a_bad_chunk_is_said_so(self) -> None:
-        """What had come before it is handed on first."""
+        """The bytes before the bad chunk are returned first."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.begin(0)
@@ -563,7 +563,7 @@ class TestFaults:
     @pytest.mark.parametrize("abort", [True, False])
     @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"])
     def test_a_cut_is_an_error(self, sent: bytes, abort: bool) -> None:
-        """Wherever the connection ends before the message does, that is seen."""
+        """A connection that ends at any byte before the message's end is an error."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.raw(sent)
@@ -580,7 +580,7 @@ class TestFaults:
         run(main)
 
     def test_half_a_chunk_is_handed_on_before_the_cut_is_raised(self) -> None:
-        """No byte that came is kept back, and the cut is not hidden."""
+        """Each byte that came is returned, and then the error is raised."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.begin(0)
@@ -597,7 +597,7 @@ class TestFaults:
         run(main)
 
     def test_a_refused_connection_says_why(self) -> None:
-        """In words, not in the address of an exception."""
+        """The message names the system's reason."""
 
         async def main() -> None:
             async with httpx.AsyncClient(transport=TrickleTransport()) as http:
@@ -607,7 +607,7 @@ class TestFaults:
         run(main)
 
     def test_a_host_that_cannot_be_looked_up_is_a_connect_error(self) -> None:
-        """Also where the name breaks the rules before anybody is asked."""
+        """So is a host whose name breaks the rules of names."""
 
         async def main() -> None:
             async with httpx.AsyncClient(transport=TrickleTransport()) as http:
@@ -618,7 +618,7 @@ class TestFaults:
         run(main)
 
     def test_tls_to_a_plain_server_is_a_connect_error(self) -> None:
-        """A handshake that fails is a connection that cannot be made."""
+        """A failed handshake is a connection that could not be made."""
 
         async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(1)
@@ -637,7 +637,7 @@ class TestFaults:
         run(main)
 
     def test_a_cancelled_wait_closes_its_connection(self) -> None:
-        """The server sees at once that nobody waits any more."""
+        """The server sees the end of the connection at once."""
         waiting, gone = asyncio.Event(), asyncio.Event()
 
         async def handler(exchange: Exchange) -> None:
@@ -658,7 +658,7 @@ class TestFaults:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for 127.0.0.1 that nobody but the test trusts."""
+    """A certificate for 127.0.0.1 that only the test trusts."""
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = make_certificate(folder)
     both = folder / "both.pem"
@@ -668,7 +668,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class TestTLS:
     def test_segments_come_over_tls(self, certificate: Path) -> None:
-        """With chunks, trailers, keep-alive and a cut, as without it."""
+        """Chunks, trailers, keep-alive and cuts are the same as without TLS."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         trusting = ssl.create_default_context(cafile=str(certificate))
@@ -694,7 +694,7 @@ class TestTLS:
         run(main)
 
     def test_a_certificate_that_is_not_trusted_is_refused(self, certificate: Path) -> None:
-        """By default, as a connection that cannot be made, and the reason is said."""
+        """The connection fails by default, and the message gives the reason."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
 
@@ -710,17 +710,17 @@ class TestTLS:
 
 
 def unused_port() -> int:
-    """A port on which nobody listens now."""
+    """A port on which no program listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class TestInterimAnswers:
-    """A server may send them while it works, but it cannot keep its client busy with them."""
+    """A server may send interim responses while it works, but a limited number."""
 
     def test_a_flood_of_them_is_an_error(self) -> None:
-        """More than some at once, and one each second, are no HTTP that a client could wait for."""
+        """More than a hundred at once are an error."""
 
         async def handler(exchange: Exchange) -> None:
             while True:
@@ -734,7 +734,7 @@ class TestInterimAnswers:
         run(main)
 
     def test_as_many_as_a_patient_server_sends_are_passed_over(self) -> None:
-        """A hundred of them at once, in any pieces, and then the answer; the next request begins to count anew."""
+        """A hundred at once are skipped; the next request counts anew."""
 
         async def handler(exchange: Exchange) -> None:
             for byte in b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 X\r\nLink: y\r\n\r\n":
@@ -753,7 +753,7 @@ class TestInterimAnswers:
         ("begin", "more"), [(b"", b"HTTP/1.1 102 Processing\r\n\r\n"), (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n")]
     )
     def test_no_bytes_prolong_the_wait(self, begin: bytes, more: bytes) -> None:
-        """A time limit holds for the whole answer: neither interim answers nor the pieces of a head extend it."""
+        """The timeout holds for the whole head: interim responses and pieces of a head do not extend it."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.raw(begin)

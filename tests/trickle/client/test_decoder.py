@@ -1,4 +1,4 @@
-"""The decoder of bodies: the same chunks wherever the bytes are cut, and limits on all that a server may send."""
+"""The decoder of bodies: the same chunks at any cut of the bytes, and limits for a hostile server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tricklecast.trickle.client.heads import MAX_FIELDS, ResponseHead
 def decoder(
     data: bytes = b"", status: int = 200, *, length: int | None = None, chunked: bool = True, is_empty: bool = False
 ) -> BodyDecoder:
-    """A decoder of a body in chunks, of one with a length, or of one that ends with the connection."""
+    """A decoder of a body in chunks, with a length, or up to the connection's end."""
     head = ResponseHead(b"1.1", status, b"", [], chunked and length is None, length, True)
     return BodyDecoder(head, data, is_empty=is_empty)
 
@@ -47,7 +47,7 @@ def test_chunks_do_not_depend_on_how_they_arrive(step: int) -> None:
 
 
 def test_a_body_without_trailers() -> None:
-    """What follows the body is not a part of it, and is not lost."""
+    """Bytes behind the body are not part of it, and are not lost."""
     body = decoder(b"0\r\n\r\nHTTP/1.1 408")
     assert body.next_chunk() is None
     assert body.over
@@ -56,7 +56,7 @@ def test_a_body_without_trailers() -> None:
 
 
 def test_a_long_chunk_comes_in_pieces() -> None:
-    """No more than 64 KiB is collected; a part of a chunk can be had when the rest does not come."""
+    """At most 64 KiB are collected; a part of a chunk can be taken if its rest does not come."""
     body = decoder(b"%x\r\n" % (2 * MAX_CHUNK + 5))
     pieces = chunks(body, b"x" * 100, b"x" * (2 * MAX_CHUNK - 99), b"x")
     assert [len(piece) for piece in pieces] == [MAX_CHUNK, MAX_CHUNK]
@@ -66,7 +66,7 @@ def test_a_long_chunk_comes_in_pieces() -> None:
 
 
 def test_a_length_or_the_connection_ends_a_body() -> None:
-    """A body with a length ends after it; one with neither length nor chunks, with the connection."""
+    """A body ends after its length, or else with the connection."""
     told = decoder(length=5)
     assert chunks(told, b"ab", b"cde!") == [b"ab", b"cde"]
     assert told.over
@@ -81,7 +81,7 @@ def test_a_length_or_the_connection_ends_a_body() -> None:
 
 
 def test_some_answers_have_no_body() -> None:
-    """Whatever their heads say: 204, 304, and the answer to a HEAD."""
+    """204, 304 and the response to HEAD have no body, also if their heads announce one."""
     assert decoder(status=304, length=5).over
     assert decoder(length=0).over
     assert decoder(length=5, is_empty=True).over
@@ -109,14 +109,14 @@ def test_some_answers_have_no_body() -> None:
     ],
 )
 def test_broken_bodies_are_refused(data: bytes) -> None:
-    """Sizes that are none, chunks of another size, lines and trailers without an end."""
+    """Bad sizes, wrong chunk ends, and endless lines and trailers are errors."""
     body = decoder()
     with pytest.raises(InvalidBody):
         chunks(body, data)
 
 
 def test_extensions_that_go_with_payload_are_passed_over() -> None:
-    """A signature for each chunk, as some servers send it, is no excess; nor are any number of chunks of one byte."""
+    """A signature per chunk is accepted, and so is any number of chunks of one byte."""
     signed = b"400;chunk-signature=" + b"f" * 64 + b"\r\n" + b"x" * 0x400 + b"\r\n"
     assert chunks(decoder(), signed * 1000) == [b"x" * 0x400] * 1000
     assert len(chunks(decoder(), b"1 \t;a=b\r\nx\r\n" * 10_000)) == 10_000

@@ -1,4 +1,4 @@
-"""Heads: what is sent is HTTP, and what is not HTTP is refused."""
+"""Heads: requests are valid HTTP, and responses that are not valid HTTP are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def head_of(*lines: bytes, rest: bytes = b"") -> bytes:
 
 
 def test_a_request_is_written_as_it_is_given() -> None:
-    """Line by line, names and values unchanged."""
+    """Names and values are written unchanged, line by line."""
     head = request_head(b"POST", b"/trickle/c/1?token=a", [(b"Host", b"h:80"), (b"X-Empty", b"")])
     assert head == b"POST /trickle/c/1?token=a HTTP/1.1\r\nHost: h:80\r\nX-Empty: \r\n\r\n"
 
@@ -34,13 +34,13 @@ def test_a_request_is_written_as_it_is_given() -> None:
     ],
 )
 def test_a_request_cannot_be_split(target: bytes, name: bytes, value: bytes) -> None:
-    """A line end or a control character in a part of it would be another header, or another request."""
+    """A line end or control character in the target or a header is refused."""
     with pytest.raises(InvalidHead):
         request_head(b"GET", target, [(name, value)])
 
 
 def test_a_response_is_read() -> None:
-    """Names become lower case, white space around values goes; the body's bytes begin behind the head."""
+    """Names become lower case, white space around values is removed; the size points behind the head."""
     data = head_of(b"HTTP/1.1 470 Not \xe4 here", b"Lp-Trickle-Seq: 7 ", b"X:\t", b"Content-Length: 4", rest=b"body")
     found = parse_response(data)
     assert found is not None
@@ -51,7 +51,7 @@ def test_a_response_is_read() -> None:
 
 
 def test_a_head_may_come_in_any_pieces() -> None:
-    """As long as it is not complete, more is needed; also of nothing."""
+    """An incomplete head, also an empty one, needs more bytes."""
     data = head_of(b"HTTP/1.1 200", b"Transfer-Encoding: Chunked")
     assert not any(parse_response(data[:size], max(0, size - 1)) for size in range(len(data)))
     assert parse_response(data, len(data) - 1) == parse_response(data)
@@ -70,7 +70,7 @@ def test_a_head_may_come_in_any_pieces() -> None:
     ],
 )
 def test_some_responses_end_their_connection(lines: list[bytes], keeps: bool) -> None:
-    """Those that say so, and those of HTTP/1.0."""
+    """``Connection: close`` and HTTP/1.0 end it."""
     found = parse_response(head_of(*lines))
     assert found is not None
     assert found[0].keeps_alive is keeps
@@ -103,7 +103,7 @@ def test_some_responses_end_their_connection(lines: list[bytes], keeps: bool) ->
     ],
 )
 def test_what_is_not_http_is_refused(data: bytes) -> None:
-    """So is a head that is too long, or whose body could end in two places."""
+    """So is a head that is too long, or that allows two ends of its body."""
     with pytest.raises(InvalidHead):
         parse_response(data)
 
@@ -128,7 +128,7 @@ LINES = (
 @example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
 @settings(max_examples=600)
 def test_what_is_read_is_what_h11_reads(data: bytes) -> None:
-    """Of any bytes: what is accepted here, h11 accepts too, with the same status, headers and end of body."""
+    """h11 accepts each head that is accepted here, with the same status, headers and end of body."""
     try:
         found = parse_response(data)
     except InvalidHead:

@@ -1,4 +1,4 @@
-"""How long a client waits, and when it gives up."""
+"""The delays of a client, and when it gives up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def wait(outage: Outage, now: float, limit_s: float = 10.0) -> float | None:
 
 
 def test_a_delay_is_never_nothing_and_grows_with_failures() -> None:
-    """``Retry-After`` is a floor under the jitter."""
+    """A delay is at least 50 ms; ``Retry-After`` is a floor under the jitter."""
     retries = Retries(Backoff(1, 8))
     assert retries.delay_s(ZeroRandom()) == MIN_DELAY_S
     assert retries.delay_s(TopRandom()) == 1
@@ -26,7 +26,7 @@ def test_a_delay_is_never_nothing_and_grows_with_failures() -> None:
 
 
 def test_a_refusal_is_paid_for() -> None:
-    """What succeeds earns; a ``Retry-After`` beyond the limit is a no that costs nothing."""
+    """A success earns; a ``Retry-After`` beyond the limit ends the retries and costs nothing."""
     retries = Retries(Backoff(1, 8), RetryBudget(1, 1))
     assert retries.refused(TopRandom(), MAX_RETRY_AFTER_S + 1) is None
     assert retries.refused(TopRandom(), 2.0) == 3.0
@@ -40,7 +40,7 @@ def test_a_refusal_is_paid_for() -> None:
 
 
 def test_an_outage_is_paid_for_once() -> None:
-    """Until it is over; then the next one costs again, as long as there is a budget."""
+    """All failures until its end cost one token; the next outage costs another one."""
     outage, budget = Outage(), RetryBudget(0, 2)
     retries = Retries(budget=budget)
     for left in (1, 0):
@@ -52,7 +52,7 @@ def test_an_outage_is_paid_for_once() -> None:
 
 
 def test_an_outage_is_waited_for_from_its_beginning() -> None:
-    """With delays that never vanish, up to the limit that is given at the time."""
+    """The limit counts from the first failure, and may change in between."""
     outage = Outage()
     for now in range(100, 110):
         delay_s = wait(outage, now)
@@ -63,7 +63,7 @@ def test_an_outage_is_waited_for_from_its_beginning() -> None:
 
 
 def test_waiting_for_something_else_has_its_own_time() -> None:
-    """The failure stays the same one; a second outage begins only after the first is over."""
+    """A restart of the time begins no second outage."""
     outage = Outage()
     outage.lose(Retries())
     wait(outage, 0)
@@ -75,7 +75,7 @@ def test_waiting_for_something_else_has_its_own_time() -> None:
 
 
 def test_what_was_never_there_is_told_from_what_went_away() -> None:
-    """A channel that is waited for before it begins is no loss."""
+    """A wait for a channel that has not begun is no loss."""
     outage = Outage()
     assert not outage.is_first
     wait(outage, 0)

@@ -1,4 +1,4 @@
-"""The socket stream: what event-loop transports do not give."""
+"""The socket stream: independent directions, cancellation without loss, silence, connecting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pair() -> tuple[SocketStream, socket.socket]:
 
 
 def test_reading_and_writing_wait_for_each_other_s_end() -> None:
-    """Large data goes through although neither side's buffer can hold it; the end of it is seen."""
+    """Data larger than both buffers go through, and their end is seen."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -64,7 +64,7 @@ def test_reading_and_writing_wait_for_each_other_s_end() -> None:
 
 
 def test_what_the_peer_said_is_read_after_a_write_was_rejected() -> None:
-    """A reset under a write does not take the answer away."""
+    """A reset during a write does not lose the response."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -84,7 +84,7 @@ def test_what_the_peer_said_is_read_after_a_write_was_rejected() -> None:
 
 
 def test_parts_are_written_as_one() -> None:
-    """As far as there is room, without waiting; the rest is handed back, and a peer that is gone takes no more."""
+    """The rest for which there is no room is returned; a peer that has gone takes nothing."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -104,7 +104,7 @@ def test_parts_are_written_as_one() -> None:
 
 
 def test_a_writer_that_waits_learns_that_the_stream_was_closed() -> None:
-    """The rest of its bytes is dropped, without an error: reading tells what happened."""
+    """The rest of its bytes is dropped without an error."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -119,7 +119,7 @@ def test_a_writer_that_waits_learns_that_the_stream_was_closed() -> None:
 
 
 def test_a_connection_that_breaks_is_told_from_one_that_ends() -> None:
-    """A reset is an error, the peer's end is the end of the stream."""
+    """A reset is an error; a close is the end of the stream."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -133,7 +133,7 @@ def test_a_connection_that_breaks_is_told_from_one_that_ends() -> None:
 
 
 def test_a_stream_that_always_has_data_lets_others_run() -> None:
-    """What one read of the kernel brought is handed out at once; the next read is a task switch."""
+    """The bytes of one read are returned at once; the next read is a task switch."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -156,7 +156,7 @@ def test_a_stream_that_always_has_data_lets_others_run() -> None:
 
 
 def test_a_task_that_is_cancelled_has_read_nothing() -> None:
-    """Also by asyncio itself, and whatever has happened between the bytes and the task that waits for them."""
+    """A cancellation between the bytes and the waiting task loses nothing, also one by asyncio itself."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -176,7 +176,7 @@ def test_a_task_that_is_cancelled_has_read_nothing() -> None:
 
 
 def test_bytes_that_nobody_takes_stay_in_the_kernel() -> None:
-    """A peer that sends to a reader that does something else is held back, and nothing is lost."""
+    """A peer that sends faster than the reader takes is held back, and no byte is lost."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -204,7 +204,7 @@ def test_bytes_that_nobody_takes_stay_in_the_kernel() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_silence_is_an_error_after_which_reading_goes_on(backend: str) -> None:
-    """The limit counts from the beginning of each wait, and may be changed between two of them."""
+    """The limit counts from the beginning of each wait, and may change between two waits."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -229,7 +229,7 @@ def test_silence_is_an_error_after_which_reading_goes_on(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_bytes_wake_the_task_that_waits_for_them(backend: str) -> None:
-    """A stream on which bytes lie that nobody has waited for is not silent."""
+    """An idle stream that has received bytes is not silent."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -273,7 +273,7 @@ def test_a_stream_can_be_used_in_another_event_loop() -> None:
 
 
 def test_closing_wakes_the_reader() -> None:
-    """A reader that waits learns that the stream was closed here, and so does a later one."""
+    """A waiting reader gets an error, and so does a later one."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -298,7 +298,7 @@ def test_closing_wakes_the_reader() -> None:
 
 
 def test_every_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address that refuses costs nothing, one that is silent a moment; without any there is an error for each."""
+    """After a refusal the next address is tried at once, after silence a moment later."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -330,7 +330,7 @@ def test_every_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_each_backend_connects(backend: str) -> None:
-    """The stream is the same under asyncio and trio, and so are the errors."""
+    """Stream and errors are the same under asyncio and trio."""
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -367,7 +367,7 @@ def test_an_error_of_uvloop_is_an_os_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_answer_without_tls_is_named() -> None:
-    """OpenSSL's own words would help nobody who has typed https for http."""
+    """The message tells the user to try http:// instead of OpenSSL's words."""
     error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
     error.reason = "WRONG_VERSION_NUMBER"
     assert "http://" in reason(error)
@@ -386,7 +386,7 @@ def test_an_answer_without_tls_is_named() -> None:
     ids=["errno", "resolver", "tls", "text", "host name", "nothing"],
 )
 def test_reasons_are_words(error: Exception, words: str) -> None:
-    """Of an error that libraries wrapped into a group, the first cause is told."""
+    """The reason of an error in a group is that of its first cause."""
     assert reason(error) == words
     outer = OSError("all attempts failed")
     outer.__cause__ = ExceptionGroup("", [ExceptionGroup("", [error])])
@@ -394,7 +394,7 @@ def test_reasons_are_words(error: Exception, words: str) -> None:
 
 
 def test_what_the_peer_has_not_received_is_known() -> None:
-    """All that lies between here and there; nothing once it was read."""
+    """All bytes on the way count; none once the peer has them."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -414,7 +414,7 @@ def test_what_the_peer_has_not_received_is_known() -> None:
 
 
 def test_a_slow_peer_is_not_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write goes on for as long as the peer receives something, however little."""
+    """A write goes on while the peer receives any byte."""
 
     async def main() -> None:
         stream, peer = pair()
@@ -431,7 +431,7 @@ def test_a_slow_peer_is_not_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_peer_that_vanishes_is_noticed_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By probes of a quiet connection, and by what is not acknowledged of a busy one. Unknown options are left out."""
+    """The socket has keep-alive probes and a user timeout; unknown options are left out."""
     monkeypatch.setitem(sockets._OPTIONS, "TCP_OF_ANOTHER_SYSTEM", 1)
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Work in a task of its own: it ends with whoever wanted it, and what it raises comes out where it is asked for."""
+"""Background tasks: any task may stop them, and their errors come out where a task asks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def fail() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_change_wakes_all_that_wait(backend: str) -> None:
-    """Those that come later wait for the next one; nobody has to wait at all."""
+    """Tasks that begin to wait later wait for the next change."""
     woken: list[int] = []
 
     async def wait(changes: Changes, number: int) -> None:
@@ -66,7 +66,7 @@ def test_a_change_wakes_all_that_wait(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_clock_is_that_of_the_event_loop(backend: str) -> None:
-    """Deadlines are compared with it."""
+    """Deadlines of the event loop are comparable with it."""
 
     async def main() -> None:
         now = clock()
@@ -77,7 +77,7 @@ def test_the_clock_is_that_of_the_event_loop(backend: str) -> None:
 
 
 def test_stopping_waits_for_the_end() -> None:
-    """From another task than the one that began it; twice is fine."""
+    """Any task may stop the work, also twice."""
 
     async def main() -> None:
         work = Work()
@@ -92,7 +92,7 @@ def test_stopping_waits_for_the_end() -> None:
 
 
 def test_what_is_stopped_at_once_never_begins() -> None:
-    """Not even with its first step."""
+    """Work that is stopped before its first step does not run."""
 
     async def main() -> None:
         work = Work()
@@ -104,7 +104,7 @@ def test_what_is_stopped_at_once_never_begins() -> None:
 
 @pytest.mark.parametrize("native", [False, True], ids=["scope", "task"])
 def test_who_stops_can_be_cancelled_and_still_leaves_nothing(native: bool) -> None:
-    """The cancellation takes effect when the work is over."""
+    """A cancellation of stop() takes effect when the work is over."""
 
     async def main() -> None:
         work = Work()
@@ -132,7 +132,7 @@ def test_who_stops_can_be_cancelled_and_still_leaves_nothing(native: bool) -> No
 
 
 def test_who_waits_can_be_cancelled_without_harm() -> None:
-    """The work goes on, and can be waited for again."""
+    """A cancelled wait leaves the work running, and it can be waited for again."""
 
     async def main() -> None:
         go = asyncio.Event()
@@ -156,7 +156,7 @@ def test_who_waits_can_be_cancelled_without_harm() -> None:
 
 
 def test_an_error_comes_out_as_it_is() -> None:
-    """Where it is asked for, in no group."""
+    """check() raises it, and not in a group."""
 
     async def main() -> None:
         background = BackgroundTask(fail)
@@ -168,7 +168,7 @@ def test_an_error_comes_out_as_it_is() -> None:
 
 
 def test_an_error_that_nobody_asks_for_is_no_complaint() -> None:
-    """What comes next does not matter to whoever has left."""
+    """The event loop reports nothing."""
 
     async def main() -> None:
         said: list[dict[str, Any]] = []
@@ -183,7 +183,7 @@ def test_an_error_that_nobody_asks_for_is_no_complaint() -> None:
 
 
 def test_a_task_that_somebody_else_cancels_is_closed_here() -> None:
-    """Programs that cancel all tasks at their end do that; nobody is left waiting."""
+    """Work that the program cancels ends with ClosedHere, and no task waits for ever."""
 
     async def main() -> None:
         work = Work()
@@ -200,7 +200,7 @@ def test_a_task_that_somebody_else_cancels_is_closed_here() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_both_backends_do_the_same(backend: str) -> None:
-    """What the work did is seen, its error comes out where it is asked for, and it can be stopped."""
+    """Results, errors and stopping are the same under asyncio and trio."""
 
     async def main() -> None:
         did: list[str] = []

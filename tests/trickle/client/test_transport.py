@@ -1,4 +1,4 @@
-"""The duplex transport against peers that answer early, late, wrongly or not at all."""
+"""The duplex transport against servers that respond early, late, wrongly or not at all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def endless(chunk: bytes = b"x" * 1000) -> AsyncIterator[bytes]:
 
 
 class Silent(httpx.AsyncByteStream):
-    """A body whose first chunk never comes; it records how it was left."""
+    """A body whose first chunk never comes; it records how it ended."""
 
     def __init__(self) -> None:
         self.asked = anyio.Event()
@@ -52,7 +52,7 @@ class Silent(httpx.AsyncByteStream):
 
 
 def test_a_chunk_is_an_http_chunk_and_leaves_while_the_body_is_open() -> None:
-    """Each chunk is on the wire, framed as it was given, before the next one exists."""
+    """Each chunk is on the wire before the next one exists."""
 
     async def main() -> None:
         seen: list[bytes | None] = []
@@ -81,7 +81,7 @@ def test_a_chunk_is_an_http_chunk_and_leaves_while_the_body_is_open() -> None:
 
 
 def test_the_head_leaves_before_the_first_chunk() -> None:
-    """A preconnect reaches the server at once, and an early answer before any body byte ends the request."""
+    """A preconnect reaches the server at once, and an early response ends the request."""
 
     async def main() -> None:
         body = Silent()
@@ -101,7 +101,7 @@ def test_the_head_leaves_before_the_first_chunk() -> None:
 
 @pytest.mark.parametrize("reset", [False, True])
 def test_an_answer_in_the_middle_of_the_body_stops_it(reset: bool) -> None:
-    """The answer is seen although the body goes on, even when the server then resets the connection."""
+    """The response is read, also if the server then resets the connection."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -155,7 +155,7 @@ def live(http: httpx.AsyncClient, url: str, body: LiveBody) -> httpx.Request:
 
 
 def test_a_live_body_is_written_by_any_task() -> None:
-    """Its chunks leave at once, from the task that has them; it is told when one that does not fit has left."""
+    """A chunk leaves at once, in the task that has it; after a full socket the body is resumed."""
 
     async def main() -> None:
         step, over = asyncio.Event(), asyncio.Event()
@@ -198,7 +198,7 @@ def test_a_live_body_is_written_by_any_task() -> None:
 
 
 def test_an_end_without_room_follows_the_chunk_before_it() -> None:
-    """The answer is waited for although the body's end has not left yet."""
+    """The response is waited for while the body's end waits for room."""
 
     async def main() -> None:
         big = b"x" * (16 << 20)
@@ -220,7 +220,7 @@ def test_an_end_without_room_follows_the_chunk_before_it() -> None:
 
 
 def test_the_last_chunk_and_the_end_leave_together() -> None:
-    """A short message is one packet behind its head."""
+    """A short message takes one packet behind its head."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -241,7 +241,7 @@ def test_the_last_chunk_and_the_end_leave_together() -> None:
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_live_body_starts_again_on_the_connection_that_replaces_a_dead_one(ends: bool) -> None:
-    """As long as no chunk of it was written; its end alone can be repeated."""
+    """It does so if no chunk was written; its end alone is repeated."""
 
     async def main() -> None:
         async def stale(peer: Peer) -> None:
@@ -273,7 +273,7 @@ def test_a_live_body_starts_again_on_the_connection_that_replaces_a_dead_one(end
 
 
 def test_interim_answers_are_skipped() -> None:
-    """Signs of life on an idle preconnect are not the answer, nor a reason to write."""
+    """Interim responses on an idle preconnect do not end the request."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -290,7 +290,7 @@ def test_interim_answers_are_skipped() -> None:
 
 
 def test_a_clean_connection_is_used_again() -> None:
-    """Requests whose body was sent and whose answer allows it share one connection."""
+    """Requests share a connection if the body was sent and the response allows it."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -310,7 +310,7 @@ def test_a_clean_connection_is_used_again() -> None:
 
 
 def test_a_connection_is_not_used_again_after_an_early_answer_or_a_close() -> None:
-    """An unfinished body or ``Connection: close`` ends the connection with the exchange."""
+    """An unfinished body or ``Connection: close`` closes it."""
 
     async def main() -> None:
         async def early(peer: Peer) -> None:
@@ -343,7 +343,7 @@ class Chunks(httpx.AsyncByteStream):
 
 
 def test_a_pooled_connection_that_was_closed_is_not_used() -> None:
-    """The server's close of an idle connection is noticed before the next request."""
+    """An idle connection that the server has closed is not used."""
 
     async def main() -> None:
         gone = asyncio.Event()
@@ -367,7 +367,7 @@ def test_a_pooled_connection_that_was_closed_is_not_used() -> None:
 
 @pytest.mark.parametrize("method", ["DELETE", "POST"])
 def test_a_stale_connection_is_replaced_once(method: str) -> None:
-    """A pooled connection that dies under the request's head costs nothing, if no body byte was sent."""
+    """If an idle connection dies under the head, the request is sent on a new one."""
 
     async def main() -> None:
         async def stale(peer: Peer) -> None:
@@ -390,7 +390,7 @@ def test_a_stale_connection_is_replaced_once(method: str) -> None:
 
 
 def test_a_get_whose_pooled_connection_ends_fails() -> None:
-    """Its answer may be long in coming: the end of the connection is the loss of the server, not a stale connection."""
+    """A GET may wait long, so the end of its connection is a lost server."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -409,7 +409,7 @@ def test_a_get_whose_pooled_connection_ends_fails() -> None:
 
 
 def test_the_body_continues_on_the_connection_that_replaced_a_stale_one() -> None:
-    """A chunk that comes after the replacement goes there, in full."""
+    """A chunk that comes after the replacement is sent there, in full."""
 
     async def main() -> None:
         replaced = asyncio.Event()
@@ -440,7 +440,7 @@ def test_the_body_continues_on_the_connection_that_replaced_a_stale_one() -> Non
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("steps", range(10))
 def test_a_chunk_that_meets_the_death_of_its_connection_is_sent_or_refused(steps: int, empty: bool) -> None:
-    """However the two race: it gets to the connection that comes instead, or the request fails; nobody waits for it."""
+    """The chunk goes to the new connection, or the request fails; neither waits for ever."""
 
     async def main() -> None:
         dying = asyncio.Event()
@@ -478,7 +478,7 @@ def test_a_chunk_that_meets_the_death_of_its_connection_is_sent_or_refused(steps
 
 
 def test_a_fresh_connection_that_breaks_is_not_replaced() -> None:
-    """A second attempt is for stale connections only; anything else is the caller's to decide."""
+    """Only an idle connection is replaced; any other failure goes to the caller."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -494,7 +494,7 @@ def test_a_fresh_connection_that_breaks_is_not_replaced() -> None:
 
 
 def test_a_stale_connection_is_not_replaced_after_a_body_byte() -> None:
-    """Bytes that may have arrived are never sent twice."""
+    """Bytes that may have arrived are not sent twice."""
 
     async def main() -> None:
         async def stale(peer: Peer) -> None:
@@ -526,7 +526,7 @@ def test_a_stale_connection_is_not_replaced_after_a_body_byte() -> None:
     ids=["nothing", "half a word", "half a head", "another protocol", "huge header", "interim only"],
 )
 def test_a_connection_that_ends_without_an_answer(answer: bytes, error: type[Exception]) -> None:
-    """No answer, or a part of one, is a lost connection, and worth a retry; a wrong one is not."""
+    """No response, or a part of one, is a ReadError; a wrong one is InvalidAnswer."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -551,7 +551,7 @@ def test_a_connection_that_ends_without_an_answer(answer: bytes, error: type[Exc
     ids=["cut", "garbage", "reset"],
 )
 def test_a_response_body_that_breaks(rest: bytes | None, error: type[Exception]) -> None:
-    """A half answer raises while it is read."""
+    """The read of a cut body raises."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -570,7 +570,7 @@ def test_a_response_body_that_breaks(rest: bytes | None, error: type[Exception])
 
 
 def test_the_response_s_body_is_read_in_either_way() -> None:
-    """Joined or chunk by chunk, without a limit of time; closing it early closes its connection."""
+    """Joined or chunk by chunk; an early close closes the connection."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -592,7 +592,7 @@ def test_the_response_s_body_is_read_in_either_way() -> None:
 
 
 def test_a_body_that_is_over_has_its_trailers_and_no_more_bytes() -> None:
-    """Reading and limiting it afterwards do nothing."""
+    """Later reads return nothing."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -612,7 +612,7 @@ def test_a_body_that_is_over_has_its_trailers_and_no_more_bytes() -> None:
 
 
 def test_a_handshake_that_is_closed_is_no_connection() -> None:
-    """A host that closes the connection without a word of TLS."""
+    """A server that closes during the handshake is a ConnectError."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -626,7 +626,7 @@ def test_a_handshake_that_is_closed_is_no_connection() -> None:
 
 
 def test_a_plain_iterator_is_left_as_it_is() -> None:
-    """Only generators have to be closed."""
+    """Only generators are closed."""
 
     class Once:
         def __init__(self) -> None:
@@ -696,7 +696,7 @@ def test_no_connection() -> None:
 
 
 def test_a_server_that_closes_without_a_word_may_want_tls() -> None:
-    """As a port for TLS does when it gets plain HTTP."""
+    """The message suggests https:// if plain HTTP got no response."""
 
     async def main() -> None:
         async def silent(peer: Peer) -> None:
@@ -710,7 +710,7 @@ def test_a_server_that_closes_without_a_word_may_want_tls() -> None:
 
 
 def test_the_answer_is_due_once_the_body_has_ended() -> None:
-    """An open body may wait for ever; a finished one may not."""
+    """An open body may wait for ever, a finished one for the read timeout."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -730,7 +730,7 @@ def test_the_answer_is_due_once_the_body_has_ended() -> None:
 
 
 def test_a_body_that_has_ended_has_nothing_more() -> None:
-    """But its trailers. Its connection may serve another request, which its limits do not touch."""
+    """It has its trailers. Its limits do not touch the next request on its connection."""
 
     async def script(peer: Peer) -> None:
         await peer.head()
@@ -756,7 +756,7 @@ def test_a_body_that_has_ended_has_nothing_more() -> None:
 def test_the_answer_is_due_once_the_body_has_arrived(
     left: list[int], waits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What still lies in this host's buffers is not in the server's hands: as long as that gets less, it is waited."""
+    """While bytes in this host's buffers get less, the timeout does not fire."""
     asked: list[int] = []
 
     def unacknowledged(self: SocketStream) -> int:
@@ -795,7 +795,7 @@ def test_an_answer_that_stops_half_way_times_out() -> None:
 
 
 def test_a_server_that_stops_reading_times_out() -> None:
-    """A body that cannot be written is not waited for without end."""
+    """A body that the server does not read fails after the write timeout."""
 
     async def main() -> None:
         done = asyncio.Event()
@@ -813,7 +813,7 @@ def test_a_server_that_stops_reading_times_out() -> None:
 
 
 def test_an_error_of_the_body_comes_through() -> None:
-    """What the body's own code raises is raised, and the connection is closed."""
+    """An exception of the body's own code is raised, and the connection is closed."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -831,7 +831,7 @@ def test_an_error_of_the_body_comes_through() -> None:
 
 
 def test_cancelling_closes_the_connection_and_the_body() -> None:
-    """A cancelled request leaves nothing behind."""
+    """A cancelled request closes both."""
 
     async def main() -> None:
         body = Silent()
@@ -855,7 +855,7 @@ def test_cancelling_closes_the_connection_and_the_body() -> None:
 
 
 def test_a_body_longer_than_announced_is_a_local_error() -> None:
-    """A wrong ``Content-Length`` is refused before it reaches the wire."""
+    """It is refused before the excess reaches the wire."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -870,7 +870,7 @@ def test_a_body_longer_than_announced_is_a_local_error() -> None:
 
 @pytest.mark.parametrize("length", ["5", "4"])
 def test_a_body_shorter_than_announced_is_a_local_error(length: str) -> None:
-    """Its connection cannot be used again; a body of the right length is sent as it is."""
+    """Its connection is closed; a body of the right length is sent."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -892,7 +892,7 @@ def test_a_body_shorter_than_announced_is_a_local_error(length: str) -> None:
 
 
 def test_a_header_that_http_does_not_allow_is_a_local_error() -> None:
-    """Nothing is sent, whichever way the request takes."""
+    """Nothing is sent, neither through httpx nor past it."""
 
     async def main() -> None:
         async with TrickleClient(transport=TrickleTransport()) as http:
@@ -905,7 +905,7 @@ def test_a_header_that_http_does_not_allow_is_a_local_error() -> None:
 
 
 def test_idle_connections_are_bounded_and_expire() -> None:
-    """At most four idle connections are kept, none beyond its time."""
+    """At most four are kept, none beyond its time."""
 
     async def main() -> None:
         everybody = asyncio.Barrier(6)
@@ -933,7 +933,7 @@ def test_idle_connections_are_bounded_and_expire() -> None:
 
 
 def test_over_tls_everything_is_the_same(certificate: Path) -> None:
-    """Early answers, reuse and cut connections do not depend on the layer below; trust is as ``verify`` says."""
+    """Early responses, reuse and cuts are the same over TLS; ``verify`` decides about trust."""
 
     async def main() -> None:
         server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -973,7 +973,7 @@ def test_over_tls_everything_is_the_same(certificate: Path) -> None:
 
 
 def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address that never answers is a timeout of its own kind."""
+    """An address that never answers raises ConnectTimeout."""
 
     async def never(host: str, port: int) -> SocketStream:
         await anyio.sleep_forever()
@@ -989,7 +989,7 @@ def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_plain_request_may_have_a_live_body() -> None:
-    """It is sent in chunks; the second request goes to the same server."""
+    """It is sent in chunks; the second request reuses the server's origin."""
 
     async def main() -> None:
         bodies: list[list[bytes]] = []
@@ -1017,7 +1017,7 @@ def test_a_plain_request_may_have_a_live_body() -> None:
 
 
 def test_a_live_body_that_nobody_reads_any_more_waits_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has rejected what was written; its answer may be on its way."""
+    """After a rejected write the response may still be on its way."""
 
     async def rejected(self: Connection, stall_s: float | None) -> bool:
         return False
@@ -1041,7 +1041,7 @@ def test_a_live_body_that_nobody_reads_any_more_waits_for_the_answer(monkeypatch
 
 
 def test_a_plain_request_takes_the_short_way() -> None:
-    """It has the client's headers, and ones of its own. With authentication, httpx's own way is taken."""
+    """It has the client's headers and its own. With authentication, httpx sends it."""
 
     async def main() -> None:
         heads: list[Head] = []
@@ -1068,7 +1068,7 @@ def test_a_plain_request_takes_the_short_way() -> None:
 
 @pytest.mark.parametrize("auth", [None, ("user", "secret")], ids=["plain", "httpx"])
 def test_no_cookie_is_kept(auth: tuple[str, str] | None) -> None:
-    """However many a server sets, the next request carries none; one that the program sets itself is sent."""
+    """The next request carries none that a server set, and those that the program set."""
 
     async def main() -> None:
         heads: list[Head] = []
@@ -1088,7 +1088,7 @@ def test_no_cookie_is_kept(auth: tuple[str, str] | None) -> None:
 
 
 def test_a_flood_of_interim_answers_stops_a_body() -> None:
-    """A request with a body ends, too, if its server sends nothing but interim answers."""
+    """A request with a body ends if its server sends only interim responses."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
@@ -1106,7 +1106,7 @@ def test_a_flood_of_interim_answers_stops_a_body() -> None:
 
 
 def test_a_cancellation_arrives_although_bytes_never_stop() -> None:
-    """A scope of anyio ends a read also where the peer's bytes are always there before the scope looks."""
+    """A cancel scope ends a read whose peer always has bytes."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:

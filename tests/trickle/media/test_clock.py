@@ -52,14 +52,14 @@ TIMELINE = b"\x20\x7f\x00" + NTP
 @example(unix_us=FIRST_US, pid=0x100)
 @example(unix_us=LAST_US, pid=0x100)
 def test_a_temi_packet_gives_its_time_back(unix_us: int, pid: int) -> None:
-    """To the microsecond, from 1968 to 2104, over the wrap of NTP's seconds in 2036."""
+    """Times are read back to the microsecond, from 1968 to 2104, over the wrap of NTP's seconds in 2036."""
     packet = temi_packet(pid, unix_us)
     assert len(packet) == PACKET_BYTES
     assert read_temi(packet) == unix_us
 
 
 def test_a_temi_packet_byte_for_byte() -> None:
-    """No payload, one extension, one timeline descriptor with an NTP time, and stuffing."""
+    """It has no payload, one extension, one timeline descriptor with an NTP time, and stuffing."""
     packet = temi_packet(0x1234, NOW_US)
     assert packet[:5] == bytes([0x47, 0x12, 0x34, 0x20, 183])
     assert packet[5:7] == bytes([0x01, 14])  # extension; its length
@@ -71,13 +71,13 @@ def test_a_temi_packet_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("pid", [-1, 0x1FFF, 0x2000])
 def test_a_temi_packet_needs_the_pid_of_a_stream(pid: int) -> None:
-    """Null packets and what thirteen bits cannot hold are refused."""
+    """The PID of null packets and numbers of more than thirteen bits are refused."""
     with pytest.raises(ValueError, match="PID"):
         temi_packet(pid, NOW_US)
 
 
 def test_the_time_is_found_among_the_first_packets_only() -> None:
-    """Behind the tables, before the frames; a whole segment is not searched."""
+    """It is found behind the tables; the rest of the segment is not searched."""
     packet = temi_packet(0x100, NOW_US)
     assert read_temi(NULL * (MAX_PACKETS - 1) + packet) == NOW_US
     assert read_temi(NULL * MAX_PACKETS + packet) is None
@@ -98,7 +98,7 @@ def test_the_time_is_found_among_the_first_packets_only() -> None:
     ],
 )
 def test_other_multiplexers_times_are_read(field: bytes) -> None:
-    """Whatever else the adaptation field, its extension and the descriptor hold."""
+    """Other fields of the adaptation field, its extension and the descriptor are skipped."""
     assert read_temi(field_packet(field)) == NOW_US
 
 
@@ -121,13 +121,13 @@ def test_other_multiplexers_times_are_read(field: bytes) -> None:
     ],
 )
 def test_no_temi_is_none(data: bytes) -> None:
-    """What is missing, damaged or something else gives no time, and no error."""
+    """A missing, damaged or different descriptor gives no time, and no error."""
     assert read_temi(data) is None
 
 
 @given(st.binary(max_size=600))
 def test_reading_never_raises(data: bytes) -> None:
-    """Segments come from anyone."""
+    """Any bytes give a time or None."""
     read_temi(data)
     read_prft(data)
     for start in range(0, len(data) - PACKET_BYTES, PACKET_BYTES):
@@ -137,18 +137,18 @@ def test_reading_never_raises(data: bytes) -> None:
 
 @given(unix_us=times, track=st.integers(1, 2**32 - 1), media_time=st.integers(0, 2**64 - 1))
 def test_a_prft_box_gives_its_time_back(unix_us: int, track: int, media_time: int) -> None:
-    """To the microsecond, whatever track and media time it belongs to."""
+    """Times are read back to the microsecond, for any track and media time."""
     assert read_prft(prft_box(track, unix_us, media_time)) == unix_us
 
 
 def test_a_prft_box_byte_for_byte() -> None:
-    """Version 1; the flags say what the time means."""
+    """It has version 1 and the flags of a captured time."""
     data = prft_box(3, NOW_US, 90_000)
     assert data == box(b"prft", bytes([1, 0, 0, CAPTURED]) + bytes([0, 0, 0, 3]) + NTP + (90_000).to_bytes(8))
 
 
 def test_prft_is_found_behind_the_init_segment() -> None:
-    """Boxes with a size of 64 bits included; the times of later fragments are not this segment's."""
+    """Boxes with sizes of 64 bits are walked; later fragments' times do not count."""
     prft = prft_box(1, NOW_US, 0)
     large = box(b"free", (20).to_bytes(8) + b"full", size=1)
     assert read_prft(box(b"ftyp", b"isom") + large + box(b"moov", bytes(50)) + prft + box(b"moof")) == NOW_US
@@ -156,7 +156,7 @@ def test_prft_is_found_behind_the_init_segment() -> None:
 
 
 def test_prft_of_version_0_is_read() -> None:
-    """Its media time has 32 bits."""
+    """Version 0 has a media time of 32 bits."""
     assert read_prft(box(b"prft", bytes(8) + NTP + bytes(4))) == NOW_US
 
 
@@ -172,7 +172,7 @@ def test_prft_of_version_0_is_read() -> None:
     ],
 )
 def test_no_prft_is_none(data: bytes) -> None:
-    """What is missing, damaged or something else gives no time, and no error."""
+    """A missing, damaged or different box gives no time, and no error."""
     assert read_prft(data) is None
 
 
@@ -195,13 +195,13 @@ class Picture:
                 line[cell.left : cell.right] = [white if cell.white else black] * (cell.right - cell.left)
 
     def luma(self, x: int, y: int) -> int:
-        """A pixel; negative places are no pixels."""
+        """The brightness of a pixel; negative places raise."""
         assert x >= 0
         assert y >= 0
         return self.pixels[y][x]
 
     def read(self) -> int | None:
-        """The clock's time."""
+        """Read the picture's clock."""
         return read_clock(self.luma, self.width, self.height)
 
     def add_noise(self, most: int, seed: int) -> None:
@@ -211,7 +211,7 @@ class Picture:
             line[:] = [min(255, max(0, level + random.randint(-most, most))) for level in line]
 
     def scaled(self, divisor: int) -> Picture:
-        """Every block of pixels averaged into one."""
+        """A picture in which each block of pixels is averaged into one."""
         small = Picture(0, self.width // divisor, self.height // divisor)
         blocks = range(divisor)
         for y in range(small.height):
@@ -226,13 +226,13 @@ class Picture:
 @example(unix_ms=0, width=160, height=90)
 @example(unix_ms=2**TIME_BITS - 1, width=1920, height=1080)
 def test_a_drawn_clock_reads_back(unix_ms: int, width: int, height: int) -> None:
-    """Whatever the picture's size."""
+    """A clock is read back from a picture of any size."""
     assert Picture(unix_ms, width, height).read() == unix_ms
 
 
 @pytest.mark.parametrize(("width", "height"), [(320, 180), (163, 91), (854, 480)])
 def test_the_cells_fill_the_top_of_the_picture(width: int, height: int) -> None:
-    """Without a hole and without overlap; below them the picture is free."""
+    """They leave no hole and do not overlap; the picture below them is free."""
     cells = draw_clock(NOW_MS, width, height)
     covered = [(x, y) for cell in cells for y in range(cell.top, cell.bottom) for x in range(cell.left, cell.right)]
     assert len(cells) == ROWS * COLUMNS
@@ -242,7 +242,7 @@ def test_the_cells_fill_the_top_of_the_picture(width: int, height: int) -> None:
 
 @pytest.mark.parametrize("unix_ms", [-1, 2**TIME_BITS])
 def test_a_time_that_does_not_fit_is_refused(unix_ms: int) -> None:
-    """Rather than drawn as another one."""
+    """It raises ValueError instead of drawing another time."""
     with pytest.raises(ValueError, match="cannot show"):
         draw_clock(unix_ms, 320, 180)
 
@@ -250,14 +250,14 @@ def test_a_time_that_does_not_fit_is_refused(unix_ms: int) -> None:
 @few_walks
 @given(unix_ms=clock_times, divisor=st.sampled_from([2, 3, 4]))
 def test_a_clock_survives_being_scaled_down(unix_ms: int, divisor: int) -> None:
-    """To a quarter of 320 by 180."""
+    """It is read from a quarter of 320 by 180."""
     assert Picture(unix_ms, 320, 180).scaled(divisor).read() == unix_ms
 
 
 @few_walks
 @given(unix_ms=clock_times, black=st.integers(0, 100), contrast=st.integers(60, 155))
 def test_a_clock_survives_a_change_of_brightness(unix_ms: int, black: int, contrast: int) -> None:
-    """Black and white are what is darkest and brightest in it."""
+    """The darkest and the brightest cell are black and white."""
     assert Picture(unix_ms, 160, 90, black=black, white=black + contrast).read() == unix_ms
 
 
@@ -273,7 +273,7 @@ def test_a_clock_survives_noise(unix_ms: int, seed: int, noise: int) -> None:
 @few_walks
 @given(unix_ms=clock_times, seed=st.integers(), noise=st.integers(80, 2000))
 def test_noise_never_makes_another_time(unix_ms: int, seed: int, noise: int) -> None:
-    """What drowns in noise is no clock."""
+    """A clock that drowns in noise reads as None."""
     picture = Picture(unix_ms, 160, 90)
     picture.add_noise(noise, seed)
     assert picture.read() in (unix_ms, None)
@@ -285,7 +285,7 @@ def test_noise_never_makes_another_time(unix_ms: int, seed: int, noise: int) -> 
     flipped=st.lists(st.integers(0, ROWS * COLUMNS - 1), min_size=1, max_size=ROWS * COLUMNS, unique=True),
 )
 def test_a_damaged_clock_reads_as_none(unix_ms: int, flipped: list[int]) -> None:
-    """Any number of wrong cells: a wrong time is worse than no time."""
+    """Any number of wrong cells gives None: a wrong time is worse than no time."""
     picture = Picture(unix_ms, 160, 90)
     cells = draw_clock(unix_ms, 160, 90)
     for index in flipped:
@@ -299,7 +299,7 @@ def test_a_damaged_clock_reads_as_none(unix_ms: int, flipped: list[int]) -> None
 @example(bytes(ROWS * COLUMNS))
 @example(b"\xff" * ROWS * COLUMNS)
 def test_a_picture_without_a_clock_reads_as_none(levels: bytes) -> None:
-    """Flat or random."""
+    """Flat and random pictures give None."""
     width, height = COLUMNS * 10, ROWS * 10 * 9 // 2
 
     def luma(x: int, y: int) -> int:
@@ -310,7 +310,7 @@ def test_a_picture_without_a_clock_reads_as_none(levels: bytes) -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(0, 0), (19, 180), (320, 17)])
 def test_a_picture_too_small_for_the_cells_reads_as_none(width: int, height: int) -> None:
-    """Without asking for a pixel."""
+    """No pixel is asked for."""
 
     def luma(x: int, y: int) -> int:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Boxes, packets and tables made by hand; and any bytes at all."""
+"""Boxes, packets and tables made by hand, and any bytes at all."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kinds(data: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def test_boxes_are_walked_side_by_side() -> None:
-    """Sizes of 32 and of 64 bits, and a last box that goes on to the end."""
+    """Sizes of 32 and 64 bits are read, and a last box without a size."""
     long = struct.pack(">I4sQ", 1, b"mdat", 19) + b"abc"
     last = struct.pack(">I4s", 0, b"free") + b"rest"
     data = box(b"ftyp", b"iso", b"6") + long + last
@@ -69,7 +69,7 @@ def test_boxes_are_walked_side_by_side() -> None:
     ],
 )
 def test_the_walk_ends_at_a_box_that_makes_no_sense(bad: bytes) -> None:
-    """The caller sees by the last box's end where."""
+    """The caller sees the place by the last box's end."""
     data = box(b"free", b"1") + bad
     assert kinds(data) == [(b"free", b"1")]
 
@@ -80,7 +80,7 @@ def test_the_number_of_boxes_has_a_limit() -> None:
 
 
 def test_a_box_is_found_by_its_path() -> None:
-    """The first of each kind; nothing if one of them is missing."""
+    """The first box of each kind counts; a missing one gives nothing."""
     data = box(b"free") + box(b"moov", box(b"trak", box(b"tkhd", b"1")), box(b"trak", box(b"tkhd", b"2")))
     assert find_box(data, b"moov", b"trak", b"tkhd") == b"1"
     assert find_box(data, b"moov", b"mvex", b"trex") == b""
@@ -88,14 +88,14 @@ def test_a_box_is_found_by_its_path() -> None:
 
 
 def test_numbers_beyond_the_end_are_zeros() -> None:
-    """No caller has to check lengths."""
+    """Callers need not check lengths."""
     assert number(b"\1\2", 0, 2) == 258
     assert number(b"\1\2", 1, 2) == 512
     assert number(b"\1\2", 5, 4) == 0
 
 
 def test_an_init_segment_comes_before_the_media() -> None:
-    """Everything up to ``moov``; a ``moov`` behind the media is the index of an ordinary file."""
+    """It ends with ``moov``; a ``moov`` behind the media belongs to an ordinary file."""
     init = box(b"ftyp", b"iso5") + box(b"moov", b"tracks")
     assert init_segment(init + box(b"moof") + box(b"mdat")) == init
     assert init_segment(box(b"ftyp") + box(b"mdat") + box(b"moov")) == b""
@@ -103,7 +103,7 @@ def test_an_init_segment_comes_before_the_media() -> None:
 
 
 def trak(version: int, ident: int, timescale: int) -> bytes:
-    """A track's headers; dates before the numbers take 8 or 16 bytes."""
+    """The headers of a track; its dates take 8 or 16 bytes."""
     dates = bytes(16 if version else 8)
     header = full_box(b"tkhd", version, 0, dates, ident.to_bytes(4))
     media = full_box(b"mdhd", version, 0, dates, timescale.to_bytes(4))
@@ -111,7 +111,7 @@ def trak(version: int, ident: int, timescale: int) -> bytes:
 
 
 def test_tracks_are_read_from_an_init_segment() -> None:
-    """In both versions of their headers; a track without a time scale has one tick a second."""
+    """Both versions of the headers are read; a missing time scale is one tick a second."""
     parts = [trak(0, 1, 90_000), trak(1, 7, 48_000), trak(0, 3, 0)]
     init = box(b"ftyp") + box(b"moov", box(b"mvhd"), *parts)
     assert tracks(init) == [Track(1, 90_000), Track(7, 48_000), Track(3, 1)]
@@ -120,7 +120,7 @@ def test_tracks_are_read_from_an_init_segment() -> None:
 
 
 def test_boxes_inside_of_others_have_a_limit_of_their_own() -> None:
-    """A header of a megabyte may hold 100,000 empty boxes: what stands behind the first ones is not found."""
+    """A header may hold 100,000 empty boxes: only the first 128 are read."""
     for before, found in ((MAX_CHILDREN - 1, 1), (MAX_CHILDREN, 0)):
         moov = box(b"moov", box(b"free") * before, trak(0, 1, 90_000))
         assert len(tracks(moov)) == found
@@ -128,12 +128,12 @@ def test_boxes_inside_of_others_have_a_limit_of_their_own() -> None:
 
 
 def traf(track: int, *parts: bytes) -> bytes:
-    """What a fragment says of a track."""
+    """The headers of a track in a fragment."""
     return box(b"traf", full_box(b"tfhd", 0, 0, track.to_bytes(4)), *parts)
 
 
 def test_fragments_are_numbered_and_have_times() -> None:
-    """A time that is cut is none; one track's is enough."""
+    """One track's time is enough; a cut time is none."""
     first = box(
         b"moof",
         full_box(b"mfhd", 0, 0, (41).to_bytes(4)),
@@ -181,12 +181,12 @@ WHOLE = sized(7, 3, 4) + media(7) + sized(8, 5, first=4) + media(2) + media(3) +
     ],
 )
 def test_damaged_fragments_are_counted(data: bytes, damaged: int) -> None:
-    """By their numbers, and the sizes of their samples."""
+    """They are found by their numbers and the sizes of their samples."""
     assert damaged_fragments(data) == damaged
 
 
 def test_the_samples_that_fragments_announce() -> None:
-    """Of all runs, also in boxes that end too late or stand in the wrong place; bytes of the media are no boxes."""
+    """Runs count in misplaced and overlong boxes, too, but not in the media."""
     run = full_box(b"trun", 0, 0, (3).to_bytes(4))
     media = box(b"mdat", run)
     assert fragment_samples(box(b"moof", traf(1, run, run)) + media + box(b"moof", traf(2, run)) + media) == 9
@@ -207,7 +207,7 @@ def test_the_samples_that_fragments_announce() -> None:
     ],
 )
 def test_sample_tables_of_ordinary_files(table: bytes, found: bool) -> None:
-    """A fragmented file has them, too, but they are empty."""
+    """The tables of a fragmented file are empty."""
     assert has_sample_table(box(b"mdat", b"cmov") + box(b"moov", box(b"trak", table))) is found
 
 
@@ -220,7 +220,7 @@ def packet(
     adaptation: bytes | None = None,
     marks: int = 0,
 ) -> bytes:
-    """A transport packet; what is left is stuffing in the adaptation field."""
+    """A transport packet; stuffing in the adaptation field fills the rest."""
     room = 184 - len(payload)
     field = b""
     if room or adaptation is not None:
@@ -231,13 +231,13 @@ def packet(
 
 
 def one(data: bytes) -> TsPacket:
-    """The only packet."""
+    """The only packet of the bytes."""
     (found,) = ts_packets(data)
     return found
 
 
 def test_the_fields_of_a_packet() -> None:
-    """Header, adaptation field and payload, with and without each other."""
+    """Header, adaptation field and payload are read, alone and together."""
     both = one(packet(0x1234, 7, b"payload", is_start=True, adaptation=b"\xc0"))
     assert (both.pid, both.counter, both.is_start, both.has_payload) == (0x1234, 7, True, True)
     assert (both.may_jump, both.has_clock) == (True, False)
@@ -256,7 +256,7 @@ def test_the_fields_of_a_packet() -> None:
 
 
 def test_damaged_and_encrypted_packets_say_so() -> None:
-    """A mark of the receiver before, an adaptation field that is too long, and encryption."""
+    """An error mark, an overlong adaptation field, and encryption are seen."""
     marked = bytearray(packet(0x100, 0, b"x"))
     marked[1] |= 0x80
     assert one(bytes(marked)).is_damaged
@@ -265,7 +265,7 @@ def test_damaged_and_encrypted_packets_say_so() -> None:
 
 
 def test_bytes_that_are_no_packets_are_skipped() -> None:
-    """Behind them packets are found again, and the caller sees where; the last packet may be cut."""
+    """The next packet is found behind them, and its start shows the gap; the last packet may be cut."""
     good = packet(0x100, 0, bytes(184))
     data = b"\1" * 100 + good * 3 + b"\2\x47" * 30 + good * 3 + b"\x47" * 50
     assert [item.start for item in ts_packets(memoryview(data))] == [100, 288, 476, 724, 912, 1100]
@@ -274,13 +274,13 @@ def test_bytes_that_are_no_packets_are_skipped() -> None:
 
 
 def steps(*packets: bytes) -> list[Step]:
-    """What the counters of packets tell."""
+    """The steps of the packets' counters."""
     continuity = Continuity()
     return [continuity.feed(item) for item in ts_packets(b"".join(packets))]
 
 
 def test_counters_go_on_from_packet_to_packet() -> None:
-    """Each PID has its own; after 15 comes 0; packets without payload and null packets do not count."""
+    """Each PID counts from 0 to 15; packets without payload and null packets do not count."""
     packets = [packet(1, 14, b"a"), packet(2, 3, b"b"), packet(1, 15, b"c"), packet(1, 15), packet(1, 0, b"d")]
     stuffing = [packet(NULL_PID, 9, b"x"), packet(NULL_PID, 2, b"y")]
     assert steps(*packets, *stuffing) == [Step.NEXT] * 7
@@ -288,7 +288,7 @@ def test_counters_go_on_from_packet_to_packet() -> None:
 
 
 def test_a_packet_may_come_twice() -> None:
-    """A third time is a loss, and so is another payload with the same counter: 16 packets are missing."""
+    """A third time is a loss, and so is the same counter with another payload."""
     again = packet(1, 0, b"a")
     assert steps(again, again, packet(1, 1, b"b")) == [Step.NEXT, Step.REPEATED, Step.NEXT]
     assert steps(again, again, again) == [Step.NEXT, Step.REPEATED, Step.LOST]
@@ -296,7 +296,7 @@ def test_a_packet_may_come_twice() -> None:
 
 
 def test_a_counter_may_jump_where_the_packet_says_so() -> None:
-    """And after a reset, since something else is missing then."""
+    """It may also jump after a reset."""
     assert steps(packet(1, 0, b"a"), packet(1, 9, b"b", adaptation=b"\x80")) == [Step.NEXT, Step.NEXT]
     continuity = Continuity()
     continuity.feed(one(packet(1, 0, b"a")))
@@ -318,7 +318,7 @@ PMT = section(2, b"\xe1\1\xf0\0" + b"\x1b\xe1\1\xf0\0" + b"\x0f\xe1\2\xf0\3\x0a\
 
 
 def read(*packets: bytes) -> ProgramTables:
-    """The tables in packets."""
+    """The tables of some packets."""
     tables = ProgramTables()
     for item in ts_packets(b"".join(packets)):
         tables.feed(item)
@@ -326,12 +326,12 @@ def read(*packets: bytes) -> ProgramTables:
 
 
 def carrying(pid: int, *sections: bytes) -> bytes:
-    """A packet with whole sections, and stuffing behind them."""
+    """A packet with whole sections and stuffing."""
     return packet(pid, 0, (b"\0" + b"".join(sections)).ljust(184, b"\xff"), is_start=True)
 
 
 def test_tables_tell_streams() -> None:
-    """They are complete with a PMT that a PAT names; one that comes before it is not looked at."""
+    """They are complete with a PMT that an earlier PAT names."""
     assert not read(carrying(0, PAT)).is_complete
     assert not read(carrying(0x100, PMT), carrying(0, PAT)).is_complete
     tables = read(carrying(0, PAT), packet(0x101, 0, b"picture"), carrying(0x100, PMT))
@@ -341,7 +341,7 @@ def test_tables_tell_streams() -> None:
 
 
 def test_damaged_tables_are_counted() -> None:
-    """And otherwise left out, as are sections that are too short, and those of another kind."""
+    """Damaged sections count and are ignored; short and foreign ones are ignored."""
     tables = read(carrying(0, PAT), carrying(0x100, PMT[:-1] + b"\0"), carrying(0x100, b"\2\xb0\1\0"))
     assert (tables.is_complete, tables.damaged, tables.streams) == (False, 2, {})
     other = section(0x42, bytes(12))
@@ -350,7 +350,7 @@ def test_damaged_tables_are_counted() -> None:
 
 
 def test_sections_over_several_packets() -> None:
-    """A long one is put together, a second one in the same packet is found, and one that is too long is left."""
+    """A long section is joined, a second one in a packet is found, an overlong one is ignored."""
     long = section(2, b"\xe1\1\xf0\0" + b"".join(b"\x1b\xe1" + bytes([at]) + b"\xf0\0" for at in range(60)))
     parts = [packet(0x100, 0, b"\0" + long[:183], is_start=True), packet(0x100, 1, long[183:].ljust(184, b"\xff"))]
     assert len(read(carrying(0, PAT), *parts).streams) == 60
@@ -365,7 +365,7 @@ def test_sections_over_several_packets() -> None:
 
 
 def test_the_number_of_streams_has_a_limit() -> None:
-    """In one program, and in all of them."""
+    """The limit holds for one program and for all together."""
     many = section(2, b"\xe1\1\xf0\0" + b"".join(b"\x1b\xe2" + bytes([at]) + b"\xf0\0" for at in range(200)))
     pieces = [b"\0" + many[:183], *(many[at : at + 184] for at in range(183, len(many), 184))]
     packets = [packet(0x100, at, part.ljust(184, b"\xff"), is_start=at == 0) for at, part in enumerate(pieces)]
@@ -399,7 +399,7 @@ TABLES = carrying(0, PAT) + carrying(0x100, PMT)
     ],
 )
 def test_sniffing(data: bytes, container: Container) -> None:
-    """What bytes are, however few."""
+    """Each container is recognised, also from few bytes."""
     assert sniff(data) is container
     assert sniff(memoryview(data)[:SNIFF_BYTES]) is container
 
@@ -412,7 +412,7 @@ ANY = st.lists(st.one_of(PIECES, st.binary(max_size=300)), max_size=8).map(b"".j
 
 @given(data=ANY, places=st.lists(st.integers(0, 1 << 14), max_size=12))
 def test_any_bytes_are_taken(data: bytes, places: list[int]) -> None:
-    """Whatever they are: no exception, and nothing is read beyond their end."""
+    """No bytes raise, and nothing is read beyond their end."""
     changed = bytearray(data)
     for place in places:
         if changed:

@@ -1,4 +1,4 @@
-"""Around the demuxer: streams that begin later, and MP4 that announces too many samples."""
+"""The safeguards around the demuxer: streams that begin later, and MP4 that announces too many samples."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tricklecast.trickle.media.demux import MAX_SAMPLES, SampleGuard, UnsafeMedi
 
 
 class LateStream:
-    """A container that meets a new stream behind its second packet, as PyAV does."""
+    """A container that, like PyAV, meets a new stream behind its second packet."""
 
     def __init__(self) -> None:
         self.packets = iter([1, 2, None, 3])
 
     def demux(self, streams: Sequence[object], /) -> Iterator[int]:
-        """Raise where it meets the stream."""
+        """Raise IndexError where the new stream begins."""
         assert list(streams) == ["video"]
         for packet in self.packets:
             if packet is None:
@@ -30,12 +30,12 @@ class LateStream:
 
 
 def test_a_stream_that_begins_later_stops_no_other() -> None:
-    """Its packets are left out."""
+    """Its packets are left out, and the others are yielded."""
     assert list(demuxed(LateStream(), ["video"])) == [1, 2, 3]
 
 
 def moof(samples: int) -> bytes:
-    """A fragment header that announces so many samples."""
+    """A fragment header that announces a number of samples."""
     return box(b"moof", box(b"traf", full_box(b"trun", 0, 0, samples.to_bytes(4))))
 
 
@@ -44,14 +44,14 @@ SEGMENT = box(b"ftyp", b"isom") + box(b"moov", bytes(50)) + (moof(3) + box(b"mda
 
 @given(st.lists(st.integers(0, len(SEGMENT))))
 def test_a_segment_passes_whole(cuts: list[int]) -> None:
-    """However it is divided."""
+    """It passes unchanged, in any pieces."""
     guard, places = SampleGuard(), [0, *sorted(cuts), len(SEGMENT)]
     parts = [guard.feed(SEGMENT[begin:end]) for begin, end in pairwise(places)]
     assert b"".join(parts) == SEGMENT
 
 
 def test_media_passes_as_it_comes() -> None:
-    """A box of it may be without a size, or have one of 64 bits; other boxes pass when they are whole."""
+    """Bytes of ``mdat`` pass at once, with any form of size; other boxes pass when they are whole."""
     for head in (b"\0\0\0\x64mdat", b"\0\0\0\0mdat", b"\0\0\0\1mdat" + (100).to_bytes(8)):
         guard = SampleGuard()
         assert guard.feed(moof(1)[:-1]) == b""
@@ -62,7 +62,7 @@ def test_media_passes_as_it_comes() -> None:
 
 @pytest.mark.parametrize("end", [b"\0\0\0\7free", b"\0\0\0\0free", b"\0\0\0\1free" + bytes(8), b"\0\0\0\7mdat"])
 def test_what_is_no_box_ends_the_segment(end: bytes) -> None:
-    """A demuxer would stop there, too."""
+    """Nothing passes behind bytes that are no box."""
     guard = SampleGuard()
     assert guard.feed(SEGMENT + end + SEGMENT) == SEGMENT
     assert guard.feed(SEGMENT) == b""
@@ -70,7 +70,7 @@ def test_what_is_no_box_ends_the_segment(end: bytes) -> None:
 
 @given(st.lists(st.binary(max_size=40)))
 def test_any_bytes_pass_in_order_or_are_refused(parts: list[bytes]) -> None:
-    """Nothing is made up."""
+    """No byte is changed or added."""
     guard, passed = SampleGuard(), b""
     for part in parts:
         passed += guard.feed(part)
@@ -78,7 +78,7 @@ def test_any_bytes_pass_in_order_or_are_refused(parts: list[bytes]) -> None:
 
 
 def test_too_many_samples_are_refused() -> None:
-    """In one fragment, or in all of a segment."""
+    """The limit holds for one fragment and for the whole segment."""
     with pytest.raises(UnsafeMedia, match="more than 1048576 samples"):
         SampleGuard().feed(moof(MAX_SAMPLES + 1))
     guard = SampleGuard()
@@ -88,7 +88,7 @@ def test_too_many_samples_are_refused() -> None:
 
 
 def test_an_ordinary_file_is_refused() -> None:
-    """Its index may announce any number, and nobody can decode it while it comes."""
+    """An index of samples may announce any number of them."""
     table = full_box(b"stsz", 0, 0, (1).to_bytes(4), (5).to_bytes(4))
     with pytest.raises(UnsafeMedia, match="ordinary MP4 file"):
         SampleGuard().feed(box(b"moov", table))
@@ -96,7 +96,7 @@ def test_an_ordinary_file_is_refused() -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_track_number_that_costs_seconds_is_refused(version: int) -> None:
-    """libavformat counts up to a free one; a number is found wherever its header stands."""
+    """libavformat counts up to it; the number is found at any place of its header."""
     times = bytes(16 if version else 8)
     guard = SampleGuard()
     track = box(b"trak", full_box(b"tkhd", version, 3, times, (0x7FFFFFFF).to_bytes(4)))
@@ -106,7 +106,7 @@ def test_a_track_number_that_costs_seconds_is_refused(version: int) -> None:
 
 
 def test_little_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A box that is longer than any sensible one is refused when the limit is reached."""
+    """A box that is too long is refused when the limit is reached."""
     monkeypatch.setattr(demux, "MAX_BOX", 1 << 20)
     guard = SampleGuard()
     assert guard.feed(b"\x7f\0\0\0moof" + bytes((1 << 20) - 8)) == b""

@@ -19,7 +19,7 @@ FRAME = 3600
 
 @dataclass
 class Packet:
-    """What is used of a packet."""
+    """A packet as the time line reads it."""
 
     pts: int | None
     dts: int | None
@@ -38,7 +38,7 @@ def filled(packets: Iterable[Packet]) -> Iterator[Packet]:
 
 
 def test_first_decoding_times_are_counted_back() -> None:
-    """Packets before the first known decoding time get theirs from it, in their own stream."""
+    """Packets before a stream's first decoding time get theirs from it."""
     packets = [
         Packet(0, None),
         Packet(5, 5, stream_index=1),
@@ -50,7 +50,7 @@ def test_first_decoding_times_are_counted_back() -> None:
 
 
 def test_packets_with_decoding_times_are_not_held() -> None:
-    """What is complete goes on at once."""
+    """They pass at once."""
     seen: list[Packet] = []
     source = iter([Packet(0, 0), Packet(1, 1)])
     for packet in filled(source):
@@ -65,7 +65,7 @@ def test_a_later_gap_is_left_to_the_timeline() -> None:
 
 
 def test_holding_is_bounded() -> None:
-    """A stream that never has decoding times is passed on after all, and so is a short one at its end."""
+    """A stream without decoding times passes after 64 packets, and at its end."""
     packets = [Packet(number, None, duration=None) for number in range(MAX_HELD + 10)]
     assert [packet.pts for packet in filled(packets)] == list(range(MAX_HELD + 10))
     assert len(list(filled(packets[:3]))) == 3
@@ -83,12 +83,12 @@ def test_differences_are_kept_and_nothing_is_negative() -> None:
 
 
 def test_a_source_that_begins_late_is_not_moved_to_zero() -> None:
-    """A live source keeps its own time."""
+    """A live source keeps its own times."""
     assert stamp(Timeline(), Packet(3_600_000, 3_600_000), MS) == (3600 * CLOCK_HZ,) * 2
 
 
 def test_missing_times_are_made_up() -> None:
-    """Without a decoding time the presentation time serves; without both, a packet follows its predecessor."""
+    """The presentation time serves for the decoding time; without both, a packet follows the one before it."""
     line = Timeline()
     assert stamp(line, Packet(None, None), MS) == (LEAD, LEAD)
     assert stamp(line, Packet(None, None), MS) == (LEAD + 1, LEAD + 1)
@@ -98,12 +98,12 @@ def test_missing_times_are_made_up() -> None:
 
 
 def stamped(line: Timeline, times: list[int], stream: int = 0, duration: int = FRAME) -> list[int]:
-    """Decoding times on the time line of packets with these."""
+    """The decoding times of packets on the time line."""
     return [stamp(line, Packet(time, time, stream, duration), TICK)[1] for time in times]
 
 
 def test_a_clock_that_goes_back_to_zero_is_continued() -> None:
-    """As after an encoder's restart: the next packet follows the last one, in all streams by the same amount."""
+    """The next packet follows the last one; all streams are moved by the same amount."""
     line = Timeline()
     assert stamped(line, [900_000, 903_600]) == [900_000, 903_600]
     assert stamped(line, [901_000, 903_000], stream=1, duration=2000) == [901_000, 903_000]
@@ -114,7 +114,7 @@ def test_a_clock_that_goes_back_to_zero_is_continued() -> None:
 
 
 def test_a_stream_that_had_come_further_moves_all() -> None:
-    """Sound that was ahead when the picture jumped does not overlap what there is of it; the picture waits for it."""
+    """If sound was ahead when the picture jumped, the picture waits for it."""
     line = Timeline()
     stamped(line, [900_000, 903_600])
     stamped(line, [900_000, 903_600], stream=1)
@@ -125,7 +125,7 @@ def test_a_stream_that_had_come_further_moves_all() -> None:
 
 
 def test_a_wrapped_counter_leaves_no_trace() -> None:
-    """33 bits of MPEG-TS, 32 bits of RTP: the same differences, before and after, in both streams."""
+    """Differences are the same before and after the wrap of 33 bits (MPEG-TS) and 32 bits (RTP)."""
     for wrap in (1 << 33, 1 << 32):
         line = Timeline()
         before = stamped(line, [wrap - 7200, wrap - 3600])
@@ -135,7 +135,7 @@ def test_a_wrapped_counter_leaves_no_trace() -> None:
 
 
 def test_a_presentation_time_may_wrap_first() -> None:
-    """With B-frames it is ahead of the decoding time."""
+    """With B-frames it wraps before the decoding time."""
     line = Timeline()
     shown, decoded = stamp(line, Packet(100, (1 << 33) - 7100, duration=FRAME), TICK)
     assert shown - decoded == 7200
@@ -143,7 +143,7 @@ def test_a_presentation_time_may_wrap_first() -> None:
 
 
 def test_a_wild_timestamp_harms_one_packet() -> None:
-    """What follows goes on where it was; the other stream does not notice."""
+    """The next packets return to their times; the other stream is not touched."""
     line = Timeline()
     before = stamped(line, [0, 3600])
     wild = stamped(line, [50_000_000])
@@ -154,7 +154,7 @@ def test_a_wild_timestamp_harms_one_packet() -> None:
 
 
 def test_an_old_timestamp_harms_one_packet() -> None:
-    """Also where what follows would fit behind it, after a pause. libavformat ends with one where PIDs have changed."""
+    """The next packets return to their times, also after a pause."""
     line = Timeline()
     before = stamped(line, [number * 3600 for number in range(100)])
     assert stamped(line, [7200]) == [before[-1] + 3600]
@@ -163,7 +163,7 @@ def test_an_old_timestamp_harms_one_packet() -> None:
 
 
 def test_a_pause_is_kept_and_a_jump_is_not() -> None:
-    """Some seconds without a packet are a pause; more cannot be told from a clock that was set."""
+    """Seconds without a packet stay a pause; more than ten count as a jump of the clock."""
     line = Timeline()
     assert stamped(line, [0, MAX_JUMP]) == [LEAD, LEAD + MAX_JUMP]
     assert stamped(line, [3 * MAX_JUMP]) == [LEAD + MAX_JUMP + FRAME]
@@ -179,7 +179,7 @@ def test_a_late_stream_begins_where_it_belongs() -> None:
 
 
 def test_a_stream_that_pauses_keeps_its_time_though_another_one_jumped() -> None:
-    """It follows the jump of the other one only where that makes sense."""
+    """It follows the jump only if its time fits there."""
     line = Timeline()
     stamped(line, [0, FRAME])
     stamped(line, [0, FRAME, 3600 * CLOCK_HZ], stream=1)
@@ -187,7 +187,7 @@ def test_a_stream_that_pauses_keeps_its_time_though_another_one_jumped() -> None
 
 
 def test_another_source_goes_on_behind_what_there_is() -> None:
-    """Whatever its timestamps are; the time for which nothing came is kept."""
+    """Its timestamps may be any; the pause before it is kept."""
     line = Timeline()
     line.rebase(5.0)  # nothing yet
     assert stamped(line, [0, 3600]) == [LEAD, LEAD + 3600]
@@ -204,7 +204,7 @@ def test_another_source_goes_on_behind_what_there_is() -> None:
 
 @given(st.lists(st.integers(0, 1 << 33), min_size=1, max_size=5), st.integers(0, 20))
 def test_streams_stay_in_step_over_any_jumps(jumps: list[int], lag: int) -> None:
-    """What was shown together in the source is shown together, though one stream comes some packets later."""
+    """Frames that the source shows together are shown together, also if one stream comes later."""
     line = Timeline()
     frames = 30
     times = [base + FRAME * number for base in jumps for number in range(frames)]
@@ -231,7 +231,7 @@ def test_the_rules_of_mpegts_hold_for_any_source(times: list[tuple[int | None, i
 
 
 def test_a_line_may_begin_at_nought() -> None:
-    """As files do: all streams are moved alike, wherever the source begins."""
+    """All streams are moved by the same amount, from any beginning of the source."""
     for begin in (0, 77 * CLOCK_HZ, -5 * CLOCK_HZ):
         line = Timeline(begin=0)
         assert stamp(line, Packet(begin + 2 * FRAME, begin), TICK) == (2 * FRAME, 0)
@@ -241,7 +241,7 @@ def test_a_line_may_begin_at_nought() -> None:
 
 @given(st.lists(st.tuples(st.integers(-(10**15), 10**15), st.integers(-(10**15), 10**15), st.integers(0, 2))))
 def test_decoding_times_may_need_a_distance(times: list[tuple[int, int, int]]) -> None:
-    """A file whose clock has milliseconds cannot hold two of a stream in one."""
+    """In a file with a clock of milliseconds, two packets of a stream need different ones."""
     line = Timeline(begin=0, step=90)
     last: dict[int, int] = {}
     for pts, dts, stream in times:
