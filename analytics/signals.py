@@ -13,6 +13,15 @@ from typing import Final
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
+def is_interruption(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, of which DuckDB makes an error of its own, in one of two wordings."""
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    of_duckdb = "duckdb" in type(error).__module__ or type(error) is RuntimeError  # not one that quotes a log
+    # The second where the rows came from Python.
+    return of_duckdb and ("Query interrupted" in str(error) or "KeyboardInterrupt" in str(error))
+
+
 @contextmanager
 def deferred() -> Iterator[None]:
     """Lets what must not be interrupted end first; the signal takes effect then. A second one does at once."""

@@ -10,6 +10,8 @@ from types import FrameType
 
 import typer
 
+from tricklecast.analytics.signals import is_interruption
+
 
 @contextmanager
 def interruptible() -> Iterator[None]:
@@ -34,7 +36,9 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        if not is_interruption(error):
+            raise
         raise typer.Exit(128 + (signal.SIGTERM if terminated else signal.SIGINT)) from None
     finally:
         if before is not None:

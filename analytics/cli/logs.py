@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tricklecast.analytics.cli.interrupts import interruptible
 from tricklecast.analytics.cli.options import ClientKey, LogFormat, PathPrefix
 from tricklecast.analytics.report.formats import counted
 
@@ -43,7 +44,7 @@ def compact(
     Run it as often as you like, also on logs that still grow: lines that were compacted before are not compacted again,
     and late lines go to their hour.
 
-    Exit codes: 0 done; 2 wrong usage; 3 bad input.
+    Exit codes: 0 done; 2 wrong usage; 3 bad input; 130 Ctrl-C.
 
     Examples:
 
@@ -56,7 +57,8 @@ def compact(
 
     reading = Reading(log_format, client_key, path_prefix)
     reading.check()
-    _say(do(find_logs(logs), Path(out).absolute(), reading, _tell), out)
+    with interruptible():
+        _say(do(find_logs(logs), Path(out).absolute(), reading, _tell), out)
 
 
 def tail(
@@ -101,7 +103,7 @@ def tail(
         raise typer.BadParameter(str(error)) from None
     wanted = Wanted({"status": codes} | {name: given or [] for name, given in columns.items()}, failures)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    try:
+    with interruptible():
         for record in Tail(wanted, reading).records(files, lines, follow=follow):
             if raw:
                 sys.stdout.flush()
@@ -109,8 +111,6 @@ def tail(
                 sys.stdout.buffer.flush()
             else:
                 print(readable(record, colour=colour), flush=True)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
 
 
 def schema() -> None:

@@ -23,6 +23,7 @@ from tricklecast.analytics.report.formats import counted, date_and_time
 from tricklecast.analytics.report.model import Figures, History
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import Incident
+from tricklecast.analytics.signals import is_interruption
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -47,8 +48,7 @@ def _typed_errors() -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, RuntimeError) as error:
-        # The second where the rows came from Python.
-        if "Query interrupted" in str(error) or "KeyboardInterrupt" in str(error):
+        if is_interruption(error):
             raise KeyboardInterrupt from error
         full = "max_temp_directory_size" in str(error) or os.strerror(errno.ENOSPC) in str(error)
         if full or isinstance(error, duckdb.OutOfMemoryException):

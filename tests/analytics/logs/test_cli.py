@@ -6,7 +6,9 @@ import gzip
 import json
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +17,7 @@ from tests.analytics.lines.test_formats import FOREIGN
 from tests.analytics.lines.traffic import NATIVE, write
 from tests.support.forked import forked
 from tests.support.waiting import eventually
+from tricklecast.analytics.lines import embedded
 from tricklecast.app.cli import cli
 
 LINES = [
@@ -133,6 +136,23 @@ def test_compact(tmp_path: Path) -> None:
         f"  {path}: '{'x' * 100}'… (unreadable)",
     ]
     assert shown("compact", path, "--output", out) == ["1 file had nothing new"]
+
+
+def test_ctrl_c_while_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB makes an error of its own of it. The command ends with 130 and no trace, and the next run is whole."""
+    path, out = write(tmp_path / "a.jsonl", LINES), str(tmp_path / "out")
+    read = embedded._batches
+
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        for batch in read(*arguments):
+            signal.raise_signal(signal.SIGINT)
+            yield batch
+
+    monkeypatch.setattr(embedded, "_batches", interrupted)
+    result = CliRunner().invoke(cli, ["logs", "compact", path, "--output", out])
+    assert (result.exit_code, type(result.exception)) == (130, SystemExit), result.output
+    monkeypatch.undo()
+    assert shown("compact", path, "--output", out)[0].startswith("20 lines,")
 
 
 def test_compact_into_what_is_no_folder(tmp_path: Path) -> None:
