@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from tricklecast.app.core.facts import EndReason
 from tricklecast.app.core.invariants import check_channel
-from tricklecast.app.core.limits import Admission, Limit
+from tricklecast.app.core.limits import Admission
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.storm_guard import StormGuard
@@ -31,10 +31,10 @@ from tricklecast.app.data_plane.pacing import Pacing
 from tricklecast.app.data_plane.request import Record
 from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Router
-from tricklecast.app.data_plane.scheduling import HALF_CLOSED, HALF_CLOSED_S, SlowPeers, Timed, Timeouts, Turns, gone
+from tricklecast.app.data_plane.scheduling import HALF_CLOSED, HALF_CLOSED_S, Peer, SlowPeers, Timeouts, Turns, gone
 from tricklecast.app.hls.packager import Packagers
 from tricklecast.trickle import __version__
-from tricklecast.trickle.records import AccessRecord, Reason
+from tricklecast.trickle.records import AccessRecord
 
 SHORT_S: Final = 60.0
 """For so long after memory ran out, the server says that it is degraded."""
@@ -108,35 +108,6 @@ class Streamed(StrEnum):
     """It was truncated."""
     LEFT_OUT = "left_out"
     """Nobody wrote it, or it had left the window."""
-
-
-class Connected(Timed, Protocol):
-    """A connection, to the shared state."""
-
-    surplus: Limit | None
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether an exchange is running on it, or its response not taken yet."""
-
-    @property
-    def waiting(self) -> bool:
-        """Whether its client only waits: for a segment, or with a preconnect."""
-
-    def drain(self, after_s: float) -> None:
-        """The server shuts down: answer a client that only waits after this time."""
-
-    def abort(self, reason: Reason = Reason.SHUTDOWN) -> None:
-        """Break it."""
-
-    def close(self) -> None:
-        """Close it when all is written."""
-
-    def end_permission(self, reply: Reply) -> None:
-        """End its exchange: the permission has expired or was withdrawn, as this reply says."""
-
-    def make_room(self) -> bool:
-        """Give its place beyond a limit to a newer connection; ``False`` if it is being answered."""
 
 
 class Durability(Protocol):
@@ -238,10 +209,10 @@ class DataPlane:
         self.pacing = Pacing(options.publisher_wait_s, self.fault)
         self.packagers = Packagers(registry, lambda: self.wall_us(), lambda: self.clock(), self._soon)
         self.connection_numbers: Iterator[int] = count(1)
-        self.connections: set[Connected] = set()
-        self.surplus: dict[Connected, None] = {}
-        self.pipelined: set[Connected] = set()
-        self.expiring: dict[Connected, Granted] = {}
+        self.connections: set[Peer] = set()
+        self.surplus: dict[Peer, None] = {}
+        self.pipelined: set[Peer] = set()
+        self.expiring: dict[Peer, Granted] = {}
         self._next_expiry = math.inf
         self._generation = 0 if authorizer is None else authorizer.generation  # of the permissions last looked at
         self.handshakes: set[asyncio.Task[Any]] = set()
@@ -293,7 +264,7 @@ class DataPlane:
             assert isinstance(record, AccessRecord), "where there is a log, records are begun for it"
             self.sink(record)
 
-    def permit(self, connection: Connected, granted: Granted) -> None:
+    def permit(self, connection: Peer, granted: Granted) -> None:
         """Let a connection's exchange go on until this permission expires or is withdrawn."""
         self.expiring[connection] = granted
         self._next_expiry = min(self._next_expiry, granted.expires_at)

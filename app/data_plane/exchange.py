@@ -26,17 +26,51 @@ PARKED_BYTES: Final = 64 << 20
 """Bodies of parked requests, all of them together. One holds what came with its head: at most one read."""
 
 
-class Line(Peer, Protocol):
-    """A connection, to its exchange."""
+class Caller(Peer, Protocol):
+    """A connection, to those who answer its requests.
+
+    Attributes:
+        plane: what all connections share. exchange: the one in progress, if any.
+        number: counts the connections of this server. fd: the socket, for writing straight to it; -1 under TLS.
+        peer: the address at its other end. proxied: whether that is a trusted proxy, which names its clients.
+        certified: the name in its client's certificate, where clients must show one.
+        asking: the client of the exchange in progress, where clients are told apart.
+        watched: the storm guard may know of this client, and is told when the client gets on.
+        last_read: the closed segment that was read over it last: a hash of its channel's life, and its seq.
+    """
 
     plane: DataPlane
     exchange: Exchange | None
-    peer: str | None
-    certified: str | None
-    deaf: bool
-    asking: Client | None
     number: int
     fd: int
+    peer: str | None
+    proxied: bool
+    certified: str | None
+    asking: Client | None
+    watched: bool
+    last_read: tuple[int, int] | None
+
+    # Requests.
+
+    def admit(self, ip: str | None) -> Limit | None:
+        """Count an exchange of the client at this address, or name the limit that it would exceed."""
+
+    def take_place(self, limit: Limit, channel: str | None = None) -> bool:
+        """Break a connection whose peer may be gone, so that there is room below a limit; whether there was one."""
+
+    def deliver(self, request: Request) -> None:
+        """Give what has arrived of a body to the exchange that takes it."""
+
+    def deliver_rest(self) -> None:
+        """Give the exchange what has arrived of a chunk that is not there yet."""
+
+    def complete(self, *, close: bool) -> None:
+        """The exchange is over: close, or go on with the next request."""
+
+    def release_client(self) -> None:
+        """The exchange no longer counts among those of its client."""
+
+    # Writing.
 
     def send(self, data: bytes) -> None:
         """Write to the peer."""
@@ -49,18 +83,6 @@ class Line(Peer, Protocol):
 
     def write_failed(self, error: OSError) -> int:
         """A write straight to the socket failed; the bytes written: 0."""
-
-    def complete(self, *, close: bool) -> None:
-        """The exchange is over: close, or go on with the next request."""
-
-    def abort(self, reason: str = Reason.SHUTDOWN) -> None:
-        """Break the connection."""
-
-    def deliver_rest(self) -> None:
-        """Give the exchange what has arrived of a chunk that is not there yet."""
-
-    def release_client(self) -> None:
-        """The exchange no longer counts among those of its client."""
 
 
 class Exchange:
@@ -79,7 +101,7 @@ class Exchange:
     takes_body: ClassVar[bool] = False
     """Whether it takes the request's body; any other exchange throws the body away."""
 
-    def __init__(self, connection: Line, request: Request) -> None:
+    def __init__(self, connection: Caller, request: Request) -> None:
         plane = connection.plane
         self.connection = connection
         self.plane = plane
@@ -222,7 +244,7 @@ class Kept(Exchange):
 
     __slots__ = ("_reply",)
 
-    def __init__(self, connection: Line, request: Request, reply: Reply) -> None:
+    def __init__(self, connection: Caller, request: Request, reply: Reply) -> None:
         super().__init__(connection, request)
         self._reply = reply
 
@@ -248,7 +270,7 @@ class Parked(Exchange):
 
     __slots__ = ("_kept", "_resume", "_since", "cancel", "request", "why")
 
-    def __init__(self, connection: Line, request: Request, why: ParkedFor, resume: Callable[[], None]) -> None:
+    def __init__(self, connection: Caller, request: Request, why: ParkedFor, resume: Callable[[], None]) -> None:
         super().__init__(connection, request)
         self.request = request
         self.why = why

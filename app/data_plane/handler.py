@@ -13,29 +13,23 @@ to answer it, or a :class:`Parked` exchange, with which it waits and later goes 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
-from typing import Final, Protocol, assert_never
-from urllib.parse import quote
+from typing import Final, assert_never
 
 from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.registry import Registry, Resolution
-from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Refusal, Why
+from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Refusal
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.state import Channel, Serve, Wait
 from tricklecast.app.core.storm_guard import Answer
 from tricklecast.app.data_plane.authorization import Granted, Refused
 from tricklecast.app.data_plane.client_address import (
-    CLIENT,
     FORWARDED_FOR,
     MAX_TEXT,
     client_of,
-    guarded_client,
-    has_name,
     identity,
 )
-from tricklecast.app.data_plane.context import Connected, ParkedFor
-from tricklecast.app.data_plane.exchange import Exchange, Kept, Line, Parked
+from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.ranges import part_of
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
@@ -61,38 +55,28 @@ from tricklecast.app.data_plane.responses import (
     ENDS_CONNECTION,
     MISDIRECTED,
     ORIGIN_REFUSED,
-    SEQ_RETRY_S,
     Reply,
     empty_reply,
     ended_reply,
     head_reply,
     limit_reply,
-    media_caching,
     missing_reply,
     next_reply,
     options_reply,
     path_reply,
     refusal_reply,
-    shutdown_reply,
     stored_reply,
     tag_of,
     too_large,
 )
 from tricklecast.app.data_plane.routing import Route, hint_for
+from tricklecast.app.data_plane.stages import answer_of, delay, kept, park, place, placed, proceed, progress, tell
 from tricklecast.app.data_plane.stream import Stream
 from tricklecast.app.data_plane.upload import Upload, take_in
-from tricklecast.app.hls.packager import Packager
-from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
-from tricklecast.app.hls.playlist import playlist
-from tricklecast.app.hls.routes import CONTENT_TYPES, MediaReader
+from tricklecast.app.hls.routes import answer_player
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
-from tricklecast.trickle.wire import MP4, Status, parse_life
-
-MAX_GUARDED: Final = 20_000
-"""Requests that the storm guard delays at a time, 1 kB more each than a waiting reader; beyond them requests are
-answered at once. One process answers fewer requests in the second that the longest delay takes, so that a loop cannot
-reach this number."""
+from tricklecast.trickle.wire import Status, parse_life
 
 MAX_OVERTAKEN: Final = 256
 """POSTs that wait for those that they have overtaken; beyond them POSTs are refused at once. Each holds a connection
@@ -105,44 +89,9 @@ cheaply. 1 + 2 + 4 + … shares make up ``overtaking_grace_s``."""
 MAX_EPOCH_DIGITS: Final = 15
 """As a seq."""
 
-FIRST_SEGMENT_S: Final = 10.0
-"""How long a request for a playlist waits for the first whole segment of a channel."""
-
-BLOCKING_TARGETS: Final = 3
-"""How many target durations it waits for something new (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
-
-_MANY: Final = frozenset({Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.CHANGES, Op.NEXT, None})
-"""Operations that many clients behind one address do on one channel, wrong paths and methods included. A channel has
-one publisher and one owner."""
-
 _PRINTABLE: Final = re.compile(rb"[\x20-\x7e\t]*")
 
 _READ, _CHANGES, _PUBLISH = Op.READ, Op.CHANGES, Op.PUBLISH
-
-
-class Caller(Line, Connected, Protocol):
-    """A connection, to the stages.
-
-    Attributes:
-        peer: the address at its other end. proxied: whether that is a trusted proxy.
-        surplus: the limit that the connection exceeds; its requests on segment routes are refused.
-        watched: the storm guard may know of this client, and is told when the client gets on.
-        last_read: the closed segment that was read over it last: a hash of its channel's life, and its seq.
-    """
-
-    peer: str | None
-    proxied: bool
-    watched: bool
-    last_read: tuple[int, int] | None
-
-    def admit(self, ip: str | None) -> Limit | None:
-        """Count an exchange of the client at this address, or name the limit that it would exceed."""
-
-    def take_place(self, limit: Limit, channel: str | None = None) -> bool:
-        """Break a connection whose peer may be gone, so that there is room below a limit; whether there was one."""
-
-    def deliver(self, request: Request) -> None:
-        """Give what has arrived of a body to the exchange that takes it."""
 
 
 def begin(connection: Caller, request: Request) -> None:
@@ -164,50 +113,7 @@ def begin(connection: Caller, request: Request) -> None:
     else:
         request.record = request.begin_record(ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=connection.number)
         _name(request, connection.certified)
-    _proceed(connection, request, route, _admit)
-
-
-Stage = Callable[[Caller, Request, Route], Reply | Exchange]
-"""Answers a request, parks it, or hands it to the next stage."""
-
-
-def _proceed(connection: Caller, request: Request, route: Route, stage: Stage) -> None:
-    """Take a request through the stages, from this one on, until one answers or parks it."""
-    try:
-        _respond(connection, request, stage(connection, request, route))
-    except Exception as error:
-        exchange = connection.exchange
-        if exchange is None or exchange.record is not request.record:
-            exchange = connection.exchange = Exchange(connection, request)
-        exchange.failed(error)
-
-
-def _respond(connection: Caller, request: Request, outcome: Reply | Exchange) -> None:
-    """Begin the exchange that a stage has decided on, or answer with its reply."""
-    if isinstance(outcome, Reply):
-        if outcome.status >= Status.BAD_REQUEST:
-            _tell("refused", outcome.reason, connection, request)
-        exchange = connection.exchange = Exchange(connection, request)
-        exchange.answer(outcome)
-    elif type(outcome) is Reader or isinstance(outcome, Kept | Stream | MediaReader):
-        connection.exchange = outcome
-        outcome.begin()
-    else:
-        connection.exchange = outcome
-
-
-def _resume(connection: Caller, request: Request, route: Route, stage: Stage) -> None:
-    """The wait of a parked request is over."""
-    parked = connection.exchange
-    assert isinstance(parked, Parked), "the request was parked"
-    parked.withdraw()
-    _proceed(connection, request, route, stage)
-    if request.chunks or request.complete:
-        connection.deliver(request)
-
-
-def _park(connection: Caller, request: Request, route: Route, why: ParkedFor, stage: Stage) -> Parked:
-    return Parked(connection, request, why, partial(_resume, connection, request, route, stage))
+    proceed(connection, request, route, _admit)
 
 
 # Admit.
@@ -221,7 +127,7 @@ def _admit(connection: Caller, request: Request, route: Route) -> Reply | Exchan
     limit = connection.admit(request.ip)
     if limit is None:
         return _authorize(connection, request, route)
-    if limit not in ENDS_CONNECTION and (parked := _delay(connection, request, route, Answer.REFUSED, 0, _admit)):
+    if limit not in ENDS_CONNECTION and (parked := delay(connection, request, route, Answer.REFUSED, 0, _admit)):
         return parked
     wait_s = plane.admission.wait_s(limit)
     return limit_reply(limit, plane.jitter, close=route.op is Op.PUBLISH, wait_s=wait_s)
@@ -234,9 +140,9 @@ def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Ex
     """Refuse a request that is for another host, or that its origin, its token or the webhook does not allow."""
     authorizer = connection.plane.authorizer
     if not connection.plane.hosts.allow(request.headers.get(b"host")):
-        return _delay(connection, request, route, Answer.REFUSED, 0, _authorize) or MISDIRECTED
+        return delay(connection, request, route, Answer.REFUSED, 0, _authorize) or MISDIRECTED
     if not request.cors.allowed:
-        return _delay(connection, request, route, Answer.REFUSED, 0, _authorize) or ORIGIN_REFUSED
+        return delay(connection, request, route, Answer.REFUSED, 0, _authorize) or ORIGIN_REFUSED
     if authorizer is None or route.op is None or route.error or request.method == b"OPTIONS":
         return _resolve(connection, request, route)  # that says what is wrong with it; a preflight carries no token
     decision = authorizer.authorize(request)
@@ -245,13 +151,13 @@ def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Ex
         return _resolve(connection, request, route)
     if isinstance(decision, Refused):
         _name(request, decision.subject)
-        return _delay(connection, request, route, Answer.REFUSED, 0, _authorize) or decision.reply
-    parked = _park(connection, request, route, ParkedFor.AUTHORIZATION, _resolve)
+        return delay(connection, request, route, Answer.REFUSED, 0, _authorize) or decision.reply
+    parked = park(connection, request, route, ParkedFor.AUTHORIZATION, _resolve)
 
     def decided(decision: Granted | Refused) -> None:
         if isinstance(decision, Refused):
             _name(request, decision.subject)
-            _tell("refused", decision.reply.reason, connection, request)
+            tell("refused", decision.reply.reason, connection, request)
             parked.send_away(decision.reply)
         else:
             _grant(connection, request, decision)
@@ -286,10 +192,8 @@ def _resolve(connection: Caller, request: Request, route: Route) -> Reply | Exch
             return _publish(connection, request, route)
         if op is Op.STREAM:
             return _stream(connection, request, route)
-        if op is Op.PLAYLIST:
-            return _playlist(connection, request, route)
-        if op is Op.HLS:
-            return _media(connection, request, route)
+        if op is Op.PLAYLIST or op is Op.HLS:
+            return answer_player(connection, request, route)
     return _manage(connection, request, route)
 
 
@@ -312,7 +216,7 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
         if told and (parked := _repeats(connection, request, route, channel, segment)):
             return parked
         if segment.closed and not segment.size:
-            _place(request, plane.registry, route)
+            place(request, plane.registry, route)
             return empty_reply(channel, segment)
         if segment.closed and (part := part_of(connection, request, channel, segment)) is not None:
             return part
@@ -362,97 +266,6 @@ def _stream(connection: Caller, request: Request, route: Route) -> Reply | Excha
     return Stream(connection, request, resolution, left_out)
 
 
-# HLS.
-
-
-def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """Answer with the playlist, as soon as it has what the client asks for."""
-    plane = connection.plane
-    found = _packager(connection, request, route)
-    if not isinstance(found, Packager):
-        return found
-    asked = route.blocking
-    assert asked is not None, "a playlist's route says what the client has"
-    msn, part, token = asked
-    if msn is not None and request.method != b"HEAD" and not found.ended:
-        if msn > (last := found.timeline.next_msn + 1):
-            reply = Reply(Status.BAD_REQUEST, Reason.AHEAD, body=f"_HLS_msn is beyond {last}".encode())
-            return _delay(connection, request, route, Answer.REFUSED, 0) or reply
-        if not found.has(msn, part):
-            late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"Nothing new yet", retry_after_s=1)
-            return _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s) or late
-    if request.method != b"HEAD":
-        found.served(msn, part)
-    text = playlist(found, f"?token={quote(token, safe='')}" if token else "")
-    reply = Reply(Status.OK, Reason.COMPLETE, body=text.encode(), content_type=PLAYLIST_TYPE)
-    delayed = _delay(connection, request, route, Answer.SAME, found.version)
-    return delayed or _placed(request, plane.registry, route, reply)
-
-
-def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """Answer with what a playlist names; a part that it has only hinted at comes as soon as it is whole."""
-    found = _packager(connection, request, route)
-    if not isinstance(found, Packager):
-        return found
-    media = route.media
-    assert media is not None, "the route of media says which"
-    if media.life == found.life:
-        if (init := found.inits.get(media.init)) is not None:
-            caching = media_caching(private=connection.plane.authorizer is not None)
-            return Reply(Status.OK, Reason.COMPLETE, body=init, content_type=MP4, caching=caching)
-        there = None if media.seq is None else found.find(media.seq, media.cut, media.part)
-        if there is not None:
-            return MediaReader(connection, request, found.channel, *there, CONTENT_TYPES[media.extension])
-        hinted = (media.seq, media.part) == found.following and not found.ended and request.method != b"HEAD"
-        if hinted and (parked := _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)):
-            return parked
-    reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")
-    return _delay(connection, request, route, Answer.MISSING, 0) or _placed(
-        request, connection.plane.registry, route, reply
-    )
-
-
-def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:
-    """What HLS makes of the channel, as soon as its first segment is there; or what to answer instead."""
-    plane = connection.plane
-    channel = plane.registry.find(route.channel)
-    if isinstance(channel, Refusal):
-        reply = refusal_reply(channel, route.op, plane.jitter)
-        return _delay(connection, request, route, _answer_of(channel), 0) or reply
-    found = plane.packagers.of(channel)
-    if found.ready:
-        return found
-    if found.unsuited:
-        reply = Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=found.unsuited.encode())
-        return _delay(connection, request, route, Answer.REFUSED, 0) or reply
-    if request.method != b"HEAD" and not found.ended:
-        if plane.registry.shutting_down:
-            return shutdown_reply(plane.jitter, plane.registry.come_back_s)
-        if parked := _await(connection, request, route, found, FIRST_SEGMENT_S):
-            return parked
-    body = b"No whole segment yet"
-    reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=body, retry_after_s=plane.jitter(*SEQ_RETRY_S))
-    return _delay(connection, request, route, Answer.MISSING, 0) or _placed(request, plane.registry, route, reply)
-
-
-def _await(connection: Caller, request: Request, route: Route, found: Packager, wait_s: float) -> Parked | None:
-    """Let a request wait for something new, so long at most from its arrival; ``None`` if it has waited for that."""
-    left_s = request.arrived + wait_s - connection.plane.clock()
-    if left_s <= 0 or connection.plane.registry.shutting_down:
-        return None
-    parked = _park(connection, request, route, ParkedFor.PLAYLIST, _resolve)
-    parked.wait(left_s)
-    found.waiting[parked] = None
-    timer = parked.cancel
-
-    def cancel() -> None:
-        timer()
-        found.waiting.pop(parked, None)
-
-    parked.cancel = cancel
-    return parked
-
-
 # Answers that there is nothing.
 
 
@@ -471,10 +284,10 @@ def _not_there(
             request.record.rseq = seq
             answer, about, reply = Answer.ENDED, head, ended_reply(resolution)
         case Refusal():
-            answer, about, reply = _answer_of(resolution), route.seq, refusal_reply(resolution, route.op, plane.jitter)
+            answer, about, reply = answer_of(resolution), route.seq, refusal_reply(resolution, route.op, plane.jitter)
         case _:
             assert_never(resolution)
-    return _delay(connection, request, route, answer, about) or _placed(request, plane.registry, route, reply)
+    return _delay(connection, request, route, answer, about) or placed(request, plane.registry, route, reply)
 
 
 def _repeats(connection: Caller, request: Request, route: Route, channel: Channel, segment: Segment) -> Parked | None:
@@ -494,7 +307,7 @@ def _repeats(connection: Caller, request: Request, route: Route, channel: Channe
             about = segment.seq if asked is None else hash((segment.seq, asked))
             return _delay(connection, request, route, answer, about)
     if connection.watched and request.method != b"HEAD":
-        _progress(connection, request, route)
+        progress(connection, request, route)
     return None
 
 
@@ -506,7 +319,7 @@ def _head(connection: Caller, request: Request, route: Route, found: Serve | Wai
         return parked
     registry = connection.plane.registry
     tag = tag_of(channel, segment, registry.instance)
-    return _placed(request, registry, route, head_reply(channel, segment, head, tag))
+    return placed(request, registry, route, head_reply(channel, segment, head, tag))
 
 
 # Publishing.
@@ -522,7 +335,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
     if reply is None and EPOCH in headers:
         reply = _of_another_life(connection, request, route)
     if reply is not None:
-        return _delay(connection, request, route, Answer.REFUSED, route.seq) or _placed(request, registry, route, reply)
+        return _delay(connection, request, route, Answer.REFUSED, route.seq) or placed(request, registry, route, reply)
     upload = Upload(connection, request)
     key = request.text(IDEMPOTENCY_KEY) if IDEMPOTENCY_KEY in headers else ""
     reserved = registry.reserve(
@@ -541,24 +354,24 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
     )
     if isinstance(reserved, Refusal):
         if reserved.overtaking and request.looks < LOOKS and len(plane.parked[ParkedFor.OVERTAKEN]) < MAX_OVERTAKEN:
-            parked = _park(connection, request, route, ParkedFor.OVERTAKEN, _resolve)
+            parked = park(connection, request, route, ParkedFor.OVERTAKEN, _resolve)
             parked.wait(registry.limits.overtaking_grace_s / (2**LOOKS - 1) * 2**request.looks)
             request.looks += 1
             return parked
-        answer, reply = _answer_of(reserved), refusal_reply(reserved, route.op, plane.jitter)
+        answer, reply = answer_of(reserved), refusal_reply(reserved, route.op, plane.jitter)
         if reserved.occupied is not None:
             request.record.detail = " ".join(filter(None, reserved.occupied.client))
     elif isinstance(reserved, AlreadyStored):
         delayed = _delay(connection, request, route, Answer.CLOSED, route.seq)
-        return delayed or _kept(connection, request, route, stored_reply(reserved))
+        return delayed or kept(connection, request, route, stored_reply(reserved))
     else:
         upload.begin(reserved)
         if connection.watched:
-            _progress(connection, request, route)
+            progress(connection, request, route)
         if expects_continue(headers) and not request.http10:
             connection.send(CONTINUE)
         return upload
-    return _delay(connection, request, route, answer, route.seq) or _placed(request, registry, route, reply)
+    return _delay(connection, request, route, answer, route.seq) or placed(request, registry, route, reply)
 
 
 def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply | None:
@@ -641,97 +454,17 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
     if isinstance(done, Reply):
         answer, about, reply = Answer.REFUSED, 0, done
     elif isinstance(done, Refusal):
-        answer, about, reply = _answer_of(done), 0, refusal_reply(done, route.op, plane.jitter)
+        answer, about, reply = answer_of(done), 0, refusal_reply(done, route.op, plane.jitter)
     elif done is None:  # something was ended or closed: that is something new
-        return _kept(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
+        return kept(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
     elif route.op is Op.CREATE:
         parked = _delay(connection, request, route, Answer.KNOWN, done.epoch)
-        return parked or _kept(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
+        return parked or kept(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
     else:
         answer, about, reply = Answer.KNOWN, done.next_seq, next_reply(done)
-    return _delay(connection, request, route, answer, about) or _placed(request, registry, route, reply)
+    return _delay(connection, request, route, answer, about) or placed(request, registry, route, reply)
 
 
-# The storm guard.
-
-
-def _delay(
-    connection: Caller, request: Request, route: Route, answer: Answer, about: int, stage: Stage = _resolve
-) -> Parked | None:
-    """Tell the storm guard of an answer that may bring its client nothing new; park the request if it says so.
-
-    Args:
-        about: the seq, head or epoch that the answer is about.
-        stage: where the request goes on after the delay.
-    """
-    plane = connection.plane
-    guard = plane.guard
-    if guard is None or request.held or plane.registry.shutting_down:
-        return None
-    connection.watched = True
-    client = guarded_client(route.op, request.headers, request.ip)
-    many = route.op in _MANY and not has_name(request.headers)
-    subject = route.channel or plane.router.subject(request.target)
-    delay_s = guard.hold(client, subject, answer, about, plane.clock(), many=many)
-    if not delay_s:
-        return None
-    if len(plane.parked[ParkedFor.GUARD]) >= MAX_GUARDED:
-        plane.unheld += 1
-        return None
-    plane.holds += 1
-    _tell("held", answer.name.lower(), connection, request)
-    request.held = True
-    parked = _park(connection, request, route, ParkedFor.GUARD, stage)
-    request.shrink(credentials=plane.authorizer is not None)
-    parked.wait(delay_s)
-    return parked
-
-
-def _progress(connection: Caller, request: Request, route: Route) -> None:
-    """Tell the storm guard that a client of which it may know got what it asked for."""
-    guard = connection.plane.guard
-    if guard is not None:
-        guard.progress(guarded_client(route.op, request.headers, request.ip), route.channel)
-    connection.watched = False
-
-
-def _answer_of(refusal: Refusal) -> Answer:
-    """The kind of answer that a refusal is, to the storm guard."""
-    match refusal.why:
-        case Why.NOT_FOUND | Why.ENDED:
-            return Answer.MISSING
-        case Why.AHEAD:
-            return Answer.AHEAD
-        case Why.CLOSED:
-            return Answer.CLOSED
-        case _:
-            return Answer.REFUSED
-
-
-# The record, and who is told at once.
-
-
-def _tell(kind: str, why: str, connection: Caller, request: Request) -> None:
-    """Tell the plane's witness of what happened to a request, if there is one."""
-    if (witness := connection.plane.witness) is not None:
-        channel = request.route.channel if request.route is not None else ""
-        witness.note(kind, why, channel, request.headers.get(CLIENT, b""), request.ip)
-
-
-def _placed(request: Request, registry: Registry, route: Route, reply: Reply) -> Reply:
-    _place(request, registry, route)
-    return reply
-
-
-def _kept(connection: Caller, request: Request, route: Route, reply: Reply) -> Reply | Exchange:
-    """Answer a publisher that something was done, as soon as storage has it."""
-    _place(request, connection.plane.registry, route)
-    return reply if connection.plane.durability is None else Kept(connection, request, reply)
-
-
-def _place(request: Request, registry: Registry, route: Route) -> None:
-    """Note which life of the channel a request was about, and where its head stood."""
-    channel = registry.channels.get(route.channel)
-    if channel is not None:
-        request.record.epoch = channel.epoch
-        request.record.next_seq = channel.next_seq
+def _delay(connection: Caller, request: Request, route: Route, answer: Answer, about: int) -> Parked | None:
+    """Delay a request that was authorized, if the storm guard says so; then the core is asked again."""
+    return delay(connection, request, route, answer, about, _resolve)

@@ -71,24 +71,14 @@ _UNSEEN: Final = (-1, 0, -math.inf, -STILL_LOOKS, -math.inf)
 """Of a reader that was not there in the last look: as :data:`Moved`."""
 
 
-class Reading(Peer, Protocol):
-    """A connection that reads, or has read."""
-
-    deaf: bool
-
-    @property
-    def exchange(self) -> object:
-        """The exchange in progress, if any."""
-
-
 class Cursor(Protocol):
     """The reader of a segment."""
 
-    connection: Reading
+    connection: Peer
     sent: int
 
 
-Positions = dict[Reading, tuple[int, int, int]]
+Positions = dict[Peer, tuple[int, int, int]]
 """Of each reader: the seq of its segment, how many bytes of it the reader was sent, and how much more of the channel it
 could be sent."""
 
@@ -113,8 +103,8 @@ class Pace(Hold):
         self.channel = channel
         self.ended = 0
         self.look_at = channel.bytes_in + STEP_BYTES
-        self.finished: dict[Reading, tuple[int, float]] = {}
-        self._reached: dict[Reading, Moved] = {}
+        self.finished: dict[Peer, tuple[int, float]] = {}
+        self._reached: dict[Peer, Moved] = {}
         self._looks = 0
         self._heads: list[tuple[float, int]] = []
         self._late = False
@@ -143,7 +133,7 @@ class Pace(Hold):
         self._next_look = now + (HELD_COST_FACTOR if self.held else COST_FACTOR) * (perf_counter() - now)
         return self._late
 
-    def _count(self, readers: Positions, before: dict[Reading, Moved], limit: int, now: float) -> tuple[int, int, int]:
+    def _count(self, readers: Positions, before: dict[Peer, Moved], limit: int, now: float) -> tuple[int, int, int]:
         """Of these readers that have moved lately: how many lack more than the limit, do not, and keep up."""
         late = in_time = steady = 0
         looks = self._looks
@@ -236,7 +226,7 @@ class Pacing:
             pace = self._paces[channel] = Pace(channel)
         return pace
 
-    def finished(self, channel: Channel, connection: Reading, seq: int) -> None:
+    def finished(self, channel: Channel, connection: Peer, seq: int) -> None:
         """A reader was served a whole segment: it will request the next one."""
         pace = self._paces.get(channel)
         if pace is not None:

@@ -12,11 +12,13 @@ told so. An open segment has no tag and no ranges: it is sent whole, as it comes
 from __future__ import annotations
 
 import re
-from typing import Final
+from bisect import bisect_left, bisect_right
+from typing import ClassVar, Final
 
 from tricklecast.app.core.segment import Segment
-from tricklecast.app.core.state import Channel
-from tricklecast.app.data_plane.exchange import Line
+from tricklecast.app.core.state import Channel, Serve
+from tricklecast.app.data_plane.exchange import Caller
+from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import IF_NONE_MATCH, IF_RANGE, RANGE, Request
 from tricklecast.app.data_plane.responses import (
     REASON_OF_STATE,
@@ -27,7 +29,7 @@ from tricklecast.app.data_plane.responses import (
     tag_of,
     validators,
 )
-from tricklecast.app.hls.routes import MediaReader
+from tricklecast.app.data_plane.scheduling import WRITE_BYTES
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status
@@ -36,7 +38,7 @@ _RANGE: Final = re.compile(r"bytes=\s*(\d{0,32})\s*-\s*(\d{0,32})\s*", re.ASCII 
 _TAG: Final = re.compile(r'(?:W/)?("[^"]*")')
 
 
-def part_of(connection: Line, request: Request, channel: Channel, segment: Segment) -> Reply | RangeReader | None:
+def part_of(connection: Caller, request: Request, channel: Channel, segment: Segment) -> Reply | RangeReader | None:
     """The answer to a request for a finished segment that has a condition or a range; ``None``: all of the segment."""
     headers = request.headers
     if RANGE not in headers and IF_NONE_MATCH not in headers:
@@ -63,7 +65,114 @@ def part_of(connection: Line, request: Request, channel: Channel, segment: Segme
     return RangeReader(connection, request, channel, segment, begin, end, tag)
 
 
-class RangeReader(MediaReader):
+class SpanReader(Reader):
+    """The exchange of a client that is sent some bytes of a segment that are there, or that storage has.
+
+    It writes by turns, as every reader does, and its memory is that of the segment. It lags behind nothing.
+
+    Args:
+        begin, end: which bytes of the segment.
+        content_type: of them.
+    """
+
+    __slots__ = ("_begin", "_content_type", "_end")
+
+    paces = False
+
+    counted_elsewhere: ClassVar[bool] = False
+    """Whether it is a request of a player, which is counted as a reader as long as it asks."""
+
+    def __init__(
+        self,
+        connection: Caller,
+        request: Request,
+        channel: Channel,
+        segment: Segment,
+        begin: int,
+        end: int,
+        content_type: str,
+    ) -> None:
+        super().__init__(connection, request, Serve(channel, segment, channel.next_seq))
+        self._begin, self._end = begin, end
+        self._content_type = content_type
+
+    def begin(self) -> None:
+        """Attach to the segment, and send."""
+        self.record.epoch = self.channel.epoch
+        self.record.rseq = self.segment.seq
+        self.plane.registry.attach(self, self.channel, self.segment)
+        self.channel.players_beside -= self.counted_elsewhere
+        if self.segment.source is not None:
+            self.segment.source.more()
+        elif self._end - self._begin > DIRECT_BYTES:
+            self.plane.turns.add_reader(self)
+        else:
+            self.take_turn()
+
+    def wake(self) -> None:
+        """Storage has loaded more; what is written to the segment is none of this reader's."""
+        if self.segment.source is not None and not self.queued:
+            self.take_turn()
+
+    def lag(self) -> int:
+        """Nothing."""
+        return 0
+
+    def has(self) -> int:
+        """All that there is: it lags behind nothing."""
+        return self.segment.size
+
+    def take_turn(self) -> None:
+        """Send what was not sent yet, as much as one turn allows."""
+        connection = self.connection
+        if self.done or connection.write_paused:
+            return
+        segment = self.segment
+        if segment.offsets[-1] <= self._begin + self.sent and segment.source is not None:
+            segment.source.more()  # what comes before its bytes is loaded, too
+            return
+        buffers = [] if self.started else [self._start()]
+        if not self.head_only:
+            self._take(buffers)
+        connection.send_many(buffers)
+        if self.head_only or self._begin + self.sent == self._end:
+            self.finish(Reason.COMPLETE, close=not self.keep_alive)
+        elif not connection.write_paused:
+            self.plane.turns.add_reader(self)
+
+    def withdraw(self) -> None:
+        """Detach from the segment."""
+        self.channel.players_beside += self.counted_elsewhere and not self.done
+        super().withdraw()
+
+    def conclude(self, reason: str, *, close: bool) -> None:
+        """The peer has taken all."""
+        self.withdraw()
+        self.end(reason)
+        self.connection.complete(close=close)
+
+    def _take(self, buffers: list[bytes]) -> bool:
+        """Add the bytes of one turn."""
+        segment, at = self.segment, self._begin + self.sent
+        end = min(self._end, at + WRITE_BYTES, segment.offsets[-1])
+        place = bisect_right(segment.offsets, at) - 1
+        begin = segment.offsets[place]
+        data = b"".join(segment.payload(place, bisect_left(segment.offsets, end)))[at - begin : end - begin]
+        buffers.append(data)
+        self.sent += len(data)
+        return end == self._end
+
+    def _start(self) -> bytes:
+        self.started = True
+        self.record.wait_us = self.elapsed_us()
+        return self._head()
+
+    def _head(self) -> bytes:
+        """The head of the response."""
+        raise NotImplementedError
+
+
+class RangeReader(SpanReader):
     """The exchange of a client that is sent some bytes of a finished segment.
 
     Args:
@@ -73,10 +182,8 @@ class RangeReader(MediaReader):
 
     __slots__ = ("_tag",)
 
-    counted_elsewhere = False
-
     def __init__(
-        self, connection: Line, request: Request, channel: Channel, segment: Segment, begin: int, end: int, tag: str
+        self, connection: Caller, request: Request, channel: Channel, segment: Segment, begin: int, end: int, tag: str
     ) -> None:
         super().__init__(connection, request, channel, segment, begin, end, content_type_of(channel))
         self._tag = tag

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.core.state import Serve, Wait
-from tricklecast.app.data_plane.exchange import Exchange, Line
+from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (
     REASON_OF_STATE,
@@ -53,7 +53,7 @@ class Reader(Exchange):
     goes_on: ClassVar[bool] = False
     """Whether it reads the next segment, too: then it leaves a segment that has closed in a turn of its own."""
 
-    def __init__(self, connection: Line, request: Request, found: Serve | Wait) -> None:
+    def __init__(self, connection: Caller, request: Request, found: Serve | Wait) -> None:
         super().__init__(connection, request)
         self.channel, self.segment, self.head = found
         self.at = 0

@@ -23,9 +23,12 @@ from itertools import takewhile
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
+from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.slow_readers import Cut, Stall, Timelines
 from tricklecast.app.core.state import Channel
+from tricklecast.app.data_plane.responses import Reply
+from tricklecast.trickle.records import Reason
 
 TURN_BYTES: Final = 256 << 10
 """What one connection may have read in one turn of the event loop."""
@@ -77,9 +80,36 @@ OnFault = Callable[[str, Exception], None]
 
 
 class Peer(Protocol):
-    """A connection, to the schedulers."""
+    """A connection, to all that shares the connections out: turns, time limits, pacing, and the plane.
+
+    Those who answer requests know it as a :class:`~app.data_plane.exchange.Caller`, which has its plane, too.
+
+    Attributes:
+        write_paused: the transport holds bytes that the peer has not taken.
+        deaf: it is about to close, and its input is ignored.
+        surplus: the limit that it exceeds; its requests on segment routes are refused.
+    """
 
     write_paused: bool
+    deaf: bool
+    surplus: Limit | None
+
+    @property
+    def exchange(self) -> object:
+        """The exchange in progress, if any."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an exchange is running on it, or its response not taken yet."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether its client only waits: for a segment, or with a preconnect."""
+
+    def fileno(self) -> int:
+        """Its socket; -1 if it is closed."""
+
+    # Reading.
 
     def pause(self, reason: int) -> None:
         """Do not read from it, for this reason."""
@@ -90,11 +120,15 @@ class Peer(Protocol):
     def read_less(self, size: int) -> None:
         """Let the next read be of this size at most."""
 
+    # Writing.
+
     def unsent(self) -> int:
         """Bytes that the transport holds because the peer does not take them."""
 
     def reader(self) -> SlowReader | None:
         """The reader on it, if there is one that is not done."""
+
+    # Its end.
 
     def cut_off(self, why: Cut) -> None:
         """Break it, because its peer does not read."""
@@ -102,8 +136,29 @@ class Peer(Protocol):
     def peer_gone(self) -> None:
         """The peer has closed or reset a connection that is not read from."""
 
-    def fileno(self) -> int:
-        """Its socket; -1 if it is closed."""
+    def rested(self) -> None:
+        """It was idle between requests for as long as it may be."""
+
+    def too_slow(self) -> None:
+        """The rest of its request did not arrive in time."""
+
+    def let_go(self) -> None:
+        """Its peer closed its half long ago: end the exchange, if nothing was sent yet."""
+
+    def end_permission(self, reply: Reply) -> None:
+        """End its exchange: the permission has expired or was withdrawn, as this reply says."""
+
+    def make_room(self) -> bool:
+        """Give its place beyond a limit to a newer connection; ``False`` if it is being answered."""
+
+    def drain(self, after_s: float) -> None:
+        """The server shuts down: answer a client that only waits after this time."""
+
+    def abort(self, reason: str = Reason.SHUTDOWN) -> None:
+        """Break it; an exchange on it ends with this reason."""
+
+    def close(self) -> None:
+        """Close it when all is written."""
 
 
 PeerT = TypeVar("PeerT", bound=Peer)
@@ -317,19 +372,6 @@ class Turns:
                 flow.release(self._on_fault)
 
 
-class Timed(Peer, Protocol):
-    """A connection whose state lasts for a limited time."""
-
-    def rested(self) -> None:
-        """It was idle between requests for as long as it may be."""
-
-    def too_slow(self) -> None:
-        """The rest of its request did not arrive in time."""
-
-    def let_go(self) -> None:
-        """Its peer closed its half long ago: end the exchange, if nothing was sent yet."""
-
-
 class Timeouts:
     """States that end when their time is over. Each is a dict in the order of its times, which all last equally long.
 
@@ -341,9 +383,9 @@ class Timeouts:
 
     def __init__(self, *, rest_s: float, owed_s: float, half_closed_s: float = HALF_CLOSED_S) -> None:
         self.rest_s, self.owed_s, self.half_closed_s = rest_s, owed_s, half_closed_s
-        self.resting: dict[Timed, float] = {}
-        self.owing: dict[Timed, float] = {}
-        self.half_closed: dict[Timed, float] = {}
+        self.resting: dict[Peer, float] = {}
+        self.owing: dict[Peer, float] = {}
+        self.half_closed: dict[Peer, float] = {}
 
     def expire(self, now: float) -> None:
         """Do what is due."""
@@ -356,19 +398,19 @@ class Timeouts:
             del self.owing[peer]
             peer.too_slow()
 
-    def closed_half(self, peer: Timed, now: float) -> None:
+    def closed_half(self, peer: Peer, now: float) -> None:
         """A peer has closed its half of its connection, and is owed an answer."""
         self.half_closed.setdefault(peer, now + self.half_closed_s)
         if len(self.half_closed) > MAX_HALF_CLOSED:
             self.let_go(next(iter(self.half_closed)), now)
 
-    def let_go(self, peer: Timed, now: float) -> None:
+    def let_go(self, peer: Peer, now: float) -> None:
         """End what a peer waits for that has closed its half, if nothing of it was sent; else look again later."""
         del self.half_closed[peer]
         self.half_closed[peer] = now + self.half_closed_s
         peer.let_go()
 
-    def forget(self, peer: Timed) -> None:
+    def forget(self, peer: Peer) -> None:
         """A connection is gone."""
         self.resting.pop(peer, None)
         self.owing.pop(peer, None)

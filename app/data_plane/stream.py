@@ -21,7 +21,7 @@ from tricklecast.app.core.results import Ended
 from tricklecast.app.core.segment import SKIPPED, WAITING, Segment
 from tricklecast.app.core.state import Serve, Wait
 from tricklecast.app.data_plane.context import Streamed
-from tricklecast.app.data_plane.exchange import Line
+from tricklecast.app.data_plane.exchange import Caller
 from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (
@@ -54,7 +54,7 @@ class Stream(Reader):
 
     goes_on = True
 
-    def __init__(self, connection: Line, request: Request, found: Serve | Wait, left_out: int) -> None:
+    def __init__(self, connection: Caller, request: Request, found: Serve | Wait, left_out: int) -> None:
         super().__init__(connection, request, found)
         self.before = self.segments = self.cut_short = self.left_out = 0
         self.debt: int | None = None

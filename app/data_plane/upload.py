@@ -5,7 +5,7 @@ from __future__ import annotations
 from tricklecast.app.core.results import Outcome
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Writer
-from tricklecast.app.data_plane.exchange import Exchange, Line
+from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.pacing import SEGMENT_BYTES, Pace
 from tricklecast.app.data_plane.request import EPOCH, Request
 from tricklecast.app.data_plane.responses import Reply, named, writer_reply
@@ -41,7 +41,7 @@ class Upload(Exchange):
 
     takes_body = True
 
-    def __init__(self, connection: Line, request: Request) -> None:
+    def __init__(self, connection: Caller, request: Request) -> None:
         super().__init__(connection, request)
         self.received = 0
         self.pinned = EPOCH in request.headers

@@ -1,124 +1,47 @@
-"""The media of HLS: a GET of a segment, or of a part of one, that a playlist names."""
+"""The routes of HLS: a GET of a playlist, and of a segment, a part or an init segment that one names."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from typing import ClassVar, Final
+from typing import Final
+from urllib.parse import quote
 
-from tricklecast.app.core.segment import Segment
-from tricklecast.app.core.state import Channel, Serve
-from tricklecast.app.data_plane.exchange import Line
-from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
+from tricklecast.app.core.results import Refusal
+from tricklecast.app.core.storm_guard import Answer
+from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
+from tricklecast.app.data_plane.ranges import SpanReader
 from tricklecast.app.data_plane.request import Request
-from tricklecast.app.data_plane.responses import media_head
-from tricklecast.app.data_plane.scheduling import WRITE_BYTES
-from tricklecast.trickle.records import Reason
+from tricklecast.app.data_plane.responses import (
+    SEQ_RETRY_S,
+    Reply,
+    media_caching,
+    media_head,
+    refusal_reply,
+    shutdown_reply,
+)
+from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.data_plane.stages import answer_of, delay, park, placed
+from tricklecast.app.hls.packager import Packager
+from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
+from tricklecast.app.hls.playlist import playlist
+from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import MP4, MP4_AUDIO, MPEG_TS, Status
+
+FIRST_SEGMENT_S: Final = 10.0
+"""How long a request for a playlist waits for the first whole segment of a channel."""
+
+BLOCKING_TARGETS: Final = 3
+"""How many target durations it waits for something new (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
 
 CONTENT_TYPES: Final = {"ts": MPEG_TS, "m4s": MP4, "m4a": MP4_AUDIO, "mp4": MP4}
 
 
-class MediaReader(Reader):
-    """The exchange of a client that is sent some bytes of a segment that are there, or that storage has.
+class MediaReader(SpanReader):
+    """The exchange of a player that is sent a media segment, or a part of one."""
 
-    It writes by turns, as every reader does, and its memory is that of the segment. It lags behind nothing.
+    __slots__ = ()
 
-    Args:
-        begin, end: which bytes of the segment.
-        content_type: of them.
-    """
-
-    __slots__ = ("_begin", "_content_type", "_end")
-
-    paces = False
-
-    counted_elsewhere: ClassVar[bool] = True
-    """Whether it is a request of a player, which is counted as a reader as long as it asks."""
-
-    def __init__(
-        self,
-        connection: Line,
-        request: Request,
-        channel: Channel,
-        segment: Segment,
-        begin: int,
-        end: int,
-        content_type: str,
-    ) -> None:
-        super().__init__(connection, request, Serve(channel, segment, channel.next_seq))
-        self._begin, self._end = begin, end
-        self._content_type = content_type
-
-    def begin(self) -> None:
-        """Attach to the segment, and send."""
-        self.record.epoch = self.channel.epoch
-        self.record.rseq = self.segment.seq
-        self.plane.registry.attach(self, self.channel, self.segment)
-        self.channel.players_beside -= self.counted_elsewhere
-        if self.segment.source is not None:
-            self.segment.source.more()
-        elif self._end - self._begin > DIRECT_BYTES:
-            self.plane.turns.add_reader(self)
-        else:
-            self.take_turn()
-
-    def wake(self) -> None:
-        """Storage has loaded more; what is written to the segment is none of this reader's."""
-        if self.segment.source is not None and not self.queued:
-            self.take_turn()
-
-    def lag(self) -> int:
-        """Nothing."""
-        return 0
-
-    def has(self) -> int:
-        """All that there is: it lags behind nothing."""
-        return self.segment.size
-
-    def take_turn(self) -> None:
-        """Send what was not sent yet, as much as one turn allows."""
-        connection = self.connection
-        if self.done or connection.write_paused:
-            return
-        segment = self.segment
-        if segment.offsets[-1] <= self._begin + self.sent and segment.source is not None:
-            segment.source.more()  # what comes before its bytes is loaded, too
-            return
-        buffers = [] if self.started else [self._start()]
-        if not self.head_only:
-            self._take(buffers)
-        connection.send_many(buffers)
-        if self.head_only or self._begin + self.sent == self._end:
-            self.finish(Reason.COMPLETE, close=not self.keep_alive)
-        elif not connection.write_paused:
-            self.plane.turns.add_reader(self)
-
-    def withdraw(self) -> None:
-        """Detach from the segment."""
-        self.channel.players_beside += self.counted_elsewhere and not self.done
-        super().withdraw()
-
-    def conclude(self, reason: str, *, close: bool) -> None:
-        """The peer has taken all."""
-        self.withdraw()
-        self.end(reason)
-        self.connection.complete(close=close)
-
-    def _take(self, buffers: list[bytes]) -> bool:
-        """Add the bytes of one turn."""
-        segment, at = self.segment, self._begin + self.sent
-        end = min(self._end, at + WRITE_BYTES, segment.offsets[-1])
-        place = bisect_right(segment.offsets, at) - 1
-        begin = segment.offsets[place]
-        data = b"".join(segment.payload(place, bisect_left(segment.offsets, end)))[at - begin : end - begin]
-        buffers.append(data)
-        self.sent += len(data)
-        return end == self._end
-
-    def _start(self) -> bytes:
-        self.started = True
-        self.record.wait_us = self.elapsed_us()
-        return self._head()
+    counted_elsewhere = True
 
     def _head(self) -> bytes:
         self.record.status = Status.OK
@@ -130,3 +53,97 @@ class MediaReader(Reader):
             keep_alive=self.keep_alive,
             cors=self.cors,
         )
+
+
+def answer_player(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """The stage of a request for a playlist, or for media that one names."""
+    return (_playlist if route.op is Op.PLAYLIST else _media)(connection, request, route)
+
+
+def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """Answer with the playlist, as soon as it has what the client asks for."""
+    plane = connection.plane
+    found = _packager(connection, request, route)
+    if not isinstance(found, Packager):
+        return found
+    asked = route.blocking
+    assert asked is not None, "a playlist's route says what the client has"
+    msn, part, token = asked
+    if msn is not None and request.method != b"HEAD" and not found.ended:
+        if msn > (last := found.timeline.next_msn + 1):
+            reply = Reply(Status.BAD_REQUEST, Reason.AHEAD, body=f"_HLS_msn is beyond {last}".encode())
+            return delay(connection, request, route, Answer.REFUSED, 0, answer_player) or reply
+        if not found.has(msn, part):
+            late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"Nothing new yet", retry_after_s=1)
+            return _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s) or late
+    if request.method != b"HEAD":
+        found.served(msn, part)
+    text = playlist(found, f"?token={quote(token, safe='')}" if token else "")
+    reply = Reply(Status.OK, Reason.COMPLETE, body=text.encode(), content_type=PLAYLIST_TYPE)
+    delayed = delay(connection, request, route, Answer.SAME, found.version, answer_player)
+    return delayed or placed(request, plane.registry, route, reply)
+
+
+def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """Answer with what a playlist names; a part that it has only hinted at comes as soon as it is whole."""
+    found = _packager(connection, request, route)
+    if not isinstance(found, Packager):
+        return found
+    media = route.media
+    assert media is not None, "the route of media says which"
+    if media.life == found.life:
+        if (init := found.inits.get(media.init)) is not None:
+            caching = media_caching(private=connection.plane.authorizer is not None)
+            return Reply(Status.OK, Reason.COMPLETE, body=init, content_type=MP4, caching=caching)
+        there = None if media.seq is None else found.find(media.seq, media.cut, media.part)
+        if there is not None:
+            return MediaReader(connection, request, found.channel, *there, CONTENT_TYPES[media.extension])
+        hinted = (media.seq, media.part) == found.following and not found.ended and request.method != b"HEAD"
+        if hinted and (parked := _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)):
+            return parked
+    reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")
+    delayed = delay(connection, request, route, Answer.MISSING, 0, answer_player)
+    return delayed or placed(request, connection.plane.registry, route, reply)
+
+
+def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:
+    """What HLS makes of the channel, as soon as its first segment is there; or what to answer instead."""
+    plane = connection.plane
+    channel = plane.registry.find(route.channel)
+    if isinstance(channel, Refusal):
+        reply = refusal_reply(channel, route.op, plane.jitter)
+        return delay(connection, request, route, answer_of(channel), 0, answer_player) or reply
+    found = plane.packagers.of(channel)
+    if found.ready:
+        return found
+    if found.unsuited:
+        reply = Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=found.unsuited.encode())
+        return delay(connection, request, route, Answer.REFUSED, 0, answer_player) or reply
+    if request.method != b"HEAD" and not found.ended:
+        if plane.registry.shutting_down:
+            return shutdown_reply(plane.jitter, plane.registry.come_back_s)
+        if parked := _await(connection, request, route, found, FIRST_SEGMENT_S):
+            return parked
+    body = b"No whole segment yet"
+    reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=body, retry_after_s=plane.jitter(*SEQ_RETRY_S))
+    return delay(connection, request, route, Answer.MISSING, 0, answer_player) or placed(
+        request, plane.registry, route, reply
+    )
+
+
+def _await(connection: Caller, request: Request, route: Route, found: Packager, wait_s: float) -> Parked | None:
+    """Let a request wait for something new, so long at most from its arrival; ``None`` if it has waited for that."""
+    left_s = request.arrived + wait_s - connection.plane.clock()
+    if left_s <= 0 or connection.plane.registry.shutting_down:
+        return None
+    parked = park(connection, request, route, ParkedFor.PLAYLIST, answer_player)
+    parked.wait(left_s)
+    found.waiting[parked] = None
+    timer = parked.cancel
+
+    def cancel() -> None:
+        timer()
+        found.waiting.pop(parked, None)
+
+    parked.cancel = cancel
+    return parked

@@ -9,7 +9,7 @@ tests/app/http1/test_asgi_bridge.py).
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 
 import httptools
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,7 +17,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from tricklecast.app.data_plane.exchange import Exchange, Line
+from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request
 from tricklecast.trickle.records import AccessRecord, Reason
 
@@ -28,28 +28,21 @@ _REPLACED: Final = frozenset({b"expect", b"transfer-encoding", b"content-length"
 """Header fields about how the body arrives: it is whole when it is replayed."""
 
 
-class Endpoint(Protocol):
-    """What a connection was accepted with, as uvicorn hands it to each protocol."""
+class Hosting(NamedTuple):
+    """What uvicorn gives to each protocol that it makes for a connection."""
 
     config: Config
     server_state: ServerState
     app_state: dict[str, Any]
 
 
-class Carrier(Line, Protocol):
-    """A connection, to an exchange of the control plane."""
-
-    transport: asyncio.Transport
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where it was accepted."""
-
-
 class AsgiExchange(Exchange):
     """One request of the control plane with its response.
 
     The ASGI middleware writes its access record (:mod:`app.control_plane.middleware`).
+
+    Args:
+        transport: of the connection. hosting: with which uvicorn's protocol is made.
 
     Attributes:
         gone: why its connection is no more; ``None`` while it is there.
@@ -59,14 +52,14 @@ class AsgiExchange(Exchange):
 
     __slots__ = ("_protocol", "_taken", "gone", "over", "untaken")
 
-    def __init__(self, connection: Carrier, request: Request) -> None:
+    def __init__(self, connection: Caller, request: Request, transport: asyncio.Transport, hosting: Hosting) -> None:
         super().__init__(connection, request)
         self._taken: asyncio.Event | None = None
         self.over = False
         self.gone: str | None = None
         self.untaken: AccessRecord | None = None
-        self._protocol = _Replay(self, connection.endpoint)
-        self._protocol.connection_made(cast(asyncio.Transport, _Transport(connection.transport, self)))
+        self._protocol = _Replay(self, hosting)
+        self._protocol.connection_made(cast(asyncio.Transport, _Transport(transport, self)))
         if connection.write_paused:
             self._protocol.pause_writing()
         self._protocol.data_received(_as_bytes(request))
@@ -142,8 +135,8 @@ class AsgiExchange(Exchange):
 class _Replay(HttpToolsProtocol):
     """uvicorn's protocol for one request."""
 
-    def __init__(self, exchange: AsgiExchange, endpoint: Endpoint) -> None:
-        super().__init__(endpoint.config, endpoint.server_state, endpoint.app_state)
+    def __init__(self, exchange: AsgiExchange, hosting: Hosting) -> None:
+        super().__init__(*hosting)
         self._exchange = exchange
         self.app = cast(Any, _WithConnection(cast(ASGIApp, self.app), exchange))
 

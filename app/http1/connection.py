@@ -58,7 +58,7 @@ from tricklecast.app.data_plane.scheduling import (
     TURN_BYTES,
 )
 from tricklecast.app.data_plane.upload import Upload
-from tricklecast.app.http1.asgi_bridge import AsgiExchange, has_path
+from tricklecast.app.http1.asgi_bridge import AsgiExchange, Hosting, has_path
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status
 
@@ -117,9 +117,7 @@ class Endpoint:
     def __init__(self, plane: DataPlane, *, routes: bool = True) -> None:
         self.plane = plane
         self.routes = routes
-        self.config: Config
-        self.server_state: ServerState
-        self.app_state: dict[str, Any] = {}
+        self.hosting: Hosting  # of the connection that was accepted last; all have the same
 
     def __call__(
         self,
@@ -129,7 +127,7 @@ class Endpoint:
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> Connection:
         """A new connection, as uvicorn asks for it."""
-        self.config, self.server_state, self.app_state = config, server_state, app_state
+        self.hosting = Hosting(config, server_state, app_state)
         return Connection(self)
 
 
@@ -152,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         deaf: its input is ignored, because it is about to close.
         half_closed: the peer sends no more, and is owed the answer to what it has sent.
         mid_message: the peer has not finished the request that it is sending.
-        watched, last_read: for the storm guard (:class:`app.data_plane.handler.Caller`).
+        watched, last_read: for the storm guard (:class:`app.data_plane.exchange.Caller`).
     """
 
     __slots__ = (
@@ -852,7 +850,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_asgi(self, request: Request) -> None:
         if self.surplus is not None or self.plane.registry.shutting_down:
             request.keep_alive = False
-        self.exchange = AsgiExchange(self, request)
+        self.exchange = AsgiExchange(self, request, self.transport, self.endpoint.hosting)
 
     # Pipelining.
 

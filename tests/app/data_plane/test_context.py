@@ -17,8 +17,9 @@ from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.storm_guard import Answer
 from tricklecast.app.data_plane.authorization import Authorizer, Granted
-from tricklecast.app.data_plane.context import Connected, DataPlane, Options
+from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.data_plane.responses import Reply
+from tricklecast.app.data_plane.scheduling import Peer
 from tricklecast.app.tools.conformance.target import Target
 
 
@@ -44,10 +45,10 @@ class Connection:
         self.log.append("closed")
 
 
-def connection(*, unfinished: bool = False) -> tuple[Connected, list[str]]:
+def connection(*, unfinished: bool = False) -> tuple[Peer, list[str]]:
     """A connection, and what is done to it."""
     made = Connection(unfinished=unfinished)
-    return cast(Connected, made), made.log
+    return cast(Peer, made), made.log
 
 
 # Time.

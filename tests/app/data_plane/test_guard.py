@@ -15,7 +15,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.storm_guard import FORGOTTEN_S, FREE, FREE_FOR_MANY, Answer, StormGuard
 from tricklecast.app.data_plane import exchange as exchange_module
-from tricklecast.app.data_plane import handler
+from tricklecast.app.data_plane import stages
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Parked
 from tricklecast.app.data_plane.scheduling import PARKED
@@ -467,7 +467,7 @@ def test_a_publisher_that_overtakes_is_held_when_its_grace_is_over() -> None:
 @pytest.mark.parametrize(("limit", "count"), [(2, 1), (2, 2), (2, 3)])
 def test_only_so_many_are_held(limit: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One below and at the limit all are; one above is answered at once, and counted."""
-    monkeypatch.setattr(handler, "MAX_GUARDED", limit)
+    monkeypatch.setattr(stages, "MAX_GUARDED", limit)
     with scripted() as (server, target, script):
         channel = target.channel()
         script.hold_s = FOR_EVER_S

@@ -1,0 +1,161 @@
+"""What the stages of a request have in common: how it goes from one to the next, waits, is delayed, and is noted.
+
+The stages of segment routes are in :mod:`app.data_plane.handler`, those of HLS in :mod:`app.hls.routes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.results import Refusal, Why
+from tricklecast.app.core.storm_guard import Answer
+from tricklecast.app.data_plane.client_address import CLIENT, guarded_client, has_name
+from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane.exchange import Caller, Exchange, Kept, Parked
+from tricklecast.app.data_plane.reader import Reader
+from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.responses import Reply
+from tricklecast.app.data_plane.routing import Route
+from tricklecast.trickle.records import Op
+from tricklecast.trickle.wire import Status
+
+MAX_GUARDED: Final = 20_000
+"""Requests that the storm guard delays at a time, 1 kB more each than a waiting reader; beyond them requests are
+answered at once. One process answers fewer requests in the second that the longest delay takes, so that a loop cannot
+reach this number."""
+
+_MANY: Final = frozenset({Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.CHANGES, Op.NEXT, None})
+"""Operations that many clients behind one address do on one channel, wrong paths and methods included. A channel has
+one publisher and one owner."""
+
+Stage = Callable[[Caller, Request, Route], Reply | Exchange]
+"""Answers a request, parks it, or hands it to the next stage."""
+
+
+def proceed(connection: Caller, request: Request, route: Route, stage: Stage) -> None:
+    """Take a request through the stages, from this one on, until one answers or parks it."""
+    try:
+        _respond(connection, request, stage(connection, request, route))
+    except Exception as error:
+        exchange = connection.exchange
+        if exchange is None or exchange.record is not request.record:
+            exchange = connection.exchange = Exchange(connection, request)
+        exchange.failed(error)
+
+
+def _respond(connection: Caller, request: Request, outcome: Reply | Exchange) -> None:
+    """Begin the exchange that a stage has decided on, or answer with its reply."""
+    if isinstance(outcome, Reply):
+        if outcome.status >= Status.BAD_REQUEST:
+            tell("refused", outcome.reason, connection, request)
+        exchange = connection.exchange = Exchange(connection, request)
+        exchange.answer(outcome)
+    elif type(outcome) is Reader or isinstance(outcome, Reader | Kept):
+        connection.exchange = outcome
+        outcome.begin()
+    else:
+        connection.exchange = outcome
+
+
+def _resume(connection: Caller, request: Request, route: Route, stage: Stage) -> None:
+    """The wait of a parked request is over."""
+    parked = connection.exchange
+    assert isinstance(parked, Parked), "the request was parked"
+    parked.withdraw()
+    proceed(connection, request, route, stage)
+    if request.chunks or request.complete:
+        connection.deliver(request)
+
+
+def park(connection: Caller, request: Request, route: Route, why: ParkedFor, stage: Stage) -> Parked:
+    """Let a request wait; this stage is asked again when its wait is over."""
+    return Parked(connection, request, why, partial(_resume, connection, request, route, stage))
+
+
+# The storm guard.
+
+
+def delay(
+    connection: Caller, request: Request, route: Route, answer: Answer, about: int, stage: Stage
+) -> Parked | None:
+    """Tell the storm guard of an answer that may bring its client nothing new; park the request if it says so.
+
+    Args:
+        about: the seq, head or epoch that the answer is about.
+        stage: where the request goes on after the delay.
+    """
+    plane = connection.plane
+    guard = plane.guard
+    if guard is None or request.held or plane.registry.shutting_down:
+        return None
+    connection.watched = True
+    client = guarded_client(route.op, request.headers, request.ip)
+    many = route.op in _MANY and not has_name(request.headers)
+    subject = route.channel or plane.router.subject(request.target)
+    delay_s = guard.hold(client, subject, answer, about, plane.clock(), many=many)
+    if not delay_s:
+        return None
+    if len(plane.parked[ParkedFor.GUARD]) >= MAX_GUARDED:
+        plane.unheld += 1
+        return None
+    plane.holds += 1
+    tell("held", answer.name.lower(), connection, request)
+    request.held = True
+    parked = park(connection, request, route, ParkedFor.GUARD, stage)
+    request.shrink(credentials=plane.authorizer is not None)
+    parked.wait(delay_s)
+    return parked
+
+
+def progress(connection: Caller, request: Request, route: Route) -> None:
+    """Tell the storm guard that a client of which it may know got what it asked for."""
+    guard = connection.plane.guard
+    if guard is not None:
+        guard.progress(guarded_client(route.op, request.headers, request.ip), route.channel)
+    connection.watched = False
+
+
+def answer_of(refusal: Refusal) -> Answer:
+    """The kind of answer that a refusal is, to the storm guard."""
+    match refusal.why:
+        case Why.NOT_FOUND | Why.ENDED:
+            return Answer.MISSING
+        case Why.AHEAD:
+            return Answer.AHEAD
+        case Why.CLOSED:
+            return Answer.CLOSED
+        case _:
+            return Answer.REFUSED
+
+
+# The record, and who is told at once.
+
+
+def tell(kind: str, why: str, connection: Caller, request: Request) -> None:
+    """Tell the plane's witness of what happened to a request, if there is one."""
+    if (witness := connection.plane.witness) is not None:
+        channel = request.route.channel if request.route is not None else ""
+        witness.note(kind, why, channel, request.headers.get(CLIENT, b""), request.ip)
+
+
+def placed(request: Request, registry: Registry, route: Route, reply: Reply) -> Reply:
+    """Answer with this reply, and note which life of the channel it is about."""
+    place(request, registry, route)
+    return reply
+
+
+def kept(connection: Caller, request: Request, route: Route, reply: Reply) -> Reply | Exchange:
+    """Answer a publisher that something was done, as soon as storage has it."""
+    place(request, connection.plane.registry, route)
+    return reply if connection.plane.durability is None else Kept(connection, request, reply)
+
+
+def place(request: Request, registry: Registry, route: Route) -> None:
+    """Note which life of the channel a request was about, and where its head stood."""
+    channel = registry.channels.get(route.channel)
+    if channel is not None:
+        request.record.epoch = channel.epoch
+        request.record.next_seq = channel.next_seq
