@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -64,11 +65,9 @@ class IndexGone(TrickleError):
         self.instance = instance
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Change:
     """A fact, as followers see it. What does not apply to its kind is ``None``.
-
-    It is not frozen, since one is made for each segment, and that would take six times as long; nobody changes one.
 
     Attributes:
         index: position in the journal, ascending. time: when, in seconds since 1970.
@@ -116,7 +115,7 @@ FIELDS: Final[dict[str, type]] = {
 _INDEX: Final = attrgetter("index")
 
 
-WHOLE: Final = frozenset(map(str, (COMPLETE, EMPTY, TERMINATED)))
+WHOLE: Final = (COMPLETE, EMPTY, TERMINATED)
 """States of segments that closed as their publisher wanted."""
 
 
@@ -149,7 +148,7 @@ class Changes:
         archive: storage, when it has been restored; ``None`` if there is none.
         defer: calls a function after the present change (``loop.call_soon``).
         keep: facts that are kept, at least; ``None``: :data:`KEPT`, or :data:`MAX_FACTS` with storage.
-        wall_us: microseconds since 1970, if there is no storage: facts have the times with which storage keeps them.
+        wall_us: microseconds since 1970; with storage, its times are taken.
 
     Attributes:
         index: the newest one that is told. floor: facts up to this one are not kept any more.
@@ -176,7 +175,9 @@ class Changes:
         self.keep = keep or (KEPT if archive is None else MAX_FACTS)
         self._defer, self._wall_us, self._archive = defer, wall_us, archive
         self._faults = registry.faults
-        self._log: list[Change] = []  # by index; what lies beyond self.index waits for storage
+        # By index; facts beyond self.index wait for storage. A whole segment becomes a Change when somebody reads it.
+        self._log: list[Change | Fact] = []
+        self._times = array("q")  # of the facts in the log
         self._unheard: list[Change] = []  # facts of this turn of the event loop, for the listeners
         self._live: dict[str, Live] = {}
         self._applied = 0  # facts at the beginning of the log that are in the table of live channels
@@ -215,7 +216,9 @@ class Changes:
         """The facts that follow an index, at most so many. The caller has asked :meth:`check`."""
         first = bisect_right(self._log, after, key=_INDEX)
         last = bisect_right(self._log, self.index, first, min(len(self._log), first + most), key=_INDEX)
-        return self._log[first:last]
+        found = list(map(_change, self._log[first:last], self._times[first:last]))
+        self._log[first:last] = found
+        return found
 
     def read(self, after: int, wants: Callable[[Change], bool], *, most: int, room: int) -> tuple[list[Change], int]:
         """The facts that follow an index and that a follower wants, and the index up to which it has seen all then.
@@ -251,16 +254,14 @@ class Changes:
     def _note(self, fact: Fact) -> None:
         """Take a fact, in the middle of a change."""
         if not is_reserved(fact.channel):
-            # Storage has heard of the fact first, and keeps it with its time.
-            row = None if self._archive is None else self._archive.noted
-            if row is None or row.number != fact.index:
-                row = FactRow.of(fact, self._wall_us())
-            change = Change.of(row)
-            self._log.append(change)
+            at_us = self._wall_us()
+            entry = fact if type(fact) is SegmentClosed and fact.state in WHOLE else Change.of(FactRow.of(fact, at_us))
+            self._log.append(entry)
+            self._times.append(at_us)
             if len(self._log) > self.keep + (self.keep >> 3):
                 self._drop(len(self._log) - self.keep)  # many at once: it moves all others
-            if self.listeners and change.state not in WHOLE:
-                self._unheard.append(change)
+            if self.listeners and isinstance(entry, Change):
+                self._unheard.append(entry)
                 self._wake_soon()
         if self._archive is None:
             self.tell(fact.index)
@@ -274,11 +275,12 @@ class Changes:
 
     def _apply(self, count: int) -> None:
         """Apply the facts at the beginning of the log, up to this number of them, to the table of live channels."""
-        for change in self._log[self._applied : count]:
-            if change.kind == "added":
-                self._live[change.channel] = Live(change.channel, change.epoch, change.time, change.content_type or "")
-            elif change.kind == "removed":
-                self._live.pop(change.channel, None)
+        for entry in self._log[self._applied : count]:
+            match entry:
+                case Change(kind="added"):
+                    self._live[entry.channel] = Live(entry.channel, entry.epoch, entry.time, entry.content_type or "")
+                case Change(kind="removed"):
+                    self._live.pop(entry.channel, None)
         self._applied = max(self._applied, count)
 
     def _wake_soon(self) -> None:
@@ -308,11 +310,12 @@ class Changes:
         self._apply(count)  # if storage fails, and has not yet the oldest ones
         self.floor = self._log[count - 1].index
         self._applied -= count
-        del self._log[:count]
+        del self._log[:count], self._times[:count]
 
     def _restore(self, registry: Registry, archive: Archive) -> None:
         """What storage has kept from before the start."""
         archive.on_kept = self.tell
+        self._wall_us = lambda: archive.noted_us  # it has heard of the fact first, and keeps it with this time
         for name, channel in registry.channels.items():
             if not (channel.ended or is_reserved(name)):
                 created_us = archive.live[name].row.created_us
@@ -324,5 +327,11 @@ class Changes:
             self.floor -= 1
             if not is_reserved(row.channel) and row.kind != OPENED:
                 self._log.append(Change.of(row))
+                self._times.append(row.at_us)
         self._log.reverse()
+        self._times.reverse()
         self._applied = len(self._log)
+
+
+def _change(entry: Change | Fact, at_us: int) -> Change:
+    return entry if isinstance(entry, Change) else Change.of(FactRow.of(entry, at_us))

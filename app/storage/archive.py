@@ -270,7 +270,7 @@ class Archive:
         failed: why the directory cannot be written at present; ``None`` if it can.
         dirty: cursors on segments that have something new. live: what there is of channels that have not ended.
         index: of the last fact that is written; no start of the server gives it to another fact.
-        noted: the last fact that it has heard of, written or not.
+        noted_us: when the last fact happened, microseconds since 1970.
         on_kept: told of that index whenever it has changed. The caller sets it.
         lives: earlier starts of the server, and up to which index their facts were kept. figures: for metrics.
     """
@@ -296,8 +296,7 @@ class Archive:
         self.live: dict[str, Stored] = {}
         self.ended: dict[int, Stored] = {}
         self.epochs: dict[str, int] = {}
-        self.index = 0
-        self.noted: FactRow | None = None
+        self.index = self.noted_us = 0
         self.on_kept: Callable[[int], None] = _nobody
         self.lives: dict[str, int] = {}
         self.figures = Figures()
@@ -489,11 +488,11 @@ class Archive:
 
     def _note(self, fact: Fact) -> None:
         """Hear of a fact, in the middle of a change."""
+        self.noted_us = self.wall_us()
         stored = None if is_reserved(fact.channel) else self.live.get(fact.channel)
         try:
-            self.noted = FactRow.of(fact, self.wall_us())
             if self.failed is None:
-                self._take(fact, stored, self.noted)
+                self._take(fact, stored, FactRow.of(fact, self.noted_us))
         except Exception as error:
             self.missed(error)
             raise
