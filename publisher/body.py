@@ -18,7 +18,7 @@ from typing import Final
 import anyio.lowlevel
 import httpx
 
-from tricklecast.trickle.client.tasks import Changes
+from tricklecast.trickle.client.tasks import Notifier
 from tricklecast.trickle.client.transport import BodyWriter, LiveBody
 
 CHUNK_OVERHEAD: Final = 64
@@ -82,7 +82,7 @@ class Body:
         self._resting = False
         self._stopped = False
         self._writers = 0
-        self._changed = Changes()
+        self._changed = Notifier()
 
     @property
     def count(self) -> int:

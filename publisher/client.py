@@ -33,7 +33,7 @@ from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, Stop,
 from tricklecast.publisher.events import Failed, Finished, PublisherEvent, Reporter, Retrying
 from tricklecast.publisher.segments import PublisherStatistics, Requests, Segment, Segments
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.client.answers import Outcome
+from tricklecast.trickle.client.answers import ExchangeOutcome
 from tricklecast.trickle.client.arguments import (
     Auth,
     channel_url,
@@ -399,7 +399,9 @@ class Publisher:
             self._report(finished)
 
     async def _ask(
-        self, request: Callable[[int], Awaitable[Outcome]], decide: Callable[[Outcome], Advance | RetryAfter | Stop]
+        self,
+        request: Callable[[int], Awaitable[ExchangeOutcome]],
+        decide: Callable[[ExchangeOutcome], Advance | RetryAfter | Stop],
     ) -> None:
         """Make a request until the plan has the answer that it needs; the request is given the number of attempts.
 

@@ -1,7 +1,7 @@
 """What a publisher does next: which seq, and what every answer means. No I/O, no clock, no randomness of its own.
 
 :class:`Plan` hands out a :class:`Ticket` per segment. The caller makes the request, tells the plan how it went (an
-:data:`~tricklecast.trickle.client.answers.Outcome`), and obeys the :data:`Decision`:
+:data:`~tricklecast.trickle.client.answers.ExchangeOutcome`), and obeys the :data:`Decision`:
 
 - ``Advance``: this seq is done with; the next segment gets the next ticket.
 - ``RetryAfter``: wait, then send the same segment again.
@@ -43,7 +43,7 @@ from typing import Final, Literal
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
-from tricklecast.trickle.client.answers import Answer, Lost, Outcome
+from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, Retries
 from tricklecast.trickle.errors import (
     ChannelBusy,
@@ -243,7 +243,7 @@ def head_of(answer: Answer) -> int | None:
     return head if head is not None and head >= 0 else None
 
 
-def error_of(outcome: Outcome, seq: int | None) -> TrickleError | None:
+def error_of(outcome: ExchangeOutcome, seq: int | None) -> TrickleError | None:
     """The error that an outcome stands for; ``None`` for a 200 that is not the end of the channel."""
     if isinstance(outcome, Lost):
         return outcome.error
@@ -323,7 +323,7 @@ class Plan:
         self._reached = True
         self.numbering.flow(ticket.seq)
 
-    def on_next(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
+    def on_next(self, outcome: ExchangeOutcome) -> Advance | RetryAfter | Stop:
         """The first ``GET /{channel}/next`` was answered or lost. After ``Advance``, the next seq is known."""
         self._note(outcome)
         if isinstance(outcome, Answer) and (head := head_of(outcome)) is not None:
@@ -334,7 +334,7 @@ class Plan:
             return Advance()
         return self._retry(outcome, error_of(outcome, None))
 
-    def on_located(self, outcome: Outcome, since: int, lived_s: float = 0.0) -> Advance | RetryAfter | Stop:
+    def on_located(self, outcome: ExchangeOutcome, since: int, lived_s: float = 0.0) -> Advance | RetryAfter | Stop:
         """A later ``GET /{channel}/next`` was answered or lost. After ``Advance``, segments may be sent again.
 
         Args:
@@ -367,7 +367,7 @@ class Plan:
         self.uncertain = False
         return Advance()
 
-    def on_delete(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
+    def on_delete(self, outcome: ExchangeOutcome) -> Advance | RetryAfter | Stop:
         """``DELETE /{channel}`` was answered or lost. A channel that is gone already counts as ended."""
         self._note(outcome)
         gone = (wire.Status.OK, wire.Status.BAD_REQUEST, wire.Status.NOT_FOUND)
@@ -388,7 +388,7 @@ class Plan:
             *(numbering.life, numbering.confirmed, self._life, numbering.epoch),
         )
 
-    def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Decision:
+    def on_post(self, ticket: Ticket, outcome: ExchangeOutcome, progress: Progress) -> Decision:
         """``POST /{channel}/{seq}`` was answered or lost."""
         self._note(outcome)
         error = error_of(outcome, ticket.seq)
@@ -515,7 +515,7 @@ class Plan:
         self.numbering.settle(ticket.seq, closed=False)
         return Advance(error=error, drop=True)
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: ExchangeOutcome) -> None:
         self._reached |= not isinstance(outcome, Lost) or (outcome.connected and not outcome.waited_s)
 
     def _learn(self, answer: Answer) -> None:
@@ -523,7 +523,7 @@ class Plan:
             self.keeps_keys = header_int(answer.headers, wire.EPOCH) is not None
 
     def _retry(
-        self, outcome: Outcome, error: TrickleError | None, *, lived_s: float = 0.0, known: bool = False
+        self, outcome: ExchangeOutcome, error: TrickleError | None, *, lived_s: float = 0.0, known: bool = False
     ) -> RetryAfter | Stop:
         if error is None:
             assert isinstance(outcome, Answer)
@@ -547,7 +547,7 @@ class Plan:
         return Stop(error)
 
 
-def _is_unwritten(outcome: Outcome) -> bool:
+def _is_unwritten(outcome: ExchangeOutcome) -> bool:
     """Whether the server says that nothing was written to the channel since it started."""
     told = outcome.life if isinstance(outcome, Answer) else None
     return told is not None and told.first is None

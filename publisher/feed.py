@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 
 from tricklecast.publisher.client import Publisher, Segment
 from tricklecast.publisher.steps import Chunk, IsStopped, Step
-from tricklecast.trickle.client.tasks import Changes
+from tricklecast.trickle.client.tasks import Notifier
 from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped, SegmentTooLarge, TrickleError
 
 STEPS_AHEAD: Final = 64
@@ -110,7 +110,7 @@ class Steps:
         self._waiting: deque[Step] = deque()
         self._over = False
         self._failure: Exception | None = None
-        self._changed = Changes()
+        self._changed = Notifier()
 
     async def receive(self) -> Step:
         """See :class:`Receiver`."""
@@ -183,7 +183,7 @@ class Feed:
         self._shorten = shorten
         self._in_flight: dict[Segment, int] = {}  # the bytes that were written of each
         self._settling = 0  # tasks that wait for the end of a segment
-        self._settled = Changes()
+        self._settled = Notifier()
         self._failure: Exception | None = None
         self._is_cut = False  # a cancellation truncates the segment that the source is making
 

@@ -30,8 +30,8 @@ from tricklecast.publisher.events import (
     SegmentPublished,
 )
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.answers import Lost, Outcome, exchange
-from tricklecast.trickle.client.tasks import Changes, clock
+from tricklecast.trickle.client.answers import ExchangeOutcome, Lost, exchange
+from tricklecast.trickle.client.tasks import Notifier, clock
 from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,
@@ -93,7 +93,7 @@ class Requests:
         self._content_type = content_type
         self._polite = {} if takeover else {wire.IF_IDLE: "1"}
 
-    async def post(self, ticket: Ticket, body: Sending) -> Outcome:
+    async def post(self, ticket: Ticket, body: Sending) -> ExchangeOutcome:
         """Publish a segment. Returns early if the server answers early."""
         headers = {
             "Content-Type": self._content_type,
@@ -107,20 +107,20 @@ class Requests:
         headers |= _pinned(ticket.epoch)
         return await self._send("POST", self._url.segment(ticket.seq), headers, ticket.attempt, ticket.seq, body)
 
-    async def next(self, attempt: int) -> Outcome:
+    async def next(self, attempt: int) -> ExchangeOutcome:
         """Ask where the head is."""
         return await self._send("GET", self._url.next(), {}, attempt)
 
-    async def delete(self, attempt: int, epoch: int | None) -> Outcome:
+    async def delete(self, attempt: int, epoch: int | None) -> ExchangeOutcome:
         """End the channel, if it is in that epoch."""
         return await self._send("DELETE", str(self._url), self._polite | _pinned(epoch), attempt)
 
-    async def give_up(self, seq: int, epoch: int | None) -> Outcome:
+    async def give_up(self, seq: int, epoch: int | None) -> ExchangeOutcome:
         """Tell the server that no more will come of a segment: what it has is a part."""
         headers = {wire.TRUNCATED: "dropped"} | _pinned(epoch)
         return await self._send("DELETE", self._url.segment(seq), headers, seq=seq)
 
-    async def leave(self, seq: int, epoch: int | None) -> Outcome:
+    async def leave(self, seq: int, epoch: int | None) -> ExchangeOutcome:
         """Tell the server that this client publishes no more. ``seq`` is its newest segment, which is over."""
         headers = {wire.TRUNCATED: "left", wire.LEAVE: "1"} | _pinned(epoch)
         return await self._send("DELETE", self._url.segment(seq), headers, seq=seq)
@@ -133,7 +133,7 @@ class Requests:
         attempt: int = 1,
         seq: int | None = None,
         body: Sending | None = None,
-    ) -> Outcome:
+    ) -> ExchangeOutcome:
         attempts = {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
         outcome = await exchange(self._http, method, url, headers | attempts, body=body, seq=seq)
         return outcome if isinstance(outcome, Lost) else outcome.answer
@@ -160,7 +160,7 @@ class Segment:
         self._entered_at = self._ended_at = 0.0
         self._first_byte_s: float | None = None
         self._upload: Upload | None = None  # its request, once there is something to send
-        self._done = Changes()
+        self._done = Notifier()
         self._result: Receipt | Exception | None = None
         self._seen = False  # its writer knows the result
         self._asking = 0  # tasks that wait for the result
@@ -368,14 +368,14 @@ class Segments:
         self._ahead: list[Upload] = []  # preconnects, by seq
         self._queued: deque[Upload] = deque()  # requests of segments that wait for others' tasks to end, by seq
         self._carried = 0  # requests that have a task
-        self._entering: deque[Changes] = deque()  # of tasks that wait for room; the first one enters next
+        self._entering: deque[Notifier] = deque()  # of tasks that wait for room; the first one enters next
         self._unseen: deque[Segment] = deque()  # failed; at most MAX_UNSEEN
         self.forgotten = 0  # older ones of them whose writers did not know it
         self._pause_until = 0.0
         self._idle_since = 0.0
         self._locating = False
         self._deleting = 0
-        self._changed = Changes()
+        self._changed = Notifier()
         self._counts: Counter[str] = Counter()
         self._last_error: Exception | None = None
 
@@ -425,7 +425,7 @@ class Segments:
         Tasks get it in the order in which they asked. Only the first one is woken: to wake all of them would cost a
         thousand turns for each answer if a thousand tasks wait.
         """
-        place = Changes()
+        place = Notifier()
         self._entering.append(place)
         try:
             with anyio.move_on_after(self._buffer_s) as limit:
@@ -847,7 +847,7 @@ class Segments:
             self._deleting -= 1
             self._notify()
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: ExchangeOutcome) -> None:
         if isinstance(outcome, Lost):
             self._report.lost(outcome.error)
         else:

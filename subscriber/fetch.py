@@ -37,10 +37,10 @@ from tricklecast.subscriber.core import (
 )
 from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.client.answers import Answer, Lost, Opened, OtherBody, exchange
+from tricklecast.trickle.client.answers import Answer, Answered, Lost, OtherBody, exchange
 from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.tasks import BackgroundTask, clock
-from tricklecast.trickle.client.transport import Limits, ResponseBody
+from tricklecast.trickle.client.transport import ResponseBody, Timeouts
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 
@@ -233,7 +233,7 @@ class Fetcher:
         """Begin the GET for the next segment, after ``delay_s`` seconds."""
         return Preconnect(lambda pending: self._run(pending, delay_s))
 
-    async def _get(self, ask: Ask, wait_s: float) -> Opened | Lost | None:
+    async def _get(self, ask: Ask, wait_s: float) -> Answered | Lost | None:
         """Make one GET; ``None`` if the head of a segment did not come within ``wait_s`` seconds."""
         url = self.url.next() if ask.seq is None else self.url.segment(ask.seq)
         headers = self.headers | {wire.ATTEMPT: str(ask.attempt)}
@@ -246,13 +246,13 @@ class Fetcher:
             "GET",
             url,
             headers,
-            limits=Limits(CONNECT_S, read=wait_s, write=wait_s),
+            timeouts=Timeouts(CONNECT_S, read=wait_s, write=wait_s),
             seq=ask.seq,
             place=f"{self.place}: ",
             auth=self.auth,
             stays_open=_has_body(ask),
         )
-        if isinstance(found, Opened):
+        if isinstance(found, Answered):
             self._waits = 0
         return None if isinstance(found, Lost) and found.waited_s and ask.seq is not None else found
 
@@ -265,7 +265,7 @@ class Fetcher:
             "HEAD",
             self.url.segment(begun.seq),
             self.headers,
-            limits=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            timeouts=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
             seq=begun.seq,
             auth=self.auth,
         )
@@ -296,11 +296,11 @@ class Fetcher:
             # No await between the answer and its result: a subscriber that is closed now finds the response.
             outcome = None if pending.abandoned else self._decide(ask, found)
             if isinstance(outcome, Advance):
-                assert isinstance(found, Opened)
+                assert isinstance(found, Answered)
                 pending.settle(outcome, Source(found.answer, found.body, requested_at, self.runtime.now()))
                 return None
         finally:
-            if isinstance(found, Opened) and pending.source is None:
+            if isinstance(found, Answered) and pending.source is None:
                 await found.body.aclose()
         if outcome is None:
             return None if pending.abandoned else 0.0
@@ -322,7 +322,7 @@ class Fetcher:
             self.monitor.emit(Retrying(outcome.error, outcome.delay_s, self.cursor.ask().attempt))
         return outcome
 
-    def _decide(self, ask: Ask, found: Opened | Lost | None) -> Outcome | None:
+    def _decide(self, ask: Ask, found: Answered | Lost | None) -> Outcome | None:
         """What the cursor says about a GET, reported; ``None`` to make the same GET at once."""
         now, rng = self.runtime.now(), self.runtime.rng
         if found is None:
@@ -381,7 +381,7 @@ class Fetcher:
                     if not (connected and isinstance(lost, ConnectionLost)):
                         return error  # the server process, and all that it held, is gone
                     cause = lost
-                case Opened(answer) as opened if is_same(answer, begun, received.size):
+                case Answered(answer) as opened if is_same(answer, begun, received.size):
                     source = await self._skip(begun, received, opened, requested_at, attempt)
                     if isinstance(source, Source):
                         self.cursor.resumed()
@@ -389,7 +389,7 @@ class Fetcher:
                     if source is None:
                         return error
                     cause = source
-                case Opened(answer, body):
+                case Answered(answer, body):
                     await body.aclose()
                     if answer.status != wire.Status.TOO_MANY_REQUESTS and answer.status < wire.Status.SERVER_ERROR:
                         return error
@@ -401,7 +401,7 @@ class Fetcher:
             no_fault = False
 
     async def _skip(
-        self, begun: Advance, received: Received, opened: Opened, requested_at: float, attempt: int
+        self, begun: Advance, received: Received, opened: Answered, requested_at: float, attempt: int
     ) -> Source | ConnectionLost | None:
         """Drop what the user has; ``None`` if the segment does not begin with it."""
         source: Source | ConnectionLost | None = None

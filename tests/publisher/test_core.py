@@ -33,7 +33,7 @@ from tricklecast.publisher.core import (
 )
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import RetryBudget
-from tricklecast.trickle.client.answers import Answer, Lost, Outcome
+from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S
 from tricklecast.trickle.errors import ConnectionLost, LocalProtocolError, Refused
 
@@ -82,7 +82,7 @@ def started(
     return plan, opened(plan)
 
 
-def located(plan: Plan, reply: Outcome | None = None) -> Advance | RetryAfter | Stop:
+def located(plan: Plan, reply: ExchangeOutcome | None = None) -> Advance | RetryAfter | Stop:
     """The answer to the question for the position; without one, what is expected."""
     assert plan.uncertain
     return plan.on_located(reply or answer(200, Latest=plan.numbering.confirmed + 1, Epoch=1), plan.numbering.confirmed)
@@ -464,7 +464,7 @@ def test_nonsense_is_final() -> None:
 
 @pytest.mark.parametrize("outcome", [answer(429), answer(500), answer(503)])
 @pytest.mark.parametrize("progress", [IDLE, HALF, WHOLE])
-def test_a_refusal_for_the_moment_is_retried_with_growing_delays(outcome: Outcome, progress: Progress) -> None:
+def test_a_refusal_for_the_moment_is_retried_with_growing_delays(outcome: ExchangeOutcome, progress: Progress) -> None:
     """What may pass is waited for: capped exponential, full jitter; no byte is lost by it."""
     plan, ticket = started()
     for delay_s in (0.25, 0.5, 1, 2, 4, 8, 10, 10):
@@ -668,7 +668,7 @@ def test_what_a_server_could_double_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize("outcome", [lost(), answer(503), answer(429)])
-def test_what_is_not_held_any_more_is_lost(outcome: Outcome) -> None:
+def test_what_is_not_held_any_more_is_lost(outcome: ExchangeOutcome) -> None:
     """Its writer is told, its readers too, and the next segment may still get through."""
     plan, ticket = started()
     verdict = plan.on_post(ticket, outcome, GONE)

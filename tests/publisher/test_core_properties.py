@@ -33,7 +33,7 @@ from tricklecast.publisher.core import (
 )
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
-from tricklecast.trickle.client.answers import Answer, Lost, Outcome
+from tricklecast.trickle.client.answers import Answer, ExchangeOutcome, Lost
 from tricklecast.trickle.client.retry import MIN_DELAY_S
 from tricklecast.trickle.errors import TrickleError
 
@@ -138,7 +138,7 @@ class Publishing(RuleBasedStateMachine):
 
     @precondition(lambda self: self.plan.uncertain and self.plan.error is None)
     @rule(outcome=garbage | losses, lived_s=lives)
-    def ask_for_the_position(self, outcome: Outcome, lived_s: float) -> None:
+    def ask_for_the_position(self, outcome: ExchangeOutcome, lived_s: float) -> None:
         self.requests += 1
         verdict = self.plan.on_located(outcome, self.plan.numbering.confirmed, lived_s)
         if isinstance(verdict, RetryAfter):
@@ -189,7 +189,7 @@ class Publishing(RuleBasedStateMachine):
         lived_s=lives,
         really=st.sampled_from([False] * 19 + [True]),
     )
-    def answer(self, at: int, outcome: Outcome, sent: int, held: bool, lived_s: float, really: bool) -> None:
+    def answer(self, at: int, outcome: ExchangeOutcome, sent: int, held: bool, lived_s: float, really: bool) -> None:
         """Any answer, at any time; not too often, since most of them are the end."""
         assume(really)
         waiting = [request for request in self.live if request.open]
@@ -234,7 +234,7 @@ class Publishing(RuleBasedStateMachine):
 
     @precondition(lambda self: any(request.open for request in self.live))
     @rule(outcome=losses)
-    def lose_all(self, outcome: Outcome) -> None:
+    def lose_all(self, outcome: ExchangeOutcome) -> None:
         """Every connection breaks."""
         for request in [request for request in self.live if request.open]:
             self._answered(request, outcome, request.handed, ended=request.over)
@@ -313,7 +313,14 @@ class Publishing(RuleBasedStateMachine):
         return request
 
     def _answered(
-        self, request: Request, outcome: Outcome, sent: int, *, ended: bool, held: bool = True, lived_s: float = 0.0
+        self,
+        request: Request,
+        outcome: ExchangeOutcome,
+        sent: int,
+        *,
+        ended: bool,
+        held: bool = True,
+        lived_s: float = 0.0,
     ) -> None:
         progress = Progress(sent, ended, lived_s, request.handed, request.over, held)
         self.long += lived_s >= LONG_S
@@ -354,7 +361,7 @@ class Publishing(RuleBasedStateMachine):
         self.live.remove(request)
         self.fates += 1
 
-    def _wait(self, delay_s: float, outcome: Outcome, lived_s: float, *, known: bool = False) -> None:
+    def _wait(self, delay_s: float, outcome: ExchangeOutcome, lived_s: float, *, known: bool = False) -> None:
         assert delay_s >= MIN_DELAY_S, "nothing is repeated at once"
         in_vain_s = 0.0
         if isinstance(outcome, Answer):

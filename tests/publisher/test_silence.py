@@ -18,7 +18,7 @@ from tricklecast.publisher.client import SILENCE_S
 from tricklecast.publisher.core import FIRST_RETRIES, OUTAGE_LIMIT_S
 from tricklecast.trickle import errors
 from tricklecast.trickle.client import answers
-from tricklecast.trickle.client.answers import Lost, Opened
+from tricklecast.trickle.client.answers import Answered, Lost
 
 SHORT = httpx.Timeout(connect=5.0, write=0.1, read=0.1, pool=None)
 """A tenth of a second in which nothing comes stands for the real limit: the publisher counts that one."""
@@ -29,7 +29,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed soon."""
     monkeypatch.setattr(client, "TIMEOUT", SHORT)
 
-    async def exchange(*args: Any, **options: Any) -> Opened | Lost:
+    async def exchange(*args: Any, **options: Any) -> Answered | Lost:
         outcome = await answers.exchange(*args, **options)
         is_silence = isinstance(outcome, Lost) and outcome.waited_s > 0
         return replace(outcome, waited_s=SILENCE_S) if is_silence and isinstance(outcome, Lost) else outcome

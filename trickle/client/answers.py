@@ -28,7 +28,7 @@ import httpx
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.connection import InvalidAnswer
-from tricklecast.trickle.client.transport import Limits, LiveBody, ResponseBody, TrickleClient
+from tricklecast.trickle.client.transport import LiveBody, ResponseBody, Timeouts, TrickleClient
 from tricklecast.trickle.errors import (
     ConnectionLost,
     RemoteProtocolError,
@@ -158,11 +158,11 @@ class Lost:
     waited_s: float = 0.0
 
 
-Outcome = Answer | Lost
+ExchangeOutcome = Answer | Lost
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class Answered:
     """A response with its body, which is open only if the caller asked for that."""
 
     answer: Answer
@@ -176,19 +176,19 @@ async def exchange(
     headers: Mapping[str, str] = _NONE,
     *,
     body: LiveBody | None = None,
-    limits: httpx.Timeout | Limits | None = None,
+    timeouts: httpx.Timeout | Timeouts | None = None,
     seq: int | None = None,
     place: str = "",
     auth: HttpxAuth | None = None,
     stays_open: Callable[[Answer], bool] = lambda _: False,
-) -> Opened | Lost:
+) -> Answered | Lost:
     """Send a request, and wait for the head of its response.
 
     Args:
         http: sends it.
         method, url, headers: as in httpx.
         body: sent in chunks.
-        limits: timeouts instead of those of ``http``.
+        timeouts: timeouts instead of those of ``http``.
         seq: the segment that the request is about, for errors.
         place: stands before the reason of a loss, for example the server's address.
         auth: authentication instead of that of ``http``.
@@ -196,7 +196,7 @@ async def exchange(
             :data:`DETAIL_S` seconds, and the body is closed.
     """
     try:
-        status, fields, received = await _send(http, method, url, headers, body, limits, auth)
+        status, fields, received = await _send(http, method, url, headers, body, timeouts, auth)
     except InvalidAnswer as error:
         return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
     except httpx.TransportError as error:
@@ -205,15 +205,15 @@ async def exchange(
             server = wire.redacted("/".join(url.split("/", 3)[:3]))
             return Lost(ConnectionLost(seq=seq, detail=why, server=server), connected=False)
         lost = ConnectionLost(seq=seq, detail=f"{place}{why}")
-        limits = limits or http.timeout
+        timeouts = timeouts or http.timeout
         if isinstance(error, httpx.ReadTimeout):
-            return Lost(lost, waited_s=limits.read or 0.0)
-        return Lost(lost, waited_s=(isinstance(error, httpx.WriteTimeout) and limits.write) or 0.0)
+            return Lost(lost, waited_s=timeouts.read or 0.0)
+        return Lost(lost, waited_s=(isinstance(error, httpx.WriteTimeout) and timeouts.write) or 0.0)
     answer = Answer.read(status, fields)
     if stays_open(answer):
-        return Opened(answer, received)
+        return Answered(answer, received)
     line = first_line(await _beginning(received, is_empty=answer.empty))
-    return Opened(replace(answer, detail=line) if line and not answer.detail else answer, received)
+    return Answered(replace(answer, detail=line) if line and not answer.detail else answer, received)
 
 
 async def _send(
@@ -222,23 +222,23 @@ async def _send(
     url: str,
     headers: Mapping[str, str],
     body: LiveBody | None,
-    limits: httpx.Timeout | Limits | None,
+    timeouts: httpx.Timeout | Timeouts | None,
     auth: HttpxAuth | None,
 ) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | OtherBody]:
     if auth is None and isinstance(http, TrickleClient):
-        reply = await http.send_plain(method, url, headers, body, limits)
-        if reply is not None:
-            return reply.head.status_code, reply.head.headers, reply.body
+        sent = await http.send_plain(method, url, headers, body, timeouts)
+        if sent is not None:
+            return sent.head.status_code, sent.head.headers, sent
     if body is not None:
         headers = {**headers, "Transfer-Encoding": "chunked"}
     request = http.build_request(
-        method, url, headers=headers, timeout=httpx.USE_CLIENT_DEFAULT if limits is None else limits
+        method, url, headers=headers, timeout=httpx.USE_CLIENT_DEFAULT if timeouts is None else timeouts
     )
     if body is not None:
         request.stream = body
     response: httpx.Response | None = None
     # A transport that ignores timeouts (a program's own, or one for tests) must not wait for ever.
-    with anyio.move_on_after(None if limits is None or body is not None else limits.read):
+    with anyio.move_on_after(None if timeouts is None or body is not None else timeouts.read):
         response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
     if response is None:
         raise httpx.ReadTimeout("no answer")

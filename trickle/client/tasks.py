@@ -34,7 +34,7 @@ _TASKS: Final[set[asyncio.Task[None]]] = set()
 """Running tasks of asyncio, whose event loop holds only weak references to them."""
 
 
-class Changes:
+class Notifier:
     """Wakes the tasks that wait for something to change. While no task waits, :meth:`notify` costs next to nothing."""
 
     __slots__ = ("_event",)
@@ -74,7 +74,7 @@ class BackgroundTask:
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._scope = anyio.CancelScope()  # cancels the work
-        self._changes = Changes()  # wakes over()
+        self._changes = Notifier()  # wakes over()
         self._is_over = False
         # The error with which the work ended. This one stays if the program ends, and the event loop with it.
         self._error: BaseException | None = ClosedHere("the client's background task was cancelled")

@@ -52,7 +52,7 @@ from anyio.streams.tls import TLSStream
 from tricklecast.trickle.client.connection import Connection, InvalidAnswer, NoAnswer, Origin
 from tricklecast.trickle.client.heads import Fields, InvalidHead, ResponseHead, request_head
 from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, reason
-from tricklecast.trickle.client.tasks import Changes
+from tricklecast.trickle.client.tasks import Notifier
 
 __all__ = ["BodyWriter", "InvalidAnswer", "LiveBody", "ResponseBody", "TrickleClient", "TrickleTransport"]
 
@@ -108,7 +108,7 @@ class LiveBody(httpx.AsyncByteStream):
         """The response has come, or the connection broke: use the writer no more."""
 
 
-class Limits(NamedTuple):
+class Timeouts(NamedTuple):
     """Timeouts of one request, in seconds. httpx accepts this tuple for its ``Timeout``, which costs much more."""
 
     connect: float | None
@@ -118,7 +118,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RawRequest:
     """A request without httpx's objects, ready to be sent.
 
     Attributes:
@@ -139,14 +139,6 @@ class Call:
     connect_s: float | None = None
     write_s: float | None = None
     read_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A response without httpx's objects. Its body has not been read yet."""
-
-    head: ResponseHead
-    body: ResponseBody
 
 
 class TrickleTransport(httpx.AsyncBaseTransport):
@@ -185,8 +177,8 @@ class TrickleTransport(httpx.AsyncBaseTransport):
             head = request_head(request.method.encode(), request.url.raw_path, headers)
         except InvalidHead as error:
             raise httpx.LocalProtocolError(str(error)) from error
-        reply = await self.send(
-            Call(
+        response = await self.send(
+            RawRequest(
                 origin_of(request.url),
                 request.method,
                 head,
@@ -198,21 +190,21 @@ class TrickleTransport(httpx.AsyncBaseTransport):
             )
         )
         extensions = {
-            "http_version": b"HTTP/" + reply.head.http_version,
-            "reason_phrase": reply.head.reason,
-            "trailers": reply.body.show_trailers(),
-            "body": reply.body,
+            "http_version": b"HTTP/" + response.head.http_version,
+            "reason_phrase": response.head.reason,
+            "trailers": response.show_trailers(),
+            "body": response,
         }
         return httpx.Response(
-            reply.head.status_code, headers=reply.head.headers, stream=reply.body, extensions=extensions
+            response.head.status_code, headers=response.head.headers, stream=response, extensions=extensions
         )
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, request: RawRequest) -> ResponseBody:
         """Do the same as :meth:`handle_async_request`, without httpx's objects."""
-        exchange = _Exchange(self, call)
+        exchange = _Exchange(self, request)
         try:
             head = await exchange.run()
-            return Reply(head, ResponseBody(self, exchange.connection, call.read_s))
+            return ResponseBody(self, exchange.connection, head, request.read_s)
         except BaseException:
             exchange.abandon()
             raise
@@ -314,17 +306,18 @@ class TrickleClient(httpx.AsyncClient):
         url: str,
         headers: Mapping[str, str],
         body: LiveBody | None,
-        limits: httpx.Timeout | Limits | None,
-    ) -> Reply | None:
+        timeouts: httpx.Timeout | Timeouts | None,
+    ) -> ResponseBody | None:
         """Send a request without httpx's objects.
 
         Args:
             method, url, headers: as in httpx.
             body: sent in chunks.
-            limits: timeouts instead of the client's.
+            timeouts: timeouts instead of the client's.
 
         Returns:
-            The response. ``None``: nothing was sent, and the caller must use httpx's own ``send()``.
+            The response's body, which has its head. ``None``: nothing was sent, and the caller must use httpx's own
+            ``send()``.
 
         Raises:
             httpx.TransportError: see :meth:`TrickleTransport.handle_async_request`.
@@ -346,12 +339,12 @@ class TrickleClient(httpx.AsyncClient):
             head = request_head(method.encode(), url[root:].encode(), fields.values())
         except InvalidHead as error:
             raise httpx.LocalProtocolError(str(error)) from error
-        limits = limits or self.timeout
+        timeouts = timeouts or self.timeout
         length = 0 if body is None else None
-        call = Call(origin, method, head, body, length, limits.connect, limits.write, limits.read)
+        request = RawRequest(origin, method, head, body, length, timeouts.connect, timeouts.write, timeouts.read)
         transport = self._transport
         assert isinstance(transport, TrickleTransport)
-        return await transport.send(call)
+        return await transport.send(request)
 
 
 class ResponseBody(httpx.AsyncByteStream):
@@ -360,15 +353,20 @@ class ResponseBody(httpx.AsyncByteStream):
     Args:
         transport: takes the connection back.
         connection: carries the body.
+        head: the response's head.
         read_s: the longest silence within the body, in seconds; ``None``: no limit.
 
     Attributes:
+        head: the response's head.
         keeps_cancelled: a cancelled read loses nothing; the next read goes on.
     """
 
     keeps_cancelled: Final = True
 
-    def __init__(self, transport: TrickleTransport, connection: Connection, read_s: float | None) -> None:
+    def __init__(
+        self, transport: TrickleTransport, connection: Connection, head: ResponseHead, read_s: float | None
+    ) -> None:
+        self.head = head
         self._trailers: Fields = []  # filled at the body's end
         self._shown: httpx.Headers | None = None  # the trailers for httpx, if somebody asked for them
         self._transport = transport
@@ -445,14 +443,14 @@ class ResponseBody(httpx.AsyncByteStream):
 class _Exchange:
     """One request, up to the head of its response. To a live body it is the :class:`BodyWriter`."""
 
-    def __init__(self, transport: TrickleTransport, call: Call) -> None:
+    def __init__(self, transport: TrickleTransport, request: RawRequest) -> None:
         self._transport = transport
-        self._call = call
+        self._request = request
         self._connection: Connection | None = None  # the one of the present attempt
         self._head_sent = False  # on the present connection
-        self._head_changes = Changes()  # wakes _wait_for_head()
+        self._head_changes = Notifier()  # wakes _wait_for_head()
         self._body_begun = False  # a chunk was written: the request must not be sent once more
-        self._body_over = call.body is None  # read_s counts from now on
+        self._body_over = request.body is None  # read_s counts from now on
         self._pauses = False  # the body must not write before the second task has called resume()
         self._paused: anyio.Event | None = None  # wakes the second task; None: it has not been started
         self._unacknowledged = 0  # bytes on their way to the server when the present wait for the response began
@@ -474,7 +472,7 @@ class _Exchange:
         If an idle connection turns out to be dead, the request is sent once more, on a new one. A GET is not: it may
         wait long for its response, so a connection that ends meanwhile means a lost server, which the client must know.
         """
-        stream = self._call.body
+        stream = self._request.body
         if stream is None or isinstance(stream, LiveBody):
             return await self._send()
         return await self._beside(lambda: self._write_stream(stream), self._send)
@@ -483,17 +481,17 @@ class _Exchange:
         try:
             return await self._attempt(fresh=False)
         except NoAnswer:
-            if self._call.method == "GET" or not self.connection.reused or self._body_begun:
+            if self._request.method == "GET" or not self.connection.reused or self._body_begun:
                 raise
         self._head_sent, self._pauses, self._paused = False, False, None
         self.connection.close()
         return await self._attempt(fresh=True)
 
     async def _attempt(self, *, fresh: bool) -> ResponseHead:
-        call = self._call
-        connection = self._connection = await self._transport.acquire(call.origin, call.connect_s, fresh=fresh)
-        body = call.body
-        has_left = connection.write_head(call.head, call.body_bytes)
+        request = self._request
+        connection = self._connection = await self._transport.acquire(request.origin, request.connect_s, fresh=fresh)
+        body = request.body
+        has_left = connection.write_head(request.head, request.body_bytes)
         if self._body_over and not isinstance(body, LiveBody):
             has_left = connection.end_body()  # an empty body
         if not has_left:
@@ -501,7 +499,7 @@ class _Exchange:
         self._head_sent = True
         self._head_changes.notify()
         if body is None:
-            return self._checked(await connection.answer(call.read_s))
+            return self._checked(await connection.answer(request.read_s))
         if not isinstance(body, LiveBody):
             return await self._answer()
         self._body_over = False
@@ -525,18 +523,18 @@ class _Exchange:
                 continue
             # The server still acknowledges bytes of the body: wait for another read_s.
             if not 0 < self.connection.unacknowledged < self._unacknowledged:
-                raise httpx.ReadTimeout(f"no answer within {self._call.read_s:g} s")
+                raise httpx.ReadTimeout(f"no answer within {self._request.read_s:g} s")
 
     def _checked(self, head: ResponseHead) -> ResponseHead:
-        if self._call.method == "GET" and head.status_code == 200 and not head.chunked and head.length is None:
+        if self._request.method == "GET" and head.status_code == 200 and not head.chunked and head.length is None:
             raise InvalidAnswer("the answer has neither a length nor chunks: a cut would look like its end")
         return head
 
     def _limit_wait(self) -> None:
         """Set the deadline of the wait for the response, once the body is over."""
-        if self._body_over and self._waiting is not None and self._call.read_s is not None:
+        if self._body_over and self._waiting is not None and self._request.read_s is not None:
             self._unacknowledged = self.connection.unacknowledged
-            self._waiting.deadline = anyio.current_time() + self._call.read_s
+            self._waiting.deadline = anyio.current_time() + self._request.read_s
 
     async def _beside(
         self, second: Callable[[], Coroutine[Any, Any, None]], first: Callable[[], Awaitable[ResponseHead]]
@@ -582,7 +580,7 @@ class _Exchange:
 
     async def _resume(self) -> None:
         """The second task: whenever the body has paused, wait for room, then let it go on."""
-        body = self._call.body
+        body = self._request.body
         assert isinstance(body, LiveBody)
         while await self._flush():
             await anyio.lowlevel.checkpoint()
@@ -616,9 +614,9 @@ class _Exchange:
 
     async def _flush(self) -> bool:
         try:
-            return await self.connection.flush(self._call.write_s)
+            return await self.connection.flush(self._request.write_s)
         except TimeoutError as error:
-            raise httpx.WriteTimeout(f"the server has read nothing for {self._call.write_s:g} s") from error
+            raise httpx.WriteTimeout(f"the server has read nothing for {self._request.write_s:g} s") from error
 
 
 async def _close(iterator: AsyncIterator[bytes]) -> None:

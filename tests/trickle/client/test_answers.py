@@ -11,7 +11,7 @@ import pytest
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import answers
-from tricklecast.trickle.client.answers import Answer, Lost, Opened, OtherBody, exchange, first_line
+from tricklecast.trickle.client.answers import Answer, Answered, Lost, OtherBody, exchange, first_line
 from tricklecast.trickle.client.transport import BodyWriter, LiveBody, TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import ChannelEnded, ConnectionLost, Refused, RemoteProtocolError, SegmentMissing
 
@@ -22,7 +22,7 @@ def client(read_s: float | None = 5.0) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=TrickleTransport(), timeout=timeout)
 
 
-async def get(http: httpx.AsyncClient, url: str) -> Opened | Lost:
+async def get(http: httpx.AsyncClient, url: str) -> Answered | Lost:
     return await exchange(http, "GET", url, seq=7, place="here: ")
 
 
@@ -108,7 +108,7 @@ def test_an_answer_brings_its_first_line() -> None:
         async with fake_server(script) as server, client() as http:
             for _ in range(2):
                 opened = await get(http, server.base)
-                assert isinstance(opened, Opened)
+                assert isinstance(opened, Answered)
                 assert await opened.body.receive() == b""
                 error = opened.answer.error(7)
                 assert isinstance(error, Refused)
@@ -136,7 +136,7 @@ def test_the_status_counts_whatever_the_body_does(end: str, monkeypatch: pytest.
 
         async with fake_server(script) as server, client() as http:
             opened = await get(http, server.base)
-            assert isinstance(opened, Opened)
+            assert isinstance(opened, Answered)
             assert opened.answer.status == 403
             assert opened.answer.detail.startswith("because")
 
@@ -156,7 +156,7 @@ def test_a_body_that_is_wanted_stays_open() -> None:
 
         async with fake_server(script) as server, client() as http:
             opened = await exchange(http, "GET", server.base, stays_open=lambda answer: answer.status == 200)
-            assert isinstance(opened, Opened)
+            assert isinstance(opened, Answered)
             assert opened.body.keeps_cancelled
             assert await opened.body.receive_chunk() == b"a"
             assert await opened.body.receive() in (b"b", b"bc")
@@ -240,7 +240,7 @@ def test_a_live_body_is_sent_in_chunks(kind: type[httpx.AsyncClient], user: str)
     async def main() -> None:
         async with fake_server(script) as server, kind(transport=TrickleTransport(), timeout=5.0) as http:
             opened = await exchange(http, "POST", server.base.replace("//", f"//{user}"), body=Fixed())
-            assert isinstance(opened, Opened)
+            assert isinstance(opened, Answered)
             assert opened.answer.natural(wire.SEQ) == 4
 
     run(main())
@@ -255,7 +255,7 @@ def test_a_transport_without_timeouts_is_not_waited_for() -> None:
 
     async def main() -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(never)) as http:
-            lost = await exchange(http, "GET", "http://host/", limits=httpx.Timeout(0.02))
+            lost = await exchange(http, "GET", "http://host/", timeouts=httpx.Timeout(0.02))
             assert isinstance(lost, Lost)
             assert lost.waited_s == 0.02
 
@@ -305,7 +305,7 @@ def test_an_answer_without_a_body_leaves_its_connection_usable() -> None:
         async with fake_server(script) as server, client() as http:
             for seq in (4, 5):
                 opened = await get(http, server.base)
-                assert isinstance(opened, Opened)
+                assert isinstance(opened, Answered)
                 assert opened.answer.empty
                 assert opened.answer.natural(wire.SEQ) == seq
             assert len(server.peers) == 1

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.subscriber.fake import run
-from tricklecast.trickle.client.tasks import BackgroundTask, Changes, clock
+from tricklecast.trickle.client.tasks import BackgroundTask, Notifier, clock
 from tricklecast.trickle.errors import ClosedHere
 
 
@@ -41,12 +41,12 @@ def test_a_change_wakes_all_that_wait(backend: str) -> None:
     """Tasks that begin to wait later wait for the next change."""
     woken: list[int] = []
 
-    async def wait(changes: Changes, number: int) -> None:
+    async def wait(changes: Notifier, number: int) -> None:
         await changes.wait()
         woken.append(number)
 
     async def main() -> None:
-        changes = Changes()
+        changes = Notifier()
         changes.notify()
         async with anyio.create_task_group() as group:
             for number in range(2):

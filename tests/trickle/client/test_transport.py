@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.support.peers import Head, Peer, fake_server, run
-from tricklecast.trickle.client.answers import Opened, exchange
+from tricklecast.trickle.client.answers import Answered, exchange
 from tricklecast.trickle.client.connection import Connection
 from tricklecast.trickle.client.sockets import SocketStream
 from tricklecast.trickle.client.transport import BodyWriter, InvalidAnswer, LiveBody, TrickleClient, TrickleTransport
@@ -1007,10 +1007,10 @@ def test_a_plain_request_may_have_a_live_body() -> None:
 
         async with fake_server(script) as server, TrickleClient(transport=TrickleTransport()) as http:
             for _ in range(2):
-                reply = await http.send_plain("POST", f"{server.base}/c/1", {}, Short(), None)
-                assert reply is not None
-                assert reply.head.status_code == 200
-                await reply.body.aclose()
+                response = await http.send_plain("POST", f"{server.base}/c/1", {}, Short(), None)
+                assert response is not None
+                assert response.head.status_code == 200
+                await response.aclose()
         assert bodies == [[b"all"]] * 2
 
     run(main())
@@ -1053,9 +1053,9 @@ def test_a_plain_request_takes_the_short_way() -> None:
         async with fake_server(script) as server:
             root = server.base.removesuffix("/trickle")
             async with TrickleClient(transport=TrickleTransport(), headers={"User-Agent": "a", "X": "b"}) as http:
-                reply = await http.send_plain("GET", f"{root}/c/1?token=a", {"user-agent": "c"}, None, None)
-                assert reply is not None
-                assert (reply.head.status_code, await reply.body.receive()) == (200, b"")
+                response = await http.send_plain("GET", f"{root}/c/1?token=a", {"user-agent": "c"}, None, None)
+                assert response is not None
+                assert (response.head.status_code, await response.receive()) == (200, b"")
             assert await http.send_plain("GET", root, {}, None, None) is None  # it is closed
             async with TrickleClient(transport=TrickleTransport(), auth=("user", "secret")) as http:
                 assert await http.send_plain("GET", f"{root}/c/3", {}, None, None) is None
@@ -1081,7 +1081,7 @@ def test_no_cookie_is_kept(auth: tuple[str, str] | None) -> None:
         http = TrickleClient(transport=TrickleTransport(), auth=auth, headers={"Cookie": "own=1"})
         async with fake_server(script) as server, http:
             for number in range(2):
-                assert isinstance(await exchange(http, "GET", f"{server.base}/c/{number}"), Opened)
+                assert isinstance(await exchange(http, "GET", f"{server.base}/c/{number}"), Answered)
         assert [head.headers["cookie"] for head in heads] == ["own=1", "own=1"]
 
     run(main())
