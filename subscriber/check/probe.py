@@ -221,7 +221,7 @@ class Probe:
         url = self._subscriber.url.next()
         while True:
             asked_s = anyio.current_time()
-            found = await exchange(self._client, "GET", url, limits=httpx.Timeout(POLL_TIMEOUT_S))
+            found = await exchange(self._client, "GET", url, timeouts=httpx.Timeout(POLL_TIMEOUT_S))
             now_s = anyio.current_time()
             if isinstance(found, Lost):
                 head = None  # the subscription itself says what is wrong

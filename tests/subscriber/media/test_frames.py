@@ -162,7 +162,7 @@ class Whole:
     def guard(self) -> None:
         try:
             self._data = io.BytesIO(SampleGuard().feed(self.head))
-        except demux.Refused as error:
+        except demux.UnsafeMedia as error:
             self.failure, self._data = error, io.BytesIO()
 
     def read(self, size: int) -> bytes:
