@@ -3,12 +3,12 @@
 **Construction.** A part is made after those that it uses, and gets them when it is made. From the bottom to the top:
 
 1. access log: nothing may happen that it does not hear of, and its first line says what the server runs with.
-2. journal and registry: the core. Whoever writes a line for a channel subscribes to the journal.
-3. archive: brings back what the data directory holds, before anybody can ask for a channel.
-4. changes (the log of facts) and bus: go on at the index at which the archive stopped.
-5. access and data plane: they answer requests, from the core.
-6. changefeed: its channel is the first fact of this start, so everybody who hears of facts is there by now.
-7. reload, and the application of the control plane: they show and change all of the above.
+2. journal, archive, registry: the archive hears of facts, and the registry asks it for epochs and for segments that
+   have left a window. Then what the data directory holds comes back, before anybody can ask for a channel.
+3. changes (the log of facts) and bus: go on at the index at which the archive stopped.
+4. access and data plane: they answer requests, from the core.
+5. changefeed: its channel is the first fact of this start, so everybody who hears of facts is there by now.
+6. reload, and the application of the control plane: they show and change all of the above.
 
 Sockets, signals and uvicorn are above a node (:mod:`app.server`): it knows of them that something serves, can be told
 to stop, and may be in a hurry.
@@ -60,6 +60,7 @@ from tricklecast.app.control_plane.middleware import CheckHost, CheckOrigin, Lim
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.window import Budget
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.listener import is_loopback
 from tricklecast.app.masking import mask_for
@@ -152,9 +153,18 @@ class Node:
             journal.subscribe(self.log.note_fact, ChannelCreated, ChannelEnded)
         if self._activity is not None:
             journal.subscribe(self._activity.note_fact, ChannelCreated, ChannelEnded)
-        self.registry = Registry(limits, autocreate=settings.autocreate, journal=journal)
-        self.registry.instance = secrets.token_hex(8)
-        self.archive = _open_archive(settings, self.registry, loop.time())  # None: channels are in memory only
+        budget = Budget(limits.total_bytes, journal.faults)
+        self.archive = _archive(settings, journal, budget)  # None: channels are in memory only
+        self.registry = Registry(
+            limits,
+            autocreate=settings.autocreate,
+            instance=secrets.token_hex(8),
+            journal=journal,
+            budget=budget,
+            storage=self.archive,
+        )
+        if self.archive is not None:
+            _restore(self.archive, self.registry, loop.time())
         changes = Changes(self.registry, self.archive, defer=loop.call_soon)
         self.bus = Bus(changes, self.registry, defer=loop.call_soon)
         self.access = Access(settings, self.name)
@@ -321,24 +331,31 @@ def _control_plane(node: Node) -> FastAPI:
     return api
 
 
-def _open_archive(settings: Settings, registry: Registry, now: float) -> Archive | None:
-    """Bring back what the data directory holds, if there is one."""
+def _archive(settings: Settings, journal: Journal, budget: Budget) -> Archive | None:
     if settings.data_dir is None:
         return None
     database = Database(settings.data_dir, fsync=settings.ack is Ack.FSYNC)
-    archive = Archive(
-        database, registry, ack=settings.ack, on_full=settings.on_disk_full, retention=settings.retention()
+    return Archive(
+        database,
+        journal,
+        budget,
+        ack=settings.ack,
+        on_full=settings.on_disk_full,
+        retention=settings.retention(),
     )
-    found = restore(archive, registry.instance, now)
+
+
+def _restore(archive: Archive, registry: Registry, now: float) -> None:
+    """Bring back what the data directory holds, and tell the operator."""
+    found = restore(archive, registry, now)
     _LOGGER.info(
         "%s: %d channels, %d segments (%d bytes), %d of them truncated",
-        settings.data_dir,
+        archive.database.folder,
         found.channels,
         found.segments,
         found.bytes,
         found.truncated,
     )
-    return archive
 
 
 def _access_log(settings: Settings, node: str) -> AccessLog | None:

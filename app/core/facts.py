@@ -190,16 +190,18 @@ FactListener = Callable[[Fact], None]
 class Journal:
     """Counts the facts of a server, and tells the listeners that subscribed to their kind.
 
+    Args:
+        faults: told of the listeners that raise; the others are told of the fact all the same. New ones if ``None``.
+
     Attributes:
-        faults: told of the listeners that raise; the others are told of the fact all the same. The registry sets it.
         index: of the last indexed fact. facts: how many there were in all. listeners: of each kind.
         closed: how many segments have closed, by the state in which they did.
     """
 
     __slots__ = ("closed", "facts", "faults", "index", "listeners")
 
-    def __init__(self) -> None:
-        self.faults = Faults()
+    def __init__(self, faults: Faults | None = None) -> None:
+        self.faults = faults or Faults()
         self.listeners: dict[type[Fact], list[FactListener]] = {kind: [] for kind in KINDS}
         self.index = self.facts = 0
         self.closed = {state: 0 for state in State if state not in (WAITING, OPEN)}

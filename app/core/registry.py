@@ -12,7 +12,7 @@ from tricklecast.app.core.limits import Capacities, Limit, Limits, Payers
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Why
 from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel
-from tricklecast.app.core.segment import WAITING, Cursor, Faults, Segment, Writer, WriterOwner
+from tricklecast.app.core.segment import WAITING, Cursor, Segment, Writer, WriterOwner
 from tricklecast.app.core.state import Channel, Kept, Serve, Wait
 from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.paths import is_reserved
@@ -103,37 +103,44 @@ class Registry:
     Args:
         limits: what may be held, and for how long.
         autocreate: whether a POST may create a channel.
-        journal: hears of every fact; a new one if ``None``.
+        instance: a name of this start of the server that no other start has. The names of numberings are made of it
+            (docs/reference/protocol.md, section 5); without it they have none.
+        journal: hears of every fact; a new one if ``None``. Its faults are the registry's.
+        budget: memory of all segments; a new one of these limits if ``None``.
+        storage: keeps channels over a restart; ``None``: they are in memory only.
 
     Attributes:
-        faults: what cursors, writers' owners and journal listeners have raised: its ``on_fault`` is told when the
-            change is done and every other one has been told.
+        faults: of the journal. What cursors, writers' owners and its listeners have raised: ``on_fault`` is told when
+            the change is done and every other one has been told.
         shutting_down: if set, nothing new begins: no channel, no reservation, no wait.
         come_back_s: shortest and longest time in seconds after which a client refused for that reason should come back.
-        instance: a name of this start of the server that no other start has. The caller sets it before there is a
-            channel, since the names of numberings are made of it (docs/reference/protocol.md, section 5); without it
-            they have none.
-        storage: keeps channels over a restart; ``None``: they are in memory only. The caller sets it.
-        budget: memory of all segments.
         payers: the publishers whose unfinished segments take memory.
         capacities: of the limits that all clients share. The caller takes and gives back connections; the registry
             decides which requests are admitted while connections are short.
     """
 
-    def __init__(self, limits: Limits, *, autocreate: bool, journal: Journal | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        autocreate: bool,
+        instance: str = "",
+        journal: Journal | None = None,
+        budget: Budget | None = None,
+        storage: Storage | None = None,
+    ) -> None:
         self.limits = limits
         self.autocreate = autocreate
         self.shutting_down = False
         self.come_back_s = COME_BACK_S
-        self.instance = ""
-        self.storage: Storage | None = None
+        self.instance = instance
+        self.storage = storage
         self.channels: dict[str, Channel] = {}
         self.capacities = Capacities.of(limits)
-        self.faults = Faults()
-        self.budget = Budget(limits.total_bytes, self.faults)
-        self.payers = Payers(limits.publisher_bytes)
         self.journal = journal or Journal()
-        self.journal.faults = self.faults
+        self.faults = self.journal.faults
+        self.budget = budget or Budget(limits.total_bytes, self.faults)
+        self.payers = Payers(limits.publisher_bytes)
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)

@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed, SegmentOpened
-from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
 from tricklecast.app.core.segment import WAITING, Segment, State
 from tricklecast.app.core.state import Channel, KeptSegment
+from tricklecast.app.core.window import Budget
 from tricklecast.app.daemon_thread import DaemonThread
 from tricklecast.app.storage.database import (
     MAX_ENDED,
@@ -167,7 +167,7 @@ class Stored:
         if (tap := self.taps.get(seq)) is not None:
             return tap.segment
         entry = self.entries.get(seq)
-        return None if entry is None else replayed(seq, entry, self, self.archive.registry)
+        return None if entry is None else replayed(seq, entry, self, self.archive.budget, self.archive.faults)
 
     def crc(self, seq: int) -> int | None:
         """The CRC-32 of a closed segment."""
@@ -258,10 +258,12 @@ class Figures:
 
 
 class Archive:
-    """Keeps the channels of a registry in a data directory.
+    """Keeps the channels of a registry, whose storage it is, in a data directory.
 
     Args:
-        database: the directory. registry: whose journal it hears; its ``storage`` is this.
+        database: the directory.
+        journal: of the registry: tells of what is to be written.
+        budget: of the registry: memory of what is not written yet, and of what is read again.
         ack: when publishers are answered. on_full: what happens when the directory cannot be written.
         retention: what is kept.
         wall_us: microseconds since 1970.
@@ -278,7 +280,8 @@ class Archive:
     def __init__(
         self,
         database: Database,
-        registry: Registry,
+        journal: Journal,
+        budget: Budget,
         *,
         ack: Ack = Ack.MEMORY,
         on_full: OnDiskFull = OnDiskFull.MEMORY,
@@ -286,7 +289,8 @@ class Archive:
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.database = database
-        self.registry = registry
+        self.budget = budget
+        self.faults = journal.faults
         self.ack = ack
         self.on_full = on_full
         self.retention = retention or Retention()
@@ -326,8 +330,8 @@ class Archive:
         self._missed: Exception | None = None  # raised when a change was told, until storage goes on without it
         self._fits: int | None = None
         self._retrying: asyncio.TimerHandle | None = None
-        registry.storage = self
-        registry.journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
+        self._journal = journal
+        journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
 
     # What the core asks.
 
@@ -484,7 +488,7 @@ class Archive:
             del tap.channel.taps[tap.segment.seq]
         if tap in tap.segment.taps:
             tap.segment.untap(tap)
-            self.registry.budget.settle(tap.segment)
+            self.budget.settle(tap.segment)
 
     def _note(self, fact: Fact) -> None:
         """Hear of a fact, in the middle of a change."""
@@ -579,7 +583,7 @@ class Archive:
             self._fail(error, batch, [])
             self.index = before
             return
-        self.index = self.registry.journal.index
+        self.index = self._journal.index
         for stored in self._all():
             stored.known = True
         try:
@@ -673,8 +677,8 @@ class Archive:
             try:
                 told(what)
             except Exception as error:
-                self.registry.faults.note(told, error)
-        self.registry.faults.deliver()
+                self.faults.note(told, error)
+        self.faults.deliver()
 
     def _finish(self, tap: Tap, closed_us: int) -> None:
         """All of a closed segment is in the directory."""
@@ -833,12 +837,12 @@ class Archive:
         self.failed = self._fits = self._missed = None
         now_us = self.wall_us()
         # Facts are missing: whoever follows them begins with a snapshot.
-        self._batch.floor = self.registry.journal.index
+        self._batch.floor = self._journal.index
         known = {segment for _, segment in missing}
         began = 0
         for stored in list(self.live.values()):
             channel = stored.channel
-            if channel is not None and (channel.ended or self.registry.channels.get(channel.name) is not channel):
+            if channel is not None and channel.ended:
                 self._end(stored, channel.next_seq, "", now_us)
             for seq, segment in channel.segments.items() if channel is not None else ():
                 if seq in stored.entries or seq in stored.taps or segment in known or segment.state is WAITING:

@@ -17,8 +17,8 @@ from zlib import crc32
 
 import aiofiles
 
-from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.segment import Segment, State, encode_frame
+from tricklecast.app.core.segment import Faults, Segment, State, encode_frame
+from tricklecast.app.core.window import Budget
 from tricklecast.trickle.errors import TrickleError
 
 logger = logging.getLogger("tricklecast.storage")
@@ -77,25 +77,26 @@ class Keeper(Protocol):
         """The segment does not match its checksum."""
 
 
-def replayed(seq: int, entry: Entry, keeper: Keeper, registry: Registry) -> Segment:
+def replayed(seq: int, entry: Entry, keeper: Keeper, budget: Budget, faults: Faults) -> Segment:
     """A segment as it is in the directory; where it has bytes, they are read when its reader asks for them.
 
     Args:
-        registry: in whose memory a part of it is held.
+        budget: the memory in which a part of it is held.
+        faults: told of readers that raise.
     """
     segment = Segment(seq)
     segment.restore(entry.state, entry.size, keeper.time_of(entry.opened_us), keeper.time_of(entry.closed_us))
     if entry.size:
-        segment.source = Replay(segment, entry, keeper, registry)
+        segment.source = Replay(segment, entry, keeper, budget, faults)
     return segment
 
 
 class Replay:
     """Loads a segment from its file, one part at a time; a part is held until the reader has sent it."""
 
-    def __init__(self, segment: Segment, entry: Entry, keeper: Keeper, registry: Registry) -> None:
+    def __init__(self, segment: Segment, entry: Entry, keeper: Keeper, budget: Budget, faults: Faults) -> None:
         self.unreadable = False
-        self._segment, self._entry, self._keeper, self._registry = segment, entry, keeper, registry
+        self._segment, self._entry, self._keeper, self._budget, self._faults = segment, entry, keeper, budget, faults
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._held = self._read = 0  # bytes of the budget that it holds; bytes read so far
@@ -111,7 +112,7 @@ class Replay:
         self._wanted.set()
 
     async def _run(self) -> None:
-        registry, segment = self._registry, self._segment
+        segment, faults = self._segment, self._faults
         try:
             there = await self._load()
             while there:  # the last part is in memory, too, until its reader has sent it and left
@@ -122,19 +123,19 @@ class Replay:
                 self._keeper.damaged(segment.seq, self._entry, str(error))
             else:  # it may pass: too many open files, a disk that does not answer
                 logger.warning("segment %d cannot be read now: %s", segment.seq, error)
-            segment.evict_readers(registry.faults)
+            segment.evict_readers(faults)
         except Exception as error:
-            registry.faults.note(self, error)
+            faults.note(self, error)
             self.unreadable = True
-            segment.evict_readers(registry.faults)
+            segment.evict_readers(faults)
         finally:
-            registry.budget.used -= self._held
+            self._budget.used -= self._held
             self._keeper.let_go(self._entry, self._read)
-        registry.faults.deliver()
+        faults.deliver()
 
     async def _load(self) -> bool:
         """Load part after part; returns whether the reader is still there."""
-        entry, segment, registry = self._entry, self._segment, self._registry
+        entry, segment, faults = self._entry, self._segment, self._faults
         crc, left = 0, entry.size
         path, thread = self._keeper.path_of(entry), self._keeper.thread
         async with aiofiles.open(path, "rb", buffering=0, executor=thread) as file:
@@ -151,13 +152,13 @@ class Replay:
                     self._read += len(data)
                     if not left and crc != entry.crc:
                         raise Damaged("its checksum does not match")
-                    if not registry.budget.lend(len(data)):
-                        segment.evict_readers(registry.faults)
+                    if not self._budget.lend(len(data)):
+                        segment.evict_readers(faults)
                         return False
                     self._held = len(data)
                     segment.load(encode_frame((data,)), len(data))
                     self._reading = False
-                    segment.wake(registry.faults)
+                    segment.wake(faults)
         return True
 
     async def _is_read(self) -> bool:
@@ -166,7 +167,7 @@ class Replay:
         self._wanted.clear()
         if self._held:
             self._segment.frames[-1] = b""
-            self._registry.budget.used -= self._held
+            self._budget.used -= self._held
             self._held = 0
         self._reading = bool(self._segment.cursors)
         return self._reading

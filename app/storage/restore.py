@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from tricklecast.app.core.registry import Restored
+from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import State
 from tricklecast.app.storage.archive import FILE_BYTES, Archive, Stored
 from tricklecast.app.storage.database import Batch, FactRow, Life, boot_id, unusable, unused_name
@@ -44,27 +44,28 @@ class Report:
     damaged: list[str] = field(default_factory=list)
 
 
-def restore(archive: Archive, instance: str, now: float) -> Report:
+def restore(archive: Archive, registry: Registry, now: float) -> Report:
     """Bring channels back, before the first request.
 
     Segments that were being written come back truncated, with what was written of them. Segments whose file is missing
     or too short are damaged: they are gone, and everything else is there.
 
     Args:
-        archive: of a registry without channels. instance: the name of this start of the server.
+        archive: the storage of the registry.
+        registry: has no channels yet.
         now: the registry's time, seconds.
 
     Raises:
         StorageError: a folder or a file cannot be read: to take its segments for missing would remove them.
     """
     try:
-        return _restore(archive, instance, now)
+        return _restore(archive, registry, now)
     except PermissionError as error:
         raise unusable(archive.database.folder, error) from error
 
 
-def _restore(archive: Archive, instance: str, now: float) -> Report:
-    database, registry = archive.database, archive.registry
+def _restore(archive: Archive, registry: Registry, now: float) -> Report:
+    database = archive.database
     contents = database.contents()
     report = Report(damaged=contents.damaged)
     now_us = archive.wall_us()
@@ -110,7 +111,7 @@ def _restore(archive: Archive, instance: str, now: float) -> Report:
     for stored in sorted(channels.values(), key=lambda one: one.row.ended_us or now_us):
         if latest_of[stored.row.name] is stored:
             head = max(stored.row.next_seq, heads.get(stored.row.id, 0))
-            report.channels += _bring_back(archive, stored, head, now, now_us)
+            report.channels += _bring_back(archive, registry, stored, head, now, now_us)
             continue
         if stored.row.ended_us is None:  # its end was not written, and the next one has begun
             stored.row = stored.row._replace(ended_us=now_us)
@@ -124,7 +125,7 @@ def _restore(archive: Archive, instance: str, now: float) -> Report:
     known = [row.id for row in contents.channels] + [row.channel for row in contents.segments]
     archive.next_channel = max([*known, *(channel for channel, _ in sizes)], default=0) + 1
     archive.next_file = max((file for _, file in (*sizes, *ends)), default=0) + 1
-    batch.life = Life(instance, contents.index, now_us, boot)
+    batch.life = Life(registry.instance, contents.index, now_us, boot)
     archive.start(batch, contents.index)
     ends_at = [*(life.began_at for life in contents.lives[1:]), contents.index]
     archive.lives = {life.instance: last for life, last in zip(contents.lives, ends_at, strict=False)}
@@ -177,9 +178,9 @@ def _sizes(folder: Path) -> dict[tuple[int, int], int]:
     return {(channel, file): size for channel, file, size in files_of(folder)}
 
 
-def _bring_back(archive: Archive, stored: Stored, next_seq: int, now: float, now_us: int) -> bool:
+def _bring_back(archive: Archive, registry: Registry, stored: Stored, next_seq: int, now: float, now_us: int) -> bool:
     """Bring the latest channel of a name back: live, in its drain, or as one that is remembered. Whether it lives."""
-    row, registry = stored.row, archive.registry
+    row = stored.row
     limits = registry.limits
     archive.live[row.name] = stored
     archive.epochs[row.name] = row.epoch

@@ -25,12 +25,14 @@ from tricklecast.app.bus import (
     Unsubscribed,
 )
 from tricklecast.app.changes import Change, Changes, IndexGone
+from tricklecast.app.core.facts import Journal
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Refusal
 from tricklecast.app.core.segment import COMPLETE, EMPTY, Segment, Writer, encode_frame
 from tricklecast.app.core.state import KeptSegment
+from tricklecast.app.core.window import Budget
 from tricklecast.app.query import InvalidQuery
 from tricklecast.app.storage.archive import Archive, Retention
 from tricklecast.app.storage.database import Database
@@ -50,8 +52,7 @@ class Bench:
 
     def __init__(self, limits: Limits | None = None, keep: int | None = None, **bus: int) -> None:
         self.later: list[Callable[[], None]] = []
-        self.registry = Registry(limits or Limits(), autocreate=True)
-        self.registry.instance = "me"
+        self.registry = Registry(limits or Limits(), autocreate=True, instance="me")
         self.changes = Changes(self.registry, defer=self.later.append, keep=keep, wall_us=lambda: 0)
         self.bus = Bus(self.changes, self.registry, defer=self.later.append, **bus)
 
@@ -644,12 +645,20 @@ async def test_storage_is_asked_once_for_each_part() -> None:
     assert (stored.asked, len(stored.segment.cursors)) == (3, 0)  # the third call lets go
 
 
+def stored(folder: Path, retention: Retention | None = None) -> tuple[Registry, Archive]:
+    """A registry whose channels are kept in a folder, and whose windows hold one segment."""
+    journal, limits = Journal(), Limits(window_segments=1)
+    budget = Budget(limits.total_bytes, journal.faults)
+    archive = Archive(Database(folder), journal, budget, retention=retention)
+    registry = Registry(limits, autocreate=True, journal=journal, budget=budget, storage=archive)
+    restore(archive, registry, 0.0)
+    return registry, archive
+
+
 @in_loop
 async def test_retention_removes_a_segment_that_a_program_has_come_to(tmp_path: Path) -> None:
     """Its file stays as long as the program reads it, though the program has not asked for a byte yet."""
-    registry = Registry(Limits(window_segments=1), autocreate=True)
-    archive = Archive(Database(tmp_path), registry, retention=Retention(channel_segments=2))
-    restore(archive, "one", 0.0)
+    registry, archive = stored(tmp_path, Retention(channel_segments=2))
     defer = asyncio.get_running_loop().call_soon
     bus = Bus(Changes(registry, archive, defer=defer), registry, defer=defer)
 
@@ -675,9 +684,7 @@ async def test_retention_removes_a_segment_that_a_program_has_come_to(tmp_path: 
 @in_loop
 async def test_a_segment_is_read_from_storage_whole(tmp_path: Path) -> None:
     """In several parts, then from the window, with no seam to be seen, though calls that wait are cancelled between."""
-    registry = Registry(Limits(window_segments=1), autocreate=True)
-    archive = Archive(Database(tmp_path), registry)
-    restore(archive, "one", 0.0)
+    registry, archive = stored(tmp_path)
     defer = asyncio.get_running_loop().call_soon
     bus = Bus(Changes(registry, archive, defer=defer), registry, defer=defer)
     bodies = [bytes([65 + seq]) * (PART_BYTES * 2 + 9) + b"end" for seq in range(3)]
@@ -699,5 +706,5 @@ async def test_a_segment_is_read_from_storage_whole(tmp_path: Path) -> None:
             assert one.gap == 0
             found[one.seq] = found.get(one.seq, b"") + one.data
     assert [found[seq] for seq in range(3)] == bodies
-    await until(lambda: not archive.registry.budget.lingering)
+    await until(lambda: not archive.budget.lingering)
     await archive.close()

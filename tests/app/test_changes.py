@@ -13,9 +13,11 @@ import pytest
 from tests.app.core.support import created
 from tests.support.waiting import until
 from tricklecast.app.changes import KEPT, Change, Changes, IndexGone
+from tricklecast.app.core.facts import Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import Writer
+from tricklecast.app.core.window import Budget
 from tricklecast.app.storage.archive import Archive, OnDiskFull
 from tricklecast.app.storage.database import Batch, Database
 from tricklecast.app.storage.restore import restore
@@ -28,8 +30,7 @@ class Bench:
 
     def __init__(self, keep: int | None = None) -> None:
         self.later: list[Callable[[], None]] = []
-        self.registry = Registry(Limits(), autocreate=True)
-        self.registry.instance = "me"
+        self.registry = Registry(Limits(), autocreate=True, instance="me")
         self.changes = Changes(self.registry, defer=self.later.append, keep=keep, wall_us=lambda: T_US)
 
     def run(self) -> None:
@@ -230,13 +231,16 @@ class Life:
     """A server's core with storage, from one start to the next."""
 
     def __init__(self, folder: Path, instance: str, keep: int | None = None) -> None:
-        self.registry = Registry(Limits(), autocreate=True)
-        self.registry.instance = instance
+        journal, limits = Journal(), Limits()
+        budget = Budget(limits.total_bytes, journal.faults)
         self.disk = Disk(folder)
         # A clock that never says the same twice.
         ticks = count(T_US)
-        self.archive = Archive(self.disk, self.registry, on_full=OnDiskFull.MEMORY, wall_us=lambda: next(ticks))
-        restore(self.archive, instance, 0.0)
+        self.archive = Archive(self.disk, journal, budget, on_full=OnDiskFull.MEMORY, wall_us=lambda: next(ticks))
+        self.registry = Registry(
+            limits, autocreate=True, instance=instance, journal=journal, budget=budget, storage=self.archive
+        )
+        restore(self.archive, self.registry, 0.0)
         defer = asyncio.get_running_loop().call_soon
         self.changes = Changes(self.registry, self.archive, defer=defer, keep=keep)
 

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 )
 
 from tests.app.core.support import Told, owned
+from tricklecast.app.core.facts import Journal
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -34,6 +35,7 @@ from tricklecast.app.core.results import Gone, Outcome
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, State, Writer
 from tricklecast.app.core.state import Channel, Serve, Wait
+from tricklecast.app.core.window import Budget
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Ack, Archive, Retention
 from tricklecast.app.storage.database import Database
@@ -149,15 +151,24 @@ class StorageMachine(RuleBasedStateMachine):
     def start(self) -> None:
         """A server starts on what is there."""
         self.starts += 1
-        self.registry = Registry(LIMITS, autocreate=True)
+        journal = Journal()
+        budget = Budget(LIMITS.total_bytes, journal.faults)
         self.database = Database(self.folder)
         self.archive = Archive(
-            self.database, self.registry, ack=self.ack, retention=RETENTION, wall_us=lambda: round(self.now * 1e6)
+            self.database, journal, budget, ack=self.ack, retention=RETENTION, wall_us=lambda: round(self.now * 1e6)
+        )
+        self.registry = Registry(
+            LIMITS,
+            autocreate=True,
+            instance=f"start{self.starts}",
+            journal=journal,
+            budget=budget,
+            storage=self.archive,
         )
         self.archive._thread.shutdown()
         self.steps = Steps()
         self.archive._thread = self.steps  # type: ignore[assignment]
-        report = restore(self.archive, f"start{self.starts}", self.now)
+        report = restore(self.archive, self.registry, self.now)
         assert report.damaged == []
 
     def key(self, channel: Channel, seq: int) -> Key:

@@ -36,8 +36,7 @@ class Site:
     """
 
     def __init__(self, **limits: Any) -> None:
-        self.owner = Registry(Limits(), autocreate=True)
-        self.owner.instance = "first"
+        self.owner = Registry(Limits(), autocreate=True, instance="first")
         self.holder = Registry(Limits(**limits), autocreate=True)
         self.reachable = True
         self.feeds: list[asyncio.Task[None]] = []
@@ -227,8 +226,7 @@ async def test_an_owner_that_was_started_again() -> None:
     held = await site.same()
     site.reachable = False
     site.cut()
-    site.owner = Registry(Limits(), autocreate=True)
-    site.owner.instance = "second"
+    site.owner = Registry(Limits(), autocreate=True, instance="second")
     publish(site.owner, "c", 0, b"after the start")
     site.reachable = True
     assert await site.same() is not held
@@ -280,8 +278,7 @@ async def test_a_replica_that_is_too_far_behind() -> None:
 async def test_a_segment_whose_memory_is_needed() -> None:
     """The owner lets go of it, whether or not the replica has it: the replica begins again, with what is there."""
     site = Site()
-    site.owner = Registry(Limits(total_bytes=20_000), autocreate=True)
-    site.owner.instance = "first"
+    site.owner = Registry(Limits(total_bytes=20_000), autocreate=True, instance="first")
     publish(site.owner, "c", 0, b"x" * 9000)
     site.start()
     await site.same()

@@ -9,7 +9,7 @@ from typing import Any
 from tricklecast.app.core.facts import KINDS, ChannelCreated, Fact, Journal
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.registry import Registry, Storage
 from tricklecast.app.core.results import Outcome, Refusal, Verdict
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import (
@@ -92,8 +92,7 @@ class Bench:
         self.told: dict[Writer[OwnedChannel], Told] = {}
         self.faults = Faults(on_fault)
         self.budget = Budget(self.limits.total_bytes, self.faults)
-        self.journal = journal = Journal()
-        journal.faults = self.faults
+        self.journal = journal = Journal(self.faults)
         journal.subscribe(self.facts.append, *KINDS)
         self.channel = OwnedChannel(
             name,
@@ -194,16 +193,13 @@ class Shelf:
 
 
 def make_registry(
-    *, autocreate: bool = True, on_fault: OnFault | None = None, **limits: Any
+    *, autocreate: bool = True, on_fault: OnFault | None = None, storage: Storage | None = None, **limits: Any
 ) -> tuple[Registry, list[Fact]]:
     """A registry and the list that its facts go to."""
     facts: list[Fact] = []
-    journal = Journal()
+    journal = Journal(Faults(on_fault))
     journal.subscribe(facts.append, *KINDS)
-    registry = Registry(Limits(**limits), autocreate=autocreate, journal=journal)
-    if on_fault is not None:
-        registry.faults.on_fault = on_fault
-    return registry, facts
+    return Registry(Limits(**limits), autocreate=autocreate, journal=journal, storage=storage), facts
 
 
 def created(journal: Journal, name: str) -> None:

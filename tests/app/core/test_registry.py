@@ -918,12 +918,11 @@ def _raise() -> None:
 class Disk:
     """Storage: what the core asks of it, and what it is told."""
 
-    def __init__(self, registry: Registry, epochs: dict[str, int] | None = None) -> None:
+    def __init__(self, epochs: dict[str, int] | None = None) -> None:
         self.refuses = False
         self.failed: str | None = None
         self.begun: list[tuple[str, int]] = []
         self._epochs = epochs or {}
-        registry.storage = self
 
     def begin(self, channel: OwnedChannel) -> Shelf:
         self.begun.append((channel.name, channel.epoch))
@@ -935,8 +934,8 @@ class Disk:
 
 def test_storage_knows_each_channel_and_its_last_epoch() -> None:
     """A name goes on behind the last epoch that storage knows; the server's own channels are none of its business."""
-    registry, _ = make_registry()
-    disk = Disk(registry, {"a": 6})
+    disk = Disk({"a": 6})
+    registry, _ = make_registry(storage=disk)
     assert [publish(registry, name, 0) and registry.channels[name].epoch for name in ("a", "b")] == [7, 1]
     registry.create("_own", "", 0.0, force=True)
     assert disk.begun == [("a", 7), ("b", 1)]
@@ -946,8 +945,8 @@ def test_storage_knows_each_channel_and_its_last_epoch() -> None:
 
 def test_while_storage_refuses_nothing_is_published() -> None:
     """Neither a new channel nor a segment of a live one; readers go on."""
-    registry, _ = make_registry()
-    disk = Disk(registry)
+    disk = Disk()
+    registry, _ = make_registry(storage=disk)
     publish(registry, "a", 0)
     disk.refuses = True
     assert refusal(registry.reserve("a", 1, Told(), 0.0)).why is Why.STORAGE

@@ -1099,9 +1099,7 @@ def test_an_agenda_drops_outdated_times() -> None:
 
 def named(instance: str = "abc") -> Registry:
     """A server that has just been started."""
-    registry = Registry(Limits(), autocreate=True)
-    registry.instance = instance
-    return registry
+    return Registry(Limits(), autocreate=True, instance=instance)
 
 
 def granted(registry: Registry, seq: int, claim: Life | None = None) -> tuple[OwnedChannel, Writer[OwnedChannel]]:

@@ -176,7 +176,7 @@ def test_what_was_evicted_and_is_not_written_yet_is_served_from_memory(
             for seq in range(6):
                 channel.has(seq, body(seq))
         settled(server, archive)
-        assert server.inside(lambda: archive.registry.budget.lingering) == {}
+        assert server.inside(lambda: archive.budget.lingering) == {}
         channel.has(0, body(0))
 
 
@@ -278,7 +278,7 @@ def test_a_file_that_is_read_from_is_not_removed(folder: Path) -> None:
         assert channel.get(0).status == 470
         assert reader.rest() == big
         eventually(lambda: server.inside(lambda: archive.files) == {(1, 1): 3}, what="it is let go")
-        assert server.inside(lambda: archive.registry.budget.used) < 1 << 20
+        assert server.inside(lambda: archive.budget.used) < 1 << 20
 
 
 def test_a_replay_takes_little_memory(folder: Path) -> None:
@@ -286,14 +286,14 @@ def test_a_replay_takes_little_memory(folder: Path) -> None:
     with durable(folder, max_segment_bytes=64 << 20) as (server, target, archive):
         channel = target.channel("film").publish(0, body(0, 32 << 20), body(1), body(2))
         settled(server, archive)
-        before = server.inside(lambda: archive.registry.budget.used)
+        before = server.inside(lambda: archive.budget.used)
         readers = [channel.read(0) for _ in range(4)]
         for reader in readers:
             assert reader.head().status == 200
-        assert server.inside(lambda: archive.registry.budget.used) - before <= 4 * (64 << 10)
+        assert server.inside(lambda: archive.budget.used) - before <= 4 * (64 << 10)
         for reader in readers:
             reader.abort()
-        eventually(lambda: server.inside(lambda: archive.registry.budget.used) == before, what="nothing is held")
+        eventually(lambda: server.inside(lambda: archive.budget.used) == before, what="nothing is held")
 
 
 @pytest.mark.parametrize("size", [1000, 1 << 20])

@@ -308,7 +308,7 @@ def test_a_server_starts_on_a_full_disk(folder: Path, monkeypatch: pytest.Monkey
         eventually(lambda: server.inside(lambda: archive.failed) is None)
         settled(server, archive)
         lives = server.inside(lambda: archive.database.contents().lives)
-        assert lives[-1].instance == archive.registry.instance
+        assert lives[-1].instance == server.plane.registry.instance
     with durable(folder) as (_, target, _):
         assert target.channel("film").next_seq() == (2 if on_disk_full == "memory" else 1)
 
@@ -345,7 +345,7 @@ def test_facts_that_wait_for_the_disk_are_limited(folder: Path, monkeypatch: pyt
         settled(server, archive)
         facts = server.inside(archive.database.facts)
         assert [fact.number for fact in facts] == list(range(facts[0].number, facts[0].number + len(facts)))
-        assert facts[-1].number == archive.registry.journal.index
+        assert facts[-1].number == server.plane.registry.journal.index
 
 
 def test_a_disk_that_hangs_at_the_end_is_given_up(

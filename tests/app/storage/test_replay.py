@@ -10,9 +10,8 @@ from zlib import crc32
 
 from tests.app.core.support import Watcher, content
 from tests.support.waiting import until
-from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED
+from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Faults
+from tricklecast.app.core.window import Budget
 from tricklecast.app.storage.replay import PART_BYTES, Entry, replayed
 
 
@@ -47,8 +46,8 @@ def test_a_part_that_was_not_sent_yet_stays(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(data)
 
     async def main() -> None:
-        shelf, registry = Shelf(tmp_path / "file"), Registry(Limits(), autocreate=True)
-        segment = replayed(0, Entry(COMPLETE, len(data), crc32(data), 1, 0, 0, 0), shelf, registry)
+        shelf, budget = Shelf(tmp_path / "file"), Budget(1 << 20, Faults())
+        segment = replayed(0, Entry(COMPLETE, len(data), crc32(data), 1, 0, 0, 0), shelf, budget, Faults())
         source, reader = segment.source, Watcher(segment)
         assert source is not None
         segment.cursors[reader] = None
@@ -64,21 +63,21 @@ def test_a_part_that_was_not_sent_yet_stays(tmp_path: Path) -> None:
         source.more()
         await until(lambda: segment.is_loaded)
         assert content(segment) == data[PART_BYTES:]
-        assert registry.budget.used == PART_BYTES  # the last part, too, is held until it is sent
+        assert budget.used == PART_BYTES  # the last part, too, is held until it is sent
         del segment.cursors[reader]
         source.more()
         await until(lambda: not shelf.held)
-        assert registry.budget.used == 0
+        assert budget.used == 0
 
     asyncio.run(main())
 
 
 def test_a_segment_from_storage_is_what_it_was(tmp_path: Path) -> None:
     """Its size, state and times are known before a byte is read."""
-    registry = Registry(Limits(), autocreate=True)
+    budget = Budget(1 << 20, Faults())
     for state, size in ((COMPLETE, 5), (TRUNCATED, 5), (TERMINATED, 5), (EMPTY, 0), (SKIPPED, 0)):
         entry = Entry(state, size, 0, 1, 0, 2_000_000, 3_500_000)
-        segment = replayed(4, entry, Shelf(tmp_path), registry)
+        segment = replayed(4, entry, Shelf(tmp_path), budget, Faults())
         assert (segment.seq, segment.state, segment.size, segment.closed) == (4, state, size, True)
         assert (segment.opened_at, segment.closed_at) == (2.0, 3.5)
         assert segment.is_loaded == (not size)
@@ -90,10 +89,10 @@ def test_a_replay_for_which_there_is_no_memory_is_cut_off(tmp_path: Path) -> Non
     (tmp_path / "file").write_bytes(data)
 
     async def main() -> None:
-        shelf, registry = Shelf(tmp_path / "file"), Registry(Limits(total_bytes=PART_BYTES), autocreate=True)
+        shelf, budget = Shelf(tmp_path / "file"), Budget(PART_BYTES, Faults())
         segments = []
         for _ in range(2):
-            segment = replayed(0, Entry(COMPLETE, len(data), crc32(data), 1, 0, 0, 0), shelf, registry)
+            segment = replayed(0, Entry(COMPLETE, len(data), crc32(data), 1, 0, 0, 0), shelf, budget, Faults())
             segments.append(segment)
             reader = Evicted(segment)
             segment.cursors[reader] = None
@@ -101,14 +100,14 @@ def test_a_replay_for_which_there_is_no_memory_is_cut_off(tmp_path: Path) -> Non
             segment.source.more()
         await until(lambda: not segments[1].cursors or not segments[0].cursors)
         kept, cut = sorted(segments, key=lambda segment: not segment.cursors)
-        assert (len(kept.frames), len(cut.frames), registry.budget.used) == (1, 0, PART_BYTES)
+        assert (len(kept.frames), len(cut.frames), budget.used) == (1, 0, PART_BYTES)
         assert cut.source is not None
         assert not cut.source.unreadable
         kept.cursors.clear()
         assert kept.source is not None
         kept.source.more()
         await until(lambda: not shelf.held)
-        assert registry.budget.used == 0
+        assert budget.used == 0
 
     asyncio.run(main())
 
