@@ -189,22 +189,24 @@ class Facts(Subscription[Change]):
         if not self._delivered:
             return None
         if not self._present and self.ended is None:
-            self._bus.look(self)
+            self._bus.pump_soon()
         return self._delivered.popleft()
 
     def position(self) -> int:
         return self.seen
 
-    def fill(self, changes: Changes, steps: int) -> int:
-        """Deliver what has been told since; returns by how much its index has grown, 0 if there is nothing to do."""
+    def is_behind(self, changes: Changes) -> bool:
+        """Whether there is something for it, and it has room or may not do without."""
+        return self.seen < changes.index if self._present else len(self._delivered) < self.capacity
+
+    def fill(self, changes: Changes, most: int) -> None:
+        """Deliver what has been told since; at most so many facts are judged. It :meth:`is_behind`."""
         room, before = self.capacity - len(self._delivered), self.seen
-        if self.ended is not None or not (room or self._present):
-            return 0
         if before < changes.floor:
             self.end(OutOfCapacity(before))
-            return 0
+            return
         # In the present, one more than there is room for is one too many.
-        found, self.seen = changes.read(before, self.query.matches, most=steps, room=room + self._present)
+        found, self.seen = changes.read(before, self.query.matches, most=most, room=room + self._present)
         excess = found.pop() if len(found) > room else None
         if found:
             self._delivered += found
@@ -213,7 +215,6 @@ class Facts(Subscription[Change]):
             self.seen = excess.index - 1
             self.end(OutOfCapacity(self.seen))
         self._present = self._present or self.seen == changes.index
-        return self.seen - before
 
 
 class Segments(Subscription[Part]):
@@ -389,7 +390,6 @@ class Bus:
         self._clients: Counter[str] = Counter()
         self._facts: dict[Facts, None] = {}
         self._segments: dict[Segments, None] = {}
-        self._queue: dict[Facts, None] = {}
         self._pumping = False
         self._closed = False
 
@@ -423,7 +423,7 @@ class Bus:
         found = Facts(self, client, capacity, parsed, self.changes.index if after is None else after)
         self._enter(client)
         self._facts[found] = None
-        self.look(found)
+        self.pump_soon()
         return found
 
     def read(
@@ -470,10 +470,11 @@ class Bus:
             del self._clients[subscription.client]
         self.ends[type(subscription.ended).__name__] += 1
 
-    def look(self, subscription: Facts) -> None:
-        """A subscription has room again."""
-        self._queue[subscription] = None
-        self._pump_soon()
+    def pump_soon(self) -> None:
+        """There are new facts, or a subscription has room again: deliver in a turn of the event loop of its own."""
+        if not self._pumping:
+            self._pumping = True
+            self._defer(self._pump)
 
     async def close(self, within_s: float = CLOSE_S) -> None:
         """Deliver what has been told, as far as the time allows, and end all subscriptions."""
@@ -506,25 +507,15 @@ class Bus:
         self._clients[client] += 1
 
     def _told(self) -> None:
-        self._queue.update(self._facts)
         for reader in list(self._segments):
             reader.judge()
-        self._pump_soon()
-
-    def _pump_soon(self) -> None:
-        if not self._pumping and self._queue:
-            self._pumping = True
-            self._defer(self._pump)
+        self.pump_soon()
 
     def _pump(self) -> None:
-        """Deliver facts, by turns, as many as one turn of the event loop allows."""
-        steps = STEPS
-        while self._queue and steps > 0:
-            subscription = next(iter(self._queue))
-            del self._queue[subscription]
-            judged = subscription.fill(self.changes, steps)
-            steps -= judged + 1
-            if judged and subscription.ended is None:
-                self._queue[subscription] = None
+        """Deliver facts to all subscriptions, as many as one turn of the event loop allows."""
         self._pumping = False
-        self._pump_soon()
+        behind = [subscription for subscription in self._facts if subscription.is_behind(self.changes)]
+        for subscription in behind:
+            subscription.fill(self.changes, max(1, STEPS // len(behind)))
+        if behind:
+            self.pump_soon()

@@ -8,17 +8,23 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
-from starlette.types import Receive, Scope, Send
 
 from tricklecast.app import query as queries
 from tricklecast.app.changes import FIELDS, Change, Changes, IndexGone
-from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, permission_over
+from tricklecast.app.control_plane.event_stream import (
+    EVENT_STREAM,
+    RETRY_MS,
+    STOPS,
+    EventStream,
+    come_back_later,
+    come_back_s,
+    why_over,
+)
+from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible
 from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.encoding import encode
-from tricklecast.app.http1.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import AccessRecord, Reason
 
@@ -37,13 +43,6 @@ LOOK_S: Final = 0.5
 
 KEEP_ALIVE_S: Final = 15.0
 """How often a stream that has nothing to tell says so; proxies cut off what is silent for longer (HTML standard)."""
-
-RETRY_MS: Final = 2_000
-"""How long a browser waits before it connects again."""
-
-STOPS: Final = "the server is shutting down"
-
-EVENT_STREAM: Final = "text/event-stream"
 
 
 class ChangeModel(BaseModel):
@@ -143,18 +142,9 @@ class Follower:
     def _wants(self, change: Change) -> bool:
         return self.query.matches(change) and self.visible(change.channel)
 
-    def come_back_s(self) -> int:
-        """When its client should ask again, in seconds."""
-        return self.plane.jitter(*self.plane.registry.come_back_s)
-
     def over(self) -> str | None:
         """Why it ends now, if it does."""
-        connection: AsgiExchange | None = self.request.scope.get(CONNECTION)
-        if connection is not None and connection.gone is not None:
-            return connection.gone
-        if self.plane.registry.shutting_down:
-            return Reason.SHUTDOWN
-        return permission_over(self.request.scope, self.plane.wall_us() / 1e6)
+        return why_over(self.request, self.plane)
 
     async def stream(self, snapshot: list[dict[str, Any]] | None) -> AsyncIterator[bytes]:
         """Server-Sent Events, until there is a reason to end, which is the last event."""
@@ -178,7 +168,7 @@ class Follower:
                     yield b":\nid: %b\n\n" % self._id(self.seen)
         self.record.reason = reason
         if reason == Reason.SHUTDOWN:
-            yield b"retry: %d\n" % (1000 * self.come_back_s())
+            yield b"retry: %d\n" % (1000 * come_back_s(self.plane))
         yield self._event({"index": self.seen, "reason": reason, "detail": detail}, b"end")
 
     def _fact(self, change: Change) -> bytes:
@@ -190,22 +180,6 @@ class Follower:
     def _id(self, index: int) -> bytes:
         # The index alone could be one of another life: without a data directory the server counts anew.
         return f"{index}@{self.changes.instance}".encode()
-
-
-class _Stream(StreamingResponse):
-    """A stream that counts as a follower while it lasts. It notices by itself that its client has left."""
-
-    def __init__(self, follower: Follower, snapshot: list[dict[str, Any]] | None) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would hold events back
-        super().__init__(follower.stream(snapshot), headers=headers, media_type=EVENT_STREAM)
-        self._followers = follower.changes.followers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._followers.take()
-        try:
-            await self.stream_response(send)
-        finally:
-            self._followers.give_back()
 
 
 def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
@@ -259,15 +233,15 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
                     return _gone(error)
                 after = None  # a stream that began with a snapshot begins anew
         if plane.registry.shutting_down:
-            return _later(follower, STOPS)
+            return come_back_later(request, plane, STOPS)
         if not changes.followers.admits(join=after is None):
             follower.record.reason = Reason.limit("followers")
-            return _later(follower, "limit reached: followers")
+            return come_back_later(request, plane, "limit reached: followers")
         live = None
         if snapshot and after is None and (live := follower.snapshot()) is None:
-            return _later(follower, "the data directory cannot be written, so there is no snapshot now")
+            return come_back_later(request, plane, "the data directory cannot be written, so there is no snapshot now")
         if streams:
-            return _Stream(follower, live)
+            return EventStream(follower.stream(live), changes.followers.take, changes.followers.give_back)
         changes.followers.take()
         try:
             found = [] if live is not None else await follower.next(limit, plane.clock() + wait_s)
@@ -276,7 +250,7 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
         finally:
             changes.followers.give_back()
         if not found and live is None and plane.registry.shutting_down:
-            return _later(follower, STOPS)  # with 200 it would ask again at once, and again
+            return come_back_later(request, plane, STOPS)  # with 200 it would ask again at once, and again
         shown = {} if live is None else {"channels": live}
         facts = [change.as_dict() for change in found]
         where = {"instance": changes.instance, "index": follower.seen, "floor": changes.floor}
@@ -296,9 +270,3 @@ def _problem(detail: str, **more: int) -> Response:
 def _gone(error: IndexGone) -> Response:
     where = {"instance": error.instance, "index": error.index, "floor": error.floor}
     return _json(410, {"detail": str(error), **where}, {wire.EARLIEST: str(error.floor)})
-
-
-def _later(follower: Follower, detail: str) -> Response:
-    wait_s = follower.come_back_s()
-    follower.record.retry_after_ms = wait_s * 1000
-    return _json(503, {"detail": detail}, {wire.RETRY_AFTER: str(wait_s)})

@@ -29,11 +29,18 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from tricklecast.app.changes import Changes
-from tricklecast.app.control_plane.changes import EVENT_STREAM, RETRY_MS, STOPS
-from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, everything, permission_over
+from tricklecast.app.control_plane.event_stream import (
+    EVENT_STREAM,
+    RETRY_MS,
+    STOPS,
+    EventStream,
+    come_back_later,
+    come_back_s,
+    why_over,
+)
+from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, everything
 from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.publishers import Presence
@@ -42,11 +49,10 @@ from tricklecast.app.core.state import Channel
 from tricklecast.app.core.window import Eviction
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.encoding import encode
-from tricklecast.app.http1.asgi_bridge import CONNECTION, AsgiExchange
 from tricklecast.app.usage import Use, lagging
 from tricklecast.app.web.assets import takes_gzip
 from tricklecast.app.web.events import ORDINARY, Events, Happened
-from tricklecast.trickle import __version__, wire
+from tricklecast.trickle import __version__
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import AccessRecord, Reason
 
@@ -611,46 +617,18 @@ class Feed:
         }  # fmt: skip
 
 
-class _Stream(StreamingResponse):
-    """A stream that counts as a follower while it lasts. It notices by itself that its client has left."""
-
-    def __init__(self, feed: Feed, request: Request, visible: MayManage) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would hold events back
-        self._gzip = takes_gzip(request.headers.get("accept-encoding", ""))
-        if self._gzip:
-            headers["Content-Encoding"] = "gzip"
-        super().__init__(self._events(), headers=headers, media_type=EVENT_STREAM)
-        self._feed, self._request = feed, request
-        self._visible = None if visible is everything else visible
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._feed.join()
-        try:
-            await self.stream_response(send)
-        finally:
-            self._feed.leave()
-
-    async def _events(self) -> AsyncIterator[bytes]:
-        retry = b"retry: %d\n\n" % RETRY_MS
-        yield GZIP_HEADER + pack(retry) if self._gzip else retry
-        async for frame in self._feed.follow(self._visible, self._over):
-            yield frame.compressed() if self._gzip else frame.data
-        record: AccessRecord = self._request.scope[RECORD]
-        record.reason = reason = self._over() or Reason.ERROR
-        plane = self._feed.plane
-        wait_s = plane.jitter(*plane.registry.come_back_s) if reason == Reason.SHUTDOWN else RETRY_MS / 1000
-        end = b"retry: %d\nevent: end\ndata: %b\n\n" % (1000 * wait_s, encode({"reason": reason}))
-        yield pack(end) if self._gzip else end
-
-    def _over(self) -> str | None:
-        """Why it ends now, if it does."""
-        scope, plane = self._request.scope, self._feed.plane
-        connection: AsgiExchange | None = scope.get(CONNECTION)
-        if connection is not None and connection.gone is not None:
-            return connection.gone
-        if plane.registry.shutting_down:
-            return Reason.SHUTDOWN
-        return permission_over(scope, plane.wall_us() / 1e6)
+async def _events(feed: Feed, request: Request, visible: MayManage, *, gzip: bool) -> AsyncIterator[bytes]:
+    """The feed for one follower, as Server-Sent Events."""
+    plane = feed.plane
+    retry = b"retry: %d\n\n" % RETRY_MS
+    yield GZIP_HEADER + pack(retry) if gzip else retry
+    async for frame in feed.follow(None if visible is everything else visible, lambda: why_over(request, plane)):
+        yield frame.compressed() if gzip else frame.data
+    record: AccessRecord = request.scope[RECORD]
+    record.reason = reason = why_over(request, plane) or Reason.ERROR
+    retry_ms = 1000 * come_back_s(plane) if reason == Reason.SHUTDOWN else RETRY_MS
+    end = b"retry: %d\nevent: end\ndata: %b\n\n" % (retry_ms, encode({"reason": reason}))
+    yield pack(end) if gzip else end
 
 
 def feed_router(feed: Feed) -> APIRouter:
@@ -666,15 +644,13 @@ def feed_router(feed: Feed) -> APIRouter:
     )
     async def dashboard(request: Request, visible: Visible) -> Response:
         """What the dashboard shows: a snapshot, and about once a second what has changed, as Server-Sent Events."""
-        stops = plane.registry.shutting_down
-        if not stops and feed.followers.admits(join=False):
-            return _Stream(feed, request, visible)
-        record: AccessRecord = request.scope[RECORD]
-        if not stops:
+        if plane.registry.shutting_down:
+            return come_back_later(request, plane, STOPS)
+        if not feed.followers.admits(join=False):
+            record: AccessRecord = request.scope[RECORD]
             record.reason = Reason.limit("dashboards")
-        wait_s = plane.jitter(*plane.registry.come_back_s)
-        record.retry_after_ms = wait_s * 1000
-        detail = STOPS if stops else "limit reached: dashboards"
-        return Response(encode({"detail": detail}), 503, {wire.RETRY_AFTER: str(wait_s)}, media_type="application/json")
+            return come_back_later(request, plane, "limit reached: dashboards")
+        gzip = takes_gzip(request.headers.get("accept-encoding", ""))
+        return EventStream(_events(feed, request, visible, gzip=gzip), feed.join, feed.leave, gzip=gzip)
 
     return router
