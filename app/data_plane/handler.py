@@ -30,6 +30,7 @@ from tricklecast.app.data_plane.client_address import (
 )
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
+from tricklecast.app.data_plane.players import answer_player
 from tricklecast.app.data_plane.ranges import part_of
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
@@ -73,7 +74,6 @@ from tricklecast.app.data_plane.routing import Route, hint_for
 from tricklecast.app.data_plane.stages import answer_of, delay, kept, park, place, placed, proceed, progress, tell
 from tricklecast.app.data_plane.stream import Stream
 from tricklecast.app.data_plane.upload import Upload, take_in
-from tricklecast.app.hls.routes import answer_player
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status, parse_life

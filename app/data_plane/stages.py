@@ -1,6 +1,6 @@
 """What the stages of a request have in common: how it goes from one to the next, waits, is delayed, and is noted.
 
-The stages of segment routes are in :mod:`app.data_plane.handler`, those of HLS in :mod:`app.hls.routes`.
+The stages of segment routes are in :mod:`app.data_plane.handler`, those of HLS in :mod:`app.data_plane.players`.
 """
 
 from __future__ import annotations
