@@ -29,8 +29,9 @@ from tests.support.media import (
 )
 from tests.support.waiting import eventually
 from tricklecast.app.core.segment import Segment
+from tricklecast.app.data_plane import players
 from tricklecast.app.hls import packager as module
-from tricklecast.app.hls import routes, timeline, units
+from tricklecast.app.hls import timeline, units
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
 from tricklecast.trickle.media.containers import Container, box, full_box, sniff
@@ -242,7 +243,7 @@ def test_a_playlist_that_does_not_come(channel: Channel, monkeypatch: pytest.Mon
     channel.get("index.m3u8").expect(404)
     channel.create("video/mp2t")
     channel.target.ask("HEAD", channel.at("index.m3u8")).expect(404)
-    monkeypatch.setattr(routes, "FIRST_SEGMENT_S", 0.05)
+    monkeypatch.setattr(players, "FIRST_SEGMENT_S", 0.05)
     answer = channel.get("index.m3u8").expect(404)
     assert answer.body == b"No whole segment yet"
     assert answer.get("Retry-After") in ("1", "2")
@@ -368,7 +369,7 @@ def test_a_player_that_is_too_far_ahead_is_told(channel: Channel) -> None:
 
 def test_a_player_does_not_wait_for_ever(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 after three target durations without anything new."""
-    monkeypatch.setattr(routes, "BLOCKING_TARGETS", 0.02)
+    monkeypatch.setattr(players, "BLOCKING_TARGETS", 0.02)
     live = Live(channel)
     live.publish(0)
     live.playlist()
