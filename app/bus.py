@@ -243,11 +243,7 @@ class Segments(Subscription[Part]):
         Raises:
             CannotSubscribe: there is none.
         """
-        found = self._registry.resolve(self.channel, start)
-        while isinstance(found, Gone):
-            self.gap += found.following - found.seq
-            found = self._registry.resolve(self.channel, found.following)
-        match found:
+        match found := self._find(start):
             case Refusal():
                 why = f"limit reached: {found.limit}" if found.limit else "there is no such channel"
                 raise CannotSubscribe("the server is stopping" if found.why is Why.SHUTDOWN else why)
@@ -290,6 +286,14 @@ class Segments(Subscription[Part]):
 
     def position(self) -> int:
         return self.seq
+
+    def _find(self, seq: int) -> Serve | Wait | Ahead | Ended | Refusal:
+        """The first segment from this one on that can be had, or may come; those before it are a gap."""
+        found = self._registry.resolve(self.channel, seq)
+        while isinstance(found, Gone):
+            self.gap += found.following - found.seq
+            found = self._registry.resolve(self.channel, found.following)
+        return found
 
     def _attach(self, channel: Channel, segment: Segment) -> None:
         self._at = channel, segment
@@ -337,11 +341,7 @@ class Segments(Subscription[Part]):
         """Go on with the segment that follows, in one step, so that nobody else takes its place."""
         self.detach()
         self.seq += 1
-        found = self._registry.resolve(self.channel, self.seq)
-        while isinstance(found, Gone):
-            self.gap += found.following - found.seq
-            found = self._registry.resolve(self.channel, found.following)
-        match found:
+        match found := self._find(self.seq):
             case Serve(channel=channel) | Wait(channel=channel) if channel.epoch == self.epoch:
                 self._attach(channel, found.segment)
             case Serve() | Wait():
