@@ -502,7 +502,6 @@ class World:
             assert not unclosed or name.startswith("_")
         else:
             assert seq in life.closed
-            life.active_at = self.now
             life.advance(seq)
             life.bodies[seq] = [*life.bodies.get(seq, []), (None, 0)]
 
