@@ -203,7 +203,7 @@ class Changes:
         """
         last = self.index
         if instance not in (None, self.instance):
-            last = -1 if self._archive is None else self._archive.lives.get(instance, -1)
+            last = -1 if self._archive is None else self._archive.server_starts.get(instance, -1)
         if after > last:
             problem = f"index {after} comes from another start of the server"
         elif after < self.floor:

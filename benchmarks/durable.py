@@ -29,7 +29,7 @@ from benchmarks.pressure.bounds import Bound, Sample, Verdict, figure, ratio
 from benchmarks.scenarios import Exchanges, Scenario, Stream
 from benchmarks.servers import BenchmarkError, Cores, bind, load, raise_file_limit, running, tricklecast
 from tricklecast.app.core.segment import Segment, encode_frame
-from tricklecast.app.storage.database import Batch, ChannelRow, Database, Part, SegmentRow
+from tricklecast.app.storage.database import Append, Batch, ChannelRow, Database, SegmentRow
 
 ROUNDS = 3
 MODES = ("memory", "journal", "fsync")
@@ -152,10 +152,10 @@ def _fill(folder: Path, segments: int) -> None:
         each = segments // channels
         batch.channels[number + 1000] = ChannelRow(number + 1000, f"c{number}", 1, "", each, now_us)
         for seq in range(each):
-            part = Part(number + 1000, number + 1000, seq * len(body), segment, 0, 1, 0)
+            append = Append(number + 1000, number + 1000, seq * len(body), segment, 0, 1, 0)
             row = SegmentRow(number + 1000, seq, "complete", 0, 0, number + 1000, seq * len(body), now_us, now_us)
-            batch.parts.append(part)
-            batch.segments.append((row, part))
+            batch.appends.append(append)
+            batch.segments.append((row, append))
         database.commit(batch)
     database.close()
 

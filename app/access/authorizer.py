@@ -1,7 +1,16 @@
-"""Access control as one part: it is made from the settings, decides about requests, and runs beside the server.
+"""Access control: it is made from the settings, decides about requests, and runs beside the server.
 
-A client shows a token; the server verifies it and compares its rights with the request. Then the server asks the
-webhook, if there is one. Each of the two may be switched off.
+A client shows a token. The server verifies it (:mod:`app.access.tokens`), compares its rights with the request
+(:mod:`app.access.rights`), and then asks the operator's webhook (:mod:`app.access.webhook`). Tokens and the webhook can
+each be switched off; without both every client may do everything.
+
+A decision is :class:`Granted`, :class:`Refused`, or :class:`Pending` while the server fetches keys or asks the webhook.
+An exchange keeps its :class:`Granted` while it runs. When keys or revocations change, ``generation`` changes, and the
+data plane asks :meth:`RequestAuthorizer.holds` for each running exchange: one whose key is gone, or whose token is
+revoked, ends within a second or so. Expiry needs no such look: ``Granted`` has the time.
+
+Secrets come from files, which SIGHUP reads again. A file with a problem changes nothing: its former content stays in
+use, and the log names the problem.
 """
 
 from __future__ import annotations
@@ -62,12 +71,11 @@ class Access:
         node: this server's name, for the webhook.
 
     Attributes:
-        tokens, webhook: ``None`` where they are switched off.
-        authorizer: for the data plane; ``None`` if it has nothing to decide.
-        control_token: holders of it may do everything on the control plane.
+        tokens, webhook: ``None`` if switched off.
+        authorizer: for the data plane; ``None`` if both are switched off.
 
     Raises:
-        InvalidInput: a file cannot be read or does not hold what it should, or a package is missing.
+        InvalidInput: a file cannot be read or has a wrong content, or a package is missing.
     """
 
     def __init__(self, settings: AccessSettings, node: str | None) -> None:
@@ -89,13 +97,13 @@ class Access:
             )
 
     def reload(self, settings: AccessSettings) -> list[InvalidInput]:
-        """Read all files again, and fetch the key set behind the URL; requests under what is gone now end soon.
+        """Read all files again, and fetch the key set behind the URL. Exchanges whose key or token is gone end soon.
 
         Args:
             settings: those that switch a part on or off are as they were.
 
         Returns:
-            The problems. What a file with a problem held before stays in use.
+            The problems. The former content of a file with a problem stays in use.
         """
         files = self._files
         problems = files.read(settings)
@@ -122,7 +130,7 @@ class Access:
 
         Args:
             api: the control plane.
-            is_open: tells of a path that everybody may ask for.
+            is_open: whether everybody may request a path.
         """
         if not self.protects:
             return
@@ -150,7 +158,7 @@ class RequestAuthorizer:
 
     Args:
         tokens: ``None``: clients need no token.
-        webhook: ``None``: the server asks nobody.
+        webhook: ``None``: it is switched off.
         fail_open: whether a request is granted if the webhook does not answer.
         token_in_query: whether a token in ``?token=`` counts if there is none in a header.
         node: this server's name, for the webhook.
@@ -177,7 +185,7 @@ class RequestAuthorizer:
         return 0 if self._tokens is None else self._tokens.generation
 
     def holds(self, granted: Granted) -> bool:
-        """Whether the token of a permission is not revoked, and its key still there. The webhook takes nothing back."""
+        """Whether a permission still holds: its token is not revoked, and its key is still in use."""
         return self._tokens is None or not isinstance(granted.basis, Claims) or self._tokens.holds(granted.basis)
 
     def authorize(self, request: Request) -> Granted | Refused | Pending:
@@ -205,7 +213,7 @@ class RequestAuthorizer:
         return self._check_rights(claims, op, channel, ip)
 
     def _verify_again(self, pending: Pending, op: Op, channel: str, ip: str | None, token: bytes) -> None:
-        """Decide about a token for which the server has fetched the keys again."""
+        """Decide about a token again, after the server has fetched the keys."""
         assert self._tokens is not None, "there are keys"
         if pending.cancelled:
             return
@@ -230,7 +238,7 @@ class RequestAuthorizer:
     ) -> Granted | Refused | Pending:
         if self._webhook is None:
             return granted
-        # Equal questions share an answer, so that a question holds nothing beyond what a service needs to decide.
+        # Equal questions share an answer, so a question has no field that a service does not need to decide.
         question = encode(
             {
                 "v": 1,
@@ -267,8 +275,8 @@ class _Files:
     """The contents of the files that settings name: keys, secrets, revocations.
 
     Attributes:
-        keys: of each setting that names a file with keys.
-        control_token, webhook_secret, revocations: the contents of the other files; ``None``, or none, without a file.
+        keys: by the setting that names their file.
+        control_token, webhook_secret, revocations: the contents of the other files; ``None``, or empty, without a file.
     """
 
     def __init__(self) -> None:
@@ -279,11 +287,10 @@ class _Files:
 
     @property
     def all_keys(self) -> Keys:
-        """The keys of all files."""
         return tuple(chain.from_iterable(self.keys.values()))
 
     def read(self, settings: AccessSettings) -> list[InvalidInput]:
-        """Read every file that is set, and return the problems; what a file with a problem held before stays."""
+        """Read every file that is set, and return the problems. The former content of a file with a problem stays."""
         problems: list[InvalidInput] = []
 
         def load(setting: str, read: Callable[[Path], T], former: T) -> T:

@@ -33,7 +33,7 @@ PROBLEMS: Final = {
     "expired": "it has expired",
     "revoked": "it was revoked",
 }
-"""What ``inspect`` tells the user, who has the token anyway, for each reason of an invalid token."""
+"""The message of ``inspect`` for each reason. The user has the token, so it can be exact."""
 
 
 _CLAIMS: Final = "Further claims"

@@ -1,4 +1,4 @@
-"""Access to the control plane: its own token allows everything, other tokens what their right ``manage`` says."""
+"""Access to the control plane: its own token allows everything; other tokens need the right ``manage``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AuthorizeControlPlane:
         control_token: returns the token whose holders may do everything; it may change. ``None``: there is none.
         tokens: verifies other tokens; ``None``: there are none.
         metrics_open: whether everybody may read the metrics.
-        is_open: tells of any other path that everybody may ask for.
+        is_open: whether everybody may request any other path.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ def _why_over(tokens: TokenVerifier, claims: Claims, now: float) -> str | None:
 
 
 async def _verify(tokens: TokenVerifier, token: bytes) -> Claims:
-    """Return what a token says, after a look for newer keys if its key is unknown.
+    """Return the claims of a token. If its key is unknown, fetch the key set first.
 
     Raises:
-        InvalidToken: it allows nothing.
+        InvalidToken: the token allows nothing.
     """
     try:
         return tokens.verify(token)

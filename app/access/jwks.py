@@ -1,7 +1,11 @@
 """The keys that verify tokens: from files, and from a key server whose key set changes.
 
-The type of a key decides its one algorithm; a token cannot choose another one. So nobody can present a public RSA key
-as an HMAC secret, and ``none`` is no algorithm (RFC 8725, section 3.1).
+The type of a key decides its one algorithm; a token cannot choose another one. So an attacker cannot use a public RSA
+key as an HMAC secret, and ``none`` is no algorithm (RFC 8725, section 3.1).
+
+A key server is fetched at the start, once in ``max_age_s``, and when a token names an unknown key. Forged tokens may
+name any key, so requests cause at most one fetch in ``refetch_s``, and those that come meanwhile wait for the same one.
+A failed fetch changes nothing: while the key server is down, the last keys stay valid.
 """
 
 from __future__ import annotations
@@ -31,10 +35,10 @@ MIN_RSA_BITS: Final = 2048
 """NIST SP 800-131A, section 3: shorter keys are no longer acceptable."""
 
 MAX_KEYS: Final = 32
-"""Of one set: the server tries a token without a key's name with all keys of its algorithm."""
+"""Keys of one set: the server tries a token that names no key with all keys of its algorithm."""
 
 TIMEOUT_S: Final = 5.0
-"""Of one fetch: requests with a token of an unknown key wait for it."""
+"""The deadline of one fetch: requests with a token of an unknown key wait for it."""
 
 MAX_WAITING: Final = 1024
 """Requests that wait for a fetch, each with its connection; the server refuses further ones at once."""
@@ -105,7 +109,7 @@ def parse_key_set(data: bytes, source: object) -> Keys:
 
 
 def _usable(entry: Mapping[str, Any], source: object) -> PyJWK | None:
-    """The key, if tokens can be verified with it."""
+    """Return the key if it can verify tokens."""
     if entry.get("use", "sig") != "sig" or not isinstance(entry.get("kid"), str | None):
         return None
     if "d" in entry:
@@ -119,7 +123,7 @@ def _usable(entry: Mapping[str, Any], source: object) -> PyJWK | None:
 
 
 def algorithm_of(public: object, source: object) -> str:
-    """The one algorithm that a public key is used for.
+    """The one algorithm of a public key.
 
     Args:
         public: a key of the package cryptography.
@@ -152,23 +156,13 @@ def _private(source: object) -> InvalidKey:
 
 
 class RemoteKeySet:
-    """The key set behind a URL.
-
-    The server fetches it at the start, when it is old, and, not too often, when a token names an unknown key. A set
-    that was fetched replaces the former one at once, even if it is empty. A failed fetch and an invalid document change
-    nothing: an outage of the key server locks nobody out.
+    """The key set behind a URL. A fetched set replaces the former one at once, even if it is empty.
 
     Args:
-        url: of the set.
         refetch_s: least time between two fetches that requests cause, and until a failed fetch is repeated.
         max_age_s: time after which the server fetches the set in any case.
         clock: seconds, monotonic.
         transport: for tests.
-
-    Attributes:
-        keys: of the last valid set; another object whenever the set has changed.
-        loaded: whether there was a valid set; before that, the server cannot tell whether a token is valid.
-        fetches, failures: so far.
     """
 
     def __init__(
@@ -185,17 +179,18 @@ class RemoteKeySet:
         self._max_age_s = max_age_s
         self._clock = clock
         self._transport = transport
-        self._wanted = asyncio.Event()
-        self._next_at = clock()
+        self._wanted = asyncio.Event()  # fetch before max_age_s is over
+        self._next_at = clock()  # requests cause no fetch before this time
         self._fetching = False
-        self._waiting: list[Callable[[], None]] = []
-        self._document: bytes | None = None
-        self.keys: Keys = ()
+        self._waiting: list[Callable[[], None]] = []  # called when the present or next fetch has ended
+        self._document: bytes | None = None  # the last valid set
+        self.keys: Keys = ()  # of that set; another object whenever the set has changed
         self.fetches = 0
         self.failures = 0
 
     @property
     def loaded(self) -> bool:
+        """Whether a valid set was fetched; before that, the server cannot tell whether a token is valid."""
         return self._document is not None
 
     def refetch(self, then: Callable[[], None]) -> bool:
@@ -215,7 +210,7 @@ class RemoteKeySet:
         return True
 
     def refresh(self) -> None:
-        """Fetch the set now: the operator wants it."""
+        """Fetch the set now, since the operator asks for it (SIGHUP)."""
         self._wanted.set()
 
     async def run(self) -> None:

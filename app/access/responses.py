@@ -1,7 +1,7 @@
-"""The answers to clients that are refused.
+"""The responses to refused clients.
 
-Each says in one line what the client can do about it. None tells whether a channel exists, and none tells a client
-with a forged token what is wrong with it: the access log does.
+Each has one line with the next thing to do. No response shows whether a channel exists, and none shows the holder of a
+forged token what is wrong with it: that is in the access log.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def invalid_token(why: str) -> Reply:
 
 
 def unavailable(reason: str) -> Reply:
-    """The answer to a request that nobody can decide about at present."""
+    """The answer while the key server or the webhook is out of reach."""
     return Reply(
         Status.UNAVAILABLE,
         reason,

@@ -1,4 +1,4 @@
-"""The tokens and clients that an operator has revoked, in a file: a line for each, and comments.
+"""Revoked tokens and clients, in a file of the operator: a line for each, and comments.
 
 ::
 
@@ -7,7 +7,7 @@
     jti 7c9e6679f42d4a1b
 
 ``jti`` names one token, ``sub`` a client with all its tokens. The server reads the file at its start and at SIGHUP. A
-token that has expired need not stand in it any more.
+line about a token that has expired can be removed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read_revocations(path: Path) -> Revocations:
     """Read a file of revoked tokens and clients.
 
     Raises:
-        InvalidKey: it cannot be read, is too large, or has a line that is none: a typing error must not leave a token
+        InvalidKey: the file cannot be read, is too large, or has any other line: a typing error must not leave a token
             valid.
     """
     found: dict[str, set[str]] = {"jti": set(), "sub": set()}

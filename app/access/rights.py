@@ -17,13 +17,13 @@ from tricklecast.trickle.records import Op
 CLAIM: Final = "trickle"
 
 MAX_PATTERNS: Final = 256
-"""Of one right: the server tries them one after the other, for every request."""
+"""Patterns of one right: the server tries them one after the other, for every request."""
 
 MAX_TOKEN_BYTES: Final = 8 << 10
 """The longest token that the server hashes or passes on. Most proxies allow no longer header."""
 
 MAX_SUBJECT: Final = 256
-"""Characters of a subject that are kept, as of every other client's name in the access log; of a token's id as many."""
+"""Characters of a subject, and of a token's id, that are kept; any client's name in the access log has as many."""
 
 ANY: Final = "*"
 
@@ -32,7 +32,7 @@ _PARAMETER: Final = b"token="
 
 
 class Right(StrEnum):
-    """What a token can allow."""
+    """The three rights that a token can give."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -53,7 +53,7 @@ RIGHTS_OF_OP: Final[Mapping[Op, tuple[Right, ...]]] = {
     # A publisher ends its channel by deleting it (docs/reference/protocol.md, section 5).
     Op.DELETE: (Right.PUBLISH, Right.MANAGE),
 }
-"""The rights of which one is enough for a request."""
+"""The rights for each request; one of them is enough."""
 
 
 class InvalidClaim(ValueError):
@@ -74,7 +74,7 @@ class InvalidToken(Exception):
 
     @property
     def unknown_key(self) -> bool:
-        """Whether the token may be valid by a key that the server does not have yet."""
+        """Whether a key that the server does not have yet may have signed the token."""
         return self.why in ("key", "no_keys")
 
 
@@ -95,7 +95,7 @@ class Rights:
         """Read the claim: an object with a list of patterns for each right. A missing list is empty.
 
         Raises:
-            InvalidClaim: the claim deviates from this anywhere: a typing error must neither give nor take rights.
+            InvalidClaim: the claim has any other form, since a typing error must neither give nor take rights.
         """
         if not isinstance(claim, dict):
             raise InvalidClaim(f"the claim {CLAIM!r} is not an object")
@@ -133,14 +133,13 @@ EVERYTHING: Final = Rights((ANY,), (ANY,), (ANY,))
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a valid token says.
+    """The claims of a valid token.
 
     Attributes:
         subject: the client's name; ``None`` if the token has none.
-        rights: what it allows.
-        expires_at: when it expires, leeway included, in seconds since the epoch.
-        token_id: ``jti``, by which one token can be revoked; ``None`` if it has none.
-        key: the fingerprint of the key that has signed it.
+        expires_at: the time of its expiry, leeway included, seconds since 1970.
+        token_id: ``jti``, by which one token can be revoked; ``None`` if the token has none.
+        key: the fingerprint of the key that signed it.
     """
 
     subject: str | None

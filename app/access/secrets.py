@@ -25,15 +25,14 @@ logger = logging.getLogger("tricklecast.secrets")
 
 
 class InvalidKey(InvalidInput):
-    """A file or a key set does not hold the secret or the keys that it should. The message never shows its content."""
+    """A file or a key set has no usable secret or key. The message never shows its content."""
 
 
 def read_secret(path: Path, *, least: int = MIN_BYTES) -> SecretBytes:
     """Read a secret from a file, without the white space around it.
 
     Args:
-        path: of the file.
-        least: how many bytes the secret must have.
+        least: the number of bytes that the secret must have at least.
 
     Raises:
         InvalidKey: the file cannot be read, or its secret is too short or too long.
@@ -72,5 +71,5 @@ def read_file(path: Path, *, most: int = MAX_BYTES) -> bytes:
 
 
 def is_secret(secret: SecretBytes, given: bytes) -> bool:
-    """Whether a client gave the secret, in a time that tells neither how much of it is right nor how long it is."""
+    """Compare a client's text with a secret, in a time that does not depend on either."""
     return hmac.compare_digest(sha256(given).digest(), sha256(secret.get_secret_value()).digest())

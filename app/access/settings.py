@@ -15,16 +15,15 @@ from tricklecast.trickle.terminal import parse_duration
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 _NUMBER: Final = re.compile(r"[-+.0-9e]+|[-+]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
-"""A text without a unit: pydantic says what is wrong with it."""
+"""A text without a unit. If it is wrong, pydantic says so."""
 
 
 def is_number(text: str) -> bool:
-    """Whether a text has no unit."""
     return _NUMBER.fullmatch(text.strip()) is not None
 
 
 def is_duration(name: str) -> bool:
-    """Whether the setting of this name is a time."""
+    """Whether the setting of this name is a time in seconds."""
     return name.endswith("_s") and not name.endswith("_per_s")
 
 
@@ -141,5 +140,4 @@ class AccessSettings(BaseSettings):
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the server verifies tokens."""
         return bool(self.jwt_secret_file or self.jwt_key_file or self.jwks_file or self.jwks_url)

@@ -1,4 +1,17 @@
-"""Tokens: the server verifies each one once, remembers what it says, and forgets it when the keys change."""
+"""Tokens: the server verifies each one once, remembers its claims, and forgets them when the keys change.
+
+To verify a signature is expensive, and a subscriber sends its token with every segment. So valid tokens are
+remembered, by hash. Two rules keep that safe:
+
+- *A token does not outlive its key.* Each time the keys or the revocations change, all remembered tokens are dropped,
+  and ``generation`` grows, so that the data plane looks at running exchanges again.
+- *Only the key chooses the algorithm* (:mod:`app.access.jwks`), and no invalid token is remembered: a flood of forged
+  ones costs processor time, and no memory.
+
+If a token names an unknown key, the operator may have added one. Then the caller can have the key set fetched
+(:meth:`TokenVerifier.refetch`) and verify once more. A token whose key is known, and whose signature is wrong, is
+forged: no fetch.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +46,7 @@ from tricklecast.app.access.rights import (
 )
 
 LATEST: Final = 253_402_300_799
-"""The last second of the year 9999. The server takes no later time, and nothing but a number, for a time."""
+"""The last second of the year 9999. A claim with a later time is invalid."""
 
 _OPTIONS: Final[Any] = {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "require": ["exp", CLAIM]}
 """PyJWT verifies no times: its clock is not an argument, and its leeway has other bounds."""
@@ -49,20 +62,15 @@ class TokenVerifier:
     """Verifies tokens, and remembers the valid ones.
 
     Args:
-        keys: that do not change.
-        remote: more keys, which may change; ``None``: there are none.
+        keys: from files.
+        remote: further keys, from a key server; ``None``: without one.
         audience: ``aud`` must contain it; ``None``: a token must have no ``aud``, since one that has is for another
             server (RFC 7519, section 4.1.3).
         issuer: ``iss`` must be this; ``None``: it may be anything.
-        leeway_s: by how many seconds clocks may differ.
-        size: how many valid tokens are remembered.
+        leeway_s: the difference that clocks may have, seconds.
+        size: the number of valid tokens that are remembered.
         revocations: tokens and clients that are refused.
-        wall: seconds since the epoch.
-
-    Attributes:
-        remote: the argument.
-        outcomes: how many tokens were ``checked``, ``remembered`` and ``rejected`` so far.
-        revocations: the argument, or what has replaced it.
+        wall: seconds since 1970.
     """
 
     def __init__(
@@ -78,7 +86,7 @@ class TokenVerifier:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._fixed_keys = keys
-        self._remote_keys: Keys = ()
+        self._remote_keys: Keys = ()  # of the key server, as last seen
         self._fingerprints: dict[int, bytes] = {}  # of the keys, by the id of their objects
         self._generation = 0  # how often keys or revocations have changed
         self.revocations = revocations
@@ -90,14 +98,14 @@ class TokenVerifier:
         # nothing about one. Expired tokens stay, since to verify them again would cost a signature each time.
         self._remembered: LRUCache[bytes, Claims] = LRUCache(size)
         self.remote = remote
-        self.outcomes: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()  # tokens "checked", "remembered" and "rejected" since the start
         self._changed()
 
     def verify(self, token: bytes) -> Claims:
-        """Return what a token says.
+        """Return the claims of a token.
 
         Raises:
-            InvalidToken: it allows nothing. If its key is unknown, :meth:`refetch` may help.
+            InvalidToken: the token allows nothing. If its key is unknown, :meth:`refetch` may help.
         """
         self._look()
         outcome = "remembered"
@@ -118,7 +126,7 @@ class TokenVerifier:
         return claims
 
     def use(self, keys: Keys, revocations: Revocations) -> None:
-        """From now on verify tokens with these keys, and those of the key server, and refuse those that are revoked."""
+        """Replace the keys from files, and the revocations."""
         self._fixed_keys = keys
         self.revocations = revocations
         self._changed()
@@ -130,23 +138,23 @@ class TokenVerifier:
         return self._generation
 
     def holds(self, claims: Claims) -> bool:
-        """Whether the key that has signed a token is still there, and the token is not revoked."""
+        """Whether the key that signed a token is still in use, and the token is not revoked."""
         return claims.key in self._fingerprints.values() and not self.revocations.cover(claims)
 
     def _look(self) -> None:
-        """See whether the key server has other keys by now."""
+        """Take over the key server's keys if they have changed."""
         if self.remote is not None and self.remote.keys is not self._remote_keys:
             self._remote_keys = self.remote.keys
             self._changed()
 
     def _changed(self) -> None:
-        """Keys or revocations have changed: a token must not outlive its key in the memory of this object."""
+        """Forget all tokens, since keys or revocations have changed."""
         self._fingerprints = {id(key): fingerprint(key) for key in self._fixed_keys + self._remote_keys}
         self._generation += 1
         self._remembered.clear()
 
     def refetch(self, then: Callable[[], None]) -> bool:
-        """Look for newer keys because a token's key is unknown; see :meth:`RemoteKeySet.refetch`."""
+        """Fetch the key set because a token names an unknown key; see :meth:`RemoteKeySet.refetch`."""
         return self.remote is not None and self.remote.refetch(then)
 
     def _check(self, token: bytes) -> Claims:

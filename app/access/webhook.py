@@ -1,4 +1,16 @@
-"""The webhook: the server asks a service of the operator's whether a client may do what it asks for."""
+"""The webhook: the server asks a service of the operator whether a client may create, publish, read or delete.
+
+Each request may need a question, and a storm of requests must neither flood the service nor fill the server's memory:
+
+- A question is a JSON text. Requests with the same text share one question, and its answer is used again for a while
+  (``Cache-Control: max-age``, at most an hour). A question has no field that a service does not need to decide, since
+  each further field would make more questions.
+- At most :data:`MAX_WAITING` questions wait, and ``concurrency`` of them are sent at a time. A request beyond that is
+  undecided at once: ``webhook_fail_open`` says what becomes of it, as after a failure of the service.
+- The deadline of a question includes its wait in the queue, so a slow service delays no request for longer.
+
+A permission that was given stays: the webhook takes nothing back from an exchange that has begun.
+"""
 
 from __future__ import annotations
 
@@ -22,32 +34,34 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.wire import Status
 
 FAILED: Final = int(Status.UNAVAILABLE)
-"""The decision where the service gives no answer, or one that has no meaning."""
+"""The decision if the service sends no answer, or a status without a meaning."""
 
 MAX_WAITING: Final = 1024
-"""Questions without an answer yet; the server does not ask further ones. Each holds a connection and a JSON object."""
+"""Questions without an answer; the server asks no further ones. Each holds a connection and a JSON text."""
 
 MAX_BODY_BYTES: Final = 4 << 10
-"""Bytes of an answer's body that the server reads to keep the connection; with a longer one it closes it."""
+"""The server reads an answer's body up to this size to keep the connection open. It closes one with a longer body."""
 
 MAX_CACHED: Final = 10_000
+"""Decisions that are remembered."""
+
 MAX_CACHE_S: Final = 3600.0
-"""The longest that an answer is used, whatever it says: a right that the operator withdraws must end some time."""
+"""A decision is used for an hour at most, even with a larger ``max-age``: a withdrawn right must end some time."""
 
 _DECISIONS: Final = dict.fromkeys(range(200, 300), 200) | {status: status for status in (401, 403, 404)}
-"""What the service's statuses mean; any other one is no answer."""
+"""The decision for each status of the service. With any other status the service has failed."""
 
 _MAX_AGE = re.compile(r'(?:^|[\s,])max-age="?(\d{1,9})"?(?:$|[\s,])', re.ASCII | re.IGNORECASE)
 _UNCACHED = re.compile(r"(?:^|[\s,])no-(?:store|cache)(?:$|[\s,=])", re.ASCII | re.IGNORECASE)
 
 logger = logging.getLogger("tricklecast.webhook")
 
-Then = Callable[[int], None]
+OnDecision = Callable[[int], None]
 """Called with the decision: 200, one of the refusals, or :data:`FAILED`."""
 
 
-class Answer(NamedTuple):
-    """A decision, and how long it is used, in seconds."""
+class TimedDecision(NamedTuple):
+    """A decision, and the time for which it is used, seconds."""
 
     status: int
     max_age_s: float
@@ -58,12 +72,12 @@ class _Question:
     """A question without an answer yet.
 
     Attributes:
-        body: the JSON text. deadline: when the server gives up. waiting: called with the decision.
+        body: the JSON text. deadline: the time at which the server gives up. waiting: called with the decision.
     """
 
     body: bytes = field(repr=False)
     deadline: float
-    waiting: list[Then]
+    waiting: list[OnDecision]
 
 
 class Webhook:
@@ -73,14 +87,11 @@ class Webhook:
 
     Args:
         url: of the service. secret: signs the questions; ``None``: they are not signed.
-        timeout_s: how long an answer may take, the wait in the queue included.
-        concurrency: how many questions are sent at a time.
-        cache_s: how long an answer without ``Cache-Control`` is used, in seconds.
-        clock: seconds, monotonic. wall: seconds since the epoch.
+        timeout_s: the deadline of a question, the wait in the queue included.
+        concurrency: the number of questions that are sent at a time.
+        cache_s: the time for which an answer without ``Cache-Control`` is used.
+        clock: seconds, monotonic. wall: seconds since 1970.
         transport: for tests.
-
-    Attributes:
-        outcomes: how many questions had which decision so far.
     """
 
     def __init__(
@@ -103,30 +114,30 @@ class Webhook:
         self._clock = clock
         self._wall = wall
         self._transport = transport
-        self._answers: TLRUCache[bytes, Answer, float] = TLRUCache(
+        self._decisions: TLRUCache[bytes, TimedDecision, float] = TLRUCache(
             MAX_CACHED, lambda _, answer, now: now + answer.max_age_s, clock
         )
-        self._questions: dict[bytes, _Question] = {}
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
-        self._warned = False
-        self.outcomes: Counter[int] = Counter()
+        self._questions: dict[bytes, _Question] = {}  # those without an answer, by the hash of their text
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()  # hashes of the questions that are not sent yet
+        self._warned = False  # the log has told of the present series of failures
+        self.outcomes: Counter[int] = Counter()  # questions by decision, since the start
 
     def use(self, secret: SecretBytes | None) -> None:
-        """From now on sign questions with this secret, and ask again about what is remembered."""
+        """Sign questions with this secret from now on, and forget the decisions that are remembered."""
         self._secret = secret
-        self._answers.clear()
+        self._decisions.clear()
 
     @property
     def waiting(self) -> int:
-        """Questions without an answer yet."""
+        """The number of questions without an answer."""
         return len(self._questions)
 
     def remembered(self, body: bytes) -> int | None:
-        """The decision about a question, if the service made it a short time ago."""
-        answer = self._answers.get(sha256(body).digest())
+        """The decision about a question, if it may still be used."""
+        answer = self._decisions.get(sha256(body).digest())
         return None if answer is None else answer.status
 
-    def ask(self, body: bytes, then: Then) -> bool:
+    def ask(self, body: bytes, then: OnDecision) -> bool:
         """Ask a question.
 
         Args:
@@ -163,13 +174,13 @@ class Webhook:
             question = self._questions[key]
             answer = await self._send(client, question)
             del self._questions[key]
-            self._answers[key] = answer  # the cache drops an answer that may not be used again
+            self._decisions[key] = answer  # the cache drops an answer that may not be used again
             self.outcomes[answer.status] += 1
             # call_soon: an exception in a callback must not end this task.
             for then in question.waiting:
                 asyncio.get_running_loop().call_soon(then, answer.status)
 
-    async def _send(self, client: httpx.AsyncClient, question: _Question) -> Answer:
+    async def _send(self, client: httpx.AsyncClient, question: _Question) -> TimedDecision:
         left_s = question.deadline - self._clock()
         status, cache_control, problem = FAILED, "", f"no answer within {self._timeout_s:g} s"
         headers = {}
@@ -191,9 +202,9 @@ class Webhook:
             status, problem = FAILED, problem_of(error)
         if status == FAILED:
             self._warn(problem)
-            return Answer(FAILED, 0.0)
+            return TimedDecision(FAILED, 0.0)
         self._warned = False
-        return Answer(status, max_age_s(cache_control, self._cache_s))
+        return TimedDecision(status, max_age_s(cache_control, self._cache_s))
 
     def _warn(self, problem: str) -> None:
         """Log the first failure of a series; the access log has all of them."""
@@ -226,11 +237,11 @@ def sign(secret: SecretBytes, at: int, body: bytes) -> str:
 
 
 def max_age_s(cache_control: str, default_s: float) -> float:
-    """How long an answer may be used, in seconds.
+    """The time for which an answer may be used, seconds.
 
     Args:
-        cache_control: the header; ``""`` if there is none.
-        default_s: if the header does not say.
+        cache_control: the header; ``""`` without one.
+        default_s: the time if the header gives none.
     """
     if _UNCACHED.search(cache_control):
         return 0.0

@@ -1,1 +1,1 @@
-"""What lies outside the base path: management, health, metrics. FastAPI; nothing here is hot."""
+"""The control plane: management, health and metrics, outside the base path. FastAPI; nothing here is hot."""

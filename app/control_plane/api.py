@@ -40,15 +40,15 @@ from tricklecast.trickle.terminal import parse_duration
 from tricklecast.trickle.wire import LAST_SEQ
 
 CHEAP_S: Final = 0.005
-"""A page that takes at most so many CPU seconds is made anew for every request. Metrics take 2 ms, a list of 300
-channels 5 ms."""
+"""A page that takes at most 5 ms of CPU time is made anew for every request. Metrics take 2 ms, a list of 300 channels
+5 ms."""
 
 REST: Final = 10
-"""A page that takes longer is shown again for so many times as long, so that a client that requests it in a loop costs
-the event loop at most a tenth of its time."""
+"""A page that takes longer, for example 20 ms, is sent again for ten times as long (200 ms), so that a client that
+requests it in a loop takes at most a tenth of the event loop's time."""
 
 MAX_SEGMENTS: Final = 1000
-"""Segments that one answer lists: it takes a few milliseconds."""
+"""Segments that one response lists; that takes a few milliseconds."""
 
 STATUS_OF_REFUSAL = {
     Why.NOT_FOUND: 404,
@@ -68,9 +68,7 @@ class RateLimitedPage:
     """A page that may take long with many channels: made on request, but not so often that the event loop starves.
 
     Args:
-        make: makes the page.
-        clock: seconds.
-        cpu: CPU seconds of this thread.
+        clock: seconds. cpu: CPU seconds of this thread.
     """
 
     def __init__(
@@ -82,8 +80,9 @@ class RateLimitedPage:
         self._make = make
         self._clock = clock
         self._cpu = cpu
-        self._text = b""
-        self._made_at = self._until = clock()
+        self._text = b""  # the last page
+        self._made_at = clock()
+        self._until = self._made_at  # the last page is sent again until then
 
     @property
     def age_s(self) -> float:
@@ -107,7 +106,7 @@ def health_router(registry: Registry, troubles: Callable[[], list[str]]) -> APIR
 
     Args:
         registry: knows whether the server is draining.
-        troubles: names the parts of the server that do not work at present, although it goes on.
+        troubles: names parts of the running server that do not work at present.
     """
     router = APIRouter(tags=["health"])
 
@@ -149,7 +148,7 @@ def method_not_allowed(routers: Iterable[APIRouter]) -> Callable[[Request, Excep
 
 
 async def invalid_input(request: Request, error: Exception) -> Response:
-    """Answer 422 with what is wrong with the input, but not with the input itself, which JSON may be unable to say."""
+    """Answer 422 and name the problem. The input itself is left out, since JSON may be unable to hold it."""
     del request
     assert isinstance(error, RequestValidationError)
     detail = [{key: problem[key] for key in ("type", "loc", "msg")} for problem in error.errors()]
@@ -249,7 +248,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         channel = registry.create(name, new.content_type, plane.clock(), force=not is_reserved(name))
         if isinstance(channel, Refusal):
             raise _refused(channel, request, plane.jitter)
-        await _kept(plane)
+        await _stored(plane)
         response.status_code = 200 if existed else 201
         return channel_model(channel.statistics(), to_wall)
 
@@ -261,7 +260,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         if refusal is not None:
             raise _refused(refusal, request, plane.jitter)
         assert channel is not None, "the registry has just ended it"
-        await _kept(plane)
+        await _stored(plane)
         return channel_model(channel.statistics(), to_wall)
 
     @router.delete(
@@ -283,7 +282,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         if refusal is not None:
             raise _refused(refusal, request, plane.jitter)
         assert segment is not None, "the registry has just closed it"
-        await _kept(plane)
+        await _stored(plane)
         began = time.time() - plane.clock()
         return segment_model(described(segment, lambda at: round((began + at) * 1e6)))
 
@@ -302,15 +301,15 @@ def _checked(name: str, visible: MayManage) -> str:
     return channel
 
 
-async def _kept(plane: DataPlane) -> None:
-    """Wait until storage has what was done, where publishers wait for that, too."""
+async def _stored(plane: DataPlane) -> None:
+    """Wait until storage has the change, if publishers wait for storage, too (``--ack``)."""
     durability = plane.durability
     if durability is not None and durability.delays and not await durability.flush():
         raise HTTPException(503, "storage has failed", {"Retry-After": str(plane.jitter(*OVERLOAD_RETRY_S))})
 
 
 def _since_us(text: str, now: float) -> int:
-    """A time, or how long ago, as microseconds since 1970."""
+    """Read a time, or a duration before now, as microseconds since 1970."""
     try:
         return round((now - parse_duration(text)) * 1e6)
     except InvalidInput:

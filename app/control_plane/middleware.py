@@ -2,7 +2,7 @@
 
 From the outside in: :class:`RecordRequests`, :class:`LimitRequests`, :class:`CheckHost`, :class:`CheckOrigin`, and,
 where access is controlled, ``AuthorizeControlPlane`` of :mod:`tricklecast.app.access.control_plane`. They leave three
-things for those further in, under the keys :data:`RECORD`, :data:`MAY_MANAGE` and :data:`PERMISSION_OVER` of the ASGI
+values for those further in, under the keys :data:`RECORD`, :data:`MAY_MANAGE` and :data:`PERMISSION_OVER` of the ASGI
 scope.
 """
 
@@ -30,14 +30,14 @@ RECORD: Final = "tricklecast.record"
 """The access record of the request."""
 
 MAY_MANAGE: Final = "tricklecast.may_manage"
-"""A function that tells whether the caller may see and manage the channel of this name; missing where everybody may."""
+"""A function: whether the caller may see and manage the channel of this name. Missing without access control."""
 
 PERMISSION_OVER: Final = "tricklecast.permission_over"
-"""A function that tells at a time (seconds since the epoch) for which reason the caller's permission is over, and
-``None`` before that; missing where that is never."""
+"""A function of the time (seconds since 1970) that returns the reason for which the caller's permission has ended, or
+``None`` while it holds. Missing without access control."""
 
 HEALTH: Final = frozenset({"/healthz", "/readyz"})
-"""Paths that load balancers ask; anybody may."""
+"""Paths for load balancers; they need no token."""
 
 METRICS: Final = "/metrics"
 
@@ -60,13 +60,13 @@ MayManage = Callable[[str], bool]
 
 
 def everything(name: str) -> bool:
-    """The rule of a server without access control: the caller may manage every channel."""
+    """The rule without access control: a caller may manage every channel."""
     del name
     return True
 
 
 def permission_over(scope: Scope, now: float) -> str | None:
-    """Why the caller of a long response may not go on; ``None`` if it may."""
+    """The reason to end a long response, since the caller's permission has ended; ``None`` while it holds."""
     over: Callable[[float], str | None] | None = scope.get(PERMISSION_OVER)
     return None if over is None else over(now)
 
@@ -77,7 +77,7 @@ async def _may_manage(request: Request) -> MayManage:
 
 
 Visible = Annotated[MayManage, Depends(_may_manage)]
-"""A route's parameter: tells which channels the caller may see and manage."""
+"""A route's parameter: whether the caller may see and manage a channel."""
 
 
 async def refuse(reply: Reply, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,7 +196,7 @@ class LimitRequests:
 
 
 class CheckHost:
-    """Refuses requests for another host (:mod:`tricklecast.app.data_plane.hosts`). Health checks call by any name.
+    """Refuses requests for another host (:mod:`tricklecast.app.data_plane.hosts`). Health checks may use any name.
 
     Args:
         app: the application inside.
@@ -228,7 +228,7 @@ class CheckOrigin:
     def __init__(self, app: ASGIApp, plane: DataPlane) -> None:
         self._app = app
         self._plane = plane
-        self._made_for: tuple[str, ...] = ()  # the origins that these rules are about
+        self._made_for: tuple[str, ...] = ()  # the origins of the setting from which the rules were made
         self._cors = Cors((), ())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

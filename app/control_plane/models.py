@@ -1,4 +1,4 @@
-"""Bodies of the control plane's requests and answers: the source of its OpenAPI description."""
+"""Bodies of the control plane's requests and responses: the source of its OpenAPI description."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ class Granted(NamedTuple):
 
     Attributes:
         subject: the client's name, as its token says; ``None`` if no token names it.
-        expires_at: when the permission ends, in seconds since the epoch; ``math.inf`` if it does not end.
-        basis: what the authorizer needs to know to tell later whether the permission still holds.
+        expires_at: the time at which the permission ends, seconds since 1970; ``math.inf``: it does not end.
+        basis: the authorizer's own value, for :meth:`Authorizer.holds`.
     """
 
     subject: str | None
@@ -31,8 +31,8 @@ class Refused(NamedTuple):
     """The client may not make the request.
 
     Attributes:
-        reply: the answer to it.
-        subject: the client's name, where its token was valid and did not suffice.
+        reply: the response.
+        subject: the client's name, if its token was valid and did not suffice.
     """
 
     reply: Reply
@@ -69,7 +69,7 @@ class Pending:
 
 
 class Authorizer(Protocol):
-    """Decides which clients may make which requests."""
+    """Decides whether a client may make a request."""
 
     def authorize(self, request: Request) -> Granted | Refused | Pending:
         """Decide about a request for a known route (``request.route.op`` is set, ``request.route.error`` is not).
@@ -83,4 +83,4 @@ class Authorizer(Protocol):
         """Another number whenever permissions may have been withdrawn."""
 
     def holds(self, granted: Granted) -> bool:
-        """Whether a permission that was given earlier has not been withdrawn."""
+        """Whether a permission has not been withdrawn since it was given."""

@@ -1,4 +1,4 @@
-"""Which client a request comes from: its address behind trusted proxies, and the keys under which it is counted.
+"""The client of a request: its address behind trusted proxies, and the keys under which it is counted.
 
 A request's address is the peer of its connection. If that peer is a trusted proxy, the address is the last one in
 ``X-Forwarded-For`` that is not a trusted proxy's: each proxy appends the address that it was asked from, so an entry
@@ -24,7 +24,7 @@ CLIENT: Final = wire.CLIENT.lower().encode()
 USER_AGENT: Final = b"user-agent"
 
 MAX_TEXT: Final = 256
-"""Characters kept of a client's free text (user agent, path, key), so that no client decides how long a log line is."""
+"""Characters kept of a client's free text (user agent, path, key), so that no client makes log lines long."""
 
 MAX_ADDRESS_TEXT: Final = 64
 """Longest text that is parsed as an address; the longest real one, with a scope, is shorter."""
@@ -60,16 +60,14 @@ class TrustedProxies:
         return ip == LOCAL or (bool(self._networks) and (address := _parsed(ip)) is not None and self._trusts(address))
 
     def client(self, peer: str, forwarded: str) -> str:
-        """The client of a request that a trusted proxy sent.
+        """The address of the client of a request that a trusted proxy sent.
+
+        It is the proxy's own address if the header is empty, has a text that is no address to the right of the
+        client's, or has too many addresses. If all addresses are proxies, the first one is the client.
 
         Args:
             peer: the proxy's own address.
             forwarded: ``X-Forwarded-For``, all its lines joined by commas.
-
-        Returns:
-            The client's address. It is the proxy's own where the header does not tell: it is empty, holds something
-            that is no address before the client's is reached, or holds too many. If all addresses are proxies, the
-            first one is the client.
         """
         client = peer
         hops = forwarded.rsplit(",", MAX_HOPS)[-MAX_HOPS:]
@@ -107,7 +105,7 @@ def plain(ip: str) -> str:
 def client_of(ip: str) -> str:
     """The key under which limits count an address: the address itself, or an IPv6 address's /64.
 
-    One customer has a whole /64, so that an IPv6 address says nothing by itself.
+    One customer has a whole /64, and can use another address of it for each connection.
     """
     address = _parsed(ip) if ":" in ip else None
     if not isinstance(address, IPv6Address):
@@ -134,7 +132,7 @@ def client_key(ip: str, ua: str | None) -> str:
 
 
 def identity(headers: dict[bytes, bytes], ip: str | None) -> Identity:
-    """What a publisher is known by, beside others on its channel: its own name, or its address and user agent."""
+    """The identity of a publisher among those of its channel: its own name, or else its address and user agent."""
     name = headers.get(CLIENT)
     if name:
         return Identity(name[:MAX_TEXT].decode("latin-1"))
@@ -144,15 +142,15 @@ def identity(headers: dict[bytes, bytes], ip: str | None) -> Identity:
 def guarded_client(op: Op | None, headers: dict[bytes, bytes], ip: str | None) -> int:
     """The storm guard's key of a client: its address, its operation, and its own name or else its user agent.
 
-    A number, so that remembering it costs the same however long a name a client makes up. The operation is part of it,
-    so that a publisher's progress is not taken for that of a reader behind the same address.
+    It is a number, so that a long name takes no more memory than a short one. The operation is part of it, so that a
+    publisher's progress is not taken for that of a reader at the same address.
     """
     name = headers.get(CLIENT) or headers.get(USER_AGENT, b"")
     return hash((ip, op, name[:MAX_TEXT]))
 
 
 def has_name(headers: dict[bytes, bytes]) -> bool:
-    """Whether a client sent a name of its own. Without one, many clients may share its address and user agent."""
+    """Whether a client sent a name of its own. If not, many clients may share its address and user agent."""
     return bool(headers.get(CLIENT))
 
 

@@ -1,4 +1,15 @@
-"""The data plane's shared state: what all connections have in common, and what the sweeper does with it."""
+"""The data plane's shared state: schedulers, limits, counters and settings of all connections, and the sweeper's work.
+
+One :class:`DataPlane` is one server. A connection reads its rules here and counts here; the plane knows connections
+only by :class:`~app.data_plane.scheduling.Peer`, so that neither HTTP/1.1 nor TLS is of its concern.
+
+The sweeper calls :meth:`DataPlane.tick` a few times a second. Everything that ends by time ends there: timeouts, lag,
+permissions, channels, playlists. Each part is guarded, so that a fault in one does not stop the others.
+
+A fault of the server costs one exchange or one connection, never the process. It is logged with its stack trace and
+counted; then the channel in use is checked (:func:`app.core.invariants.check_channel`), and ended if it is not sound. A
+lack of memory is a fault of its own kind: it is counted apart, and logged at most once in :data:`SHORT_S`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +48,7 @@ from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord
 
 SHORT_S: Final = 60.0
-"""For so long after memory ran out, the server says that it is degraded."""
+"""The server says that it is degraded for this time after memory ran out."""
 
 LOGGER: Final = logging.getLogger("tricklecast.data_plane")
 
@@ -50,19 +61,19 @@ class Options:
 
     Attributes:
         base_path: the path below which segment routes live, ``""`` for the root.
-        reader_lag_bytes, reader_lag_s: how far a reader may fall behind before the server cuts it off.
-        publisher_wait_s: how long a publisher waits for readers that are behind, at a stretch.
-        keep_alive_s: how long a connection may be idle between requests.
-        linger_s: how long a connection that was answered early is still read from before it is closed. Closing it with
-            unread data would make the kernel reset it, and the client might lose the response.
-        half_closed_s: how long a client that has closed its sending side may wait for the first byte of an answer.
-        head_timeout_s: how long a request's head may take from its first byte, and then a body that nobody reads.
+        reader_lag_bytes, reader_lag_s: the server cuts off a reader that is farther behind than this.
+        publisher_wait_s: the longest time for which a publisher waits for readers, at a stretch.
+        keep_alive_s: the time for which a connection may be idle between requests.
+        linger_s: the time for which a connection that was answered early is still read from before it is closed. To
+            close it with unread data would make the kernel reset it, and the client might lose the response.
+        half_closed_s: the time for which a client that has closed its sending side may wait for a response.
+        head_timeout_s: the time that a request's head may take from its first byte, and then a body that is discarded.
         url_bytes, header_bytes: limits of one request's head.
-        metrics_channels: how many channels the metrics name.
+        metrics_channels: the number of channels that the metrics name.
         storm_guard: whether clients that repeat fruitless requests are answered later.
         trusted_proxies: addresses of proxies whose ``X-Forwarded-For`` is believed.
         cors_read_origins, cors_write_origins: origins of the web pages that may read and write segments.
-        allowed_hosts, own_hosts: names by which the server answers (:mod:`app.data_plane.hosts`).
+        allowed_hosts, own_hosts: the names that the server accepts in ``Host`` (:mod:`app.data_plane.hosts`).
         is_local, control_is_local: whether only programs on this machine reach the channels, and the control plane.
     """
 
@@ -88,34 +99,34 @@ class Options:
 
 
 class ParkedFor(StrEnum):
-    """What a parked request waits for."""
+    """The event that a parked request waits for."""
 
     GUARD = "guard"
     """The storm guard's delay."""
     OVERTAKEN = "overtaken"
     """The POSTs of the seqs below its own, which it has overtaken."""
     PLAYLIST = "playlist"
-    """Something new in an HLS playlist."""
+    """A new segment or part of an HLS playlist."""
     AUTHORIZATION = "authorization"
     """The answer of a key server or a webhook."""
 
 
 class Streamed(StrEnum):
-    """What became of a segment that a stream has come to."""
+    """The fate of a segment of a stream, as the metrics count it."""
 
     WHOLE = "whole"
     CUT_SHORT = "cut_short"
-    """It was truncated."""
+    """The segment was truncated."""
     LEFT_OUT = "left_out"
-    """Nobody wrote it, or it had left the window."""
+    """The segment had no publisher, or had left the window."""
 
 
 class Durability(Protocol):
-    """Storage, to publishers.
+    """Storage, as exchanges of publishers see it.
 
     Attributes:
-        durability: what an answer that a publisher gets now means: ``memory``, ``journal`` or ``fsync``.
-        delays: whether publishers are answered only when storage has what they have published.
+        durability: the promise of a response to a publisher at present: ``memory``, ``journal`` or ``fsync``.
+        delays: publishers are answered only when storage has their bytes.
     """
 
     @property
@@ -123,23 +134,23 @@ class Durability(Protocol):
     @property
     def delays(self) -> bool: ...
 
-    def when_kept(self, told: Callable[[bool], None]) -> None:
-        """Tell when storage has everything up to now; ``False`` if it cannot."""
+    def when_stored(self, told: Callable[[bool], None]) -> None:
+        """Call back with ``True`` when storage has all changes until now; with ``False`` if storage has failed."""
 
     async def flush(self) -> bool:
-        """Wait for what :meth:`when_kept` tells."""
+        """Wait for the result of :meth:`when_stored`."""
 
 
 class Witness(Protocol):
-    """What is told at once of requests that were refused, delayed or cut off. A flood of them must cost it nothing."""
+    """Takes note of refused, delayed and cut-off requests, at once. A flood of them must be cheap."""
 
     def note(self, kind: str, why: str, channel: str = "", name: bytes = b"", ip: str | None = None) -> None:
-        """Something happened to a request.
+        """Take note of one event.
 
         Args:
             kind: ``refused``, ``held`` (by the storm guard) or ``cut_off``.
             why: the reason, as the access log has it.
-            channel: that the request named; it need not exist.
+            channel: the name in the request; the channel need not exist.
             name, ip: the client's own name (``Trickle-Client``), and its address.
         """
 
@@ -153,27 +164,7 @@ class DataPlane:
         sink: takes the access record of each exchange when it ended; ``None`` if there is no access log.
         node: this server's name in the records.
         rng: the source of jitter.
-        authorizer: decides which request may do what; ``None``: every request may do everything.
-
-    Attributes:
-        turns, timeouts, slow_peers, pacing: the schedulers. packagers: what HLS makes of channels.
-        connections: all that are open. surplus: those beyond a limit, oldest first.
-        handshakes: TLS handshakes that are under way. failed_handshakes: how many have failed.
-        hosts, control_hosts: the names by which the channels and the control plane can be called.
-        admission: decides about connections, and about requests of each client. proxies: those that are believed.
-        guard: the storm guard, unless it is off. parked: requests that wait before they are answered, by the reason.
-        parked_bytes: of their bodies.
-        holds, held_us: how many responses the storm guard has delayed, and for how long (those parked now left out).
-        unheld: how many it would have delayed, had there not been too many already.
-        pipelined: connections that are not read from because too much is pipelined on them.
-        exchanges: ended ones, counted by (op, status, reason). latencies: how long they took.
-        faults: faults of the server that an exchange, or a connection, met. memory_errors: those for lack of memory.
-        loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
-        bytes_in, bytes_out: body bytes of segment routes. streamed: segments of streams, by what became of them.
-        expiring: connections whose exchange ends when its permission does, and that permission.
-        common: ``date`` and ``server`` as header lines.
-        durability: storage, if there is any. The caller sets it.
-        witness: is told of refusals; ``None``: nobody is. The caller sets it.
+        authorizer: decides about requests; ``None``: every request may do everything.
     """
 
     def __init__(
@@ -192,8 +183,8 @@ class DataPlane:
         self.node = node
         self.rng = rng or random.Random()
         self.authorizer = authorizer
-        self.durability: Durability | None = None
-        self.witness: Witness | None = None
+        self.durability: Durability | None = None  # storage; the caller sets it
+        self.witness: Witness | None = None  # takes note of refusals; the caller sets it
         self.clock = time.monotonic
         self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
         self.router = Router(options.base_path)
@@ -209,38 +200,38 @@ class DataPlane:
         self.pacing = Pacing(options.publisher_wait_s, self.fault)
         self.packagers = Packagers(registry, lambda: self.wall_us(), lambda: self.clock(), self._soon)
         self.connection_numbers: Iterator[int] = count(1)
-        self.connections: set[Peer] = set()
-        self.surplus: dict[Peer, None] = {}
-        self.pipelined: set[Peer] = set()
-        self.expiring: dict[Peer, Granted] = {}
-        self._next_expiry = math.inf
+        self.connections: set[Peer] = set()  # all open ones
+        self.surplus: dict[Peer, None] = {}  # those beyond a limit, the oldest first
+        self.pipelined: set[Peer] = set()  # not read from, since too much is pipelined on them
+        self.expiring: dict[Peer, Granted] = {}  # permissions of running exchanges, which may end before these
+        self._next_expiry = math.inf  # the first expires_at of these
         self._generation = 0 if authorizer is None else authorizer.generation  # of the permissions last looked at
-        self.handshakes: set[asyncio.Task[Any]] = set()
+        self.handshakes: set[asyncio.Task[Any]] = set()  # TLS handshakes under way
         self.failed_handshakes = 0
         self.admission = Admission(registry.limits, registry.capacities.connections)
         self.proxies = TrustedProxies(options.trusted_proxies)
         self.guard = StormGuard() if options.storm_guard else None
         self.parked: dict[ParkedFor, set[object]] = {why: set() for why in ParkedFor}
-        self.parked_bytes = 0
-        self.holds = 0
-        self.held_us = 0
-        self.unheld = 0
-        self.faults = 0
+        self.parked_bytes = 0  # bytes of the bodies of parked requests
+        self.holds = 0  # responses that the storm guard has delayed
+        self.held_us = 0  # the time of these delays in all, those of requests that are parked now left out
+        self.unheld = 0  # responses that were not delayed, since too many were already
+        self.faults = 0  # faults of the server, but for a lack of memory
         self.memory_errors = 0
         self._out_of_memory_at = -math.inf  # when memory ran out last, by the clock
-        self.exchanges: Counter[tuple[str, int, str]] = Counter()
+        self.exchanges: Counter[tuple[str, int, str]] = Counter()  # ended ones, by op, status and reason
         self.latencies = Latencies()
-        self.loop_lag = Histogram()
-        self.bytes_in = 0
+        self.loop_lag = Histogram()  # microseconds by which the sweeper was late, as everything else at that moment
+        self.bytes_in = 0  # body bytes of segment routes
         self.bytes_out = 0
-        self.streamed = dict.fromkeys(Streamed, 0)
-        self._date = 0
-        self.common = b""
+        self.streamed = dict.fromkeys(Streamed, 0)  # segments of streams
+        self._date = 0  # the second of `common`
+        self.common = b""  # date and server, as header lines
         self._set_date()
         registry.faults.on_fault = self.core_fault
 
     def use(self, options: Options) -> None:
-        """Take over the settings that may change while the server runs: names, origins of web pages, proxies."""
+        """Take over settings that may change while the server runs: host names, origins of web pages, proxies."""
         before = self.options
         self.options = options = replace(options, is_local=before.is_local, control_is_local=before.control_is_local)
         self.cors = Cors(options.cors_read_origins, options.cors_write_origins)
@@ -253,7 +244,7 @@ class DataPlane:
         return low + int(self.rng.random() * (high - low + 1))
 
     def ended(self, record: Record) -> None:
-        """An exchange ended: count it, and log it."""
+        """Count and log an exchange that has ended."""
         op = record.op or "none"
         self.exchanges[op, record.status or 0, record.reason or ""] += 1
         if (wait_us := record.wait_us) is not None:
@@ -272,11 +263,11 @@ class DataPlane:
     # Faults of the server itself (docs/explanation/hostile-input.md): each costs one exchange, or one connection.
 
     def fault(self, what: str, error: BaseException, channel: str | None = None) -> None:
-        """Log a fault with its stack trace, count it, and make sure that the channel it met is still sound.
+        """Log a fault with its stack trace, count it, and check the channel that was in use.
 
         Args:
             what: the place, for the log line: ``while reading a segment``.
-            channel: the name of the channel that was being used, if there was one.
+            channel: the name of the channel in use, if any.
         """
         if isinstance(error, MemoryError):
             self._out_of_memory(what)
@@ -292,7 +283,7 @@ class DataPlane:
         return self.clock() - self._out_of_memory_at < SHORT_S
 
     def _out_of_memory(self, what: str) -> None:
-        """Count it, and tell the operator once in :data:`SHORT_S`; a stack trace would say nothing, and take memory."""
+        """Count a lack of memory, and log it once in :data:`SHORT_S`. A stack trace would take memory."""
         told, self._out_of_memory_at = self.short_of_memory, self.clock()
         self.memory_errors += 1
         if not told:
@@ -304,7 +295,7 @@ class DataPlane:
             )
 
     def core_fault(self, party: object, error: Exception) -> None:
-        """A reader or a publisher raised when the core told it of a change; the core has told all others.
+        """Handle an exception of a reader or publisher that the core told of a change. All others were told, too.
 
         The change may still be going on, and the core must not be called back from here.
         """
@@ -319,7 +310,7 @@ class DataPlane:
         try:
             check_channel(channel)
         except MemoryError:
-            return  # there is no room to look at it; nearly always the change that found no memory had not begun
+            return  # there is no memory for the check; nearly always the change had not begun
         except Exception as error:
             LOGGER.error("channel %r was ended, because its state is not valid", name, exc_info=error)
             try:
@@ -331,14 +322,14 @@ class DataPlane:
     # The sweeper's work.
 
     def expire(self, now: float) -> None:
-        """Let the core do what is due."""
+        """End and forget channels and segments whose time is over."""
         try:
             self.registry.expire(now)
         except Exception as error:
             self.fault("in the sweeper (core)", error)
 
     def tick(self, now: float) -> None:
-        """Do what is due. The sweeper calls this a few times a second; a fault in one part does not keep the others."""
+        """End all that is due. The sweeper calls this; a fault in one part does not stop the others."""
         parts: tuple[tuple[str, Callable[[], object]], ...] = (
             ("core", lambda: self.registry.expire(now)),
             ("latencies", self.latencies.settle),
@@ -357,14 +348,14 @@ class DataPlane:
             self.guarded(f"in the sweeper ({what})", part)
 
     def guarded(self, what: str, call: Callable[[], object]) -> None:
-        """Call a function; what it raises is a fault of the server, and ends nothing else."""
+        """Call a function. An exception of it is a fault of the server, and ends nothing else."""
         try:
             call()
         except Exception as error:
             self.fault(what, error)
 
     def end_all(self) -> None:
-        """Close the connections on which nothing is running, and break the others: the time to finish is over."""
+        """Close idle connections, and break the others: the time to finish is over."""
         for handshake in list(self.handshakes):
             handshake.cancel()
         for connection in list(self.connections):

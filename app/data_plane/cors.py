@@ -1,7 +1,7 @@
-"""Cross-origin requests: which web pages may read and which may write, and the headers that tell browsers so (CORS).
+"""Cross-origin requests (CORS): the web pages that may read and write, and the headers that tell browsers so.
 
 A browser sends the header ``Origin`` with every request that a page makes to another origin, and with every POST and
-DELETE. It lets a page read an answer only if the answer carries ``Access-Control-Allow-Origin``. It asks for permission
+DELETE. It lets a page read a response only if that carries ``Access-Control-Allow-Origin``. It asks for permission
 first (a preflight: OPTIONS), but not before a simple POST. So the server itself refuses writes of pages that may not
 write.
 """
@@ -24,11 +24,11 @@ _PREFLIGHT: Final = (
 
 
 class Decision(NamedTuple):
-    """Whether the server serves a request, and what its answer tells the browser.
+    """The decision about a request.
 
     Attributes:
         allowed: if not, the server answers 403 and changes nothing.
-        headers: name and value pairs that the answer carries. lines: the same as they go on the wire.
+        headers: name and value pairs for the response. lines: the same as they go on the wire.
     """
 
     allowed: bool
@@ -37,7 +37,7 @@ class Decision(NamedTuple):
 
 
 ALLOWED: Final = Decision(True)
-"""A request that no page of another origin has made; and a read whose page cannot see the answer."""
+"""For a request that no page of another origin has made, and for a read whose page cannot see the response."""
 
 REFUSED: Final = Decision(False)
 
@@ -76,7 +76,7 @@ class Cors:
 
 
 def _is_same(origin: bytes, host: bytes, scheme: bytes) -> bool:
-    """Whether a page is of the server's own origin. Behind a proxy that speaks TLS, https pages come to us as http."""
+    """Whether a page is of the server's own origin. Behind a proxy that speaks TLS, https requests arrive as http."""
     return bool(host) and origin in (b"%b://%b" % (scheme, host), b"https://" + host)
 
 

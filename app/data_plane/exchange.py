@@ -1,4 +1,20 @@
-"""One request with its response: what every kind of exchange has in common, and the one kind that waits."""
+"""Exchanges: one request with its response, on one connection.
+
+Each kind of request has its own exchange: :class:`~app.data_plane.reader.Reader`, ``Stream``, ``Upload``, and here the
+plain one, which answers with a whole :class:`Reply`; :class:`AwaitsStorage`; and :class:`Parked`, which waits and then
+gives its request back to the stages of :mod:`app.data_plane.handler`.
+
+An exchange ends in one of three ways, each once:
+
+- it has handed over all of its response (:meth:`Exchange.finish`). The connection takes the next request only when the
+  peer has taken the response (:meth:`Exchange.conclude`), so that a peer that does not read cannot pile up responses;
+- its connection breaks (:meth:`Exchange.lost`);
+- it meets a fault of the server (:meth:`Exchange.failed`): 500 if no byte of the response is out, else the connection
+  breaks.
+
+Before that it leaves the core (:meth:`Exchange.withdraw`, which may be called again), and each end writes the access
+record (:meth:`Exchange.end`).
+"""
 
 from __future__ import annotations
 
@@ -23,20 +39,20 @@ from tricklecast.app.data_plane.scheduling import PARKED, Peer
 from tricklecast.trickle.records import Op, Reason
 
 PARKED_BYTES: Final = 64 << 20
-"""Bodies of parked requests, all of them together. One holds what came with its head: at most one read."""
+"""Bytes of the bodies of all parked requests. One holds the bytes that came with its head: at most one read."""
 
 
 class Caller(Peer, Protocol):
-    """A connection, to those who answer its requests.
+    """A connection, as stages and exchanges see it.
 
     Attributes:
-        plane: what all connections share. exchange: the one in progress, if any.
-        number: counts the connections of this server. fd: the socket, for writing straight to it; -1 under TLS.
-        peer: the address at its other end. proxied: whether that is a trusted proxy, which names its clients.
-        certified: the name in its client's certificate, where clients must show one.
-        asking: the client of the exchange in progress, where clients are told apart.
-        watched: the storm guard may know of this client, and is told when the client gets on.
-        last_read: the closed segment that was read over it last: a hash of its channel's life, and its seq.
+        plane: the state that all connections share. exchange: the one in progress, if any.
+        number: of the connection, for the access log. fd: the socket, for writes straight to it; -1 with TLS.
+        peer: the address at its other end. proxied: that is a trusted proxy, which names the client's address.
+        certified: the name in its client's certificate, if clients must show one.
+        asking: the client of the exchange in progress, if clients have limits.
+        watched: the storm guard may know of this client, and is told when the client makes progress.
+        last_read: the closed segment that was read last over it: a hash of its channel and epoch, and its seq.
     """
 
     plane: DataPlane
@@ -56,19 +72,19 @@ class Caller(Peer, Protocol):
         """Count an exchange of the client at this address, or name the limit that it would exceed."""
 
     def take_place(self, limit: Limit, channel: str | None = None) -> bool:
-        """Break a connection whose peer may be gone, so that there is room below a limit; whether there was one."""
+        """Break a connection whose peer may be gone, to make room below a limit. Returns whether there was one."""
 
     def deliver(self, request: Request) -> None:
-        """Give what has arrived of a body to the exchange that takes it."""
+        """Give the body bytes that have arrived to the exchange that takes them."""
 
     def deliver_rest(self) -> None:
-        """Give the exchange what has arrived of a chunk that is not there yet."""
+        """Give the exchange the bytes that have arrived of an incomplete chunk."""
 
     def complete(self, *, close: bool) -> None:
-        """The exchange is over: close, or go on with the next request."""
+        """End the exchange: close the connection, or go on with the next request."""
 
     def release_client(self) -> None:
-        """The exchange no longer counts among those of its client."""
+        """Count the exchange no longer among those of its client."""
 
     # Writing.
 
@@ -79,66 +95,59 @@ class Caller(Peer, Protocol):
         """Write several buffers to the peer in one system call."""
 
     def keep(self, data: bytes, written: int) -> None:
-        """Let the transport write the rest of a buffer of which the kernel has taken so much."""
+        """Let the transport write the rest of a buffer, of which the kernel has taken ``written`` bytes."""
 
     def write_failed(self, error: OSError) -> int:
-        """A write straight to the socket failed; the bytes written: 0."""
+        """Note that a write straight to the socket failed. Returns the bytes written: 0."""
 
 
 class Exchange:
-    """One request with its response, on one connection.
-
-    Attributes:
-        record: the access record, filled in as the exchange goes on.
-        arrived: when the request's head was complete, on the plane's clock.
-        keep_alive, http10, head_only: of the request. cors: header lines for a page of another origin.
-        ending: how it ends, and whether the connection closes then, once the peer has taken all of the response, which
-            is handed over; ``None`` before.
-    """
+    """One request with its response, on one connection."""
 
     __slots__ = ("arrived", "connection", "cors", "ending", "head_only", "http10", "keep_alive", "plane", "record")
 
     takes_body: ClassVar[bool] = False
-    """Whether it takes the request's body; any other exchange throws the body away."""
+    """The exchange takes the request's body; any other exchange throws the body away."""
 
     def __init__(self, connection: Caller, request: Request) -> None:
         plane = connection.plane
         self.connection = connection
         self.plane = plane
-        self.record = request.record
-        self.arrived = request.arrived
+        self.record = request.record  # the access record, filled in as the exchange goes on
+        self.arrived = request.arrived  # the time at which the request's head was complete, on the plane's clock
         self.keep_alive = request.keep_alive and not plane.registry.shutting_down
         self.http10 = request.http10
-        self.cors = request.cors.lines
+        self.cors = request.cors.lines  # header lines for a page of another origin
         self.head_only = request.method == b"HEAD"
+        # All of the response is handed over, and the peer has not taken it yet: the reason, and whether to close then.
         self.ending: tuple[str, bool] | None = None
 
     @property
     def idle(self) -> bool:
-        """Whether its client only waits: nothing was sent to it, and nothing of a body received."""
+        """Whether its client only waits: no byte was sent to it, and no byte of a body received."""
         return False
 
     @property
     def answerable(self) -> bool:
-        """Whether nothing of the response is out yet."""
+        """Whether no byte of the response is out yet."""
         return self.ending is None
 
     @property
     def channel_name(self) -> str | None:
-        """The channel that it uses, where a fault of the server might have hurt that."""
+        """The channel that it uses, and that a fault of the server might have damaged."""
         return None
 
     def data(self, chunks: list[bytes]) -> None:
-        """Chunks of the request's body arrived. An exchange that takes no body throws them away."""
+        """Take chunks of the request's body. An exchange that takes no body throws them away."""
 
     def body_ended(self, chunks: list[bytes]) -> None:
-        """The request's body ended, after these last chunks."""
+        """Take the last chunks of the request's body."""
 
     def answer(self, reply: Reply) -> None:
-        """Send a whole response, and be done."""
+        """Send a whole response, which ends the exchange."""
         connection = self.connection
         record = self.record
-        # Refusals for want of room are alike, and a flood of them must be cheap.
+        # Refusals by a limit are alike, and a flood of them must be cheap.
         encode = Reply.encode if reply.retry_after_s is None or reply.headers else encoded
         common = self.plane.common
         connection.send(encode(reply, common, keep_alive=self.keep_alive, cors=self.cors, head_only=self.head_only))
@@ -152,61 +161,58 @@ class Exchange:
             record.bytes_out = 0 if self.head_only else len(reply.body)
         self.finish(reply.reason, close=reply.close or not self.keep_alive)
 
-    def answer_kept(self, reply: Reply) -> None:
-        """Answer a publisher that something was done, as soon as storage has it where that was asked for."""
+    def answer_when_stored(self, reply: Reply) -> None:
+        """Answer a publisher whose request is done: with ``--ack journal`` or ``fsync`` as soon as storage has it."""
         durability = self.plane.durability
         if durability is None:
             self.answer(reply)
         elif durability.delays:
-            durability.when_kept(partial(self._stored, reply))
+            durability.when_stored(partial(self._stored, reply))
         else:
             self.answer(announced(reply, durability.durability))
 
-    def _stored(self, reply: Reply, kept: bool) -> None:
+    def _stored(self, reply: Reply, is_stored: bool) -> None:
         durability = self.plane.durability
         if self.connection.exchange is not self or durability is None:
             return  # the client has gone, or was sent away
-        if kept:
+        if is_stored:
             self.answer(announced(reply, durability.durability))
         else:
             self.answer(storage_reply(self.plane.jitter))
 
     def finish(self, reason: str, *, close: bool) -> None:
-        """All of the response is handed over: the exchange is over as soon as the peer has taken it.
-
-        Nothing of the next request is answered before, so that a peer that does not read cannot pile up responses.
-        """
+        """Conclude as soon as the peer has taken the response, all of which is handed over."""
         if self.connection.write_paused:
             self.ending = reason, close
         else:
             self.conclude(reason, close=close)
 
     def writable(self) -> None:
-        """The transport has given the peer all that it held."""
+        """Go on, since the transport is empty again."""
         if self.ending is not None:
             reason, close = self.ending
             self.conclude(reason, close=close)
 
     def conclude(self, reason: str, *, close: bool) -> None:
-        """The peer has taken all."""
+        """End the exchange: the peer has taken all of the response."""
         self.end(reason)
         self.connection.complete(close=close)
 
     def withdraw(self) -> None:
-        """Leave the core: stop reading or writing there. Calling it again does nothing."""
+        """Stop reading or writing in the core. A second call does nothing."""
 
     def send_away(self, reply: Reply) -> None:
-        """End an exchange that has not sent anything yet with a response from outside."""
+        """Answer an exchange that has sent no byte yet, from outside, for example at the shutdown."""
         self.withdraw()
         self.answer(reply)
 
     def lost(self, reason: str = Reason.CLIENT_GONE) -> None:
-        """The connection broke before the exchange was over."""
+        """End the exchange, since its connection is broken."""
         self.withdraw()
         self.end(reason)
 
     def end(self, reason: str) -> None:
-        """Finish the access record: the exchange is over."""
+        """Finish the access record and count the exchange."""
         record = self.record
         record.reason = reason
         record.dur_us = int((self.plane.clock() - self.arrived) * 1_000_000)
@@ -215,7 +221,7 @@ class Exchange:
         self.plane.ended(record)
 
     def failed(self, error: Exception) -> None:
-        """A fault of the server met this exchange: log it, then answer 500, or break the connection."""
+        """Log a fault of the server, and answer 500, or break the connection if a part of the response is out."""
         self.plane.fault(f"in an exchange ({self.record.op})", error, self.channel_name)
         connection = self.connection
         if connection.exchange is not self:
@@ -235,12 +241,8 @@ class Exchange:
         return int((self.plane.clock() - self.arrived) * 1_000_000)
 
 
-class Kept(Exchange):
-    """A publisher's request that has been done, and is answered when storage has it.
-
-    Args:
-        reply: the response.
-    """
+class AwaitsStorage(Exchange):
+    """A publisher's request that is done, and is answered when storage has it."""
 
     __slots__ = ("_reply",)
 
@@ -249,35 +251,31 @@ class Kept(Exchange):
         self._reply = reply
 
     def begin(self) -> None:
-        """Answer, now or later."""
-        self.answer_kept(self._reply)
+        """Answer at once, or when storage calls back."""
+        self.answer_when_stored(self._reply)
 
 
 class Parked(Exchange):
-    """A request that waits before it goes on: for a delay, for other requests, or for an answer from another service.
+    """A request that waits before it goes on: for a delay, for other requests, or for a decision of another service.
 
-    The body of a POST is held back: what came with the head is kept, and nothing more is read. In all other cases
-    reading goes on, so that a client that leaves is noticed.
+    The body of a POST is held back: bytes that came with the head stay in the request, and no further ones are read.
+    For all other requests reading goes on, so that the server notices a client that leaves.
 
     Args:
-        why: what it waits for.
+        why: the kind of the wait.
         resume: called when the wait is over; the request then goes on where it stopped.
-
-    Attributes:
-        request: the request that waits.
-        cancel: keeps :meth:`go_on` from being called; set by whoever will call it.
     """
 
-    __slots__ = ("_kept", "_resume", "_since", "cancel", "request", "why")
+    __slots__ = ("_body_size", "_resume", "_since", "cancel", "request", "why")
 
     def __init__(self, connection: Caller, request: Request, why: ParkedFor, resume: Callable[[], None]) -> None:
         super().__init__(connection, request)
         self.request = request
         self.why = why
         self._resume = resume
-        self.cancel: Callable[[], None] = _nothing
+        self.cancel: Callable[[], None] = _nothing  # stops the timer or task that would call go_on
         self._since = self.plane.clock()
-        self._kept = 0
+        self._body_size = 0  # bytes of its body in memory
         self.plane.parked[why].add(self)
         if request.route is not None and request.route.op is Op.PUBLISH and has_body(request.headers):
             request.wanted = True
@@ -285,22 +283,21 @@ class Parked(Exchange):
 
     @property
     def idle(self) -> bool:
-        """Its client only waits."""
         return True
 
     @property
     def over(self) -> bool:
-        """Whether it does not wait any more: it went on, was answered, or its client is gone."""
+        """Whether the wait is over: the request went on, was answered, or its client is gone."""
         return self not in self.plane.parked[self.why]
 
-    def keeps(self, size: int) -> None:
-        """So many bytes of its body are kept. If that is too much with those of all others, its wait is over.
+    def holds_body(self, size: int) -> None:
+        """Count the bytes of its body in memory. Beyond :data:`PARKED_BYTES` of all parked requests, the wait ends.
 
         A delayed request then goes on; one that waits for a decision of another service is refused.
         """
         plane = self.plane
-        plane.parked_bytes += size - self._kept
-        self._kept = size
+        plane.parked_bytes += size - self._body_size
+        self._body_size = size
         if plane.parked_bytes <= PARKED_BYTES:
             return
         if self.why is ParkedFor.AUTHORIZATION:
@@ -314,22 +311,22 @@ class Parked(Exchange):
         self.cancel = asyncio.get_running_loop().call_later(seconds, self.go_on).cancel
 
     def go_on(self) -> None:
-        """The wait is over."""
+        """End the wait, and go on with the request."""
         if self.over:
             return
         try:
             self._resume()  # ends the wait
         except Exception as error:
-            # The request may have another exchange by now, which took what came of its body.
+            # The request may have another exchange by now, which took the bytes of its body.
             (self.connection.exchange or self).failed(error)
 
     def withdraw(self) -> None:
-        """Stop waiting, and let the body come."""
+        """Stop waiting, and read the body again."""
         if self.over:
             return
         plane, request = self.plane, self.request
         plane.parked[self.why].discard(self)
-        plane.parked_bytes -= self._kept
+        plane.parked_bytes -= self._body_size
         self.cancel()
         self.cancel = self._resume = _nothing  # both know this exchange
         now = plane.clock()
@@ -344,4 +341,4 @@ class Parked(Exchange):
 
 
 def _nothing() -> None:
-    """Does nothing."""
+    """Cancel or resume a request that does not wait any more."""

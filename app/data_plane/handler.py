@@ -5,9 +5,14 @@ to answer it, or a :class:`Parked` exchange, with which it waits and later goes 
 
 - **admit**: the limits of connections and of each client.
 - **authorize**: the origin of a web page, the token, the webhook.
-- **resolve**: the core's answer. If that brings the client nothing new, the storm guard may delay the request first;
-  then the core is asked again, so that the client is told of whatever has changed meanwhile.
+- **resolve**: the core's result. If it has no news for the client, the storm guard may delay the request first; then
+  the core is asked again, so that the response has the changes of that time.
 - **respond**: a whole reply, a :class:`~app.data_plane.reader.Reader`, or an :class:`~app.data_plane.upload.Upload`.
+
+A stage has no side effect that a second call would repeat, since a parked request may come to it again: the core
+reserves a segment only when it returns a writer, and a client's place is counted once.
+
+How a request goes from one stage to the next, waits and is delayed is in :mod:`app.data_plane.stages`.
 """
 
 from __future__ import annotations
@@ -71,7 +76,17 @@ from tricklecast.app.data_plane.responses import (
     too_large,
 )
 from tricklecast.app.data_plane.routing import Route, hint_for
-from tricklecast.app.data_plane.stages import answer_of, delay, kept, park, place, placed, proceed, progress, tell
+from tricklecast.app.data_plane.stages import (
+    answer_of,
+    delay,
+    park,
+    place,
+    placed,
+    proceed,
+    progress,
+    tell,
+    when_stored,
+)
 from tricklecast.app.data_plane.stream import Stream
 from tricklecast.app.data_plane.upload import Upload, take_in
 from tricklecast.trickle import wire
@@ -79,15 +94,15 @@ from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status, parse_life
 
 MAX_OVERTAKEN: Final = 256
-"""POSTs that wait for those that they have overtaken; beyond them POSTs are refused at once. Each holds a connection
-that is not read from, and what came of its body with its head."""
+"""POSTs that wait for POSTs that they have overtaken; further ones are refused at once. Each holds a connection that is
+not read from, and the bytes of its body that came with its head."""
 
 LOOKS: Final = 6
-"""How often the core is asked again about a POST that has overtaken others, each time after twice as long: soon, and
-cheaply. 1 + 2 + 4 + … shares make up ``overtaking_grace_s``."""
+"""The core is asked this often again about a POST that has overtaken others, each time after twice the time. The times
+(1 + 2 + 4 + … shares) add up to ``overtaking_grace_s``."""
 
 MAX_EPOCH_DIGITS: Final = 15
-"""As a seq."""
+"""The same limit as for a seq."""
 
 _PRINTABLE: Final = re.compile(rb"[\x20-\x7e\t]*")
 
@@ -95,7 +110,7 @@ _READ, _CHANGES, _PUBLISH = Op.READ, Op.CHANGES, Op.PUBLISH
 
 
 def begin(connection: Caller, request: Request) -> None:
-    """Begin the exchange of a request on a segment route, whose head has arrived; its body may follow."""
+    """Take a request on a segment route through the stages. Its head has arrived; its body may follow."""
     plane = connection.plane
     route = request.route
     assert route is not None, "the request is for a segment route"
@@ -144,7 +159,7 @@ def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Ex
     if not request.cors.allowed:
         return delay(connection, request, route, Answer.REFUSED, 0, _authorize) or ORIGIN_REFUSED
     if authorizer is None or route.op is None or route.error or request.method == b"OPTIONS":
-        return _resolve(connection, request, route)  # that says what is wrong with it; a preflight carries no token
+        return _resolve(connection, request, route)  # it answers a wrong path; a preflight has no token
     decision = authorizer.authorize(request)
     if isinstance(decision, Granted):
         _grant(connection, request, decision)
@@ -174,7 +189,7 @@ def _grant(connection: Caller, request: Request, granted: Granted) -> None:
 
 
 def _name(request: Request, subject: str | None) -> None:
-    """A signed name of a client is better than the one that it gives itself."""
+    """Replace the client's own name in the record by its signed name."""
     if subject:
         request.record.client = request.subject = subject
 
@@ -183,7 +198,7 @@ def _name(request: Request, subject: str | None) -> None:
 
 
 def _resolve(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """Ask the core for what the request wants."""
+    """Ask the core, in the way of the operation."""
     op = route.op
     if not route.error:
         if op is _READ or op is _CHANGES:
@@ -229,7 +244,7 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
 
 
 def _resolved(connection: Caller, channel: str, seq: int) -> Resolution:
-    """The core's answer; a reader that may be gone makes room for one that is here."""
+    """Resolve a seq. Beyond the limit of readers, one whose client may be gone is broken, to make room."""
     registry = connection.plane.registry
     resolution = registry.resolve(channel, seq)
     limit = resolution.limit if isinstance(resolution, Refusal) else None
@@ -239,13 +254,13 @@ def _resolved(connection: Caller, channel: str, seq: int) -> Resolution:
 
 
 def _follows_another(request: Request, channel: Channel, seq: int) -> bool:
-    """Whether a reader would wait for what follows in another numbering (docs/reference/protocol.md, section 5)."""
+    """Whether a reader would wait for a segment of another numbering (docs/reference/protocol.md, section 5)."""
     follows, first = parse_life(request.text(LIFE)), channel.life.first
     return follows is not None and follows.name != channel.life.name and first is not None and first < seq
 
 
 def _stream(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """Ask the core for the segment with which a stream begins; one that is gone is left out, like those after it."""
+    """Ask the core for the first segment of a stream. Segments that are gone are left out, and counted."""
     plane = connection.plane
     assert route.seq is not None, "a stream starts at a seq"
     resolution = _resolved(connection, route.channel, route.seq)
@@ -266,13 +281,13 @@ def _stream(connection: Caller, request: Request, route: Route) -> Reply | Excha
     return Stream(connection, request, resolution, left_out)
 
 
-# Answers that there is nothing.
+# Segments that are not there.
 
 
 def _not_there(
     connection: Caller, request: Request, route: Route, resolution: Ahead | Gone | Ended | Refusal
 ) -> Reply | Parked:
-    """Answer that there is no such segment, now or ever."""
+    """Answer that the segment does not exist yet, or any more, or never will."""
     plane = connection.plane
     assert route.seq is not None, "a read names a seq"
     match resolution:
@@ -291,10 +306,10 @@ def _not_there(
 
 
 def _repeats(connection: Caller, request: Request, route: Route, channel: Channel, segment: Segment) -> Parked | None:
-    """Tell the storm guard of a segment that is about to be served, where that is not plainly a step forward.
+    """Tell the storm guard of a segment that is about to be served, unless the client plainly makes progress.
 
-    The guard need not hear of a connection over which one closed segment after another is read. A reader of a segment
-    that is still being written is paced by that.
+    It does if it reads one closed segment after another over one connection. A reader of an open segment is paced by
+    the publisher.
     """
     if segment.closed:
         life = hash((route.channel, channel.epoch))
@@ -302,7 +317,7 @@ def _repeats(connection: Caller, request: Request, route: Route, channel: Channe
         connection.last_read = life, segment.seq
         if last is None or last[0] != life or last[1] >= segment.seq:
             answer = Answer.SAME if segment.size else Answer.EMPTY
-            # Another range of the segment is something new.
+            # Another range of the segment is news.
             asked = request.headers.get(RANGE)
             about = segment.seq if asked is None else hash((segment.seq, asked))
             return _delay(connection, request, route, answer, about)
@@ -312,7 +327,7 @@ def _repeats(connection: Caller, request: Request, route: Route, channel: Channe
 
 
 def _head(connection: Caller, request: Request, route: Route, found: Serve | Wait) -> Reply | Parked:
-    """Answer a HEAD with what is known now. It never waits, so that nothing paces a client that repeats it."""
+    """Answer a HEAD at once. It never waits, so only the storm guard paces a client that repeats it."""
     channel, segment, head = found
     channel.release(segment)
     if not segment.closed and (parked := _delay(connection, request, route, Answer.KNOWN, segment.seq)):
@@ -363,7 +378,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
             request.record.detail = " ".join(filter(None, reserved.occupied.client))
     elif isinstance(reserved, AlreadyStored):
         delayed = _delay(connection, request, route, Answer.CLOSED, route.seq)
-        return delayed or kept(connection, request, route, stored_reply(reserved))
+        return delayed or when_stored(connection, request, route, stored_reply(reserved))
     else:
         upload.begin(reserved)
         if connection.watched:
@@ -375,7 +390,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
 
 
 def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply | None:
-    """The response to a POST whose head is already wrong; ``None`` if the core may be asked."""
+    """Refuse a POST by its head alone; ``None`` if the core may be asked."""
     headers = request.headers
     for name, what in ((CONTENT_TYPE, "Content-Type"), (IDEMPOTENCY_KEY, "Idempotency-Key")):
         if name in headers and not _is_plain(headers[name]):
@@ -394,7 +409,7 @@ def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply |
 
 
 def _of_another_life(connection: Caller, request: Request, route: Route) -> Reply | None:
-    """The response to a write that is for another life of the channel, or for none that can be meant; else ``None``."""
+    """Refuse a write whose epoch is not the channel's, or is no number; else ``None``."""
     if EPOCH not in request.headers:
         return None
     text, publishes = request.text(EPOCH), route.op is Op.PUBLISH
@@ -407,15 +422,15 @@ def _of_another_life(connection: Caller, request: Request, route: Route) -> Repl
 
 
 def _is_plain(value: bytes) -> bool:
-    """Whether a header's value can be stored, and sent on to readers."""
+    """Whether a header's value may be stored and sent to readers."""
     return len(value) <= MAX_TEXT and _PRINTABLE.fullmatch(value) is not None
 
 
-# Everything that is done at once and takes no body.
+# Requests that are answered at once and take no body.
 
 
 def _manage(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """Create or end a channel, close a segment, tell the head; or say what is wrong with the path or the method."""
+    """Create or end a channel, close a segment, answer with the head; or refuse a wrong path or method."""
     plane = connection.plane
     registry = plane.registry
     if request.method == b"OPTIONS" and not route.not_found:
@@ -432,7 +447,7 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
             done = reply
         case Op.CREATE:
             if has_body(request.headers):
-                # Meant for a segment: it would vanish.
+                # The body is meant for a segment: here it would be lost.
                 body = f"Unexpected body: {hint_for(route.channel)}".encode()
                 done = Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=body, close=True)
             elif not _is_plain(request.headers.get(EXPECT_CONTENT, b"")):
@@ -455,11 +470,11 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
         answer, about, reply = Answer.REFUSED, 0, done
     elif isinstance(done, Refusal):
         answer, about, reply = answer_of(done), 0, refusal_reply(done, route.op, plane.jitter)
-    elif done is None:  # something was ended or closed: that is something new
-        return kept(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
+    elif done is None:  # a channel was ended or a segment closed, which is news
+        return when_stored(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
     elif route.op is Op.CREATE:
         parked = _delay(connection, request, route, Answer.KNOWN, done.epoch)
-        return parked or kept(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
+        return parked or when_stored(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
     else:
         answer, about, reply = Answer.KNOWN, done.next_seq, next_reply(done)
     return _delay(connection, request, route, answer, about) or placed(request, registry, route, reply)

@@ -1,12 +1,17 @@
-"""By which names the server answers: a defence of servers on somebody's own machine against DNS rebinding.
+"""The host names that the server accepts in ``Host``: a defence of local servers against DNS rebinding.
 
-A page of ``evil.example`` can let its name point to 127.0.0.1 a minute after it was loaded. To the browser the server
-on the user's machine then is of the page's own origin, so that CORS does not stop the page from reading and writing.
-But the browser still sends the name, in ``Host``. A server that only this machine reaches has no such name: it answers
-to addresses (a browser that calls an address has resolved no name), to ``localhost``, to the name that it was told to
-listen on, and to names without a dot, which nobody can own on the internet: they are this machine's or its network's
-(``/etc/hosts``, containers). A server that other machines reach cannot know their names for it: there every name
-counts, unless the operator lists them. The same holds behind a proxy, which passes on the name that its clients use.
+The attack: a page of ``evil.example`` lets its name point to 127.0.0.1 a minute after it was loaded. To the browser the
+server on the user's machine is then of the page's own origin, so CORS does not stop the page from reading and writing.
+But the browser still sends the page's name in ``Host``.
+
+So a server that only this machine reaches accepts
+
+- addresses, since a browser that calls an address has resolved no name;
+- ``localhost``, and the name that it was told to listen on;
+- names without a dot, which cannot be registered on the internet (``/etc/hosts``, containers).
+
+A server that other machines reach cannot know the names by which they call it. It accepts every name, unless the
+operator lists them. The same holds behind a proxy, which passes on the name that its clients use.
 """
 
 from __future__ import annotations
@@ -17,10 +22,10 @@ from typing import Final
 from tricklecast.app.data_plane.cors import ANY
 
 MAX_KNOWN: Final = 256
-"""Number of values of ``Host`` that were found right and are not looked at again."""
+"""Right values of ``Host`` that are remembered."""
 
 MAX_KNOWN_BYTES: Final = 255
-"""The longest of these values; a longer one is looked at each time. No name of a host is longer."""
+"""The longest of these values. No host name is longer; a longer value is checked each time."""
 
 
 class Hosts:
@@ -35,16 +40,16 @@ class Hosts:
 
     def __init__(self, allowed: Iterable[str], own: Iterable[str], *, is_local: bool) -> None:
         names = {name.encode() for name in allowed}
-        self._dotless = not names  # names without a dot are right
-        self._any = ANY.encode() in names or not (names or is_local)  # every name is right
+        self._dotless = not names  # names without a dot are accepted
+        self._any = ANY.encode() in names or not (names or is_local)  # every name is accepted
         self._names = {b"localhost", *(name.lower().encode() for name in own)}
         self._names |= {name for name in names if not name.startswith(b"*.")}
-        # Ends of right names.
+        # Ends of accepted names.
         self._ends = (b".localhost", *(name[1:] for name in names if name.startswith(b"*.")))
-        self._known: set[bytes] = set()  # values of the header that were found right
+        self._known: set[bytes] = set()  # accepted values of the header
 
     def allow(self, host: bytes | None) -> bool:
-        """Whether a request with this header is for this server; without one no browser has sent it."""
+        """Whether a request with this header is for this server. One without it was sent by no browser."""
         if self._any or not host or host in self._known:
             return True
         if not self._is_right(host):

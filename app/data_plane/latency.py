@@ -1,4 +1,4 @@
-"""How long exchanges take: histograms that are added to when an exchange ends. Nothing is measured per chunk."""
+"""Latencies: histograms of the times of exchanges. A value is added when an exchange ends, and none per chunk."""
 
 from __future__ import annotations
 
@@ -18,14 +18,10 @@ DELAYS_US: Final = (
 
 
 class Histogram:
-    """How many values fell into which bucket.
+    """Counts of values, by bucket.
 
     Args:
-        bounds: upper bounds of the buckets, ascending and inclusive; values beyond the last one have a bucket, too.
-
-    Attributes:
-        add: notes a value. It is the ``append`` of a list, so that the hot path pays next to nothing; the values are
-            counted when somebody looks, or by :meth:`settle`, which keeps the list short.
+        bounds: upper bounds of the buckets, ascending and inclusive. Values beyond the last one have a bucket, too.
     """
 
     __slots__ = ("_counts", "_new", "_sum", "add", "bounds")
@@ -34,8 +30,8 @@ class Histogram:
         self.bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0
-        self._new: list[int] = []
-        self.add: Callable[[int], None] = self._new.append
+        self._new: list[int] = []  # values that are not counted yet
+        self.add: Callable[[int], None] = self._new.append  # a list's append is cheap; settle counts later
 
     @property
     def counts(self) -> list[int]:
@@ -50,7 +46,7 @@ class Histogram:
         return self._sum
 
     def settle(self) -> None:
-        """Count what was noted. Sorted, it takes one search per bucket instead of one per value."""
+        """Count the new values. They are sorted first: that takes one search per bucket instead of one per value."""
         new = self._new
         if not new:
             return
@@ -70,8 +66,8 @@ class Latencies:
 
     Attributes:
         waits: by operation: from a request's arrival to the first byte of its response.
-        first_byte: from a segment's first published byte to its way to a reader that waited for it.
-        delivery: from a segment's end to its last byte's way to a reader that was there already.
+        first_byte: from the first byte of a segment from its publisher to that byte's write to a waiting reader.
+        delivery: from the end of a segment to the write of its last byte to a reader that was there already.
     """
 
     __slots__ = ("delivery", "first_byte", "waits")
@@ -82,12 +78,12 @@ class Latencies:
         self.delivery = Histogram()
 
     def relayed(self, segment: Segment, arrived: float, *, wait_us: int, dur_us: int) -> None:
-        """A reader has all of a closed segment that has bytes.
+        """Note that a reader has all bytes of a closed segment.
 
         The times of a record are rounded down, and so is what is subtracted from them: no latency is negative.
 
         Args:
-            arrived: when the reader's request came, in seconds of the clock that the segment's times are from.
+            arrived: the time of the reader's request, on the clock of the segment's times.
             wait_us, dur_us: of the exchange's record.
         """
         before = segment.opened_at - arrived
@@ -98,6 +94,6 @@ class Latencies:
             self.delivery.add(dur_us - int(before * 1_000_000))
 
     def settle(self) -> None:
-        """Count what was noted since the last time."""
+        """Count the new values of all histograms."""
         for histogram in (*self.waits.values(), self.first_byte, self.delivery):
             histogram.settle()

@@ -1,15 +1,25 @@
-"""Publishers wait for the readers of their channel, where nearly all of these are a little behind and do read.
+"""Pacing: a publisher is read more slowly if nearly all readers of its channel are late and still reading.
 
-A reader is *late* if it lacks bytes that were published :data:`LATE_S` ago, or more than :data:`LATE_BYTES`. Neither a
-queue of the server nor a full socket shows that: the kernel may have taken whole segments for a reader, so that it is
-between two requests. So the server notes how far each reader of a channel has come. Whenever something was published it
-asks: of the readers that have moved in the last :data:`MOVED_S`, are more than nine in ten late, and does none keep up?
-Then the channel's publishers are not read until one in ten is in time, for ``wait_s`` at a stretch at most.
+The problem: a publisher that sends faster than every reader takes drives all of them out of the window. Example: 500
+readers share a core and take 1 MB/s each; a publisher that sends as fast as it can should be read at 1 MB/s. But one
+slow reader must not slow the channel. The turns of :mod:`app.data_plane.scheduling` do not help here: neither a queue
+of the server nor a full socket shows that a reader is late, since the kernel may have taken whole segments for it, so
+that it is between two requests.
 
-So these readers slow nobody: those that are late while one other keeps up; one that stands still; one that came late,
-has paused, or went back, until it has caught up; one that is far behind. Where every reader is slower than the
-publisher, they are its pace. Example: 500 readers share a core and take 1 MB/s each. A publisher that sends as fast as
-it can is read at 1 MB/s.
+The idea: the server notes how far each reader of a channel has come, and looks at them each time 64 KiB were published.
+A reader is *late* if it lacks bytes that were published :data:`LATE_S` ago, or more than :data:`LATE_BYTES`. If, of the
+readers that have moved in the last :data:`MOVED_S`, more than nine in ten are late and none keeps up, the channel's
+publishers are not read until one in ten is in time, or until they have waited for ``wait_s``.
+
+So none of these readers slows a publisher:
+
+- a late one, while another one keeps up;
+- one that stands still, or is far behind;
+- one that came late, has paused, or went back, until it has caught up;
+- one that replays from storage, a client of HLS, and a subscription in the process.
+
+A look costs 1 µs per reader. Looks are rare enough to take at most a twentieth of the time (a fifth while publishers
+wait). docs/adr/0013-publishers-are-read-at-the-pace-of-their-readers.md has what was measured and left out.
 """
 
 from __future__ import annotations
@@ -25,94 +35,91 @@ from tricklecast.app.data_plane.scheduling import READERS, Hold, OnFault, Peer
 
 LATE_S: Final = 0.25
 LATE_BYTES: Final = 256 << 10
+"""A reader is late if it lacks bytes that are older than this time, or more bytes than this."""
+
 NEAR_BYTES: Final = 64 << 10
-"""A reader that lacks less than this is in time, however old it is: a small segment, for example."""
+"""A reader that lacks fewer bytes than this is in time, however old they are: a small segment, for example."""
 
 FAR_BYTES: Final = 4 << 20
 """A reader that is farther behind is not looked at: waiting for it would take too long."""
 
 SEGMENT_BYTES: Final = 4 << 10
-"""What each closed segment counts for beside its bytes: the request for it takes about as long as to relay so many. 64
-segments make a reader late, however small they are, long before the window (256) drops what it lacks."""
+"""Each closed segment counts as this number of bytes more, since the request for it takes as long as to relay them. So
+64 segments make a reader late, however small they are, long before the window (256) evicts the ones that it lacks."""
 
 STEP_BYTES: Final = 64 << 10
-"""How much is published between two looks at a channel's readers, at least."""
+"""The least number of published bytes between two looks at a channel's readers."""
 
 COST_FACTOR: Final = 20
-"""Time between two looks, as a multiple of what a look takes (1 us per reader), unless :data:`LATE_BYTES` were
-published meanwhile."""
+"""The least time between two looks, as a multiple of the time that a look takes (1 µs per reader), unless
+:data:`LATE_BYTES` were published meanwhile."""
 
 LOOK_S: Final = 0.005
 HELD_COST_FACTOR: Final = 5
-"""Time between two looks while publishers wait: so long, or this multiple of what a look takes."""
+"""The time between two looks while publishers wait: 5 ms, or this multiple of the time that a look takes, if longer."""
 
 LATE_FACTOR: Final = 9
-"""Publishers wait while for each reader that is in time there are more than so many that are late."""
+"""Publishers wait if there are more than nine late readers for each one that is in time."""
 
 MOVED_S: Final = 0.5
 STILL_LOOKS: Final = 4
-"""A reader counts as moving for so many looks, even if they take longer than :data:`MOVED_S`: a server that
-is so busy may not have come to the reader's next request."""
+"""A reader counts as moving for half a second, or for four looks if these take longer: a busy server may not have come
+to the reader's next request."""
 
 STEADY_S: Final = 0.5
-"""A reader that has been in time since it came, or for so long, keeps up. One that has taken nothing for so long has
-paused."""
+"""A reader that has been in time since it came, or for this time, keeps up. One that has taken nothing for this time
+has paused."""
 
 TRICKLE_BYTES: Final = 16 << 10
-"""What is read from a publisher that has waited for ``wait_s``, before it waits again."""
+"""Bytes that are read from a publisher that has waited for ``wait_s``, before it waits again."""
 
 IDLE_S: Final = 1.0
-"""When nothing was published for so long, the server forgets how far the readers had come."""
+"""When nothing was published for this time, the server forgets how far the readers had come."""
 
 TIDY_SHARE: Final = 8
-"""The sweeper tidies up one in so many channels at a time: each of them every two seconds."""
+"""The sweeper tidies one in eight channels at a time: each of them every two seconds."""
 
 _UNSEEN: Final = (-1, 0, -math.inf, -STILL_LOOKS, -math.inf)
-"""Of a reader that was not there in the last look: as :data:`Moved`."""
+"""The :data:`Moved` of a reader that was not there in the last look."""
 
 
-class Cursor(Protocol):
-    """The reader of a segment."""
+class PacedReader(Protocol):
+    """A reader that may slow publishers (:attr:`app.data_plane.reader.Reader.paces`)."""
 
     connection: Peer
     sent: int
 
 
 Positions = dict[Peer, tuple[int, int, int]]
-"""Of each reader: the seq of its segment, how many bytes of it the reader was sent, and how much more of the channel it
-could be sent."""
+"""For each reader: the seq of its segment, the bytes of it that the reader was sent, and the further bytes of the
+channel that it could be sent."""
 
 Moved = tuple[int, int, float, int, float]
-"""Of a reader: its seq and its bytes in the last look, when it has moved last, in which look, and since when it has
-been in time."""
+"""The state of a reader: its seq and its bytes in the last look, the time and the number of the look in which it was
+last seen to move, and the time since which it has been in time."""
 
 
 class Pace(Hold):
-    """How far the readers of one channel have come, and which publishers wait for them.
-
-    Attributes:
-        ended: what the segments count for that were ended so far, :data:`SEGMENT_BYTES` each.
-        look_at: when so much has been published, the readers are looked at.
-        finished: connections that were served a segment, its seq and when that was, until they request something else.
-    """
+    """The positions of one channel's readers, and the publishers that wait for them."""
 
     __slots__ = ("_heads", "_late", "_looks", "_next_look", "_reached", "channel", "ended", "finished", "look_at")
 
     def __init__(self, channel: Channel) -> None:
         super().__init__(READERS)
         self.channel = channel
-        self.ended = 0
-        self.look_at = channel.bytes_in + STEP_BYTES
+        self.ended = 0  # SEGMENT_BYTES for each segment that has ended
+        self.look_at = channel.bytes_in + STEP_BYTES  # the next look is at this value of `published`
+        # Connections that were served a whole segment, its seq and the time, until they request the next one.
         self.finished: dict[Peer, tuple[int, float]] = {}
-        self._reached: dict[Peer, Moved] = {}
+        self._reached: dict[Peer, Moved] = {}  # the readers of the last look
         self._looks = 0
-        self._heads: list[tuple[float, int]] = []
-        self._late = False
-        self._next_look = 0.0
+        self._heads: list[tuple[float, int]] = []  # times of looks and `published` then, LATE_S back
+        self._late = False  # the result of the last look
+        self._next_look = 0.0  # not before this time
 
     @property
     def published(self) -> int:
-        """How much has been published: bytes, and segments as bytes."""
+        """The published bytes, with :data:`SEGMENT_BYTES` for each segment that has ended."""
         return self.channel.bytes_in + self.ended
 
     def is_late(self, now: float) -> bool:
@@ -134,7 +141,7 @@ class Pace(Hold):
         return self._late
 
     def _count(self, readers: Positions, before: dict[Peer, Moved], limit: int, now: float) -> tuple[int, int, int]:
-        """Of these readers that have moved lately: how many lack more than the limit, do not, and keep up."""
+        """Count those of the readers that have moved lately: late ones, ones in time, and ones that keep up."""
         late = in_time = steady = 0
         looks = self._looks
         for reader, (seq, sent, lacks) in readers.items():
@@ -153,7 +160,7 @@ class Pace(Hold):
         return late, in_time, steady
 
     def tidy(self, now: float) -> None:
-        """Forget readers that have requested something else or are gone; and all, if nothing is published."""
+        """Forget readers that have made another request or are gone; and all of them if nothing is published."""
         if not self._heads or now - self._heads[-1][0] > IDLE_S:
             self.finished.clear()
             self._reached.clear()
@@ -162,7 +169,7 @@ class Pace(Hold):
                 del self.finished[reader]
 
     def _head_before(self, now: float, head: int) -> int:
-        """How much had been published :data:`LATE_S` ago."""
+        """The value of ``published`` :data:`LATE_S` ago."""
         heads = self._heads
         heads.append((now, head))
         while len(heads) > 1 and heads[1][0] <= now - LATE_S:
@@ -172,7 +179,7 @@ class Pace(Hold):
     def _positions(self) -> tuple[Positions, Positions]:
         """The readers that are attached to a segment, and those that are between two requests.
 
-        A reader of an open segment can be sent no other one, however much of later ones there is.
+        A reader of an open segment lacks bytes of that segment only, even if there are later ones.
         """
         segments = self.channel.segments
         head = after = self.published
@@ -189,7 +196,7 @@ class Pace(Hold):
             for cursor in segment.cursors:
                 if not getattr(cursor, "paces", False):
                     continue  # a subscription in the process, or a client of HLS: it never slows a publisher
-                reader = cast(Cursor, cursor)
+                reader = cast(PacedReader, cursor)
                 lacks = (head - after if segment.closed else segment.size) - reader.sent
                 attached[reader.connection] = seq, reader.sent, lacks
         between = {
@@ -204,21 +211,18 @@ class Pacing:
     """The paces of all channels.
 
     Args:
-        wait_s: how long a publisher waits for readers at a stretch; 0 for not at all.
-        on_fault: told of a fault of the server: what it was doing, and the exception.
-
-    Attributes:
-        waits: how often the publishers of a channel had to wait.
+        wait_s: the longest time for which a publisher waits at a stretch; 0: no publisher waits.
+        on_fault: told of a fault of the server.
     """
 
     def __init__(self, wait_s: float, on_fault: OnFault) -> None:
-        self.waits = 0
+        self.waits = 0  # how often the publishers of a channel had to wait
         self._wait_s, self._on_fault = wait_s, on_fault
-        self._paces: dict[Channel, Pace] = {}
-        self._holding: dict[Pace, None] = {}
+        self._paces: dict[Channel, Pace] = {}  # the one that was tidied last is last
+        self._holding: dict[Pace, None] = {}  # the paces whose publishers wait
 
     def of(self, channel: Channel) -> Pace | None:
-        """The pace of a channel to which something is being published; ``None`` where no publisher waits."""
+        """The pace of a channel to which a publisher writes; ``None`` if no publisher waits for readers."""
         if not self._wait_s:
             return None
         pace = self._paces.get(channel)
@@ -227,13 +231,13 @@ class Pacing:
         return pace
 
     def finished(self, channel: Channel, connection: Peer, seq: int) -> None:
-        """A reader was served a whole segment: it will request the next one."""
+        """Note that a reader was served a whole segment: it will request the next one."""
         pace = self._paces.get(channel)
         if pace is not None:
             pace.finished[connection] = seq, perf_counter()
 
     def published(self, pace: Pace, peer: Peer) -> None:
-        """So much has been published that the readers are looked at: let the publisher wait if they are late."""
+        """Look at the readers, since :attr:`Pace.look_at` is reached. If they are late, the publisher waits."""
         pace.look_at = pace.published + STEP_BYTES
         if not pace.held:
             now = perf_counter()
@@ -247,7 +251,7 @@ class Pacing:
         pace.hold(peer)
 
     def expire(self) -> None:
-        """Forget what is over in a share of the channels. The sweeper calls this."""
+        """Tidy a share of the channels, and forget those that have ended. The sweeper calls this."""
         now = perf_counter()
         for channel, pace in list(islice(self._paces.items(), 1 + len(self._paces) // TIDY_SHARE)):
             del self._paces[channel]

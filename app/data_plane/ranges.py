@@ -1,12 +1,12 @@
 """Conditions and ranges of a GET or HEAD of a finished segment (RFC 9110, sections 13 and 14).
 
-A finished segment never changes. So it has a strong entity tag, its ranges can be read, and a client that has it is
-told so. An open segment has no tag and no ranges: it is sent whole, as it comes.
+A finished segment never changes. So it has a strong entity tag, its ranges can be read, and a client that has it gets
+304. An open segment has no tag and no ranges: it is sent whole, as it comes.
 
 - ``If-None-Match`` names the tag, or ``*``: 304.
 - ``Range: bytes=2-5``, ``bytes=2-`` or ``bytes=-4``: 206 with these bytes; 416 if the segment has none of them. The
-  server ignores any other range (several at once, another unit), and each one whose ``If-Range`` is not the tag, and
-  sends the whole segment.
+  server sends the whole segment for any other range (several at once, another unit), and if ``If-Range`` is not the
+  tag.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TAG: Final = re.compile(r'(?:W/)?("[^"]*")')
 
 
 def part_of(connection: Caller, request: Request, channel: Channel, segment: Segment) -> Reply | RangeReader | None:
-    """The answer to a request for a finished segment that has a condition or a range; ``None``: all of the segment."""
+    """Apply a condition or a range to a request for a finished segment; ``None``: send the whole segment."""
     headers = request.headers
     if RANGE not in headers and IF_NONE_MATCH not in headers:
         return None
@@ -57,7 +57,7 @@ def part_of(connection: Caller, request: Request, channel: Channel, segment: Seg
     begin = int(first) if first else max(0, size - int(last))
     end = size if not (first and last) else min(size, int(last) + 1)
     if first and last and int(last) < int(first):
-        return None  # invalid, so it is as if it were not there
+        return None  # an invalid range is ignored
     if begin >= size or end <= begin:
         fields = (*head_fields(channel, segment), (wire.CONTENT_RANGE, f"bytes */{size}"))
         body = f"The segment has {size} bytes".encode()
@@ -66,13 +66,12 @@ def part_of(connection: Caller, request: Request, channel: Channel, segment: Seg
 
 
 class SpanReader(Reader):
-    """The exchange of a client that is sent some bytes of a segment that are there, or that storage has.
+    """The exchange of a client that is sent a span of a segment, all bytes of which are in memory or in storage.
 
-    It writes by turns, as every reader does, and its memory is that of the segment. It lags behind nothing.
+    It writes by turns, as every reader does, and holds no copy. It never lags, since it waits for no publisher.
 
     Args:
-        begin, end: which bytes of the segment.
-        content_type: of them.
+        begin, end: the first byte, and one past the last byte.
     """
 
     __slots__ = ("_begin", "_content_type", "_end")
@@ -80,7 +79,7 @@ class SpanReader(Reader):
     paces = False
 
     counted_elsewhere: ClassVar[bool] = False
-    """Whether it is a request of a player, which is counted as a reader as long as it asks."""
+    """The request of a player, which is counted as a reader elsewhere, as long as it makes requests."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class SpanReader(Reader):
         self._content_type = content_type
 
     def begin(self) -> None:
-        """Attach to the segment, and send."""
+        """Attach to the segment, and send the first bytes."""
         self.record.epoch = self.channel.epoch
         self.record.rseq = self.segment.seq
         self.plane.registry.attach(self, self.channel, self.segment)
@@ -110,26 +109,24 @@ class SpanReader(Reader):
             self.take_turn()
 
     def wake(self) -> None:
-        """Storage has loaded more; what is written to the segment is none of this reader's."""
+        """Go on if storage has loaded more. Bytes that a publisher adds are not in the span."""
         if self.segment.source is not None and not self.queued:
             self.take_turn()
 
     def lag(self) -> int:
-        """Nothing."""
         return 0
 
     def has(self) -> int:
-        """All that there is: it lags behind nothing."""
         return self.segment.size
 
     def take_turn(self) -> None:
-        """Send what was not sent yet, as much as one turn allows."""
+        """Send bytes that were not sent yet, as many as one turn allows."""
         connection = self.connection
         if self.done or connection.write_paused:
             return
         segment = self.segment
         if segment.offsets[-1] <= self._begin + self.sent and segment.source is not None:
-            segment.source.more()  # what comes before its bytes is loaded, too
+            segment.source.more()  # storage loads the bytes before the span, too
             return
         buffers = [] if self.started else [self._start()]
         if not self.head_only:
@@ -173,10 +170,10 @@ class SpanReader(Reader):
 
 
 class RangeReader(SpanReader):
-    """The exchange of a client that is sent some bytes of a finished segment.
+    """The exchange of a client that is sent a range of a finished segment.
 
     Args:
-        begin, end: which bytes.
+        begin, end: the first byte, and one past the last byte.
         tag: the entity tag of the segment.
     """
 

@@ -1,8 +1,14 @@
 """A GET of a segment: a cursor on the segment, bound to a connection.
 
-The segment wakes the reader, and the reader pulls whatever it has not sent from the segment's frames. A reader whose
-socket is full does nothing until the peer has taken what the transport holds; then it goes on from its own position,
-by turns with the other readers that are behind (:mod:`app.data_plane.scheduling`).
+The segment wakes the reader, and the reader sends all frames of the segment that it has not sent yet. It keeps a
+position and no copy: a frame is encoded once, in the segment, for all readers. A reader whose socket is full does
+nothing until the transport is empty; then it goes on from its position, by turns with the other readers that are behind
+(:mod:`app.data_plane.scheduling`). So a slow reader costs a position and at most one turn's bytes in its transport.
+
+Nearly every wake-up is for one new frame and an empty transport: that frame goes to the socket with one ``os.write``.
+
+The head of the response goes out with the first byte, never before: only then is the content type certain, and a client
+that waits can still be answered otherwise.
 """
 
 from __future__ import annotations
@@ -34,48 +40,36 @@ DIRECT_BYTES: Final = 32 << 10
 
 
 class Reader(Exchange):
-    """The exchange of a subscriber that is relayed a segment.
-
-    Attributes:
-        at: index of the next frame to send. sent: body bytes sent so far.
-        backlog: body bytes that were there when it came.
-        started: whether the head of the response is out.
-        fast: whether a single new frame may be written straight to the socket.
-        queued: whether it waits for its turn.
-        done: whether it has left the segment.
-    """
+    """The exchange of a subscriber that is sent one segment."""
 
     __slots__ = ("at", "backlog", "channel", "done", "fast", "fd", "head", "queued", "segment", "sent", "started")
 
     paces: ClassVar[bool] = True
-    """Whether publishers may be read at its pace (:mod:`app.data_plane.pacing`)."""
+    """Publishers may be read at its pace (:mod:`app.data_plane.pacing`)."""
 
     goes_on: ClassVar[bool] = False
-    """Whether it reads the next segment, too: then it leaves a segment that has closed in a turn of its own."""
+    """It reads the next segment, too, and so leaves a closed segment in a turn of its own (``Stream``)."""
 
     def __init__(self, connection: Caller, request: Request, found: Serve | Wait) -> None:
         super().__init__(connection, request)
         self.channel, self.segment, self.head = found
-        self.at = 0
-        self.sent = 0
-        self.backlog = self.segment.size
-        self.started = False
-        self.done = False
-        self.queued = False
-        self.fast = False
-        self.fd = connection.fd
+        self.at = 0  # index of the next frame to send
+        self.sent = 0  # body bytes sent so far
+        self.backlog = self.segment.size  # body bytes that were there when it came
+        self.started = False  # the head of the response is out
+        self.done = False  # it has left the segment
+        self.queued = False  # it waits for its turn
+        self.fast = False  # a single new frame may be written straight to the socket
+        self.fd = connection.fd  # -1 with TLS
 
     @property
     def idle(self) -> bool:
-        """Whether it still waits for the first byte."""
         return not self.started and self.ending is None
 
     answerable = idle
-    """Whether nothing of the response is out yet: its head goes out with the first byte."""
 
     @property
     def channel_name(self) -> str | None:
-        """The channel that it reads from."""
         return self.channel.name
 
     @property
@@ -84,7 +78,7 @@ class Reader(Exchange):
         return self.sent
 
     def begin(self) -> None:
-        """Attach to the segment, and send what is there."""
+        """Attach to the segment, and send the frames that are there."""
         record, segment = self.record, self.segment
         record.epoch = self.channel.epoch
         record.rseq = segment.seq
@@ -97,7 +91,7 @@ class Reader(Exchange):
             self.take_turn()
 
     def wake(self) -> None:
-        """There is more, or the segment has closed."""
+        """Called by the segment: it has more frames, or it has closed."""
         segment = self.segment
         frames = segment.frames
         at = self.at
@@ -121,7 +115,7 @@ class Reader(Exchange):
             self.take_turn()
 
     def evict(self) -> None:
-        """The memory of the segment is needed."""
+        """Called by the segment: its memory is needed."""
         source = self.segment.source
         why = Cut.STORAGE if source is not None and source.unreadable else Cut.MEMORY
         self.plane.slow_peers.cut_offs[why] += 1
@@ -136,7 +130,7 @@ class Reader(Exchange):
         return max(self.sent - self.connection.unsent(), self.backlog)
 
     def take_turn(self) -> None:
-        """Send what was not sent yet, as much as one turn allows."""
+        """Send frames that were not sent yet, as many as one turn allows."""
         connection = self.connection
         if self.done or connection.write_paused:
             return
@@ -166,7 +160,7 @@ class Reader(Exchange):
                 segment.source.more()
 
     def _take(self, buffers: list[bytes]) -> bool:
-        """Add the frames of one turn to the buffers; whether these are the last ones so far."""
+        """Add the frames of one turn to the buffers. Returns whether these are the last ones so far."""
         segment = self.segment
         frames = segment.frames
         at, count = self.at, len(frames)
@@ -183,14 +177,14 @@ class Reader(Exchange):
         return stop == count
 
     def writable(self) -> None:
-        """The transport holds nothing any more: go on, or be done."""
+        """Go on, or conclude, since the transport is empty again."""
         if self.ending is not None:
             super().writable()
         elif not self.done:
             self.plane.turns.add_reader(self)
 
     def conclude(self, reason: str, *, close: bool) -> None:
-        """The peer has taken all."""
+        """End the exchange: the peer has taken all of the response."""
         self.withdraw()
         self.end(reason)
         segment, channel, turns = self.segment, self.channel, self.plane.turns
@@ -199,14 +193,14 @@ class Reader(Exchange):
             self.plane.latencies.relayed(segment, self.arrived, wait_us=record.wait_us or 0, dur_us=record.dur_us or 0)
         live = segment.source is None  # publishers wait for no reader that replays
         if live and self.backlog == segment.size and segment.seq + 1 < channel.next_seq and not close:
-            # It reads what has been published already, and its next request is on its way.
+            # The client reads segments that are older than the newest, and its next request is on its way.
             turns.expect_request(channel)
         if live and not close:
             self.plane.pacing.finished(channel, self.connection, segment.seq)
         self.connection.complete(close=close)
 
     def withdraw(self) -> None:
-        """Detach from the segment."""
+        """Leave the segment."""
         if self.done:
             return
         self.done = True
@@ -219,7 +213,7 @@ class Reader(Exchange):
             self.segment.source.more()
 
     def _start(self) -> bytes:
-        """The head of the response. It goes out with the first byte, never before (section 4)."""
+        """The head of the response (docs/reference/protocol.md, section 4)."""
         segment, record = self.segment, self.record
         self.started = True
         self.fast = self.fd >= 0 and not self.http10 and segment.source is None

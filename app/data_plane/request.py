@@ -1,4 +1,4 @@
-"""One request as it was parsed: its head, the checks that the parser does not make, and its access record."""
+"""A request: its parsed head, the checks that the parser does not make, and its access record."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _NEEDED: Final = (
     USER_AGENT, b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, CONTENT_ENCODING, EXPECT_CONTENT,
     TRUNCATED, RESET, EPOCH, IF_IDLE, LEAVE, IDEMPOTENCY_KEY, LIFE, _ATTEMPT, CLIENT,
 )  # fmt: skip
-"""Header fields that a parked POST or DELETE may still be asked for."""
+"""Header fields of a parked POST or DELETE that later stages read."""
 
 _NEEDED_TO_READ: Final = (RANGE, IF_RANGE, IF_NONE_MATCH, LIFE)
-"""Those of any other parked request."""
+"""Header fields of any other parked request that later stages read."""
 
 HOST_TEXT: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
 """The characters of a URL's host and port, either of which may be empty (RFC 3986, sections 3.2.2 and 3.2.3)."""
@@ -49,9 +49,9 @@ _LENGTH_DIGITS: Final = 20
 
 
 class Tally:
-    """What metrics count of an exchange where no access log is written: half of a record's memory, a third of its time.
+    """The fields of an access record that metrics count, for a server without an access log.
 
-    Fields that nothing reads before the exchange sets them have no value until then.
+    It takes half of a record's memory and a third of its time. A field without a default is set before it is read.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Tally:
 
 
 Record = AccessRecord | Tally
-"""What an exchange is noted in."""
+"""The record of an exchange: for the access log, or for the metrics alone."""
 
 
 _NO_RECORD: Final = Tally(None)
@@ -88,23 +88,11 @@ _NO_RECORD: Final = Tally(None)
 class Request:
     """A request whose head has arrived.
 
-    Attributes:
+    Args:
         method, target: as on the wire.
-        route: the segment route that it asks for; ``None`` for a request of the control plane.
+        route: the segment route; ``None`` for a request of the control plane.
         headers: by lower-case name; the lines of a repeated field are joined by commas.
-        fields: all header lines in order, for the control plane only.
         http10: the client speaks HTTP/1.0. keep_alive: the client wants the connection to stay open.
-        chunks: body that has arrived and that no exchange has taken yet, as the publisher's chunks.
-        complete: whether the body has ended.
-        wanted: whether the body is kept as it arrives, because its exchange has not begun: the request is queued behind
-            another one of its connection, or parked.
-        ip: the client's address, if it is known. certified: the name in its certificate, if it had to show one.
-        subject: the signed name of its client; ``""`` where it has none.
-        cors: whether a page of another origin made it, and what that page may do.
-        arrived: when the head was complete, on the plane's clock; 0 until the request begins.
-        record: what the exchange is noted in; set when the request begins.
-        held: the storm guard has delayed it already, and does not delay it again.
-        looks: how often the core was asked about a POST that has overtaken others.
     """
 
     __slots__ = (
@@ -142,38 +130,42 @@ class Request:
         self.target = target
         self.route = route
         self.headers = headers
-        self.fields: Sequence[tuple[bytes, bytes]] = ()
+        self.fields: Sequence[tuple[bytes, bytes]] = ()  # all header lines in order, for the control plane only
         self.http10 = http10
         self.keep_alive = keep_alive
-        self.ip: str | None = None
-        self.certified: str | None = None
-        self.subject = ""
-        self.chunks: list[bytes] = []
-        self.complete = False
+        self.ip: str | None = None  # the client's address, if it is known
+        self.certified: str | None = None  # the name in the client's certificate, if it had to show one
+        self.subject = ""  # the signed name of the client, if it has one
+        self.chunks: list[
+            bytes
+        ] = []  # body that has arrived and that no exchange has taken yet, in the client's chunks
+        self.complete = False  # the body has ended
+        # The body is stored as it arrives, since the exchange has not begun: the request is queued behind another one
+        # of its connection, or parked.
         self.wanted = False
         self.cors = ALLOWED
-        self.arrived = 0.0
-        self.record: Record = _NO_RECORD
-        self.held = False
-        self.looks = 0
+        self.arrived = 0.0  # the time at which the head was complete, on the plane's clock; set when the request begins
+        self.record: Record = _NO_RECORD  # set when the request begins
+        self.held = False  # the storm guard has delayed it, and does not delay it again
+        self.looks = 0  # how often the core was asked about a POST that has overtaken others
 
     def text(self, name: bytes) -> str:
-        """A header's value as text; ``""`` if it is missing."""
+        """The value of a header as text; ``""`` if the header is missing."""
         value = self.headers.get(name)
         return value.decode("latin-1").strip() if value else ""
 
     def attempt(self) -> int:
-        """Which attempt at the same request this is, as the client counts: 1 for the first."""
+        """The number of this attempt at the same request, as the client counts: 1 for the first."""
         value = self.headers.get(_ATTEMPT)
         return int(value) if value is not None and value.isdigit() and len(value) < 7 else 1
 
     def shrink(self, *, credentials: bool) -> None:
-        """Keep only the header fields that the later stages ask for: thousands of requests may be parked at a time.
+        """Keep only the header fields that later stages read: thousands of requests may be parked at a time.
 
-        A value that is too long stays too long, so that the check that refuses it still does.
+        A value that is too long is cut to one character too many, so that it is still refused.
 
         Args:
-            credentials: whether a token will be asked for again, in a header or in the query.
+            credentials: keep the token, too, in a header or in the query.
         """
         headers = self.headers
         needed = _NEEDED if self.method in (b"POST", b"DELETE") else _NEEDED_TO_READ
@@ -184,7 +176,6 @@ class Request:
             self.headers[_AUTHORIZATION] = value[:_CREDENTIALS_BYTES]
 
     def begin_record(self, *, ts_us: int, node: str | None, ip: str | None, conn: int) -> AccessRecord:
-        """Begin the access record of this request."""
         headers, route = self.headers, self.route
         ua, release = user_agent(headers.get(USER_AGENT, b""))
         client = headers.get(CLIENT)
@@ -207,7 +198,7 @@ class Request:
 
 
 class Objection(NamedTuple):
-    """Why a head is refused before its route is looked at: the status, and one line."""
+    """The refusal of a head before its route is read: the status, and one line."""
 
     status: Status
     text: str
@@ -224,11 +215,10 @@ _CODING_1_0: Final = Objection(Status.BAD_REQUEST, "Transfer-Encoding in HTTP/1.
 def objection(
     version: str, target: bytes, fields: Sequence[tuple[bytes, bytes]], headers: Mapping[bytes, bytes]
 ) -> Objection | None:
-    """What is wrong with a head that the parser accepts; ``None`` if nothing is (docs/explanation/hostile-input.md).
+    """The objection to a head that the parser accepts; ``None`` without one (docs/explanation/hostile-input.md).
 
-    Two servers in a row that read such a head differently disagree about where its body ends or whom it is for, and
-    one takes for a request what the other takes for a body. The parser itself refuses both lengths at once, a repeated
-    length and the like.
+    A proxy and this server could read such a head differently: one of them would take a part of the body for a request
+    of another client. The parser itself refuses two lengths, and a length beside a transfer coding.
 
     Args:
         version: of HTTP, as ``1.1``.
@@ -259,7 +249,7 @@ def objection(
 
 
 def joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Header fields by name; different lines of a field mean one list (RFC 9110, section 5.3), equal ones one line.
+    """Header fields by name. Different lines of a field are joined (RFC 9110, section 5.3), equal ones are one line.
 
     With the last line alone, ``Content-Encoding: gzip`` could hide before ``Content-Encoding: identity``.
     """
@@ -270,7 +260,7 @@ def joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def has_body(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a body follows, or may follow."""
+    """Whether a body follows the head, or may follow it."""
     return b"transfer-encoding" in headers or (b"content-length" in headers and bool(content_length(headers)))
 
 
@@ -284,7 +274,7 @@ def content_length(headers: Mapping[bytes, bytes]) -> int | None:
 
 
 def expects_continue(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the client holds its body back until the server answers ``100 Continue``."""
+    """Whether the client sends its body only after ``100 Continue``."""
     return b"expect" in headers and b"100-continue" in map(bytes.strip, headers[b"expect"].lower().split(b","))
 
 

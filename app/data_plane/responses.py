@@ -1,7 +1,12 @@
-"""Responses: what each answer of the core means in HTTP, and the bytes of every response head.
+"""Responses: the HTTP response to each result of the core, and the bytes of every response head.
 
-The functions here are pure. :class:`Reply` is a whole response that needs nothing but itself; a segment that is relayed
-while it is being written has only its head from here (:func:`segment_head`).
+The functions here are pure. :class:`Reply` is a whole response as a value: stages return it, tests compare it, and
+:meth:`Reply.encode` makes its bytes. A segment that is sent while it is being written has only its head and its end
+from here (:func:`segment_head`, :func:`segment_end`).
+
+Two rules hold for every response. A refusal says what to do next, with ``Retry-After`` if it is worth another attempt;
+the time is drawn evenly, so that clients that were refused together come back apart. And a response before the end of a
+request's body closes the connection, since the rest of the body would be read as the next request.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ OVERLOAD_RETRY_S: Final = (1, 5)
 """Shortest and longest ``Retry-After`` in seconds, drawn evenly, so that clients refused together come back apart."""
 
 ENDS_CONNECTION: Final = frozenset({Limit.CONNECTIONS, Limit.CLIENT_CONNECTIONS})
-"""Where connections are what is short, a refused client's connection is closed."""
+"""A client that is refused by one of these limits is disconnected, since connections are short."""
 
 REASON_OF_STATE: Final = {
     COMPLETE: Reason.COMPLETE,
@@ -41,11 +46,11 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SEGMENT_END: Final = b"0\r\nLp-Trickle-Size: %d\r\n"
 TEXT: Final = "text/plain; charset=utf-8"
 MEDIA_AGE_S: Final = 3600
-"""How long media of HLS may be cached, in seconds; their URLs name nothing else ever."""
+"""Media of HLS may be cached for this time, in seconds; their URLs never name other bytes."""
 
 SUMMED_BYTES: Final = 1 << 20
-"""A segment up to this size is summed for its tag while storage has not done that yet: less than a millisecond. A
-larger one has no tag until then, a moment after its end."""
+"""The CRC-32 of a segment up to this size is computed for its tag if storage has not done so yet; that takes less than
+a millisecond. A larger one has no tag until storage has it, a moment after its end."""
 
 _OK, _COMPLETE = Status.OK, Reason.COMPLETE
 _BODILESS: Final = (Status.NO_CONTENT, Status.NOT_MODIFIED)
@@ -59,7 +64,7 @@ _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _INERT: Final = b"x-content-type-options: nosniff\r\ncontent-security-policy: sandbox\r\n"
 _MEDIA: Final = re.compile(r"(?:audio|video)/[\w.+-]+")
-"""Content types that no browser takes for a page. With a comma, the type behind it would count."""
+"""Content types that no browser takes for a page. After a comma, a browser would use the second type."""
 _VALIDATORS: Final = f"{wire.ETAG}: %b\r\n{wire.ACCEPT_RANGES}: bytes\r\n".encode("ascii")
 _ENDED: Final = f"{wire.CLOSED}: {wire.TERMINATED}\r\n".encode("ascii")
 _RETRY_AFTER: Final = f"{wire.RETRY_AFTER}: %d\r\n".encode("ascii")
@@ -82,14 +87,13 @@ class Reply(NamedTuple):
     """A whole response.
 
     Attributes:
-        status: the HTTP status.
         reason: how the exchange ended, for the access log.
-        headers: name and value pairs beside those that every response carries.
-        body: the body; for a HEAD its length is announced and the body is left out.
+        headers: name and value pairs beside those that every response has.
+        body: the body; a response to a HEAD has its length and not the body.
         content_type: of the body, or of the channel.
-        close: whether the connection closes after it.
-        eos: whether it says that the channel has ended.
-        retry_after_s: how long the client is told to wait, in seconds.
+        close: the connection closes after it.
+        eos: it tells the client that the channel has ended.
+        retry_after_s: the value of ``Retry-After``, seconds.
         caching: the value of ``Cache-Control``.
     """
 
@@ -109,7 +113,7 @@ class Reply(NamedTuple):
         Args:
             common: ``date`` and ``server``, as header lines.
             keep_alive: whether the client wants the connection to stay open.
-            cors: the header lines that let a page of another origin read the response; empty where there are none.
+            cors: header lines that let a page of another origin read the response, or ``b""``.
             head_only: leave the body out (HEAD).
         """
         status, _, headers, body, content_type, close, eos, retry_after_s, caching = self
@@ -134,29 +138,29 @@ class Reply(NamedTuple):
 
 
 def announced(reply: Reply, durability: str) -> Reply:
-    """A publisher's response that says where the server has kept what it was sent."""
+    """Add to a publisher's response where its bytes are now: in memory, in the kernel, or on the disk."""
     return reply._replace(headers=(*reply.headers, (wire.DURABILITY, durability)))
 
 
 def named(reply: Reply, life: Life) -> Reply:
-    """A response that says which numbering the channel has; the same one if that has no name."""
+    """Add the channel's numbering to a response, if it has a name."""
     return reply._replace(headers=(*reply.headers, (wire.LIFE, str(life)))) if life.name else reply
 
 
 @lru_cache(maxsize=256)
 def encoded(reply: Reply, common: bytes, *, keep_alive: bool, cors: bytes, head_only: bool = False) -> bytes:
-    """The same as :meth:`Reply.encode`, for replies that are sent again and again until the date changes."""
+    """Encode a reply, and remember the bytes: refusals by a limit are sent many times until the date changes."""
     return reply.encode(common, keep_alive=keep_alive, cors=cors, head_only=head_only)
 
 
 def header_lines(headers: Iterable[tuple[str, str | int]]) -> bytes:
-    """Header lines as they go on the wire."""
+    """The bytes of header lines."""
     return "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("latin-1")
 
 
 @lru_cache(maxsize=1024)
 def _content_type(content_type: str) -> bytes:
-    """What a publisher calls a page would be a page of the server's origin, whose scripts may do what its user may."""
+    """The header line of a content type. A page is made inert, since its scripts would run in the server's origin."""
     line = header_lines([("content-type", content_type)])
     return line if content_type == TEXT or _MEDIA.fullmatch(content_type) else line + _INERT
 
@@ -187,9 +191,9 @@ def segment_head(
     """The head of a 200 that carries a segment, or a stream from that segment on.
 
     Args:
-        latest: the channel's head when the request came; ``None`` where it equals ``seq``.
+        latest: the channel's head when the request came; ``None`` if it equals ``seq``.
         size: bytes available now; ``None`` for a stream.
-        truncated: why the segment is not whole, if that is known already.
+        truncated: the reason for which a closed segment is not whole; ``""`` if it is whole or open.
         life: the channel's numbering.
         http10: the client knows no chunks; the end of the connection is the end of the body.
         tag: the entity tag of a finished segment.
@@ -215,8 +219,8 @@ def segment_head(
 def segment_end(size: int, why: str) -> bytes:
     """The last chunk of a segment.
 
-    Its trailers say how long the segment is, and why it is not whole, if it is not. A reader that misses them knows
-    that a proxy has dropped them.
+    Its trailers have the size of the segment, and the reason if it is not whole. A reader without trailers knows that a
+    proxy has dropped them.
     """
     end = _SEGMENT_END % size
     return end + header_lines([(wire.TRUNCATED, why)]) + b"\r\n" if why else end + b"\r\n"
@@ -225,12 +229,12 @@ def segment_end(size: int, why: str) -> bytes:
 def tag_of(channel: Channel, segment: Segment, instance: str) -> str:
     """The entity tag of a segment; ``""`` while it has none.
 
-    In memory it names the start of the server, the epoch and the seq: these bytes and no others, ever. With a data
-    directory segments outlive the server, and a crash may lose one that is published again with other bytes: there it
-    has the size and the CRC-32 of the bytes, and is the same after a restart.
+    Without storage the tag has the start of the server, the epoch and the seq, which never name other bytes. With a
+    data directory segments outlive the server, and a crash may lose one that is then published with other bytes. So the
+    tag has the size and the CRC-32 of the bytes instead, and is the same after a restart.
 
     Args:
-        instance: of the server.
+        instance: the name of this start of the server.
     """
     if not segment.closed or not segment.size:
         return ""
@@ -247,13 +251,13 @@ def tag_of(channel: Channel, segment: Segment, instance: str) -> str:
 
 
 def validators(tag: str) -> Headers:
-    """The header fields of a finished segment that say so."""
+    """The header fields of a finished segment: its tag, and that ranges of it can be read."""
     ranges = (wire.ACCEPT_RANGES, "bytes")
     return ((wire.ETAG, tag), ranges) if tag else (ranges,)
 
 
 def head_fields(channel: Channel, segment: Segment) -> Headers:
-    """The header fields that describe a segment: its place, its size, and why it is not whole."""
+    """The header fields that describe a segment: its place, its size, and the reason if it is not whole."""
     fields: Headers = ((wire.SEQ, segment.seq), (wire.SIZE, segment.size), (wire.EPOCH, channel.epoch))
     if why := truncation_of(segment):
         fields = (*fields, (wire.TRUNCATED, why))
@@ -272,7 +276,7 @@ def range_head(
     """The head of a 206 that carries some bytes of a finished segment.
 
     Args:
-        fields: of the segment. place: the first byte, one past the last one, and the size of the segment.
+        fields: of the segment. place: the first byte, one past the last byte, and the size of the segment.
     """
     begin, end, size = place
     content = ((wire.CONTENT_RANGE, f"bytes {begin}-{end - 1}/{size}"), ("content-length", end - begin))
@@ -303,8 +307,8 @@ def stream_end(following: int, gaps: int, *, ended: bool) -> bytes:
     """The last chunk of a stream.
 
     Args:
-        following: the seq from which a client goes on.
-        gaps: how many segments were left out or cut short.
+        following: the seq at which a client goes on.
+        gaps: the number of segments that were left out or cut short.
         ended: whether the channel has ended.
     """
     fields = header_lines(((wire.NEXT, following), (wire.GAPS, gaps)))
@@ -312,12 +316,12 @@ def stream_end(following: int, gaps: int, *, ended: bool) -> bytes:
 
 
 def content_type_of(channel: Channel) -> str:
-    """The ``Content-Type`` that readers are told; a channel without one holds plain bytes."""
+    """The ``Content-Type`` for readers: that of the channel, or of plain bytes."""
     return channel.content_type or DEFAULT_CONTENT_TYPE
 
 
 def truncation_of(segment: Segment) -> str:
-    """Why a segment is not whole, as ``Lp-Trickle-Truncated`` says it; ``""`` if it is whole or still grows."""
+    """The value of ``Lp-Trickle-Truncated``: why a segment is not whole; ``""`` if it is whole or open."""
     state = segment.state
     cut = state is TRUNCATED or state is SKIPPED or (state is TERMINATED and segment.size > 0)
     return str(state) if cut else ""
@@ -327,7 +331,7 @@ def missing_reply(missing: Ahead | Gone, asked: int | None, jitter: Jitter) -> R
     """470: the channel exists and the segment does not.
 
     Args:
-        asked: the seq as the client asked for it, such as -3.
+        asked: the seq in the request, for example -3.
     """
     gone = isinstance(missing, Gone)
     headers: Headers = (
@@ -352,7 +356,7 @@ def ended_reply(ended: Ended) -> Reply:
 def empty_reply(channel: Channel, segment: Segment) -> Reply:
     """200 without a body: the segment closed without a byte, which is not the end of the channel.
 
-    A segment that its publisher ended without a byte is whole; one that nobody wrote says why it is not.
+    A segment that its publisher ended without a byte is whole. One without a publisher is skipped, and has that reason.
     """
     headers: Headers = ((wire.SEQ, segment.seq), (wire.LATEST, channel.next_seq), (wire.EPOCH, channel.epoch))
     if why := truncation_of(segment):
@@ -363,7 +367,7 @@ def empty_reply(channel: Channel, segment: Segment) -> Reply:
 
 
 def head_reply(channel: Channel, segment: Segment, head: int, tag: str = "") -> Reply:
-    """The response to a HEAD: what is known now."""
+    """The response to a HEAD: the headers of the segment as it is now."""
     fields = head_fields(channel, segment)
     if head != segment.seq:
         fields = (*fields, (wire.LATEST, head))
@@ -384,7 +388,7 @@ def next_reply(channel: Channel) -> Reply:
 
 
 def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
-    """The response to a publisher whose part of a segment has ended; ``None`` if its connection is gone.
+    """The response to a publisher whose writing has ended; ``None`` if its connection is gone.
 
     Every response but that to a complete segment closes the connection: the publisher may still be sending.
     """
@@ -418,7 +422,7 @@ def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
 
 
 def too_large(limit: int) -> bytes:
-    """The body of a 413, which a segment gets that exceeds the limit, in bytes."""
+    """The body of a 413."""
     return f"Segment too large: the limit is {limit} bytes (max_segment_bytes)".encode()
 
 
@@ -473,9 +477,9 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
 
 
 def _occupied_reply(refusal: Refusal) -> Reply:
-    """The response to a publisher that asked not to disturb another one.
+    """The response to a publisher that asked not to take over from another one.
 
-    It names the other one as that calls itself, but never by its address.
+    It has the other one's own name, and never its address.
     """
     occupied = refusal.occupied
     assert occupied is not None, "a refusal beside another client names it"
@@ -495,7 +499,7 @@ def limit_reply(limit: Limit, jitter: Jitter, *, close: bool, wait_s: int = 1) -
     """The response to a client that would exceed a limit.
 
     Args:
-        wait_s: seconds during which there certainly is no room.
+        wait_s: a request within this time would be refused again, seconds.
     """
     return _limit_reply(limit, close or limit in ENDS_CONNECTION, wait_s - 1 + jitter(*OVERLOAD_RETRY_S))
 
@@ -508,7 +512,7 @@ def _limit_reply(limit: Limit, close: bool, retry_after_s: int) -> Reply:
 
 
 MEMORY: Final = "memory"
-"""The limit of a request that was refused because the process could not get memory."""
+"""The name of the limit in the refusal of a request for which the process could not get memory."""
 
 
 def memory_reply(jitter: Jitter) -> Reply:
@@ -523,7 +527,7 @@ def memory_reply(jitter: Jitter) -> Reply:
 
 
 def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
-    """The response to every client that waits, or begins something, while the server shuts down.
+    """The response to every client that waits, or sends a request, while the server shuts down.
 
     Args:
         come_back_s: shortest and longest time, in seconds, after which the client is to come back.
@@ -534,16 +538,16 @@ def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
 
 
 def half_closed_reply(jitter: Jitter) -> Reply:
-    """The response to a client that has closed its half of the connection, and waits for something that does not come.
+    """The response to a client that has closed its half of the connection, and has waited in vain.
 
-    It may be gone: that cannot be told apart until something is sent to it.
+    The client may be gone: the server cannot tell before it sends a byte.
     """
     body = b"Nothing came since the connection was half-closed: ask again, and keep it open"
     return Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=body, close=True, retry_after_s=jitter(*SEQ_RETRY_S))
 
 
 def storage_reply(jitter: Jitter) -> Reply:
-    """The response to a publisher when storage has failed, and the server was told not to go on without."""
+    """The response to a publisher while storage has failed (``--on-disk-full refuse``)."""
     return Reply(
         Status.UNAVAILABLE,
         Reason.STORAGE,
@@ -574,7 +578,7 @@ def path_reply(route: Route) -> Reply | None:
 
 
 FAULT: Final = Reply(Status.SERVER_ERROR, Reason.ERROR, body=b"Internal Server Error", close=True)
-"""The response to a request that met a fault of the server, where nothing of a response was sent yet."""
+"""The response to a request that met a fault of the server before a byte of its response was sent."""
 
 ORIGIN_REFUSED: Final = Reply(
     Status.FORBIDDEN, Reason.FORBIDDEN, body=b"Pages of this origin may not write (cors_write_origins)", close=True
@@ -603,7 +607,7 @@ EXPIRED: Final = Reply(
     b"Token expired",
     close=True,
 )
-"""The response to a request whose token has expired, before or after it began."""
+"""The response if a token has expired, before the request or while it waits."""
 
 REVOKED: Final = EXPIRED._replace(reason=Reason.token("revoked"), body=b"Token revoked")
-"""The response to a request whose token was revoked, or whose key was removed, before or after it began."""
+"""The response if a token was revoked, or its key removed, before the request or while it waits."""

@@ -1,4 +1,9 @@
-"""Routes: which requests are for the data plane, and what they ask for (docs/reference/protocol.md, section 2)."""
+"""Routes of the data plane: from method and path to an operation on a channel (docs/reference/protocol.md, section 2).
+
+Nearly all requests are for ``/base/channel/digits``; :meth:`Router.find` recognises these without splitting the path. A
+path that belongs to neither plane is refused at its head, with the form of a channel's URL: otherwise a publisher that
+has forgotten the base path would be told after its body that the body is too large for the control plane.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ CONTROL_PLANE: Final = frozenset(
         *("dashboard", "watch", "publish", "static"),  # web pages and their files
     )
 )
-"""First path segments of the control plane. With base path ``/`` they win, and cannot name a channel."""
+"""First path segments of the control plane. With base path ``/`` no channel can have one of these names."""
 
 CHANNEL_METHODS: Final = {b"POST": Op.CREATE, b"DELETE": Op.DELETE}
 SEGMENT_METHODS: Final = {b"GET": Op.READ, b"HEAD": Op.READ, b"POST": Op.PUBLISH, b"DELETE": Op.CLOSE_SEGMENT}
@@ -39,7 +44,7 @@ HINT: Final = "this URL names a channel; its segments are at CHANNEL/SEQ"
 """The answer to a client that reads or publishes at a channel's URL."""
 
 NO_CHANNEL: Final = "this URL has no channel; a segment is at CHANNEL/SEQ, the head at CHANNEL/next"
-"""The same if a segment stands in the channel's place: the client takes the base path for a channel's URL."""
+"""The answer if a seq stands in the channel's place: the client takes the base path for a channel's URL."""
 
 STARTS: Final = {b"earliest": -LAST_SEQ, b"latest": SEQ_CURRENT, b"next": SEQ_NEXT}
 """Names for the seq at which a stream starts; the earliest one is the N-th from the head, for a large N."""
@@ -57,19 +62,20 @@ _TAILS: Final = frozenset({NEXT_ROUTE, STREAM_ROUTE, PLAYLIST_ROUTE})
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 
 MAX_SUBJECT: Final = 64
-"""The storm guard remembers so many bytes of a wrong path."""
+"""Bytes of a wrong path that the storm guard remembers."""
 
 _NOT_PLAIN: Final = frozenset({b"", CHANGEFEED.encode(), *(name.encode() for name in CONTROL_PLANE)})
-"""First path segments that may be something else than a channel's name."""
+"""First path segments that may not be a channel's name, or that name the changefeed."""
 
 
 class Media(NamedTuple):
-    """What a playlist names: a segment, a part of one, or an init segment.
+    """The file of an HLS playlist that a URL names: a segment, a part of one, or an init segment.
 
     Attributes:
-        life: the epoch, as the playlist calls it.
-        seq: of the channel's segment; ``None`` for an init segment. cut: the byte of it at which this begins, if it is
-            one of several media segments, and not the first. part: which one of it, if not all of it.
+        life: the name of the epoch in the playlist's URLs.
+        seq: of the channel's segment; ``None`` for an init segment.
+        cut: the byte of the channel's segment at which the HLS segment begins; 0 for the first or only one.
+        part: the number of the part; ``None`` for the whole HLS segment.
         extension: ``ts``, ``m4s``, ``m4a`` or ``mp4``.
         init: the name of an init segment.
     """
@@ -83,11 +89,11 @@ class Media(NamedTuple):
 
 
 class Blocking(NamedTuple):
-    """What a client that asks for a playlist has, and how it names itself.
+    """The query of a request for a playlist.
 
     Attributes:
-        msn, part: it waits for this segment, or this part of it; ``None``: for nothing.
-        token: the access token in its URL, as it stands there.
+        msn, part: the client waits for this segment, or this part of it; ``None``: it does not wait.
+        token: the access token in the URL, not decoded.
     """
 
     msn: int | None
@@ -96,16 +102,16 @@ class Blocking(NamedTuple):
 
 
 class Route(NamedTuple):
-    """What a request asks for.
+    """The operation and the object of a request.
 
     Attributes:
-        op: ``None`` if the method is not one of this path's.
+        op: ``None`` if the path does not know the method.
         channel: the channel's name, decoded.
-        seq: the seq as asked for; ``None`` for a route without one.
+        seq: the seq as in the path, for example -1; ``None`` for a route without one.
         allow: the methods that this path knows.
-        error: what is wrong with the path, as one line; then nothing else counts.
-        not_found: whether there is no such route at all.
-        media: what is asked for below a playlist. blocking: how a playlist is asked for.
+        error: one line about a wrong path or query; the request is then refused.
+        not_found: there is no such route.
+        media: the file of an HLS playlist. blocking: the query of a playlist.
     """
 
     op: Op | None
@@ -119,7 +125,7 @@ class Route(NamedTuple):
 
 
 class Router:
-    """Finds out which requests belong to the data plane.
+    """Finds the route of a request, and leaves requests of the control plane to it.
 
     Args:
         base_path: ``/trickle``, or ``""`` for the root.
@@ -133,11 +139,7 @@ class Router:
         self._nowhere = Route(None, error=hint, not_found=True)
 
     def find(self, method: bytes, target: bytes) -> Route | None:
-        """The route that a request asks for; ``None`` if it is the control plane's.
-
-        A path that belongs to neither plane is refused at its head, with the form of a channel's URL: a publisher
-        that has forgotten the base path would otherwise be told after its body that this was too large.
-        """
+        """The route of a request; ``None`` if it belongs to the control plane."""
         if target.startswith(self._prefix):  # /base/channel/digits, as all but a few are
             part, _, tail = target[self._skip :].partition(b"/")
             op = SEGMENT_METHODS.get(method)
@@ -146,7 +148,7 @@ class Router:
                 try:
                     return Route(op, _channel(part), int(tail), _SEGMENT_ALLOW)
                 except InvalidChannelName:
-                    pass  # said in words by parse_route
+                    pass  # parse_route names the problem
         parts = self.match(target)
         if parts is not None:
             route = parse_route(method, parts, target.partition(b"?")[2])
@@ -155,12 +157,12 @@ class Router:
         return None if not first or first in CONTROL_PLANE else self._nowhere
 
     def subject(self, target: bytes) -> str:
-        """What a wrong path is about, to the storm guard: its first segment, below the base path if it begins so."""
+        """The storm guard's name for a wrong path: its first segment, below the base path if it begins with that."""
         parts = self.match(target) or tuple(filter(None, _path(target).split(b"/")))
         return "/" + parts[0][:MAX_SUBJECT].decode("latin-1") if parts else "/"
 
     def match(self, target: bytes) -> tuple[bytes, ...] | None:
-        """The path segments of a request target below the base path; ``None`` if it is not ours.
+        """The path segments of a request target below the base path; ``None`` if it is not below the base path.
 
         Runs of slashes count as one: ``//c/0`` is served as ``/c/0``, since a redirect would kill a streaming
         POST. The query is ignored.
@@ -188,7 +190,7 @@ def _path(target: bytes) -> bytes:
 
 
 def parse_route(method: bytes, parts: tuple[bytes, ...], query: bytes = b"") -> Route:
-    """What a request asks for, given its path segments below the base path, and its query."""
+    """Read the route from the path segments below the base path, and from the query."""
     try:
         channel = _channel(parts[0])
     except InvalidChannelName as error:
@@ -230,7 +232,7 @@ def _stream_route(op: Op | None, channel: str, query: bytes) -> Route:
 
 
 def _playlist_route(op: Op | None, channel: str, query: bytes) -> Route:
-    """A playlist, and what the client waits for (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
+    """A playlist, and the segment or part that the client waits for (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
     numbers: list[int | None] = []
     for name in (b"_HLS_msn", b"_HLS_part"):
         value = parameter(query, name)
@@ -254,13 +256,13 @@ def _media(found: re.Match[bytes]) -> Media:
 
 
 def parameter(query: bytes, name: bytes) -> bytes:
-    """The value of a parameter of a query, decoded; of several the first, and nothing if there is none."""
+    """The decoded value of the first parameter of this name in a query; ``b""`` if there is none."""
     values = (value for key, _, value in (part.partition(b"=") for part in query.split(b"&")) if key == name)
     return unquote_to_bytes(next(values, b""))
 
 
 def hint_for(channel: str) -> str:
-    """What to tell a client that uses a URL of one part, which names ``channel``, as if it were a segment's."""
+    """The hint to a client that uses the one-part URL of ``channel`` as if it were a segment's."""
     return NO_CHANNEL if channel in _TAILS or channel.removeprefix("-").isdecimal() else HINT
 
 
@@ -270,7 +272,7 @@ def _channel(part: bytes) -> str:
 
 
 def _seq_for(op: Op | None, text: str) -> int:
-    """A seq as this op may ask for it: any for reading, -1 or N for publishing, N for closing."""
+    """Read a seq: any for reading, -1 or N for publishing, N for closing a segment."""
     seq = parse_seq(text)
     if seq < 0 and (op is Op.CLOSE_SEGMENT or (op is Op.PUBLISH and seq != SEQ_NEXT)):
         raise InvalidSeq(text)

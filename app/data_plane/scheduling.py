@@ -1,14 +1,14 @@
-"""Turns and deadlines: which connection is served next, and what ends because time has passed.
+"""Turns and deadlines: the connection that is served next, and the states that end with time.
 
 Two resources are shared by turns, bytes and time, so that no connection takes the event loop for itself:
 
 - **Reading.** A connection is read at most once per turn of the loop, :data:`TURN_BYTES` at most. A connection whose
-  input is expensive to parse (1-byte chunks) gets smaller reads and rests for a multiple of what it cost.
+  input is expensive to parse (1-byte chunks) gets smaller reads, and rests for a multiple of the time that they took.
 - **Writing.** Readers that are behind queue for turns of :data:`WRITE_BYTES`; together they get :data:`WRITE_S` of each
   turn of the loop.
 - **Publishers and their readers.** While readers of a channel whose sockets take data wait for their turn, the server
   is behind, and the channel's publishers are not read (:class:`Flow`). A reader whose socket is full is itself behind:
-  it is not in the queue, and slows nobody.
+  it is not in the queue, and slows no publisher. :mod:`app.data_plane.pacing` covers readers between two requests.
 
 Nothing here is a task per reader, a timer per chunk, or a queue longer than the number of connections.
 """
@@ -31,7 +31,7 @@ from tricklecast.app.data_plane.responses import Reply
 from tricklecast.trickle.records import Reason
 
 TURN_BYTES: Final = 256 << 10
-"""What one connection may have read in one turn of the event loop."""
+"""Bytes that one connection may have read in one turn of the event loop."""
 
 LEAST_TURN_BYTES: Final = 2 << 10
 """The smallest read of a connection whose input is expensive to parse."""
@@ -46,48 +46,49 @@ LONGEST_REST_S: Final = 0.05
 
 WRITE_BYTES: Final = 256 << 10
 WRITE_FRAMES: Final = 512
-"""What a reader that is behind is written in one turn: bytes, or one frame if that is more; and frames, below the 1024
-buffers that one ``writev`` takes (IOV_MAX)."""
+"""A reader that is behind is written this number of bytes in one turn, or one frame if that is larger; and this number
+of frames, below the 1024 buffers that one ``writev`` takes (IOV_MAX)."""
 
 WRITE_S: Final = 0.002
-"""How long the readers that are behind are served in one turn of the event loop, before sockets are polled again."""
+"""Readers that are behind get this time in one turn of the event loop, before sockets are polled again."""
 
 HOLD_S: Final = 0.02
-"""How long a channel's publishers are held for its readers at a stretch. Then they are read once whatever the readers
-do: a live encoder of 25 Mbit/s gets through while a fast reader catches up through the whole window."""
+"""A channel's publishers are held for its readers for this time at a stretch. Then they are read once in any case: a
+live encoder of 25 Mbit/s gets through while a fast reader catches up through the whole window."""
 
 EXPECTED_TURNS: Final = 3
 """Turns of the loop for which a channel's publishers wait for the next request of a reader that has just been served a
 segment that is not the newest. On an idle server that is a tenth of a millisecond."""
 
 TURN, COST, CHANNEL, QUEUE, PARKED, READERS, MORE = (1 << bit for bit in range(7))
-"""Why a connection is not read from: it had its turn, or was dear; its channel's readers come first; too much is
-pipelined; the body of a parked request is held back; its channel's readers are late; what was read is not all parsed.
-Each reason is set and cleared by itself."""
+"""The reasons for which a connection is not read from: it had its turn; its input was dear; its channel's readers come
+first; too much is pipelined; the body of a parked request is held back; its channel's readers are late; its last read
+is not all parsed. Each reason is set and cleared by itself."""
 
 HALF_CLOSED_S: Final = 10.0
-"""How long a peer that has closed its half may wait for the first byte of its answer. A client that is gone looks the
-same until something is sent to it."""
+"""A peer that has closed its half may wait this long for the first byte of its response. A client that is gone looks
+the same until the server sends to it."""
 
 MAX_HALF_CLOSED: Final = 1024
 """Half-closed connections whose peer waits; one more, and the one that has waited longest is answered 503."""
 
 HALF_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
-"""Where the system has no such event (only Linux has), a reset is still seen: poll always reports one."""
+"""The event of a half-closed connection. Only Linux has it. Elsewhere poll still reports a reset."""
 
 OnFault = Callable[[str, Exception], None]
-"""Told of a fault of the server: what it was doing, and the exception."""
+"""Told of a fault of the server: a phrase for the log, such as ``while a publisher was read again``, and the
+exception."""
 
 
 class Peer(Protocol):
-    """A connection, to all that shares the connections out: turns, time limits, pacing, and the plane.
+    """A connection, as turns, time limits, pacing and the plane see it.
 
-    Those who answer requests know it as a :class:`~app.data_plane.exchange.Caller`, which has its plane, too.
+    Stages and exchanges see a :class:`~app.data_plane.exchange.Caller`, which also has a plane and can write.
 
     Attributes:
         write_paused: the transport holds bytes that the peer has not taken.
-        deaf: it is about to close, and its input is ignored.
-        surplus: the limit that it exceeds; its requests on segment routes are refused.
+        deaf: the connection is about to close, and its input is ignored.
+        surplus: the limit that the connection exceeds; its requests on segment routes are refused.
     """
 
     write_paused: bool
@@ -100,25 +101,25 @@ class Peer(Protocol):
 
     @property
     def unfinished(self) -> bool:
-        """Whether an exchange is running on it, or its response not taken yet."""
+        """Whether an exchange runs on it, or its peer has not taken all of a response yet."""
 
     @property
     def waiting(self) -> bool:
-        """Whether its client only waits: for a segment, or with a preconnect."""
+        """Whether its client only waits, for a segment or with a preconnect."""
 
     def fileno(self) -> int:
-        """Its socket; -1 if it is closed."""
+        """The descriptor of its socket; -1 if the socket is closed."""
 
     # Reading.
 
     def pause(self, reason: int) -> None:
-        """Do not read from it, for this reason."""
+        """Stop reading, for this reason."""
 
     def resume(self, reason: int) -> None:
-        """Read from it again, if no other reason is left."""
+        """Read again, if no other reason is left."""
 
     def read_less(self, size: int) -> None:
-        """Let the next read be of this size at most."""
+        """Limit the size of the next read."""
 
     # Writing.
 
@@ -126,46 +127,46 @@ class Peer(Protocol):
         """Bytes that the transport holds because the peer does not take them."""
 
     def reader(self) -> SlowReader | None:
-        """The reader on it, if there is one that is not done."""
+        """The reader on this connection, if it has one that is not done."""
 
     # Its end.
 
     def cut_off(self, why: Cut) -> None:
-        """Break it, because its peer does not read."""
+        """Break the connection, since its peer does not read."""
 
     def peer_gone(self) -> None:
-        """The peer has closed or reset a connection that is not read from."""
+        """Close a connection that is not read from, and that its peer has closed or reset."""
 
     def rested(self) -> None:
-        """It was idle between requests for as long as it may be."""
+        """Close it, since it was idle between requests for too long."""
 
     def too_slow(self) -> None:
-        """The rest of its request did not arrive in time."""
+        """End its request, the rest of which did not arrive in time."""
 
     def let_go(self) -> None:
-        """Its peer closed its half long ago: end the exchange, if nothing was sent yet."""
+        """End its exchange if no byte was sent yet, since its peer has closed its half long ago."""
 
     def end_permission(self, reply: Reply) -> None:
-        """End its exchange: the permission has expired or was withdrawn, as this reply says."""
+        """End its exchange with this reply, since the permission has expired or was withdrawn."""
 
     def make_room(self) -> bool:
-        """Give its place beyond a limit to a newer connection; ``False`` if it is being answered."""
+        """Give its place beyond a limit to a newer connection. Returns ``False`` if it is being answered."""
 
     def drain(self, after_s: float) -> None:
-        """The server shuts down: answer a client that only waits after this time."""
+        """Shut down: answer a client that only waits, after this time."""
 
     def abort(self, reason: str = Reason.SHUTDOWN) -> None:
-        """Break it; an exchange on it ends with this reason."""
+        """Break the connection. An exchange on it ends with this reason."""
 
     def close(self) -> None:
-        """Close it when all is written."""
+        """Close the connection when all bytes are written."""
 
 
 PeerT = TypeVar("PeerT", bound=Peer)
 
 
 class SlowReader(Protocol):
-    """A reader that is behind, to the schedulers."""
+    """A reader that is behind, as the schedulers see it."""
 
     channel: Channel
     segment: Segment
@@ -181,28 +182,21 @@ class SlowReader(Protocol):
         """Body bytes that its peer has taken, or that were there when it came."""
 
     def failed(self, error: Exception) -> None:
-        """A fault of the server met this reader."""
+        """End the reader, since it met a fault of the server."""
 
 
 class Hold:
-    """Publishers' connections that are not read from, for one reason, until they are all read again.
-
-    Args:
-        reason: why: one of the reasons above.
-
-    Attributes:
-        held: the connections. since: when the first of them was held.
-    """
+    """Publishers' connections that are not read from, for one reason, until they are all read again."""
 
     __slots__ = ("_reason", "held", "since")
 
     def __init__(self, reason: int) -> None:
         self._reason = reason
         self.held: dict[Peer, None] = {}
-        self.since = 0.0
+        self.since = 0.0  # the time at which the first of them was held
 
     def hold(self, peer: Peer) -> None:
-        """A publisher has published something while readers come first: do not read from it for now."""
+        """Stop reading from a publisher, since readers come first."""
         held = self.held
         if not held:
             self.since = perf_counter()
@@ -215,7 +209,7 @@ class Hold:
 
         Args:
             on_fault: told of a connection that raises; the others are read from all the same.
-            size: how many bytes may be read from each the first time, at most.
+            size: the limit of the first read from each; ``None``: no limit of its own.
         """
         held, self.held = self.held, {}
         for peer in held:
@@ -228,18 +222,14 @@ class Hold:
 
 
 class Flow(Hold):
-    """What holds the publishers of one channel back.
-
-    Attributes:
-        queued: readers that wait for their turn to be written to.
-        expected: turns of the loop for which the next request of a reader that is behind is still waited for.
-    """
+    """The publishers of one channel, held while its readers are behind."""
 
     __slots__ = ("expected", "queued")
 
     def __init__(self) -> None:
         super().__init__(CHANNEL)
-        self.queued = self.expected = 0
+        self.queued = 0  # readers that wait for their turn to be written to
+        self.expected = 0  # turns of the loop for which a reader's next request is still expected
 
 
 class Turns:
@@ -247,21 +237,18 @@ class Turns:
 
     Args:
         on_fault: told of a fault that met a connection, or that a reader could not be told of.
-
-    Attributes:
-        flows: the channels whose publishers are to be held back, as long as there is a reason.
-        input: every connection is read into this buffer, and what was read is parsed before the next one is read. It is
-            no constant of the module: two servers in one process run in threads of their own.
     """
 
     def __init__(self, on_fault: OnFault) -> None:
         self._on_fault = on_fault
+        # Every connection is read into this buffer, and parsed before the next one is read. The buffer is no constant
+        # of the module: two servers in one process run in threads of their own.
         self.input = memoryview(bytearray(TURN_BYTES))
-        self.flows: dict[object, Flow] = {}
-        self._readers: deque[SlowReader] = deque()
-        self._ends: deque[SlowReader] = deque()
-        self._inputs: list[Peer] = []
-        self._scheduled = False
+        self.flows: dict[object, Flow] = {}  # by channel, while its publishers are to be held
+        self._readers: deque[SlowReader] = deque()  # readers that are behind
+        self._ends: deque[SlowReader] = deque()  # readers that lack only the end of their segment
+        self._inputs: list[Peer] = []  # connections that have had their turn to be read
+        self._scheduled = False  # _run is called in the next turn of the loop
 
     def __iter__(self) -> Iterator[SlowReader]:
         """The readers that wait for their turn."""
@@ -270,7 +257,7 @@ class Turns:
     # Writing.
 
     def add_reader(self, reader: SlowReader) -> None:
-        """Let a reader that is behind, and whose socket takes data, have a turn behind those that wait already."""
+        """Queue a reader that is behind, and whose socket takes data."""
         if reader.queued:
             return
         reader.queued = True
@@ -279,7 +266,7 @@ class Turns:
         self._schedule()
 
     def add_end(self, reader: SlowReader) -> None:
-        """Let a reader that lacks only the end of its segment have it after everything that is more urgent."""
+        """Queue a reader that lacks only the end of its segment, behind all readers that lack bytes."""
         if not reader.queued:
             reader.queued = True
             self._ends.append(reader)
@@ -288,25 +275,25 @@ class Turns:
     # Reading.
 
     def had_turn(self, peer: Peer) -> None:
-        """A connection has read its share of this turn: it is read from again in the next one."""
+        """Read from a connection in the next turn of the loop, since it had its share of this one."""
         peer.pause(TURN)
         self._inputs.append(peer)
         self._schedule()
 
     def was_dear(self, peer: Peer, cost_s: float) -> None:
-        """Handling a connection's input took this long: read from others first."""
+        """Let a connection rest, since its input took this long."""
         peer.pause(COST)
         asyncio.get_running_loop().call_later(min(REST_FACTOR * cost_s, LONGEST_REST_S), peer.resume, COST)
 
     # Publishers and their readers.
 
     def expect_request(self, channel: object) -> None:
-        """A reader was just served a closed segment that is not its channel's newest: it will ask for the next one."""
+        """Hold publishers for a reader's next request, since it was served a segment that is not the newest."""
         self._flow(channel).expected = EXPECTED_TURNS
         self._schedule()
 
     def request_came(self, channel: object) -> None:
-        """A reader of this channel has asked: the publishers need not wait for that any more."""
+        """Note that a reader of this channel has made its next request: publishers need not wait for it."""
         flow = self.flows.get(channel)
         if flow is not None:
             flow.expected = 0
@@ -342,7 +329,7 @@ class Turns:
             self._schedule()
 
     def _serve(self, readers: deque[SlowReader], until: float, *, counted: bool) -> None:
-        """Give each reader of a queue one turn, as far as the time goes."""
+        """Give each reader of a queue one turn, until the time is over."""
         for _ in range(len(readers)):
             reader = readers.popleft()
             reader.queued = False
@@ -360,7 +347,7 @@ class Turns:
                 return
 
     def _settle_flows(self) -> None:
-        """Read again from publishers for whose readers nothing is left to do, or that have been held for long."""
+        """Read again from publishers whose readers have caught up, and from those that were held for :data:`HOLD_S`."""
         now = perf_counter()
         for channel, flow in list(self.flows.items()):
             if flow.expected:
@@ -373,22 +360,24 @@ class Turns:
 
 
 class Timeouts:
-    """States that end when their time is over. Each is a dict in the order of its times, which all last equally long.
+    """Connections by states that end after a time.
+
+    All stays in one state last equally long, so a dict in the order of arrival is in the order of deadlines, too.
 
     Args:
-        rest_s: how long a connection may be idle between requests.
-        owed_s: how long the rest of a request may take while nothing else goes on there.
-        half_closed_s: how long a peer that has closed its half may wait for the first byte of its answer.
+        rest_s: the time for which a connection may be idle between requests.
+        owed_s: the time that the rest of a request may take while no exchange runs on its connection.
+        half_closed_s: the time for which a peer that has closed its half may wait for the first byte of its response.
     """
 
     def __init__(self, *, rest_s: float, owed_s: float, half_closed_s: float = HALF_CLOSED_S) -> None:
         self.rest_s, self.owed_s, self.half_closed_s = rest_s, owed_s, half_closed_s
-        self.resting: dict[Peer, float] = {}
-        self.owing: dict[Peer, float] = {}
-        self.half_closed: dict[Peer, float] = {}
+        self.resting: dict[Peer, float] = {}  # idle between requests; the deadline of each
+        self.owing: dict[Peer, float] = {}  # in the middle of a request
+        self.half_closed: dict[Peer, float] = {}  # closed by their peer in one direction
 
     def expire(self, now: float) -> None:
-        """Do what is due."""
+        """End the states whose time is over."""
         for peer in due(self.half_closed, now):
             self.let_go(peer, now)
         for peer in due(self.resting, now):
@@ -399,50 +388,45 @@ class Timeouts:
             peer.too_slow()
 
     def closed_half(self, peer: Peer, now: float) -> None:
-        """A peer has closed its half of its connection, and is owed an answer."""
+        """Note that a peer has closed its half of its connection, and is owed a response."""
         self.half_closed.setdefault(peer, now + self.half_closed_s)
         if len(self.half_closed) > MAX_HALF_CLOSED:
             self.let_go(next(iter(self.half_closed)), now)
 
     def let_go(self, peer: Peer, now: float) -> None:
-        """End what a peer waits for that has closed its half, if nothing of it was sent; else look again later."""
+        """End the exchange of a half-closed connection if no byte was sent yet; else look again later."""
         del self.half_closed[peer]
         self.half_closed[peer] = now + self.half_closed_s
         peer.let_go()
 
     def forget(self, peer: Peer) -> None:
-        """A connection is gone."""
+        """Remove a connection that is gone."""
         self.resting.pop(peer, None)
         self.owing.pop(peer, None)
         self.half_closed.pop(peer, None)
 
 
 class SlowPeers:
-    """Connections whose peer does not take what it is sent; the sweeper cuts off those that go too far.
+    """Connections whose transport holds bytes that the peer does not take. The sweeper cuts off those beyond a limit.
 
     Args:
         clock: seconds.
-        lag_bytes, lag_s: how far a reader may be behind, and how long a peer may take nothing.
-
-    Attributes:
-        stalled: the connections with unsent bytes, and since when how many.
-        timelines: when the bytes were published that some reader lacks.
-        cut_offs: how many connections were cut off, by the reason.
+        lag_bytes, lag_s: the limits of a reader's lag; a peer may also take nothing for ``lag_s``.
     """
 
     def __init__(self, clock: Callable[[], float], *, lag_bytes: int, lag_s: float) -> None:
         self._clock = clock
         self._lag_bytes, self._lag_s = lag_bytes, lag_s
-        self.stalled: dict[Peer, Stall] = {}
-        self.timelines = Timelines(lag_s)
-        self.cut_offs = dict.fromkeys(Cut, 0)
+        self.stalled: dict[Peer, Stall] = {}  # the connections with unsent bytes
+        self.timelines = Timelines(lag_s)  # the times at which the bytes were published that readers lack
+        self.cut_offs = dict.fromkeys(Cut, 0)  # connections that were cut off, by reason
 
     def stall(self, peer: Peer) -> None:
-        """A connection's transport began to hold bytes."""
+        """Add a connection whose transport begins to hold bytes."""
         self.stalled[peer] = Stall(self._clock(), peer.unsent())
 
     def flowing(self, peer: Peer) -> None:
-        """A connection's transport holds nothing any more, or the connection is gone."""
+        """Remove a connection whose transport is empty again, or that is gone."""
         self.stalled.pop(peer, None)
 
     def expire(self, now: float, queued: Iterable[SlowReader]) -> None:
@@ -460,7 +444,7 @@ class SlowPeers:
                 peer.cut_off(why)
 
     def lag_s(self, reader: SlowReader) -> float:
-        """For how many seconds a reader has lacked what was published while it was there."""
+        """The age of the oldest byte that a reader lacks and that was published while it was there, seconds."""
         return self.timelines.age_s(reader.segment, reader.has(), self._clock())
 
     def _verdict(self, peer: Peer, stall: Stall, now: float) -> Cut | None:
@@ -475,7 +459,7 @@ class SlowPeers:
 
 
 def gone(peers: Iterable[PeerT], events: int = 0) -> list[PeerT]:
-    """The connections that are broken, or have one of these events, which shows only here if they are not read from."""
+    """The connections that are broken or have one of these events. Only this shows it while they are not read from."""
     poll = select.poll()
     by_fd: dict[int, PeerT] = {}
     for peer in peers:
@@ -486,5 +470,5 @@ def gone(peers: Iterable[PeerT], events: int = 0) -> list[PeerT]:
 
 
 def due(times: dict[Any, float], now: float) -> list[Any]:
-    """The keys whose time has come, of a dict in the order of its times."""
+    """The keys whose deadline is over, from a dict in the order of deadlines."""
     return list(takewhile(lambda key: times[key] <= now, times))

@@ -1,6 +1,11 @@
-"""What the stages of a request have in common: how it goes from one to the next, waits, is delayed, and is noted.
+"""Steps that all stages of a request use: go on, wait, be delayed by the storm guard, be noted in the record.
 
-The stages of segment routes are in :mod:`app.data_plane.handler`, those of HLS in :mod:`app.data_plane.players`.
+The stages of segment routes are in :mod:`app.data_plane.handler`, those of HLS in :mod:`app.data_plane.players`. A
+stage returns a reply or an exchange, and :func:`proceed` begins it: only there does a request get its exchange on the
+connection, and only there is an exception of a stage handled.
+
+The storm guard hears of each result that has no news for its client: the same segment again, a seq ahead of the head, a
+refusal (:func:`delay`). A request is delayed at most once (``Request.held``). :mod:`app.core.storm_guard` has the rule.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from tricklecast.app.core.results import Refusal, Why
 from tricklecast.app.core.storm_guard import Answer
 from tricklecast.app.data_plane.client_address import CLIENT, guarded_client, has_name
 from tricklecast.app.data_plane.context import ParkedFor
-from tricklecast.app.data_plane.exchange import Caller, Exchange, Kept, Parked
+from tricklecast.app.data_plane.exchange import AwaitsStorage, Caller, Exchange, Parked
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import Reply
@@ -23,13 +28,13 @@ from tricklecast.trickle.records import Op
 from tricklecast.trickle.wire import Status
 
 MAX_GUARDED: Final = 20_000
-"""Requests that the storm guard delays at a time, 1 kB more each than a waiting reader; beyond them requests are
-answered at once. One process answers fewer requests in the second that the longest delay takes, so that a loop cannot
-reach this number."""
+"""Requests that the storm guard delays at a time; each takes 1 kB more than a waiting reader. Further requests are
+answered at once. One process answers fewer requests in the second that the longest delay takes, so a loop of clients
+cannot reach this number."""
 
 _MANY: Final = frozenset({Op.READ, Op.STREAM, Op.PLAYLIST, Op.HLS, Op.CHANGES, Op.NEXT, None})
-"""Operations that many clients behind one address do on one channel, wrong paths and methods included. A channel has
-one publisher and one owner."""
+"""Operations that many clients behind one address make on one channel, wrong paths and methods included. All others are
+those of a channel's one publisher or owner."""
 
 Stage = Callable[[Caller, Request, Route], Reply | Exchange]
 """Answers a request, parks it, or hands it to the next stage."""
@@ -53,7 +58,7 @@ def _respond(connection: Caller, request: Request, outcome: Reply | Exchange) ->
             tell("refused", outcome.reason, connection, request)
         exchange = connection.exchange = Exchange(connection, request)
         exchange.answer(outcome)
-    elif type(outcome) is Reader or isinstance(outcome, Reader | Kept):
+    elif type(outcome) is Reader or isinstance(outcome, Reader | AwaitsStorage):
         connection.exchange = outcome
         outcome.begin()
     else:
@@ -61,7 +66,7 @@ def _respond(connection: Caller, request: Request, outcome: Reply | Exchange) ->
 
 
 def _resume(connection: Caller, request: Request, route: Route, stage: Stage) -> None:
-    """The wait of a parked request is over."""
+    """Take a parked request on, at this stage."""
     parked = connection.exchange
     assert isinstance(parked, Parked), "the request was parked"
     parked.withdraw()
@@ -71,7 +76,7 @@ def _resume(connection: Caller, request: Request, route: Route, stage: Stage) ->
 
 
 def park(connection: Caller, request: Request, route: Route, why: ParkedFor, stage: Stage) -> Parked:
-    """Let a request wait; this stage is asked again when its wait is over."""
+    """Let a request wait. When the wait is over, it goes on at this stage."""
     return Parked(connection, request, why, partial(_resume, connection, request, route, stage))
 
 
@@ -81,11 +86,11 @@ def park(connection: Caller, request: Request, route: Route, why: ParkedFor, sta
 def delay(
     connection: Caller, request: Request, route: Route, answer: Answer, about: int, stage: Stage
 ) -> Parked | None:
-    """Tell the storm guard of an answer that may bring its client nothing new; park the request if it says so.
+    """Tell the storm guard of a response that may have no news for its client; park the request if the guard says so.
 
     Args:
-        about: the seq, head or epoch that the answer is about.
-        stage: where the request goes on after the delay.
+        about: the seq, head or epoch of the response.
+        stage: the stage at which the request goes on after the delay.
     """
     plane = connection.plane
     guard = plane.guard
@@ -111,7 +116,7 @@ def delay(
 
 
 def progress(connection: Caller, request: Request, route: Route) -> None:
-    """Tell the storm guard that a client of which it may know got what it asked for."""
+    """Tell the storm guard that a client of which it may know has made progress."""
     guard = connection.plane.guard
     if guard is not None:
         guard.progress(guarded_client(route.op, request.headers, request.ip), route.channel)
@@ -119,7 +124,7 @@ def progress(connection: Caller, request: Request, route: Route) -> None:
 
 
 def answer_of(refusal: Refusal) -> Answer:
-    """The kind of answer that a refusal is, to the storm guard."""
+    """The storm guard's kind of a refusal."""
     match refusal.why:
         case Why.NOT_FOUND | Why.ENDED:
             return Answer.MISSING
@@ -131,30 +136,30 @@ def answer_of(refusal: Refusal) -> Answer:
             return Answer.REFUSED
 
 
-# The record, and who is told at once.
+# The access record, and the witness.
 
 
 def tell(kind: str, why: str, connection: Caller, request: Request) -> None:
-    """Tell the plane's witness of what happened to a request, if there is one."""
+    """Tell the plane's witness, if any, of a refused or delayed request."""
     if (witness := connection.plane.witness) is not None:
         channel = request.route.channel if request.route is not None else ""
         witness.note(kind, why, channel, request.headers.get(CLIENT, b""), request.ip)
 
 
 def placed(request: Request, registry: Registry, route: Route, reply: Reply) -> Reply:
-    """Answer with this reply, and note which life of the channel it is about."""
+    """Answer with this reply, and note the channel's epoch and head."""
     place(request, registry, route)
     return reply
 
 
-def kept(connection: Caller, request: Request, route: Route, reply: Reply) -> Reply | Exchange:
-    """Answer a publisher that something was done, as soon as storage has it."""
+def when_stored(connection: Caller, request: Request, route: Route, reply: Reply) -> Reply | Exchange:
+    """Answer a publisher whose request is done, as soon as storage has it."""
     place(request, connection.plane.registry, route)
-    return reply if connection.plane.durability is None else Kept(connection, request, reply)
+    return reply if connection.plane.durability is None else AwaitsStorage(connection, request, reply)
 
 
 def place(request: Request, registry: Registry, route: Route) -> None:
-    """Note which life of the channel a request was about, and where its head stood."""
+    """Note the channel's epoch and head in the access record."""
     channel = registry.channels.get(route.channel)
     if channel is not None:
         request.record.epoch = channel.epoch

@@ -1,16 +1,16 @@
 """A GET of a stream: a reader that goes on to the next segment, as long as its channel lives.
 
-All segments from the first one on are one response: what players read that know of no segments. The reader is in one
+All segments from the first one on are one response, for players that know of no segments. The reader is in one
 segment at a time. When that has closed, and all of it is sent, the reader goes on to the next one, in a turn of its own
 (:mod:`app.data_plane.scheduling`). Within a segment it is a reader like any other, and costs as much per chunk.
 
-- Segments without bytes are passed over. Those that nobody wrote, or that have left the window before they could be
-  sent, are left out; truncated ones are cut short. Both are gaps: the access record and the metrics count them, and so
-  does the trailer.
+- Segments without bytes are passed over. Segments without a publisher, and those that left the window before they could
+  be sent, are left out; truncated ones are cut short. Both are gaps: the access record, the metrics and the trailer
+  count them.
 - A stream ends at the end of a segment: with its channel, or because the server shuts down. It never goes on with
   another epoch of the name.
-- A stream that has been at the live edge lags by all that was published since and is not sent yet, in whichever
-  segment. Before, it works on a backlog, which is no lag: such a stream need only keep a pace.
+- A stream that has been at the live edge lags by all bytes that were published since and are not sent yet, of all
+  segments. Before, it works on a backlog, which is no lag: such a stream need only not stand still.
 """
 
 from __future__ import annotations
@@ -39,15 +39,10 @@ _OK: Final = Status.OK
 
 
 class Stream(Reader):
-    """The exchange of a client that is relayed one segment after the other.
+    """The exchange of a client that is sent one segment after the other.
 
     Args:
-        left_out: how many segments before the first one the client asked for, and cannot have.
-
-    Attributes:
-        before: body bytes of the segments that it has left.
-        debt: what the channel had received, less what the stream was sent, when it had everything; ``None`` until then.
-        segments: how many whole segments it was sent. left_out, cut_short: how many it was not, or not wholly.
+        left_out: the number of segments that the client asked for and that are gone, before the first one that is not.
     """
 
     __slots__ = ("before", "cut_short", "debt", "left_out", "segments")
@@ -56,7 +51,10 @@ class Stream(Reader):
 
     def __init__(self, connection: Caller, request: Request, found: Serve | Wait, left_out: int) -> None:
         super().__init__(connection, request, found)
-        self.before = self.segments = self.cut_short = self.left_out = 0
+        self.before = 0  # body bytes of the segments that it has left
+        self.segments = self.cut_short = self.left_out = 0  # segments that were sent whole, in part, and not at all
+        # Bytes that the channel had received, less those that the stream was sent, when the stream was at the live
+        # edge; None until then.
         self.debt: int | None = None
         self._miss(left_out)
 
@@ -67,7 +65,6 @@ class Stream(Reader):
 
     @property
     def answerable(self) -> bool:
-        """Whether nothing of the response is out yet."""
         return self.ending is None and not self.started
 
     @property
@@ -76,15 +73,15 @@ class Stream(Reader):
         return self.before + self.sent
 
     def lag(self) -> int:
-        """Body bytes published since it had everything, and not sent yet."""
+        """Body bytes published since it was at the live edge, and not sent yet."""
         return 0 if self.debt is None else self.channel.bytes_in - self.before - self.sent - self.debt
 
     def has(self) -> int:
-        """Body bytes of its segment that its peer has taken; all of them, as long as it works on a backlog."""
+        """Body bytes of its segment that its peer has taken; all of them while it works on a backlog."""
         return self.segment.size if self.debt is None else max(0, self.sent - self.connection.unsent())
 
     def begin(self) -> None:
-        """Attach to the first segment, and send what is there."""
+        """Attach to the first segment, and send the frames that are there."""
         self.record.epoch = self.channel.epoch
         self.record.rseq = self.segment.seq
         segment = self._attach()
@@ -94,7 +91,7 @@ class Stream(Reader):
             self.take_turn()
 
     def take_turn(self) -> None:
-        """Send what was not sent yet, as much as one turn allows; or go on to the next segment."""
+        """Send frames that were not sent yet, as many as one turn allows; or go on to the next segment."""
         connection, turns = self.connection, self.plane.turns
         if self.done or connection.write_paused:
             return
@@ -127,13 +124,13 @@ class Stream(Reader):
             super().send_away(reply)
 
     def conclude(self, reason: str, *, close: bool) -> None:
-        """The peer has taken all."""
+        """End the exchange: the peer has taken all of the response."""
         self.withdraw()
         self.end(reason)
         self.connection.complete(close=close)
 
     def withdraw(self) -> None:
-        """Detach from the segment, and sum up."""
+        """Leave the segment, and complete the access record."""
         if self.done:
             return
         self.done = True
@@ -147,7 +144,7 @@ class Stream(Reader):
         record.detail = f"{record.detail}; {found}" if getattr(record, "detail", None) else found
 
     def _start(self) -> bytes:
-        """The head of the response. It goes out with the first byte: only then is the content type certain."""
+        """The head of the response, which is that of its first segment."""
         self.started = True
         if self.http10:
             self.keep_alive = False
@@ -170,11 +167,11 @@ class Stream(Reader):
         )
 
     def _quicken(self) -> None:
-        """Let a single new frame go straight to the socket, where that is possible."""
+        """Let a single new frame go straight to the socket, if possible."""
         self.fast = self.started and self.fd >= 0 and not self.http10 and self.segment.source is None
 
     def _go_on(self) -> bool:
-        """Leave a segment that is over, for the next one; or end, if there is none."""
+        """Go on from a finished segment to the next one, or end if there is none. Returns whether it goes on."""
         self._count(self.segment)
         if self.plane.registry.shutting_down:
             self._end(Reason.SHUTDOWN)
@@ -200,7 +197,7 @@ class Stream(Reader):
         return segment
 
     def _leave(self) -> None:
-        """Detach from the segment; what was sent of it counts at once, since a stream may last for days."""
+        """Leave the segment. Its sent bytes count at once, since a stream may last for days."""
         plane, channel, segment = self.plane, self.channel, self.segment
         self.before += self.sent
         channel.bytes_out += self.sent
@@ -210,7 +207,7 @@ class Stream(Reader):
             segment.source.more()
 
     def _count(self, segment: Segment) -> None:
-        """All that there is of this segment was sent."""
+        """Count a segment that was sent as far as it exists."""
         streamed = self.plane.streamed
         if segment.complete:
             self.segments += 1
@@ -222,12 +219,12 @@ class Stream(Reader):
             streamed[Streamed.CUT_SHORT] += 1
 
     def _miss(self, segments: int) -> None:
-        """So many segments are left out."""
+        """Count segments that are left out."""
         self.left_out += segments
         self.plane.streamed[Streamed.LEFT_OUT] += segments
 
     def _end(self, reason: str) -> None:
-        """Everything is sent, and no segment follows."""
+        """End the response, since no segment follows."""
         plane, channel = self.plane, self.channel
         ended = channel.ended
         if not self.started:

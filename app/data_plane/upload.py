@@ -1,4 +1,10 @@
-"""A POST of a segment: the body goes into the core through a writer token."""
+"""A POST of a segment: the body goes into the core through a writer token.
+
+The core may take the token away at any moment: another publisher takes over, the segment is closed, a limit is reached.
+Then it calls :meth:`Upload.preempted` with the outcome, and the publisher is answered at once, in the middle of its
+body. The same call ends an upload whose body is complete. A publisher that disconnects leaves its segment open for a
+while, so that it can resume.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +20,10 @@ from tricklecast.trickle.wire import Status
 
 
 def take_in(channel: OwnedChannel | None, seq: int | None = None) -> None:
-    """Store what has come of the chunks that publishers are in the middle of, before their segments are closed.
+    """Store the bytes of incomplete chunks of uploads, before their segments are closed from outside.
 
     Args:
-        seq: of one segment; of all of the channel if ``None``.
+        seq: of one segment; ``None``: all open segments of the channel.
     """
     for segment in () if channel is None else channel.unclosed:
         if seq in (None, segment.seq) and segment.writer is not None and isinstance(segment.writer.owner, Upload):
@@ -28,37 +34,31 @@ class Upload(Exchange):
     """The exchange of a publisher that may write a segment.
 
     Until the first byte of its body arrives it is a preconnect.
-
-    Attributes:
-        received: body bytes that have arrived. pace: of its channel, from the token on, if publishers wait for readers.
-        pinned: the publisher has named the channel's epoch.
-        writer: the token; ``None`` before and after its part.
     """
 
     __slots__ = ("pace", "pinned", "received", "writer")
 
-    pace: Pace | None
+    pace: Pace | None  # of its channel, from the token on; None if publishers wait for no readers
 
     takes_body = True
 
     def __init__(self, connection: Caller, request: Request) -> None:
         super().__init__(connection, request)
-        self.received = 0
-        self.pinned = EPOCH in request.headers
-        self.writer: Writer[OwnedChannel] | None = None
+        self.received = 0  # body bytes that have arrived
+        self.pinned = EPOCH in request.headers  # the publisher has named the channel's epoch
+        self.writer: Writer[OwnedChannel] | None = None  # the token; None before it is given and after it is taken
 
     @property
     def idle(self) -> bool:
-        """Whether it is a preconnect. One whose empty body has ended waits for storage, and is none any more."""
+        """Whether it is a preconnect. With an ended empty body it waits for storage, and is none any more."""
         return self.writer is not None and not self.received and self.ending is None
 
     @property
     def channel_name(self) -> str | None:
-        """The channel that it writes to."""
         return None if self.writer is None else self.writer.channel.name
 
     def begin(self, writer: Writer[OwnedChannel]) -> None:
-        """The core gave the token."""
+        """Take the token that the core gives."""
         self.writer = writer
         record = self.record
         record.epoch = writer.channel.epoch
@@ -66,7 +66,7 @@ class Upload(Exchange):
         self.pace = self.plane.pacing.of(writer.channel)
 
     def data(self, chunks: list[bytes]) -> None:
-        """Chunks of the body arrived."""
+        """Store chunks of the body."""
         writer = self.writer
         if writer is None:
             return
@@ -78,7 +78,7 @@ class Upload(Exchange):
         self._yield(channel)
 
     def body_ended(self, chunks: list[bytes]) -> None:
-        """The body ended, after these last chunks."""
+        """Store the last chunks, and close the segment."""
         writer = self.writer
         if writer is None:
             return
@@ -90,7 +90,7 @@ class Upload(Exchange):
         self._yield(channel)
 
     def preempted(self, outcome: Outcome) -> None:
-        """The writer's part is over, by its own end or by another party: answer at once."""
+        """Called by the core: the token is taken back, for this reason. Answer the publisher at once."""
         writer = self.writer
         if writer is None:
             return
@@ -98,14 +98,14 @@ class Upload(Exchange):
         if reply is not None:
             self._leave(writer)
             if reply.status == Status.OK:
-                self.answer_kept(self._placed(reply, writer))
+                self.answer_when_stored(self._placed(reply, writer))
             else:
                 if (witness := self.plane.witness) is not None:
                     witness.note("refused", reply.reason, writer.channel.name, ip=self.connection.peer)
                 self.answer(reply)
 
     def _placed(self, reply: Reply, writer: Writer[OwnedChannel]) -> Reply:
-        """An answer to a publisher that names its numbering, with what it does not know of the channel yet."""
+        """Add the channel's numbering and epoch to a response, if the publisher named another numbering or no epoch."""
         claim, channel = writer.claim, writer.channel
         if claim is None:
             return reply
@@ -116,14 +116,14 @@ class Upload(Exchange):
         return reply
 
     def withdraw(self) -> None:
-        """Stop writing: the segment stays open for a while, so that the publisher can resume it."""
+        """Stop writing. The segment stays open for a while, so that the publisher can resume it."""
         writer = self.writer
         if writer is not None:
             self._leave(writer)
             writer.channel.abort(writer, self.plane.clock())
 
     def cut_short(self, reply: Reply) -> None:
-        """End the upload with this response, and its segment, if it has begun, as truncated."""
+        """Answer the upload from outside. Its segment, if it has bytes, closes as truncated."""
         writer = self.writer if self.received else None
         self.send_away(reply)
         if writer is not None:
@@ -131,7 +131,7 @@ class Upload(Exchange):
             registry.close_segment(writer.channel.name, writer.segment.seq, self.plane.clock(), truncate=True)
 
     def _yield(self, channel: object) -> None:
-        """Let readers of the channel come first, after something was published."""
+        """Let readers of the channel come first, after bytes were published."""
         plane = self.plane
         flows = plane.turns.flows
         if flows and (flow := flows.get(channel)) is not None:

@@ -688,7 +688,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._queued_bytes += sum(map(len, request.chunks))
                 self._limit_queue()
             elif isinstance(self.exchange, Parked):
-                self.exchange.keeps(sum(map(len, request.chunks)))
+                self.exchange.holds_body(sum(map(len, request.chunks)))
             return
         chunks, request.chunks = request.chunks, []
         exchange = self.exchange

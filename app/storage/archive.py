@@ -1,9 +1,30 @@
-"""What is written to the data directory, and what is there: the event loop's side of storage.
+"""The archive: the event loop's side of storage, and the index of all stored segments.
 
-The archive hears the journal's facts, and reads every open segment with a cursor, as a reader does. Whatever it has
-heard and read since the last batch makes up the next one, which :class:`~app.storage.database.Database` writes in a
-thread of its own. While it does, everything goes on; then those that wait for the batch are told (group commit). So
-publishers wait for the disk only where they asked for it (``--ack``), and readers never do.
+**Gather, write, tell.** The archive subscribes to the journal's facts, and puts a tap on every open segment: a cursor
+like a reader's, except that publishers are not paced by it. Facts and bytes since the last batch make the next one,
+which :class:`~app.storage.database.Database` writes in a thread of its own. Channels go on meanwhile. When the batch is
+written, the publishers that wait for it are answered (group commit: a slow disk makes batches larger, not more
+numerous). So a publisher waits for the disk only with ``--ack journal`` or ``fsync``, and a reader never does.
+
+**Each segment is in one place.** A segment has a tap until all of its bytes are in the directory; then it has an entry,
+a :class:`~app.storage.replay.StoredSegment`. Until then it stays in memory, so a reader finds it in the window, behind
+the tap or as an entry. A segment is one piece of one file: no file takes bytes of two segments at a time, and a file
+takes no further segment once it has reached 16 MiB.
+
+**Memory.** If the disk is too slow and memory is needed, the segment is given up (:meth:`Tap.evict`): its row and bytes
+are removed, it is counted, and the log says so. The index in memory has a limit, :data:`MAX_SEGMENTS`.
+
+**Failure.** After an error of the disk storage has failed as a whole, until bytes of segments are written again. The
+comment above :meth:`Archive.missed` describes how it goes on. ADR 35 says why a success of SQLite alone is not enough.
+
+**Retention** removes the oldest segments from the index and the database at once. A file is removed when no segment in
+it is left and no replay reads it; ``files`` counts both.
+
+**Stop = crash = restart.** At its end a server writes the batch that is due and nothing else, so
+:mod:`app.storage.restore` has one case only.
+
+What was tried and is worse (ADR 22): a second producer of bytes for stored segments (the seam to the live one loses or
+doubles bytes), a snapshot beside the log of changes (its number is wrong), aiofiles for writing (a hop per segment).
 """
 
 from __future__ import annotations
@@ -30,15 +51,15 @@ from tricklecast.app.storage.database import (
     MAX_ENDED,
     MAX_FACTS,
     NO_ROOM,
+    Append,
     Batch,
     ChannelRow,
     Database,
     FactRow,
-    Part,
     SegmentRow,
     unwritten,
 )
-from tricklecast.app.storage.replay import Entry, replayed
+from tricklecast.app.storage.replay import StoredSegment, replayed
 from tricklecast.trickle.paths import is_reserved
 
 logger = logging.getLogger("tricklecast.storage")
@@ -50,54 +71,54 @@ FILE_BYTES: Final = 16 << 20
 """A file takes no further segment from this size on. Retention removes whole files."""
 
 MAX_SEGMENTS: Final = 500_000
-"""Of all channels: the index of what is kept is in memory (0.5 kB each), and is read at the start (10 µs each)."""
+"""Stored segments of all channels. Each takes 0.5 kB of memory for its entry, and 10 µs at the start of the server."""
 
 REPLAYING: Final = 2
-"""Replays that read at a time: one for the disk, one for the event loop. What is live waits for one part, however many
-readers replay (measured: benchmarks/durable.py)."""
+"""Replays that read at a time: one for the disk, one for the event loop. A live reader then waits for one part (64
+KiB), however many others replay (measured: benchmarks/durable.py)."""
 
 BEHIND_S: Final = 0.05
-"""How long changes are gathered that nobody waits for."""
+"""Changes for which no publisher waits are gathered for this time."""
 
 RETRY_S: Final = 5.0
-"""How often the directory is tried again after an error."""
+"""After an error the directory is tried again at this interval."""
 
 END_S: Final = 10.0
-"""How long the last batch may take at the end of a server. It is small, since the disk keeps up all the time."""
+"""The deadline of the last batch, when the server ends. It is small, since the disk keeps up all the time."""
 
 SAY_S: Final = 60.0
-"""How often the operator is told of segments that were given up: a publisher without room loses many a second."""
+"""The log tells of given-up segments at most once in this time: a publisher may lose many a second."""
 
 STALE: Final = 1000
-"""Removed segments that the order of all segments may hold, beside as many as there are."""
+"""``Archive.order`` is tidied when it holds this many removed segments, and more removed ones than present ones."""
 
 
 class Ack(StrEnum):
-    """When a publisher is answered."""
+    """The moment at which a publisher is answered (``--ack``)."""
 
     MEMORY = "memory"
     """At once: a crash loses what was written in the last moments."""
     JOURNAL = "journal"
-    """When the kernel has it: a crash of the server loses nothing, a crash of the machine may."""
+    """When the kernel has the bytes: a crash of the server loses nothing, a crash of the machine may."""
     FSYNC = "fsync"
-    """When the disk has it."""
+    """When the disk has the bytes."""
 
 
 class OnDiskFull(StrEnum):
-    """What happens when the directory cannot be written."""
+    """The behaviour of channels while the directory cannot be written (``--on-disk-full``)."""
 
     MEMORY = "memory"
-    """Channels go on in memory; storage goes on when it can, with what the windows still hold."""
+    """Channels go on in memory. When the directory can be written again, it gets the segments of the windows."""
     REFUSE = "refuse"
     """Nothing may be published until it can be written again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What is kept. Bytes, seconds and counts; the smallest limit decides.
+    """The limits of stored segments: the oldest ones are removed as soon as one limit is exceeded.
 
     Attributes:
-        channel_bytes, channel_segments, age_s: of each channel. total_bytes: of all of them.
+        channel_bytes, channel_segments: of one channel. total_bytes: of all channels. age_s: since a segment closed.
     """
 
     channel_bytes: int = 1 << 30
@@ -110,13 +131,14 @@ class Tap:
     """The archive's cursor on a segment that is not wholly written yet.
 
     Attributes:
+        channel, segment: the segment, and the channel to which it belongs.
         opened_us, closed_us: when, microseconds since 1970. file, start: where the segment is written.
-        done: how many of its frames are; size, crc: of those.
+        done: the number of its frames that are written; size, crc: their bytes, and the CRC-32 of these.
     """
 
     __slots__ = ("channel", "closed_us", "crc", "done", "file", "opened_us", "segment", "size", "start")
 
-    def __init__(self, channel: Stored, segment: Segment, file: int, start: int, opened_us: int) -> None:
+    def __init__(self, channel: StoredChannel, segment: Segment, file: int, start: int, opened_us: int) -> None:
         self.channel = channel
         self.segment = segment
         self.file = file
@@ -126,7 +148,7 @@ class Tap:
         self.done = self.size = self.crc = 0
 
     def wake(self) -> None:
-        """There is more, or the segment has closed."""
+        """Called by the segment: it has more bytes, or it has closed."""
         archive = self.channel.archive
         try:
             archive.dirty[self] = None
@@ -136,17 +158,18 @@ class Tap:
             raise
 
     def evict(self) -> None:
-        """Memory is short and the disk is slow: the segment is lost to the archive."""
+        """Called by the segment: memory is short and the disk is slow, so the archive gives the segment up."""
         self.channel.archive.lose(self)
 
 
-class Stored:
-    """What the archive has of one life of a channel.
+class StoredChannel:
+    """The stored segments of one epoch of a channel.
 
     Attributes:
-        row: of the channel; known: whether the directory has it. channel: as long as it lives.
-        entries: closed segments in the directory, by seq; seqs: in their order. bytes: of them.
-        taps: segments that are not wholly written yet. room: files that may take another segment, and their sizes.
+        row: of the channel. known: the directory has the row. channel: ``None`` as soon as it has ended.
+        entries: closed segments in the directory, by seq. seqs: their seqs, ascending. bytes: the sum of their sizes.
+        taps: segments that are not wholly written yet, by seq.
+        room: files that may take another segment, and their sizes.
     """
 
     __slots__ = ("archive", "bytes", "channel", "entries", "known", "room", "row", "seqs", "taps")
@@ -156,14 +179,14 @@ class Stored:
         self.row = row
         self.known = False
         self.channel = channel
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, StoredSegment] = {}
         self.seqs: list[int] = []
         self.bytes = 0
         self.taps: dict[int, Tap] = {}
         self.room: list[tuple[int, int]] = []
 
     def find(self, seq: int) -> Segment | None:
-        """A segment that has left the window."""
+        """Return a segment that has left the window; a stored one is loaded for the one reader that asks."""
         if (tap := self.taps.get(seq)) is not None:
             return tap.segment
         entry = self.entries.get(seq)
@@ -190,37 +213,36 @@ class Stored:
 
     @property
     def turn(self) -> asyncio.Semaphore:
-        """Few replays read at a time."""
+        """Shared by all replays, so that only :data:`REPLAYING` of them read at a time."""
         return self.archive.replaying
 
     @property
     def thread(self) -> DaemonThread:
-        """All replays read in it."""
+        """The thread in which all replays read."""
         return self.archive.reads
 
     def time_of(self, at_us: int) -> float:
         """The registry's time, seconds, at a time in microseconds since 1970."""
         return asyncio.get_running_loop().time() - (self.archive.wall_us() - at_us) / 1e6
 
-    def path_of(self, entry: Entry) -> Path:
-        """The file of a segment."""
+    def path_of(self, entry: StoredSegment) -> Path:
         return self.archive.database.path(self.row.id, entry.file)
 
-    def hold(self, entry: Entry) -> None:
-        """A file is read from."""
+    def hold(self, entry: StoredSegment) -> None:
+        """Keep a file for a replay that begins to read it."""
         self.archive.files[self.row.id, entry.file] += 1
 
-    def let_go(self, entry: Entry, read: int) -> None:
-        """A file is not read from any more."""
+    def let_go(self, entry: StoredSegment, read: int) -> None:
+        """A replay has read this number of bytes from a file, and ends."""
         self.archive.figures.replayed += read
         self.archive.release(self, entry.file)
 
-    def damaged(self, seq: int, entry: Entry, why: str) -> None:
-        """A segment does not match its checksum: from now on it is gone."""
+    def damaged(self, seq: int, entry: StoredSegment, why: str) -> None:
+        """Remove a segment that does not match its checksum."""
         self.archive.damaged(self, seq, entry, why)
 
-    def add(self, seq: int, entry: Entry) -> None:
-        """A closed segment is in the directory."""
+    def add(self, seq: int, entry: StoredSegment) -> None:
+        """Enter a closed segment that is in the directory."""
         self.entries[seq] = entry
         if not self.seqs or seq > self.seqs[-1]:
             self.seqs.append(seq)
@@ -228,8 +250,8 @@ class Stored:
             insort(self.seqs, seq)
         self.bytes += entry.size
 
-    def remove(self, seq: int) -> Entry:
-        """A segment is not kept any more."""
+    def remove(self, seq: int) -> StoredSegment:
+        """Take a segment out of the index."""
         entry = self.entries.pop(seq)
         del self.seqs[bisect_left(self.seqs, seq)]
         self.bytes -= entry.size
@@ -241,10 +263,11 @@ class Figures:
     """Counters of an archive since the server started.
 
     Attributes:
-        commits: batches that were written; commit_s: how long that took in all.
-        failures: batches that were not, and attempts to go on after that. written: bytes.
-        lost: segments that the archive will never get; removed: those that retention has removed.
-        damaged: segments whose bytes turned out to be wrong. replayed: bytes that were read again.
+        commits: batches that were written; commit_s: the time that this took in all, seconds.
+        failures: batches that were not written, and failed attempts to go on after that.
+        written: bytes written. replayed: bytes read again for readers.
+        lost: segments that will never be in the directory. removed: segments that retention has removed.
+        damaged: segments whose bytes do not match their checksums.
     """
 
     commits: int = 0
@@ -261,20 +284,10 @@ class Archive:
     """Keeps the channels of a registry, whose storage it is, in a data directory.
 
     Args:
-        database: the directory.
-        journal: of the registry: tells of what is to be written.
-        budget: of the registry: memory of what is not written yet, and of what is read again.
-        ack: when publishers are answered. on_full: what happens when the directory cannot be written.
-        retention: what is kept.
-        wall_us: microseconds since 1970.
-
-    Attributes:
-        failed: why the directory cannot be written at present; ``None`` if it can.
-        dirty: cursors on segments that have something new. live: what there is of channels that have not ended.
-        index: of the last fact that is written; no start of the server gives it to another fact.
-        noted_us: when the last fact happened, microseconds since 1970.
-        on_kept: told of that index whenever it has changed. The caller sets it.
-        lives: earlier starts of the server, and up to which index their facts were kept. figures: for metrics.
+        journal: the registry's, which the archive subscribes to.
+        budget: the registry's memory, which also holds bytes that are not written yet, and those of replays.
+        ack: when publishers are answered. on_full: the behaviour while the directory cannot be written.
+        wall_us: the time, microseconds since 1970.
     """
 
     def __init__(
@@ -295,57 +308,58 @@ class Archive:
         self.on_full = on_full
         self.retention = retention or Retention()
         self.wall_us = wall_us
-        self.failed: str | None = None
-        self.dirty: dict[Tap, None] = {}
-        self.live: dict[str, Stored] = {}
-        self.ended: dict[int, Stored] = {}
-        self.epochs: dict[str, int] = {}
-        self.index = self.noted_us = 0
-        self.on_kept: Callable[[int], None] = _nobody
-        self.lives: dict[str, int] = {}
+        self.failed: str | None = None  # why the directory cannot be written at present; None if it can
+        self.dirty: dict[Tap, None] = {}  # taps on segments that have new bytes, or have closed
+        self.live: dict[str, StoredChannel] = {}  # the latest epoch of each name; if remembered, also an ended one
+        self.ended: dict[int, StoredChannel] = {}  # epochs that have ended, by id, in the order of their ends
+        self.epochs: dict[str, int] = {}  # the last epoch of each name
+        self.index = 0  # of the last fact that is written; no later start of the server gives it to another fact
+        self.noted_us = 0  # when the last fact happened, microseconds since 1970
+        self.on_kept: Callable[[int], None] = _nobody  # told of the index when it has changed; the changes API sets it
+        self.server_starts: dict[str, int] = {}  # earlier starts, and the index up to which the facts of each are kept
         self.figures = Figures()
-        self.next_channel = self.next_file = 1
-        # Segments in each file, and all segments in the order in which they came, for the limit of all channels.
-        self.files: dict[tuple[int, int], int] = {}
-        self.order: deque[tuple[Stored, int]] = deque()
-        self.bytes = self.segments = 0
-        self._batch = Batch()
-        self._touched: dict[Stored, None] = {}
-        self._waiting: list[Callable[[bool], None]] = []
-        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
-        self._soon = False
+        self.next_channel = self.next_file = 1  # ids that no channel and no file has had yet
+        self.files: dict[tuple[int, int], int] = {}  # by channel and file: segments in it, plus replays that read it
+        self.order: deque[tuple[StoredChannel, int]] = deque()  # all segments, the oldest first; removed ones linger
+        self.bytes = self.segments = 0  # of all channels
+        self._batch = Batch()  # the next one
+        self._touched: dict[StoredChannel, None] = {}  # channels whose rows have changed since the last batch
+        self._waiting: list[Callable[[bool], None]] = []  # told when the next batch is written, or could not be
+        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None  # calls _write
+        self._soon = False  # the timer is for the next turn of the event loop, since a publisher waits
         # The call that the thread makes at present: a batch, or an attempt to go on.
         self._busy: asyncio.Future[None] | asyncio.Future[int] | None = None
         self.replaying = asyncio.Semaphore(REPLAYING)
         # Python waits for neither at its exit: a disk that does not answer must not keep the server.
         self._thread, self.reads = DaemonThread("storage"), DaemonThread("storage reads")
         self._closing = False
-        # Since the directory failed: segments that were partly written then, with their seq and file; how many segments
-        # it lacks, those included; how many were lost before; bytes for which the last attempt found no room, halved.
-        self._cut: list[tuple[Stored, int, int]] = []
-        self._owed = self._lost_before = 0
-        # Segments that were given up and that the log has not told of, seq and channel of the newest one, and the time
-        # from which on the log may tell of them.
-        self._unsaid, self._newest_lost, self._say_at = 0, (0, ""), 0.0
-        self._missed: Exception | None = None  # raised when a change was told, until storage goes on without it
-        self._fits: int | None = None
-        self._retrying: asyncio.TimerHandle | None = None
+        # While the directory has failed:
+        self._cut: list[tuple[StoredChannel, int, int]] = []  # channel, seq, file of segments that were partly written
+        self._owed = 0  # segments that the directory lacks, those that were partly written included
+        self._lost_before = 0  # figures.lost at the time of the failure
+        self._fits: int | None = None  # half of the bytes for which the last attempt found no room
+        self._retrying: asyncio.TimerHandle | None = None  # the next attempt
+        self._missed: Exception | None = None  # raised while a change was noted, until storage has failed for it
+        # For the log:
+        self._unsaid = 0  # segments that were given up since the last line
+        self._newest_lost = 0, ""  # seq and channel of the newest of them
+        self._say_at = 0.0  # no further line before this time
         self._journal = journal
         journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
 
-    # What the core asks.
+    # Asked by the core.
 
     @property
     def refuses(self) -> bool:
-        """Whether nothing may be published at present."""
+        """All POSTs are refused at present."""
         return self.failed is not None and self.on_full is OnDiskFull.REFUSE
 
     def last_epoch(self, name: str) -> int:
         """The epoch of the last channel of that name; 0 if there was none."""
         return self.epochs.get(name, 0)
 
-    def begin(self, channel: Channel) -> Stored:
-        """A channel came into being."""
+    def begin(self, channel: Channel) -> StoredChannel:
+        """Begin to store a channel that was created or restored."""
         present = self.live.get(channel.name)
         if present is not None and present.row.epoch == channel.epoch:
             present.channel = channel  # it was restored
@@ -358,16 +372,16 @@ class Archive:
             self.next_channel, channel.name, channel.epoch, channel.content_type, channel.next_seq, self.wall_us()
         )
         self.next_channel += 1
-        found = Stored(self, row, channel)
+        found = StoredChannel(self, row, channel)
         self.live[channel.name] = found
         self.epochs[channel.name] = channel.epoch
         return found
 
-    # What publishers ask.
+    # Asked for publishers.
 
     @property
     def durability(self) -> str:
-        """What publishers are told of the answers that they get now."""
+        """The value of ``Lp-Trickle-Durability`` in the responses to publishers at present."""
         return Ack.MEMORY if self.failed is not None else self.ack
 
     @property
@@ -375,17 +389,17 @@ class Archive:
         """Bytes of segments that are not written yet; a batch that is being written counts."""
         return sum(tap.segment.size - tap.size for stored in self._all() for tap in stored.taps.values())
 
-    def _all(self) -> list[Stored]:
+    def _all(self) -> list[StoredChannel]:
         """The channels that live and those that have ended; an ended one is the latest of its name, too."""
         return list({**dict.fromkeys(self.live.values()), **dict.fromkeys(self.ended.values())})
 
     @property
     def delays(self) -> bool:
-        """Whether publishers wait for :meth:`when_kept`."""
+        """Publishers are answered by :meth:`when_stored`, not at once."""
         return self.ack is not Ack.MEMORY and (self.failed is None or self.on_full is OnDiskFull.REFUSE)
 
-    def when_kept(self, told: Callable[[bool], None]) -> None:
-        """Tell when everything up to now is written as ``ack`` says: ``True``; ``False`` if it could not be."""
+    def when_stored(self, told: Callable[[bool], None]) -> None:
+        """Call back with ``True`` when all changes until now are written as ``ack`` says; ``False`` if they are not."""
         if self.failed is not None or self._closing:
             told(self.on_full is OnDiskFull.MEMORY and not self._closing)
             return
@@ -393,15 +407,15 @@ class Archive:
         self.kick()
 
     async def flush(self) -> bool:
-        """Wait until everything up to now is written, or could not be: what :meth:`when_kept` tells."""
+        """Wait until all changes until now are written, or could not be: returns what :meth:`when_stored` tells."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.when_kept(lambda kept: None if done.done() else done.set_result(kept))
+        self.when_stored(lambda kept: None if done.done() else done.set_result(kept))
         return await done
 
     async def close(self) -> None:
-        """Write what is left, for :data:`END_S` at most, and let go of the directory; what it lacks then is told.
+        """Write the rest, for :data:`END_S` at most, and release the directory. The log says what it lacks.
 
-        A call that has not returned by then still uses the database, which is left open: the process is about to end.
+        A call that has not returned by then still uses the database. It is left open: the process is about to end.
         """
         if self._closing:
             return
@@ -434,15 +448,15 @@ class Archive:
             await asyncio.wait([self._busy])
 
     def tick(self) -> None:
-        """Remove what has become too old, also while nothing is published. The sweeper calls this now and then."""
+        """Remove segments that have become too old while nothing is published. The sweeper calls this."""
         self._say_lost()
         if self.failed is None:
             self.expire()
 
-    # What has changed.
+    # Changes, gathered for the next batch.
 
-    def damaged(self, stored: Stored, seq: int, entry: Entry, why: str) -> None:
-        """A segment does not match its checksum: from now on it is gone."""
+    def damaged(self, stored: StoredChannel, seq: int, entry: StoredSegment, why: str) -> None:
+        """Remove a segment that does not match its checksum."""
         if stored.entries.get(seq) is not entry:
             return  # retention, or another reader, has removed it meanwhile
         logger.error("segment %d of %r (epoch %d) is damaged: %s", seq, stored.row.name, stored.row.epoch, why)
@@ -450,7 +464,7 @@ class Archive:
         self._drop(stored, seq)
 
     def kick(self) -> None:
-        """There is something to write: soon, if somebody waits for it."""
+        """Plan a batch: in the next turn of the event loop if a publisher waits for it, else in :data:`BEHIND_S`."""
         if self._busy is not None or self.failed is not None or self._closing:
             return  # the batch that is being written looks again when it is done
         soon = bool(self._waiting)
@@ -470,7 +484,7 @@ class Archive:
         self._newest_lost = tap.segment.seq, tap.channel.row.name
         self._say_lost()
         self._leave(tap)
-        # What is there of it would be a part without an end.
+        # Its bytes in the directory have no end.
         self._batch.removed.append((tap.channel.row.id, tap.segment.seq))
         self.release(tap.channel, tap.file)
 
@@ -491,7 +505,7 @@ class Archive:
             self.budget.settle(tap.segment)
 
     def _note(self, fact: Fact) -> None:
-        """Hear of a fact, in the middle of a change."""
+        """Note a fact. The core calls this in the middle of a change."""
         self.noted_us = self.wall_us()
         stored = None if is_reserved(fact.channel) else self.live.get(fact.channel)
         try:
@@ -504,7 +518,7 @@ class Archive:
             if self.failed is not None and type(fact) is SegmentOpened and stored is not None:
                 self._owed += fact.seq not in stored.taps
 
-    def _take(self, fact: Fact, stored: Stored | None, row: FactRow) -> None:
+    def _take(self, fact: Fact, stored: StoredChannel | None, row: FactRow) -> None:
         """Add a fact to the next batch."""
         match fact:
             case _ if stored is None:
@@ -525,8 +539,8 @@ class Archive:
             self._touched[stored] = None
         self.kick()
 
-    def _end(self, stored: Stored, next_seq: int, reason: str, now_us: int) -> None:
-        """A channel has ended. Its segments stay for as long as any others."""
+    def _end(self, stored: StoredChannel, next_seq: int, reason: str, now_us: int) -> None:
+        """Note that a channel has ended. Its segments stay for as long as any others."""
         if stored.channel is not None:
             content_type = stored.channel.content_type
             stored.row = stored.row._replace(content_type=content_type, next_seq=next_seq)
@@ -534,8 +548,8 @@ class Archive:
         stored.channel = None
         self.ended[stored.row.id] = stored
 
-    def _tap(self, stored: Stored, segment: Segment, opened_us: int) -> None:
-        """Read a segment from its first byte on. No two segments are written to one file at a time."""
+    def _tap(self, stored: StoredChannel, segment: Segment, opened_us: int) -> None:
+        """Put a tap on a segment, and give it a file into which no other segment is being written."""
         if stored.room:
             file, start = stored.room.pop()
         else:
@@ -548,31 +562,31 @@ class Archive:
         segment.tap(tap)
         self.dirty[tap] = None
 
-    def _nothing_in(self, stored: Stored, seq: int, state: State, now_us: int) -> None:
-        """A segment closed without a byte."""
+    def _nothing_in(self, stored: StoredChannel, seq: int, state: State, now_us: int) -> None:
+        """Note a segment that closed without a byte: it needs no file."""
         row = SegmentRow(stored.row.id, seq, state.value, 0, 0, 0, 0, now_us, now_us)
         self._batch.segments.append((row, None))
-        self._add(stored, seq, Entry(state, 0, 0, 0, 0, now_us, now_us))
+        self._add(stored, seq, StoredSegment(state, 0, 0, 0, 0, now_us, now_us))
 
-    def _add(self, stored: Stored, seq: int, entry: Entry) -> None:
+    def _add(self, stored: StoredChannel, seq: int, entry: StoredSegment) -> None:
         stored.add(seq, entry)
         self.order.append((stored, seq))
         self.bytes += entry.size
         self.segments += 1
 
-    def keep(self, stored: Stored, row: SegmentRow) -> None:
-        """A closed segment is in the directory, from before a restart."""
+    def keep(self, stored: StoredChannel, row: SegmentRow) -> None:
+        """Enter a closed segment that is in the directory from before a restart."""
         assert row.closed_us is not None, "it is closed"
         place = row.size, row.crc, row.file, row.start, row.opened_us
-        self._add(stored, row.seq, Entry(State(row.state), *place, row.closed_us))
+        self._add(stored, row.seq, StoredSegment(State(row.state), *place, row.closed_us))
         if row.size:
             key = row.channel, row.file
             self.files[key] = self.files.get(key, 0) + 1
 
     def start(self, batch: Batch, before: int) -> None:
-        """Write the first batch of a start, and find out whether channels can be written to.
+        """Write the first batch of a start, and check that the folders of channels can be written.
 
-        If not, the server starts all the same, and serves what is there.
+        If not, storage has failed; the server starts all the same, and serves the segments that it has.
 
         Args:
             before: the index of the last fact from before the start.
@@ -594,7 +608,7 @@ class Archive:
     # Writing.
 
     def _write(self) -> None:
-        """Hand everything over that is to be written."""
+        """Give the next batch to the thread."""
         self._timer = None
         if self._busy is not None or self.failed is not None:
             return
@@ -609,22 +623,22 @@ class Archive:
     def _in_thread(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
         return asyncio.wrap_future(self._thread.submit(call, *args, **kwargs))
 
-    def _take_dirty(self, batch: Batch) -> list[tuple[Tap, SegmentRow, Part]]:
-        """Add what is new of segments."""
+    def _take_dirty(self, batch: Batch) -> list[tuple[Tap, SegmentRow, Append]]:
+        """Add the new bytes of segments to a batch."""
         written = []
         for tap in self.dirty:
             segment, channel_id = tap.segment, tap.channel.row.id
-            part = Part(channel_id, tap.file, tap.start + tap.size, segment, tap.done, len(segment.frames), tap.crc)
+            append = Append(channel_id, tap.file, tap.start + tap.size, segment, tap.done, len(segment.frames), tap.crc)
             place = tap.size, tap.crc, tap.file, tap.start, tap.opened_us
             row = SegmentRow(channel_id, segment.seq, segment.state.value, *place, tap.closed_us)
-            batch.parts.append(part)
-            batch.segments.append((row, part))
-            written.append((tap, row, part))
+            batch.appends.append(append)
+            batch.segments.append((row, append))
+            written.append((tap, row, append))
         self.dirty.clear()
         return written
 
-    def _tell_channels(self, batch: Batch) -> dict[Stored, None]:
-        """Add the rows of channels that have changed: no segment is written before its channel."""
+    def _tell_channels(self, batch: Batch) -> dict[StoredChannel, None]:
+        """Add changed rows of channels to a batch: no segment is written before its channel."""
         touched, self._touched = self._touched, {}
         for stored in touched:
             if (channel := stored.channel) is not None:
@@ -636,8 +650,8 @@ class Archive:
         self,
         done: asyncio.Future[None],
         batch: Batch,
-        written: list[tuple[Tap, SegmentRow, Part]],
-        touched: dict[Stored, None],
+        written: list[tuple[Tap, SegmentRow, Append]],
+        touched: dict[StoredChannel, None],
         waiting: list[Callable[[bool], None]],
         began: float,
     ) -> None:
@@ -659,20 +673,20 @@ class Archive:
         self.expire(touched)
         self._go_without()
 
-    def _keep_written(self, written: list[tuple[Tap, SegmentRow, Part]], touched: Iterable[Stored]) -> None:
-        """A batch is written."""
+    def _keep_written(self, written: list[tuple[Tap, SegmentRow, Append]], touched: Iterable[StoredChannel]) -> None:
+        """Note that the segments and channels of a batch are written."""
         for stored in touched:
             stored.known = True
-        for tap, row, part in written:
-            self.figures.written += part.size
-            tap.done = part.last
-            tap.size += part.size
-            tap.crc = part.crc
+        for tap, row, append in written:
+            self.figures.written += append.size
+            tap.done = append.last
+            tap.size += append.size
+            tap.crc = append.crc
             if row.closed_us is not None:
                 self._finish(tap, row.closed_us)
 
     def _tell(self, waiting: Iterable[Callable[[_T], None]], what: _T) -> None:
-        """Tell those that wait; an exception of one keeps nothing from the others, nor from storage."""
+        """Make these calls. An exception of one keeps neither the others nor storage from going on."""
         for told in waiting:
             try:
                 told(what)
@@ -681,28 +695,29 @@ class Archive:
         self.faults.deliver()
 
     def _finish(self, tap: Tap, closed_us: int) -> None:
-        """All of a closed segment is in the directory."""
+        """Turn the tap of a closed segment into an entry: all of its bytes are in the directory."""
         segment, stored = tap.segment, tap.channel
         if stored.taps.get(segment.seq) is not tap:
             return  # it was given up meanwhile
         self._leave(tap)
         place = tap.size, tap.crc, tap.file, tap.start, tap.opened_us
-        self._add(stored, segment.seq, Entry(segment.state, *place, closed_us))
+        self._add(stored, segment.seq, StoredSegment(segment.state, *place, closed_us))
         if tap.start + tap.size < FILE_BYTES:
             stored.room.append((tap.file, tap.start + tap.size))
 
     # When the directory cannot be written.
     #
     # Until bytes of segments have been written again, storage has failed: a database that takes rows says nothing about
-    # the folder of a channel. Every attempt has two batches. The first one holds what is due in any case, such as
-    # removals, which may make room; and files are made and removed where segments go. The second one holds what the
-    # windows still have, the newest segments first, and leaves half of the room to what will be published.
+    # the folder of a channel. Every attempt has two batches. The first one holds the removals and ends that are due in
+    # any case, and may make room; and a file is made and removed in the folder of each channel. The second one holds
+    # segments that windows still have and the directory lacks, the newest first, in half of the free room: the other
+    # half is for segments that are published next. A segment that leaves its window before that is lost, and counted.
 
     def missed(self, error: Exception) -> None:
-        """The core told of a change, and hearing it raised: nobody knows what the directory lacks now.
+        """Noting a change raised an exception, so it is unknown what the directory lacks: storage has failed.
 
-        So storage has failed, from this moment on, since the answer to the change may be the next thing that happens.
-        It goes on as after a failed batch: with all that the windows hold.
+        It has failed from this moment on, since the response to the change may be the next thing that happens. It goes
+        on as after a failed batch, with all segments that the windows hold.
         """
         if self.failed is None:
             self.failed = str(error) or type(error).__name__
@@ -710,7 +725,7 @@ class Archive:
             asyncio.get_running_loop().call_soon(self._go_without)  # when the change is done
 
     def _go_without(self) -> None:
-        """Fail for a change that was missed. A batch from before has its own outcome first, and then calls this."""
+        """Fail for a change that was missed. A batch that is being written ends first, and then calls this."""
         if self._missed is not None and self._busy is None:
             self._fail(self._missed, Batch(), [])
 
@@ -729,7 +744,7 @@ class Archive:
                 self._cut.append((stored, tap.segment.seq, tap.file))
         self._owed += len(self._cut)
         self._lost_before = self.figures.lost
-        # What was removed from the index, and who has ended, is still to be said.
+        # Removed segments and ended channels are still to be written.
         self._batch = unwritten(batch, self._batch)
         told = [*waiting, *self._waiting]
         self._waiting = []
@@ -741,7 +756,7 @@ class Archive:
             self._retrying = asyncio.get_running_loop().call_later(RETRY_S, self._retry)
 
     def _still(self, error: BaseException, batch: Batch) -> None:
-        """An attempt to go on has failed, too."""
+        """Plan the next attempt to go on: this one has failed, too."""
         self.figures.failures += 1
         failed, self.failed = self.failed, str(error) or type(error).__name__
         if self.failed != failed:
@@ -751,14 +766,14 @@ class Archive:
         self._try_again()
 
     def _lose_owed(self, segments: int) -> None:
-        """Count this many of the segments that the directory lacks as lost: they are in no window any more."""
+        """Count segments as lost that the directory lacks and that are in no window any more."""
         self.figures.lost = max(self.figures.lost, self._lost_before + segments)
 
     def _written_to(self) -> list[int]:
-        """The channels to which something may be published."""
+        """Ids of the channels that take POSTs."""
         return [stored.row.id for stored in self.live.values() if stored.channel is not None]
 
-    def _missing(self) -> list[tuple[Stored, Segment]]:
+    def _missing(self) -> list[tuple[StoredChannel, Segment]]:
         """Segments with bytes that are in memory and not in the directory, the newest first."""
         found = [
             (stored, segment)
@@ -770,7 +785,7 @@ class Archive:
         return sorted(found, key=lambda one: one[1].opened_at, reverse=True)
 
     def _retry(self) -> None:
-        """Remove what is due, which may make room, and find out whether files can be written."""
+        """Attempt to go on, first batch: removals, which may make room, and a trial file in each folder."""
         if self.failed is None or self._busy is not None:
             return
         if self._retrying is not None:
@@ -782,7 +797,7 @@ class Archive:
         self._busy = trial
         trial.add_done_callback(partial(self._tried, batch, touched))
 
-    def _tried(self, batch: Batch, touched: dict[Stored, None], done: asyncio.Future[int]) -> None:
+    def _tried(self, batch: Batch, touched: dict[StoredChannel, None], done: asyncio.Future[int]) -> None:
         self._busy = None
         if (error := done.exception()) is not None:
             self._still(error, batch)
@@ -793,7 +808,7 @@ class Archive:
         self._catch_up(room if self._fits is None else min(room, self._fits))
 
     def _catch_up(self, room: int) -> None:
-        """Write what the windows still have, as far as there is room; the newest segment in any case."""
+        """Attempt to go on, second batch: segments of the windows that fit into the room, and always the newest one."""
         missing = self._missing()
         now_us = self.wall_us()
         for stored, segment in missing:
@@ -814,9 +829,9 @@ class Archive:
     def _caught_up(
         self,
         batch: Batch,
-        written: list[tuple[Tap, SegmentRow, Part]],
-        touched: dict[Stored, None],
-        missing: list[tuple[Stored, Segment]],
+        written: list[tuple[Tap, SegmentRow, Append]],
+        touched: dict[StoredChannel, None],
+        missing: list[tuple[StoredChannel, Segment]],
         done: asyncio.Future[None],
     ) -> None:
         self._busy = None
@@ -832,11 +847,11 @@ class Archive:
                 self.release(tap.channel, tap.file)
         self._still(error, batch)
 
-    def _go_on(self, saved: list[Tap], missing: list[tuple[Stored, Segment]]) -> None:
-        """The directory can be written again, and has what was missing, or as much of it as there was room for."""
+    def _go_on(self, saved: list[Tap], missing: list[tuple[StoredChannel, Segment]]) -> None:
+        """End the failure: the directory has the missing segments, or as many of them as fit."""
         self.failed = self._fits = self._missed = None
         now_us = self.wall_us()
-        # Facts are missing: whoever follows them begins with a snapshot.
+        # Facts are missing, so each follower begins with a snapshot.
         self._batch.floor = self._journal.index
         known = {segment for _, segment in missing}
         began = 0
@@ -872,8 +887,8 @@ class Archive:
 
     # Retention.
 
-    def expire(self, channels: Iterable[Stored] = ()) -> None:
-        """Remove what exceeds a limit: in all, and in these channels."""
+    def expire(self, channels: Iterable[StoredChannel] = ()) -> None:
+        """Remove the oldest segments that exceed a limit: of all channels together, and of each of these."""
         limits = self.retention
         for stored in channels:
             while stored.bytes > limits.channel_bytes or len(stored.seqs) > limits.channel_segments:
@@ -896,7 +911,7 @@ class Archive:
                 break
             self._forget(oldest)
 
-    def _drop(self, stored: Stored, seq: int) -> None:
+    def _drop(self, stored: StoredChannel, seq: int) -> None:
         entry = stored.remove(seq)
         self.bytes -= entry.size
         self.segments -= 1
@@ -906,8 +921,8 @@ class Archive:
             self.release(stored, entry.file)
         self.kick()
 
-    def release(self, stored: Stored, file: int) -> None:
-        """A file holds one segment less, or is read from by one reader less; the last one removes it."""
+    def release(self, stored: StoredChannel, file: int) -> None:
+        """Note that a file has one segment or one replay less. A file with none of either is removed."""
         key = stored.row.id, file
         self.files[key] -= 1
         if not self.files[key]:
@@ -916,8 +931,8 @@ class Archive:
             self._batch.files.append(key)
             self.kick()
 
-    def _forget(self, stored: Stored) -> None:
-        """The oldest of too many channels that have ended, without a segment: its name begins at epoch 1 again."""
+    def _forget(self, stored: StoredChannel) -> None:
+        """Forget an ended channel without segments, since there are too many: its name begins at epoch 1 again."""
         row = stored.row
         if stored.known:
             self._batch.forgotten.append(row.id)
@@ -931,4 +946,4 @@ class Archive:
 
 
 def _nobody(index: int) -> None:
-    """Is not told."""
+    """Take the index where no changes API is told of it."""

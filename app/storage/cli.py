@@ -52,16 +52,13 @@ class CannotUse(StorageError):
 
 
 class Directory:
-    """What a data directory holds at this moment.
-
-    Args:
-        folder: the directory.
+    """The rows of a data directory, as one transaction reads them.
 
     Attributes:
-        channels: by their ids. segments: by channel and seq. damaged: what could not be read, one sentence each.
+        channels: by their ids. segments: by channel and seq. damaged: one sentence about each thing that is unreadable.
 
     Raises:
-        CannotUse: it is none, a later version has written it, or it cannot be read.
+        CannotUse: the folder is no data directory, a later version has written it, or it cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,11 +80,11 @@ class Directory:
         self.damaged = found.damaged
 
     def path(self, row: SegmentRow) -> Path:
-        """Where the bytes of a segment are."""
+        """The path of a segment's file."""
         return segment_path(self.folder, row.channel, row.file)
 
     def problem(self, row: SegmentRow) -> str | None:
-        """What is wrong with a segment; ``None`` if it is as it was written, or has been removed meanwhile."""
+        """The damage of a segment; ``None`` if it is as it was written, or has been removed meanwhile."""
         if row.channel not in self.channels:
             return "its channel is unknown"
         from tricklecast.app.storage.restore import checksum
@@ -106,10 +103,10 @@ class Directory:
         return "its file is too short" if self.path(row).exists() else "its file is missing"
 
     def life(self, name: str, epoch: int | None) -> ChannelRow:
-        """One life of a channel.
+        """One epoch of a channel; the latest with ``None``.
 
         Raises:
-            CannotUse: there is none.
+            CannotUse: the directory has no such channel.
         """
         lives = [row for row in self.channels.values() if row.name == name and epoch in (None, row.epoch)]
         if not lives:
@@ -118,19 +115,19 @@ class Directory:
         return max(lives, key=lambda row: row.epoch)
 
     def segments_of(self, channel: ChannelRow) -> list[SegmentRow]:
-        """The segments of one life, by seq."""
+        """The segments of one epoch of a channel, by seq."""
         return [row for row in self.segments if row.channel == channel.id]
 
     def set_aside(self) -> list[str]:
-        """What servers have set aside here."""
+        """Names of damaged or unknown files that servers have renamed here."""
         return sorted(path.name for path in self.folder.iterdir() if re.search(r"\.(damaged|unknown)-\d+$", path.name))
 
 
 def _connected(path: Path) -> sqlite3.Connection:
     """Open the database for reading.
 
-    SQLite needs to write beside it, except where nobody else does: then the file alone says everything, if its log is
-    empty.
+    SQLite keeps files beside the database. In a folder that this user may not write, that works only with
+    ``immutable``, which is right if no server uses the directory and the log is empty.
     """
     address = f"{path.absolute().as_uri()}?mode=ro"
     wal = Path(f"{path}-wal")
@@ -147,7 +144,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _is_used(folder: Path) -> bool:
-    """Whether a server uses the directory."""
+    """Whether a running server has locked the directory."""
     try:
         descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -332,7 +329,7 @@ def prune(
     typer.echo(f"would remove: {said}" if dry_run else f"removed: {said}")
 
 
-# What they do.
+# Steps of the commands.
 
 
 def _place(directory: Directory, row: SegmentRow) -> dict[str, Any]:
@@ -372,7 +369,7 @@ def _time(us: int | None) -> str | None:
 
 
 def _oldest(directory: Directory, channel: str | None, before_us: float | None, keep: int | None) -> list[SegmentRow]:
-    """The closed segments that are too old, and the oldest of the others, as far as there are too many bytes."""
+    """The closed segments to remove: those that are too old, and then the oldest until ``keep`` bytes are left."""
     ids = {row.id for row in directory.channels.values() if channel in (None, row.name)}
     rows = [row for row in directory.segments if row.closed_us is not None and row.channel in ids]
     left = sum(row.size for row in rows)
@@ -426,7 +423,7 @@ def _opened(out: str | None) -> Iterator[BinaryIO | None]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Any]:
-    """A bar on standard error, if that is a terminal; yields what is told how many bytes are done."""
+    """Show a bar if standard error is a terminal. Yields a function that takes the number of bytes just done."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return

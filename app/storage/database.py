@@ -1,12 +1,26 @@
-"""The data directory: ``journal.sqlite`` beside the files of the segments. Everything here runs in one thread.
+"""The data directory: ``journal.sqlite`` beside the files of the segments. One thread makes all calls.
 
-The files hold nothing but the segments' bytes, one after the other. SQLite holds everything else: the journal's facts,
-the channels, and for each segment its place, size and checksum. A batch of changes is written in this order: bytes,
-then (with ``fsync``) the files to disk, then one transaction. So a segment of which SQLite knows is there, and whatever
-else the files hold is of no meaning.
+The files hold the segments' bytes, one segment after the other, and nothing else. SQLite holds the journal's facts, the
+channels, and the place, size and checksum of each segment. A batch is written in this order:
+
+1. the bytes, at the ends of their files;
+2. with ``fsync``, the files and their folders to the disk;
+3. one SQLite transaction with facts, channels and segments;
+4. removal of files in which no segment is left.
+
+A crash between two steps leaves bytes that no row names. They are overwritten or removed, and never read: a segment
+exists as soon as, and only if, SQLite has its row. Bytes that could not be written whole are cut off again, since on a
+full disk they would take the room that retention frees.
 
 Each row of a channel or a segment has a checksum of its own: SQLite notices a damaged structure, but not a flipped bit
-in a value.
+in a value. A damaged database is read as far as possible, from both ends of each table, and what was read is written to
+a new one. The damaged file is renamed and stays. No file of segments is removed then: rows that name it may be lost.
+
+SQLite and this process would both go on writing to a file that somebody has removed or replaced. So the inodes of the
+database and of each file are compared with their paths before each transaction.
+
+What was tried and is worse (docs/adr/0022-storage-listens-to-the-core.md): one log for all channels (retention of one
+channel would copy the others), and checksums inside the files (they would not be playable media any more).
 """
 
 from __future__ import annotations
@@ -35,7 +49,7 @@ SCHEMA: Final = 1
 """Version of the tables. A directory of a later version is refused; one of an earlier version would be converted."""
 
 MAX_FACTS: Final = 100_000
-"""The newest facts are kept, so many; who asks for older ones begins with a snapshot."""
+"""Only the newest facts are kept. A follower that asks for older ones begins with a snapshot."""
 
 MAX_ENDED: Final = 10_000
 """Ended channels without segments whose last epoch is remembered."""
@@ -47,19 +61,21 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 """The errors of a disk, or of a quota, that is full."""
 
 LOCK_S: Final = 5.0
-"""How long another process may lock the database before a batch fails."""
+"""A batch fails if another process locks the database for longer."""
 
 TRIAL_BYTES: Final = 1 << 20
 """Bytes that must find room after a failure, before storage goes on."""
 
 OPEN_FILES: Final = 256
-_IOV: Final = 1024
+"""Files of segments that stay open between batches."""
+
+_IOV: Final = 1024  # buffers that one pwritev takes (Linux, IOV_MAX)
 
 _DATABASE: Final = "journal.sqlite"
 _NEW: Final = "journal.sqlite.new"
 
 _DAMAGE: Final = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR}
-"""What SQLite answers when a file, or a disk, is damaged; a table may be missing, too."""
+"""SQLite's error codes for a damaged file or disk. A missing table is ``SQLITE_ERROR``."""
 
 _TABLES: Final = """
 CREATE TABLE life (instance TEXT PRIMARY KEY, began_at INTEGER, started_us INTEGER, boot TEXT);
@@ -100,8 +116,10 @@ class SegmentRow(NamedTuple):
     """One segment.
 
     Attributes:
-        channel: the id of its channel. state: as in the core; ``open``: as far as it was written at that time.
-        size, crc: bytes, and their CRC-32. file, start: where they are; no file where there are none.
+        channel: the id of its channel.
+        state: as in the core. With ``open``, size and crc are those of the bytes that are written so far.
+        size, crc: the number of bytes, and their CRC-32. file, start: the file's number, 0 without bytes, and the place
+            of the first byte in it.
         opened_us, closed_us: when, microseconds since 1970.
     """
 
@@ -149,12 +167,12 @@ class FactRow(NamedTuple):
         raise AssertionError(fact)
 
 
-class Life(NamedTuple):
+class ServerStart(NamedTuple):
     """One start of a server.
 
     Attributes:
+        instance: the name of this start. boot: the boot of the machine (:func:`boot_id`).
         began_at: the index of the last fact from before it, or, if facts are missing, of the last one that is missing.
-        boot: of the machine.
     """
 
     instance: str
@@ -164,14 +182,14 @@ class Life(NamedTuple):
 
 
 @dataclass(slots=True)
-class Part:
-    """Bytes of one segment that are to be written.
+class Append:
+    """Bytes of one segment that are added at the end of a file.
 
     Attributes:
-        channel, file: where; at: behind which byte of the file.
-        segment, first, last: whose bytes, from this frame on and before that one.
-        crc: of the bytes of the segment before these; then of these, too.
-        size: how many bytes were written.
+        channel, file: the file. at: its size before.
+        segment, first, last: the segment's frames from ``first`` on, before ``last``.
+        crc: the CRC-32 of the segment's bytes: before the write without these bytes, after it with them.
+        size: the number of bytes that were written.
     """
 
     channel: int
@@ -189,47 +207,48 @@ class Batch:
     """Changes that are written together, or not at all.
 
     Attributes:
-        channels: by id. parts: bytes.
-        segments: rows of segments and the part that each depends on, whose size and checksum are added.
-        removed: segments that retention has removed, by channel and seq. files: those that hold nothing any more.
-        forgotten: ids of ended channels that are not remembered any more. floor: facts up to this one are incomplete.
-        life: a server starts on this directory.
+        channels: new and changed rows, by id. appends: the bytes.
+        segments: rows of segments. The size and checksum of the append beside a row, if any, are added to the row.
+        removed: channel and seq of segments that retention has removed. files: files in which no segment is left.
+        forgotten: ids of ended channels that are not remembered any more.
+        floor: some facts up to this index are missing, so all of them are removed.
+        server_start: a server starts on this directory.
     """
 
     facts: list[FactRow] = field(default_factory=list)
     channels: dict[int, ChannelRow] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
-    segments: list[tuple[SegmentRow, Part | None]] = field(default_factory=list)
+    appends: list[Append] = field(default_factory=list)
+    segments: list[tuple[SegmentRow, Append | None]] = field(default_factory=list)
     removed: list[tuple[int, int]] = field(default_factory=list)
     files: list[tuple[int, int]] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     floor: int = 0
-    life: Life | None = None
+    server_start: ServerStart | None = None
 
 
 def unwritten(*batches: Batch) -> Batch:
-    """What is still to be said of batches that could not be written: all but facts and bytes."""
+    """The changes of failed batches that are still to be written: all but facts and bytes."""
     rest = Batch()
     for batch in batches:
         rest.channels |= batch.channels
-        rest.segments += [(row, part) for row, part in batch.segments if part is None]
+        rest.segments += [(row, append) for row, append in batch.segments if append is None]
         rest.removed += batch.removed
         rest.files += batch.files
         rest.forgotten += batch.forgotten
-        rest.life = rest.life or batch.life
+        rest.server_start = rest.server_start or batch.server_start
     return rest
 
 
 @dataclass(slots=True)
 class Contents:
-    """What a data directory holds.
+    """The rows of a data directory, without its facts.
 
     Attributes:
-        index: of the last fact. damaged: what could not be read, one sentence each.
-        complete: whether nothing that a server has written is missing, so that a file of which no row knows is waste.
+        index: of the last fact. damaged: one sentence about each thing that could not be read.
+        complete: no row is lost, so that a file that no row names can be removed.
     """
 
-    lives: list[Life] = field(default_factory=list)
+    server_starts: list[ServerStart] = field(default_factory=list)
     channels: list[ChannelRow] = field(default_factory=list)
     segments: list[SegmentRow] = field(default_factory=list)
     index: int = 0
@@ -251,9 +270,9 @@ class Database:
     def __init__(self, folder: Path, *, fsync: bool = False) -> None:
         self.folder = folder
         self._fsync = fsync
-        self._files: OrderedDict[tuple[int, int], int] = OrderedDict()
-        self._folders: set[int] = set()
-        self._corrupt = False
+        self._files: OrderedDict[tuple[int, int], int] = OrderedDict()  # open files, the least recently used one first
+        self._folders: set[int] = set()  # channels in whose folders files were made since the last fsync
+        self._corrupt = False  # SQLite has called the database damaged: checked before storage goes on
         try:
             new = [one for one in (folder / "segments", *folder.absolute().parents, folder) if not one.exists()]
             (folder / "segments").mkdir(parents=True, exist_ok=True)
@@ -267,7 +286,7 @@ class Database:
             self._lock = locked(folder)
         except OSError as error:
             raise unusable(folder, error) from error
-        self._repaired: list[str] = []
+        self._repaired: list[str] = []  # one sentence about each repair that opening the database took
         try:
             self._check_files()
             try:
@@ -285,7 +304,7 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Let go of the directory. Nothing is written that would not also be there without it."""
+        """Close all files and release the lock. A directory is the same with and without this call."""
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()
@@ -293,18 +312,17 @@ class Database:
         os.close(self._lock)
 
     def path(self, channel: int, file: int) -> Path:
-        """Where a file of segments is."""
         return segment_path(self.folder, channel, file)
 
     def commit(self, batch: Batch) -> None:
-        """Write a batch.
+        """Write a batch, in the order of this module's head.
 
         Raises:
-            OSError, sqlite3.Error: it is not written, and takes no room; the same segments may be written again.
+            OSError, sqlite3.Error: the batch is not written and takes no room; its segments may be written again.
         """
         self._check_place()
         try:
-            synced = {self._write(part): part for part in batch.parts if part.last > part.first}
+            synced = {self._write(append): append for append in batch.appends if append.last > append.first}
             if self._fsync:
                 for descriptor in synced:
                     os.fdatasync(descriptor)
@@ -313,17 +331,17 @@ class Database:
                 if self._folders:
                     _sync_folder(self.folder / "segments")
                 self._folders.clear()
-            for descriptor, part in synced.items():
-                path = self.path(part.channel, part.file)
-                if os.stat(path).st_ino != os.fstat(descriptor).st_ino:  # what has no name cannot be read again
+            for descriptor, append in synced.items():
+                path = self.path(append.channel, append.file)
+                if os.stat(path).st_ino != os.fstat(descriptor).st_ino:  # a file without a name cannot be read again
                     raise OSError(errno.ESTALE, "replaced while the server runs", str(path))
         except BaseException:
-            self._give_back(batch.parts)
+            self._give_back(batch.appends)
             raise
         while len(self._files) > OPEN_FILES:  # not before: all files of this batch must be open until they are synced
             os.close(self._files.popitem(last=False)[1])
         self._record(batch)
-        # Last: whoever still reads a file has it open, and a file of which no row knows does no harm.
+        # Last: a replay that still reads a file has it open, and a file that no row names does no harm.
         for channel, file in batch.files:
             self._remove(channel, file)
 
@@ -338,22 +356,21 @@ class Database:
                 _probe(self.path(channel, 0).parent)
 
     def room(self) -> int:
-        """How many bytes may be written, as far as the file system knows."""
+        """The free bytes of the file system. A quota may leave less."""
         found = os.statvfs(self.folder / "segments")
         return found.f_bavail * found.f_frsize
 
     def recover(self, batch: Batch, channels: Iterable[int]) -> int:
-        """Find out whether the directory can be written again, after an error; write what is due in any case.
+        """After an error: write a batch without bytes and facts, and check that segments can be written again.
 
         Args:
-            batch: without bytes and facts.
-            channels: that are published to; files must be writable in their folders.
+            channels: those that are published to. Files must be writable in their folders.
 
         Returns:
-            How many bytes may be written.
+            The free bytes of the file system.
 
         Raises:
-            OSError, sqlite3.Error: it cannot be written.
+            OSError, sqlite3.Error: the directory still cannot be written.
         """
         self._check_place()
         for descriptor in self._files.values():
@@ -373,10 +390,10 @@ class Database:
         return self.room()
 
     def contents(self) -> Contents:
-        """Everything but the facts. If anything of it is damaged, what can be read is written to a new database.
+        """Read all rows but the facts. If some are damaged, the others are written to a new database.
 
         Raises:
-            StorageError: it cannot be read now.
+            StorageError: the database cannot be read now.
         """
         try:
             found = read_contents(self._sql)
@@ -385,12 +402,12 @@ class Database:
         except (OSError, sqlite3.Error) as error:
             raise unusable(self.folder, error) from error
         found.damaged[:0] = self._repaired
-        # Each server leaves its life: without any the database is new, or was lost.
-        found.complete = not found.damaged and bool(found.lives)
+        # Each start of a server leaves a row: without any the database is new, or was lost.
+        found.complete = not found.damaged and bool(found.server_starts)
         return found
 
     def _check_files(self) -> None:
-        """Set aside what SQLite would not open, or would remove."""
+        """Rename a file that SQLite would not open, or a log that it would remove."""
         path, new = self.folder / _DATABASE, self.folder / _NEW
         wal = Path(f"{path}-wal")
         if new.exists():  # the server ended while it salvaged a damaged database
@@ -424,7 +441,7 @@ class Database:
         new.unlink(missing_ok=True)
         with closing(sqlite3.connect(new, isolation_level=None)) as sql:
             sql.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA};")
-            _insert(sql, "life", found.lives, checked=False)
+            _insert(sql, "life", found.server_starts, checked=False)
             _insert(sql, "channel", found.channels)
             _insert(sql, "segment", found.segments)
             _insert(sql, "fact", facts, checked=False)
@@ -454,23 +471,23 @@ class Database:
             sql.execute(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
             if not version:
                 sql.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
-            self._inode = path.stat().st_ino
+            self._inode = path.stat().st_ino  # of the open database
         except BaseException:
             sql.close()
             raise
         return sql
 
-    def _write(self, part: Part) -> int:
-        """Write the bytes of a part, and add them to its checksum. Returns the file's descriptor."""
-        descriptor = self._descriptor(part.channel, part.file)
-        views, at = list(part.segment.payload(part.first, part.last)), part.at
-        part.size = 0
+    def _write(self, append: Append) -> int:
+        """Write bytes to their file, and update the checksum. Returns the file's descriptor."""
+        descriptor = self._descriptor(append.channel, append.file)
+        views, at = list(append.segment.payload(append.first, append.last)), append.at
+        append.size = 0
         for first in range(0, len(views), _IOV):
             some = views[first : first + _IOV]
             left = sum(map(len, some))
-            part.size += left
+            append.size += left
             for view in some:
-                part.crc = crc32(view, part.crc)
+                append.crc = crc32(view, append.crc)
             while left:
                 written = os.pwritev(descriptor, some, at)
                 at += written
@@ -498,13 +515,13 @@ class Database:
     def _record(self, batch: Batch) -> None:
         sql = self._sql
         segments = [
-            row if part is None else row._replace(size=row.size + part.size, crc=part.crc)
-            for row, part in batch.segments
+            row if append is None else row._replace(size=row.size + append.size, crc=append.crc)
+            for row, append in batch.segments
         ]
         sql.execute("BEGIN IMMEDIATE")
         try:
-            if batch.life is not None:
-                _insert(sql, "life", [batch.life], checked=False)
+            if batch.server_start is not None:
+                _insert(sql, "life", [batch.server_start], checked=False)
                 sql.execute("DELETE FROM life WHERE rowid <= (SELECT max(rowid) FROM life) - 1000")
             _insert(sql, "fact", batch.facts, checked=False)
             _insert(sql, "channel", list(batch.channels.values()))
@@ -536,15 +553,16 @@ class Database:
         if not there:
             raise OSError(errno.ESTALE, "removed while the server runs; restart the server", str(path))
 
-    def _give_back(self, parts: Iterable[Part]) -> None:
+    def _give_back(self, appends: Iterable[Append]) -> None:
         """Cut off the bytes of a batch that failed: on a full disk they would take the room that is freed.
 
-        A part is the end of its file. Bytes stay if only the transaction failed: it may be there after a crash.
+        An append is at the end of its file. If only the transaction failed, the bytes stay: it may turn out to be
+        committed after a crash.
         """
-        for part in parts:
-            if (descriptor := self._files.get((part.channel, part.file))) is not None:
+        for append in appends:
+            if (descriptor := self._files.get((append.channel, append.file))) is not None:
                 with suppress(OSError):
-                    os.ftruncate(descriptor, part.at)
+                    os.ftruncate(descriptor, append.at)
 
     def _remove(self, channel: int, file: int) -> None:
         descriptor = self._files.pop((channel, file), None)
@@ -560,17 +578,17 @@ class Database:
 
 
 def segment_path(folder: Path, channel: int, file: int) -> Path:
-    """Where a file of segments is, in a data directory."""
+    """The path of a file of segments in a data directory."""
     return folder / "segments" / f"{channel:06d}" / f"{file:08d}.seg"
 
 
 def unused_name(folder: Path, stem: str) -> str:
-    """A name for something that is set aside: ``stem-1``, or with the next number that is free."""
+    """The first free name of ``stem-1``, ``stem-2`` ..., for a file that is set aside."""
     return next(name for number in count(1) if not (folder / (name := f"{stem}-{number}")).exists())
 
 
 def prepare(sql: sqlite3.Connection) -> None:
-    """Settings of every connection."""
+    """Apply the settings that every connection to the database needs."""
     sql.execute("PRAGMA foreign_keys = OFF")
     sql.execute("PRAGMA cell_size_check = ON")
     # One flipped bit in a text must not end the reading of a table.
@@ -581,7 +599,7 @@ def schema_of(sql: sqlite3.Connection, path: Path) -> int:
     """The version of the tables; 0 in a new file.
 
     Raises:
-        StorageError: a later version wrote it.
+        StorageError: a later version of tricklecast wrote it.
     """
     ((version,),) = sql.execute("PRAGMA user_version").fetchall()
     if version > SCHEMA:
@@ -590,16 +608,16 @@ def schema_of(sql: sqlite3.Connection, path: Path) -> int:
 
 
 def read_contents(sql: sqlite3.Connection) -> Contents:
-    """Everything but the facts, without rows whose checksum is wrong, and as far as a damaged file can be read.
+    """Read all rows but the facts: those that a damaged file still yields, without rows whose checksum is wrong.
 
     Raises:
-        sqlite3.Error: it cannot be read now, for a reason that may pass.
+        sqlite3.Error: the database cannot be read now, for a reason that may pass.
     """
     found = Contents()
     found.damaged += [
         f"{_DATABASE}: {text}" for (text,) in _readable(sql, "PRAGMA quick_check(3)", found) if text != "ok"
     ]
-    found.lives = [Life(*row) for row in _salvaged(sql, "life", found, checked=False, order="rowid")]
+    found.server_starts = [ServerStart(*row) for row in _salvaged(sql, "life", found, checked=False, order="rowid")]
     found.channels = [ChannelRow(*row) for row in _salvaged(sql, "channel", found)]
     damaged = len(found.damaged)
     segments = {row[:2]: row for row in _salvaged(sql, "segment", found)}
@@ -612,12 +630,14 @@ def read_contents(sql: sqlite3.Connection) -> Contents:
     if found.damaged:
         found.channels += _channels_by_name(sql, found)
     last = [number for (number,) in _readable(sql, "SELECT max(number) FROM fact", found)]
-    found.index = max(number for number in (0, *last, *(life.began_at for life in found.lives)) if type(number) is int)
+    found.index = max(
+        number for number in (0, *last, *(start.began_at for start in found.server_starts)) if type(number) is int
+    )
     return found
 
 
 def _channels_by_name(sql: sqlite3.Connection, found: Contents) -> list[ChannelRow]:
-    """Channels whose rows are damaged. The index of names has name and epoch, too, and the facts have the rest."""
+    """Rebuild damaged rows of channels: the index of names also has name and epoch, and the facts have the rest."""
     known = {row.id for row in found.channels}
     heads: dict[int, int] = {}
     for segment in found.segments:
@@ -646,7 +666,7 @@ def _channels_by_name(sql: sqlite3.Connection, found: Contents) -> list[ChannelR
 
 
 def boot_id() -> str:
-    """The machine's present boot, if it is known: after another one, what the kernel had not written yet is lost."""
+    """The name of the machine's present boot, if known. A new boot has lost bytes that the kernel had not written."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -687,7 +707,7 @@ def _salvaged(
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error says that the file is damaged; it may also be full, locked or read-only."""
+    """Whether the file is damaged, rather than full, locked or read-only."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _DAMAGE
 
 
@@ -702,7 +722,7 @@ def _readable(sql: sqlite3.Connection, query: str, found: Contents) -> Iterator[
 
 
 def _behind(views: list[memoryview], written: int) -> list[memoryview]:
-    """What is left of some views behind so many bytes."""
+    """The views without their first ``written`` bytes."""
     while written >= len(views[0]):
         written -= len(views[0])
         views = views[1:]
@@ -739,12 +759,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def unusable(folder: Path, error: Exception) -> StorageError:
-    """The data directory cannot be used, for this reason."""
     return StorageError(f"cannot use the data directory {str(folder)!r}: {error}")
 
 
 def locked(folder: Path) -> int:
-    """Take the directory for this process, until the descriptor that it returns is closed.
+    """Lock the directory for this process until the returned descriptor is closed.
 
     Raises:
         StorageError: another process has it. OSError: the lock file cannot be written.

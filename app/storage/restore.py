@@ -1,4 +1,16 @@
-"""After a restart: what the data directory holds comes back, as if every client had merely lost its connection."""
+"""The restore after a restart: channels go on as if every client had merely lost its connection.
+
+Stop, crash and restart are one case: the directory is as the last whole batch left it. The restore reads its rows, and
+
+1. checks each segment against its file: the file must be long enough. The bytes of open segments must match their
+   checksums; after a crash of the machine also those of the last two minutes, which the kernel may not have written.
+   Other checksums are compared when a reader asks for the segment;
+2. closes segments that were open as truncated, with the bytes that are written;
+3. brings back the latest epoch of each name: live, in the rest of its drain, or as a tombstone. Older epochs keep their
+   segments until retention removes them;
+4. removes files that no row names. If rows of the database are lost, it renames these files instead;
+5. writes all this as the first batch, with the index of the last fact, so that no index is given twice.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +25,28 @@ from zlib import crc32
 
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import State
-from tricklecast.app.storage.archive import FILE_BYTES, Archive, Stored
-from tricklecast.app.storage.database import Batch, FactRow, Life, boot_id, unusable, unused_name
+from tricklecast.app.storage.archive import FILE_BYTES, Archive, StoredChannel
+from tricklecast.app.storage.database import Batch, FactRow, ServerStart, boot_id, unusable, unused_name
 
 logger = logging.getLogger("tricklecast.storage")
 
 UNWRITTEN_S: Final = 120
-"""After a crash of the machine the segments of the last moments are read through: the kernel may not have written
-them. It writes what is older than half a minute (Linux, ``vm.dirty_expire_centisecs``)."""
+"""After a crash of the machine the checksums of segments from this time before it are compared: the kernel may not have
+written their bytes. It writes bytes that are older than 30 s (Linux, ``vm.dirty_expire_centisecs``)."""
 
 MAX_LINES: Final = 20
-"""Findings that are logged one by one."""
+"""Damages that are logged one by one; one line counts the others."""
 
-_READ: Final = 1 << 20
+_READ: Final = 1 << 20  # bytes read at a time
 
 
 @dataclass(slots=True)
-class Report:
-    """What came back.
+class Restoration:
+    """The result of a restore.
 
     Attributes:
-        channels: live ones. segments, bytes: of them and of those that have ended.
-        truncated: segments that were being written. damaged: what could not be read, one sentence each.
+        channels: live ones. segments, bytes: those of live and ended channels.
+        truncated: segments that were open. damaged: one sentence about each thing that could not be read.
     """
 
     channels: int = 0
@@ -44,11 +56,8 @@ class Report:
     damaged: list[str] = field(default_factory=list)
 
 
-def restore(archive: Archive, registry: Registry, now: float) -> Report:
-    """Bring channels back, before the first request.
-
-    Segments that were being written come back truncated, with what was written of them. Segments whose file is missing
-    or too short are damaged: they are gone, and everything else is there.
+def restore(archive: Archive, registry: Registry, now: float) -> Restoration:
+    """Bring channels back, before the first request. Damaged segments are removed and reported; the others stay.
 
     Args:
         archive: the storage of the registry.
@@ -56,7 +65,7 @@ def restore(archive: Archive, registry: Registry, now: float) -> Report:
         now: the registry's time, seconds.
 
     Raises:
-        StorageError: a folder or a file cannot be read: to take its segments for missing would remove them.
+        StorageError: permission to read a folder or a file is missing. Its segments are not taken for lost.
     """
     try:
         return _restore(archive, registry, now)
@@ -64,18 +73,18 @@ def restore(archive: Archive, registry: Registry, now: float) -> Report:
         raise unusable(archive.database.folder, error) from error
 
 
-def _restore(archive: Archive, registry: Registry, now: float) -> Report:
+def _restore(archive: Archive, registry: Registry, now: float) -> Restoration:
     database = archive.database
     contents = database.contents()
-    report = Report(damaged=contents.damaged)
+    report = Restoration(damaged=contents.damaged)
     now_us = archive.wall_us()
     batch = Batch()
     registry.journal.index = archive.index = contents.index
     boot = boot_id()
-    crashed = not contents.lives or not boot or contents.lives[-1].boot != boot
+    crashed = not contents.server_starts or not boot or contents.server_starts[-1].boot != boot
     latest = max((row.closed_us or row.opened_us for row in contents.segments), default=0)
     doubtful_us = latest - UNWRITTEN_S * 1_000_000 if crashed else latest + 1
-    channels = {row.id: Stored(archive, row) for row in contents.channels}
+    channels = {row.id: StoredChannel(archive, row) for row in contents.channels}
     sizes = _sizes(database.folder)
     ends: dict[tuple[int, int], int] = {}
     heads: dict[int, int] = {}
@@ -125,10 +134,10 @@ def _restore(archive: Archive, registry: Registry, now: float) -> Report:
     known = [row.id for row in contents.channels] + [row.channel for row in contents.segments]
     archive.next_channel = max([*known, *(channel for channel, _ in sizes)], default=0) + 1
     archive.next_file = max((file for _, file in (*sizes, *ends)), default=0) + 1
-    batch.life = Life(registry.instance, contents.index, now_us, boot)
+    batch.server_start = ServerStart(registry.instance, contents.index, now_us, boot)
     archive.start(batch, contents.index)
-    ends_at = [*(life.began_at for life in contents.lives[1:]), contents.index]
-    archive.lives = {life.instance: last for life, last in zip(contents.lives, ends_at, strict=False)}
+    ends_at = [*(start.began_at for start in contents.server_starts[1:]), contents.index]
+    archive.server_starts = {start.instance: last for start, last in zip(contents.server_starts, ends_at, strict=False)}
     if unknown and not contents.complete:
         report.damaged.append(_set_aside(archive, unknown))
     else:
@@ -178,8 +187,10 @@ def _sizes(folder: Path) -> dict[tuple[int, int], int]:
     return {(channel, file): size for channel, file, size in files_of(folder)}
 
 
-def _bring_back(archive: Archive, registry: Registry, stored: Stored, next_seq: int, now: float, now_us: int) -> bool:
-    """Bring the latest channel of a name back: live, in its drain, or as one that is remembered. Whether it lives."""
+def _bring_back(
+    archive: Archive, registry: Registry, stored: StoredChannel, next_seq: int, now: float, now_us: int
+) -> bool:
+    """Bring the latest epoch of a name back: live, in its drain, or as a tombstone. Returns whether it is live."""
     row = stored.row
     limits = registry.limits
     archive.live[row.name] = stored
@@ -199,7 +210,7 @@ def _bring_back(archive: Archive, registry: Registry, stored: Stored, next_seq: 
 
 
 def _remove(archive: Archive, unknown: Iterable[tuple[int, int]]) -> None:
-    """Remove files in which there is no segment: the server ended between a batch and the removal of its files."""
+    """Remove files that no row names: the server ended between a batch and the removal of its files."""
     for channel, file in unknown:
         path = archive.database.path(channel, file)
         with suppress(OSError):
@@ -208,7 +219,7 @@ def _remove(archive: Archive, unknown: Iterable[tuple[int, int]]) -> None:
 
 
 def _set_aside(archive: Archive, unknown: Sequence[tuple[int, int]]) -> str:
-    """Rename files of which a database that was damaged or lost knows nothing; returns what was done."""
+    """Rename files that no row of a damaged or lost database names. Returns a sentence about it."""
     folder = archive.database.folder
     name = unused_name(folder, "segments.unknown")
     for channel, file in unknown:

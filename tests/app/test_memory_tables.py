@@ -71,8 +71,8 @@ def webhook() -> Webhook:
 def decisions() -> Callable[[], int]:
     asked = webhook()
     for number in range(MAX_CACHED + TOO_MANY):
-        asked._answers[sha256(b"%d" % number).digest()] = webhooks.Answer(200, 60.0 + number)
-    return lambda: len(asked._answers)
+        asked._decisions[sha256(b"%d" % number).digest()] = webhooks.TimedDecision(200, 60.0 + number)
+    return lambda: len(asked._decisions)
 
 
 def questions() -> Callable[[], int]:

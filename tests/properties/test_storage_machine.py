@@ -181,7 +181,7 @@ class StorageMachine(RuleBasedStateMachine):
             if kept and self.archive.failed is None:
                 self.acked[key] = len(self.sent[key])
 
-        self.archive.when_kept(told)
+        self.archive.when_stored(told)
 
     # Publishers.
 

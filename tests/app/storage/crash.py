@@ -246,7 +246,7 @@ class Load:
 
 @dataclass
 class Promise:
-    """What must still be there.
+    """The segments that a restarted server must have.
 
     Attributes:
         acked: everything that was answered with 200.

@@ -1,4 +1,4 @@
-"""What a loss of power leaves of a folder, worked out from a log of what was done to it (``seams.c``).
+"""The state of a folder after a loss of power, worked out from a log of the calls that changed it (``seams.c``).
 
 A file has the bytes of its last sync, and of what was written since any part, or none; the last write that is there
 may be torn. A name in a folder is as it was at the last sync of that folder, or as it was in the end.
@@ -38,7 +38,7 @@ class File:
     since: list[Write] = field(default_factory=list)
 
     def sync(self) -> None:
-        """What has happened so far stays."""
+        """Keep all changes so far."""
         self.synced, self.since = _after(self.synced, self.since), []
 
 

@@ -103,7 +103,7 @@ def test_a_segment_that_was_open_comes_back_truncated(folder: Path) -> None:
 
 
 def copy(folder: Path, to: Path) -> None:
-    """What a crash of the process leaves: the files as they are at this moment."""
+    """A copy of the directory, as a crash of the process at this moment would leave it."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != "journal.sqlite-shm":
             (to / path.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def test_a_segment_on_disk_is_told_as_one_in_memory(folder: Path) -> None:
 
 
 def _facts(channel: Any, seq: int) -> list[str | None]:
-    """What a HEAD says of a segment; a GET says the same."""
+    """The headers of a HEAD of a segment; a GET has the same."""
     names = ("Lp-Trickle-Size", "Lp-Trickle-Truncated", "Content-Type", "Lp-Trickle-Epoch")
     said = [
         [answer.get(name) for name in names]
@@ -242,7 +242,7 @@ def test_an_empty_body_that_awaits_storage_is_no_preconnect(folder: Path, monkey
     ],
 )
 def test_retention_removes_the_oldest(folder: Path, limits: dict[str, int], left: list[int]) -> None:
-    """What exceeds a limit is gone, with a hint where to go on; after a restart, too."""
+    """A segment beyond a limit gets 404 with the seq at which to go on, before and after a restart."""
     with durable(folder, **limits) as (server, target, archive):
         target.channel("film").publish(0, *(body(seq) for seq in range(10)))
         settled(server, archive)

@@ -47,7 +47,7 @@ def store(*arguments: object) -> Result:
 
 
 def document(*arguments: object) -> Any:
-    """What it says as JSON."""
+    """The output of the command with ``--json``."""
     return json.loads(store(*arguments, "--json").stdout)
 
 
@@ -184,7 +184,7 @@ def test_beside_a_running_server(folder: Path) -> None:
 def test_segments_that_retention_removes_meanwhile_are_no_findings(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read first is looked up again before it is called damaged."""
+    """A segment that does not match is looked up again before it is called damaged."""
     from tricklecast.app.storage import cli as module
 
     progress = module._progress

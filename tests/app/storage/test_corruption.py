@@ -21,13 +21,13 @@ from tricklecast.app.core.segment import Segment, encode_frame
 from tricklecast.app.storage import restore
 from tricklecast.app.storage.database import (
     OPEN_FILES,
+    Append,
     Batch,
     ChannelRow,
     Contents,
     Database,
-    Life,
-    Part,
     SegmentRow,
+    ServerStart,
     StorageError,
     segment_path,
 )
@@ -54,7 +54,7 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> Contents:
-    """What a server that starts on it finds."""
+    """The rows that a server finds when it starts on this directory."""
     with closing(Database(folder)) as database:
         return database.contents()
 
@@ -243,12 +243,17 @@ def test_a_batch_has_all_its_files_open_until_they_are_synced(tmp_path: Path) ->
     segment = Segment(0)
     segment.store(encode_frame([b"x"]), 1)
     with closing(Database(tmp_path / "data", fsync=True)) as database:
-        parts = [Part(channel, channel, 0, segment, 0, 1, 0) for channel in range(1, number + 1)]
-        rows = [ChannelRow(part.channel, f"c{part.channel}", 1, "", 1, 0) for part in parts]
-        segments = [(SegmentRow(part.channel, 0, "complete", 0, 0, part.file, 0, 0, 1), part) for part in parts]
+        appends = [Append(channel, channel, 0, segment, 0, 1, 0) for channel in range(1, number + 1)]
+        rows = [ChannelRow(append.channel, f"c{append.channel}", 1, "", 1, 0) for append in appends]
+        segments = [
+            (SegmentRow(append.channel, 0, "complete", 0, 0, append.file, 0, 0, 1), append) for append in appends
+        ]
         database.commit(
             Batch(
-                channels={row.id: row for row in rows}, parts=parts, segments=list(segments), life=Life("a", 0, 0, "")
+                channels={row.id: row for row in rows},
+                appends=appends,
+                segments=list(segments),
+                server_start=ServerStart("a", 0, 0, ""),
             )
         )
         assert len(database._files) == OPEN_FILES

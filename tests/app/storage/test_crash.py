@@ -36,7 +36,7 @@ NOTHING: Final = Promise(acked=False)
 ALL: Final = Promise(acked=True)
 
 PROMISED: Final = {"memory": NOTHING, "journal": ALL, "fsync": ALL}
-"""What is still there when the process was killed."""
+"""The segments that a killed server must have after its restart, for each ``--ack``."""
 
 
 def rounds(folder: Path, ack: str, seams: list[str], seed: int) -> int:

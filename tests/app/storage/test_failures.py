@@ -307,7 +307,7 @@ def test_a_server_starts_on_a_full_disk(folder: Path, monkeypatch: pytest.Monkey
         server.inside(archive._retry)
         eventually(lambda: server.inside(lambda: archive.failed) is None)
         settled(server, archive)
-        lives = server.inside(lambda: archive.database.contents().lives)
+        lives = server.inside(lambda: archive.database.contents().server_starts)
         assert lives[-1].instance == server.plane.registry.instance
     with durable(folder) as (_, target, _):
         assert target.channel("film").next_seq() == (2 if on_disk_full == "memory" else 1)

@@ -213,14 +213,14 @@ def test_a_start_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 
 def test_attempts_do_not_grow(folder: Path) -> None:
-    """What is still to be said takes as much memory after many attempts as after one, whatever ends meanwhile."""
+    """Changes that wait to be written take as much memory after many attempts as after one."""
     with durable(folder, window_segments=20) as (server, target, archive):
         target.channel("film").publish(0, body(0))
         settled(server, archive)
 
         def sizes() -> list[int]:
             batch = archive._batch
-            lists = (batch.facts, batch.channels, batch.parts, batch.segments, batch.removed, batch.files)
+            lists = (batch.facts, batch.channels, batch.appends, batch.segments, batch.removed, batch.files)
             return [*map(len, lists), len(batch.forgotten), len(archive._touched), len(archive._cut)]
 
         with a_file_for_all_folders(folder):
@@ -286,7 +286,10 @@ def test_a_quota_of_which_the_file_system_does_not_tell(folder: Path, monkeypatc
         commit = Database.commit
 
         def limited(database: Database, batch: Any) -> None:
-            if sum(len(view) for part in batch.parts for view in part.segment.payload(part.first, part.last)) > 100_000:
+            if (
+                sum(len(view) for part in batch.appends for view in part.segment.payload(part.first, part.last))
+                > 100_000
+            ):
                 raise OSError(122, "Disk quota exceeded")
             commit(database, batch)
 
@@ -303,7 +306,7 @@ def test_a_quota_of_which_the_file_system_does_not_tell(folder: Path, monkeypatc
 def test_a_disk_that_does_not_answer_does_not_keep_the_server(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it has not written by the deadline is told; publishers that still wait are answered."""
+    """A server that misses the deadline of its last batch says what is missing, and answers waiting publishers."""
     monkeypatch.setattr(module, "END_S", 0.1)
     with durable(folder) as (server, target, archive):
         target.channel("film").create()
@@ -334,8 +337,8 @@ def test_one_that_waits_and_raises_keeps_nothing_from_the_others(folder: Path) -
             raise ValueError(kept)
 
         def ask() -> None:
-            archive.when_kept(raises)
-            archive.when_kept(told.append)
+            archive.when_stored(raises)
+            archive.when_stored(told.append)
 
         target.channel("film").publish(0, body(0))
         server.inside(ask)

@@ -12,7 +12,7 @@ from tests.app.core.support import Watcher, content
 from tests.support.waiting import until
 from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Faults
 from tricklecast.app.core.window import Budget
-from tricklecast.app.storage.replay import PART_BYTES, Entry, replayed
+from tricklecast.app.storage.replay import PART_BYTES, StoredSegment, replayed
 
 
 class Shelf:
@@ -27,16 +27,16 @@ class Shelf:
     def time_of(self, at_us: int) -> float:
         return at_us / 1e6
 
-    def path_of(self, entry: Entry) -> Path:
+    def path_of(self, entry: StoredSegment) -> Path:
         return self.path
 
-    def hold(self, entry: Entry) -> None:
+    def hold(self, entry: StoredSegment) -> None:
         self.held += 1
 
-    def let_go(self, entry: Entry, read: int) -> None:
+    def let_go(self, entry: StoredSegment, read: int) -> None:
         self.held -= 1
 
-    def damaged(self, seq: int, entry: Entry, why: str) -> None:
+    def damaged(self, seq: int, entry: StoredSegment, why: str) -> None:
         raise AssertionError(why)
 
 
@@ -47,7 +47,7 @@ def test_a_part_that_was_not_sent_yet_stays(tmp_path: Path) -> None:
 
     async def main() -> None:
         shelf, budget = Shelf(tmp_path / "file"), Budget(1 << 20, Faults())
-        segment = replayed(0, Entry(COMPLETE, len(data), crc32(data), 1, 0, 0, 0), shelf, budget, Faults())
+        segment = replayed(0, StoredSegment(COMPLETE, len(data), crc32(data), 1, 0, 0, 0), shelf, budget, Faults())
         source, reader = segment.source, Watcher(segment)
         assert source is not None
         segment.cursors[reader] = None
@@ -76,7 +76,7 @@ def test_a_segment_from_storage_is_what_it_was(tmp_path: Path) -> None:
     """Its size, state and times are known before a byte is read."""
     budget = Budget(1 << 20, Faults())
     for state, size in ((COMPLETE, 5), (TRUNCATED, 5), (TERMINATED, 5), (EMPTY, 0), (SKIPPED, 0)):
-        entry = Entry(state, size, 0, 1, 0, 2_000_000, 3_500_000)
+        entry = StoredSegment(state, size, 0, 1, 0, 2_000_000, 3_500_000)
         segment = replayed(4, entry, Shelf(tmp_path), budget, Faults())
         assert (segment.seq, segment.state, segment.size, segment.closed) == (4, state, size, True)
         assert (segment.opened_at, segment.closed_at) == (2.0, 3.5)
@@ -92,7 +92,7 @@ def test_a_replay_for_which_there_is_no_memory_is_cut_off(tmp_path: Path) -> Non
         shelf, budget = Shelf(tmp_path / "file"), Budget(PART_BYTES, Faults())
         segments = []
         for _ in range(2):
-            segment = replayed(0, Entry(COMPLETE, len(data), crc32(data), 1, 0, 0, 0), shelf, budget, Faults())
+            segment = replayed(0, StoredSegment(COMPLETE, len(data), crc32(data), 1, 0, 0, 0), shelf, budget, Faults())
             segments.append(segment)
             reader = Evicted(segment)
             segment.cursors[reader] = None
