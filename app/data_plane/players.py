@@ -1,4 +1,4 @@
-"""The routes of HLS: a GET of a playlist, and of a segment, a part or an init segment that one names."""
+"""The routes of HLS: a GET of a playlist, or of a file of one: a segment, a part or an init segment."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import MP4, MP4_AUDIO, MPEG_TS, Status
 
 FIRST_SEGMENT_S: Final = 10.0
-"""How long a request for a playlist waits for the first whole segment of a channel."""
+"""A request for a playlist waits this long for the first whole segment of a channel."""
 
 BLOCKING_TARGETS: Final = 3
-"""How many target durations it waits for something new (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
+"""A blocking request for a playlist waits this many target durations (draft-pantos-hls-rfc8216bis, section 6.2.5.2)."""
 
 CONTENT_TYPES: Final = {"ts": MPEG_TS, "m4s": MP4, "m4a": MP4_AUDIO, "mp4": MP4}
 
@@ -56,18 +56,18 @@ class MediaReader(SpanReader):
 
 
 def answer_player(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """The stage of a request for a playlist, or for media that one names."""
+    """The stage of a request for a playlist, or for a file of one."""
     return (_playlist if route.op is Op.PLAYLIST else _media)(connection, request, route)
 
 
 def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """Answer with the playlist, as soon as it has what the client asks for."""
+    """Answer with the playlist, as soon as it has the segment or part that the client waits for."""
     plane = connection.plane
     found = _packager(connection, request, route)
     if not isinstance(found, Packager):
         return found
     asked = route.blocking
-    assert asked is not None, "a playlist's route says what the client has"
+    assert asked is not None, "a playlist's route has its query"
     msn, part, token = asked
     if msn is not None and request.method != b"HEAD" and not found.ended:
         if msn > (last := found.timeline.next_msn + 1):
@@ -85,7 +85,7 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
 
 
 def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """Answer with what a playlist names; a part that it has only hinted at comes as soon as it is whole."""
+    """Answer with a file of a playlist. A part that the playlist only hints at is sent as soon as it is whole."""
     found = _packager(connection, request, route)
     if not isinstance(found, Packager):
         return found
@@ -107,7 +107,7 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
 
 
 def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:
-    """What HLS makes of the channel, as soon as its first segment is there; or what to answer instead."""
+    """The packager of the channel; or a response, or a wait for the channel's first segment."""
     plane = connection.plane
     channel = plane.registry.find(route.channel)
     if isinstance(channel, Refusal):
@@ -132,7 +132,7 @@ def _packager(connection: Caller, request: Request, route: Route) -> Packager | 
 
 
 def _await(connection: Caller, request: Request, route: Route, found: Packager, wait_s: float) -> Parked | None:
-    """Let a request wait for something new, so long at most from its arrival; ``None`` if it has waited for that."""
+    """Let a request wait for news of a playlist until this time after its arrival; ``None`` if that is over."""
     left_s = request.arrived + wait_s - connection.plane.clock()
     if left_s <= 0 or connection.plane.registry.shutting_down:
         return None
