@@ -1,4 +1,4 @@
-"""PyAV for both clients: is it installed, what do its errors mean, and which codecs does a container hold?
+"""PyAV for both clients: the check that it is installed, its errors, streams, codecs and decoders.
 
 PyAV is optional, so each function imports it when it is called. Three habits of PyAV and libavformat are worked around
 here: a stream, its decoder and its packets are lost with their container; PyAV does not show streams that begin after

@@ -311,13 +311,7 @@ def rate(bits_per_s: float) -> str:
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """Write a number with its noun: ``1 segment``, ``2 segments``.
-
-    Args:
-        number: the number.
-        noun: the singular.
-        plural: the plural, if it is not the noun with an ``s``.
-    """
+    """Write a number with its noun: ``1 segment``, ``2 segments``. The plural is the noun with an ``s`` by default."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -327,7 +321,7 @@ def transferred(verb: str, segments: int, number: int, seconds: float) -> str:
     Args:
         verb: ``published`` or ``received``.
         segments: number of segments.
-        number: number of bytes.
+        number: their size in bytes.
         seconds: duration of the run.
     """
     return f"{verb} {count(segments, 'segment')} ({size(number)}) in {seconds:.1f} s"

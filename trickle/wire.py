@@ -20,7 +20,7 @@ MP4_AUDIO: Final = "audio/mp4"
 
 MESSAGE_LIMIT: Final = 1024 * 1024
 """The longest JSON document, in bytes: longer than any control message, and short enough to be held in memory. A
-publisher refuses to send a longer one, and a reader with the usual limit to read it."""
+publisher sends no longer one, and a reader with the usual limit reads none."""
 
 CHANGEFEED: Final = "_changes"
 """The server's own channel: one JSON object ``{"added": [...]}`` or ``{"removed": [...]}`` per segment."""
@@ -158,7 +158,7 @@ def parse_life(text: str) -> Life | None:
 
 
 class Status(IntEnum):
-    """Every status that a segment route answers with."""
+    """The statuses of segment routes."""
 
     OK = 200
     NO_CONTENT = 204

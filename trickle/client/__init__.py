@@ -10,6 +10,6 @@ One request passes these modules, from the program to the socket and back:
     decoder      the grammar of response bodies }
     sockets      TCP: connect, read, write
 
-Beside them: ``arguments`` checks what a program passes, ``retry`` decides when to ask again, ``tasks`` runs work in the
+Beside them: ``arguments`` checks a program's arguments, ``retry`` decides when to ask again, ``tasks`` runs work in the
 background.
 """

@@ -66,7 +66,7 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The head of one response, reduced to what the protocol defines.
+    """The head of one response, reduced to the status and the headers that a client reads.
 
     Attributes:
         status: the HTTP status.
@@ -135,7 +135,7 @@ class Answer:
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds that the client must wait before it asks again; ``None`` if the server does not say."""
+        """The value of ``Retry-After``, in seconds; ``None`` if there is none."""
         return retry_after_s(self.headers)
 
     def error(self, seq: int | None) -> TrickleError:
@@ -150,7 +150,7 @@ class Lost:
     Attributes:
         error: the cause. A ``RemoteProtocolError`` means that the program at that URL does not speak HTTP.
         connected: a connection had been made.
-        waited_s: how long the client waited for a response that was due, in seconds; 0 if the connection broke.
+        waited_s: seconds that the client waited before it gave up; 0 if the connection broke.
     """
 
     error: ConnectionLost | RemoteProtocolError

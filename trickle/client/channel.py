@@ -89,10 +89,10 @@ class Channel:
             raise answer.error(None)
 
     async def head(self) -> Head:
-        """Ask where the channel stands.
+        """Ask for the channel's head.
 
         Raises:
-            ChannelNotFound: there is no such channel.
+            ChannelNotFound: the channel does not exist.
             RemoteProtocolError: the response does not name the head.
         """
         answer = await self._request("GET", self.url.next())
@@ -107,7 +107,7 @@ class Channel:
         """End the channel. Waiting readers learn it at once; its segments can still be read for some seconds.
 
         Raises:
-            ChannelNotFound: there is no such channel, or it has ended already.
+            ChannelNotFound: the channel does not exist, or has ended already.
         """
         answer = await self._request("DELETE", str(self.url))
         if answer.status == wire.Status.BAD_REQUEST:  # the protocol's status for the DELETE of a missing channel

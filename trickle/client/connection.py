@@ -79,14 +79,14 @@ class Connection:
         self._unsent: bytes | memoryview = b""  # written by the caller, not yet taken by the kernel
         self._flushing = False  # flush() is sending; stays true if it was cancelled, as bytes are lost then
         self._cut_short = False  # the server no longer reads: a part of the request was thrown away
-        self._is_head_request = False  # the response has no body
+        self._is_head_request = False  # it is a HEAD, whose response has no body
         self._body_left: int | None = 0  # bytes of the body still to be written; None: it is sent in chunks
         self._request_over = False  # the end of the body has been written
         self._asked_at = 0.0  # when the request began
         # The response.
         self._answered = False  # its first byte has come
-        self._early: bytes | bytearray = b""  # bytes of a head whose end has not come
-        self._searched = 0  # the first bytes of _early that do not contain the head's end
+        self._head_bytes: bytes | bytearray = b""  # the beginning of a head whose end has not come
+        self._searched = 0  # number of these bytes that were searched for the end
         self._interims = 0  # interim responses to this request
         self._head: ResponseHead | None = None
         self._body: BodyDecoder | None = None
@@ -225,31 +225,31 @@ class Connection:
         due_at = None if within_s is None else monotonic() + within_s
         while True:
             try:
-                found = parse_response(self._early, self._searched) if self._early else None
+                found = parse_response(self._head_bytes, self._searched) if self._head_bytes else None
             except InvalidHead as error:
                 raise InvalidAnswer(str(error)) from error
             if found is None:
-                self._searched = len(self._early)
+                self._searched = len(self._head_bytes)
                 if due_at is not None:
                     self.receive_s = max(0.0, due_at - monotonic())
                 try:
                     data = await self._receive_some()
                 except httpx.ReadTimeout:
                     raise httpx.ReadTimeout(f"no answer within {within_s:g} s") from None
-                if isinstance(self._early, bytearray):
-                    self._early += data
+                if isinstance(self._head_bytes, bytearray):
+                    self._head_bytes += data
                 else:  # most heads come in one piece, which is not copied
-                    self._early = bytearray(self._early + data) if self._early else data
+                    self._head_bytes = bytearray(self._head_bytes + data) if self._head_bytes else data
                 continue
             head, size = found
-            self._early = self._early[size:]
+            self._head_bytes = self._head_bytes[size:]
             self._searched = 0
             if head.status_code == 101:
                 raise InvalidAnswer("the server wants to talk another protocol")
             if head.status_code >= 200:
                 self._head = head
-                self._body = BodyDecoder(head, bytes(self._early), is_empty=self._is_head_request)
-                self._early = b""
+                self._body = BodyDecoder(head, bytes(self._head_bytes), is_empty=self._is_head_request)
+                self._head_bytes = b""
                 return head
             self._interims += 1
             if self._interims > MAX_INTERIM + monotonic() - self._asked_at:
@@ -273,7 +273,7 @@ class Connection:
             self._chunks = 0
             await anyio.lowlevel.checkpoint()
         try:
-            while (chunk := self._poll(body)) is None and not body.over:
+            while (chunk := self._next_chunk(body)) is None and not body.over:
                 if data := await self._receive_some():
                     body.feed(data)
                 elif not body.end():
@@ -294,7 +294,7 @@ class Connection:
         parts, size = [first], len(first)
         while size < MAX_CHUNK and len(parts) < MAX_CHUNKS:
             try:
-                chunk = self._poll(self._body)
+                chunk = self._next_chunk(self._body)
             except httpx.TransportError:
                 break  # the next call raises it
             if chunk is None:
@@ -317,13 +317,13 @@ class Connection:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
             raise self._lost("the connection broke") from error
         except Silence:
-            what = "no byte for" if self._answered else "no answer within"
-            raise httpx.ReadTimeout(f"{what} {self.receive_s:g} s") from None
+            words = "no byte for" if self._answered else "no answer within"
+            raise httpx.ReadTimeout(f"{words} {self.receive_s:g} s") from None
         self._chunks = 0
         self._answered = True
         return data
 
-    def _poll(self, body: BodyDecoder) -> bytes | None:
+    def _next_chunk(self, body: BodyDecoder) -> bytes | None:
         """Return a chunk that has come already; ``None`` if there is none."""
         if self._failure is not None:
             raise self._failure

@@ -54,7 +54,7 @@ class BodyDecoder:
         head: the response's head. It says how the body ends: with the last chunk, after ``Content-Length`` bytes, or
             with the connection.
         data: bytes of the body that came with the head.
-        is_empty: the response has no body, whatever its head says.
+        is_empty: the response has no body, also if its head announces one (a response to HEAD).
 
     Attributes:
         over: the body has ended.

@@ -12,7 +12,7 @@ body is written beside it. There are two kinds of bodies:
 
 - A :class:`LiveBody` (the publisher's) writes each chunk in the task that has the chunk, straight to the socket: no
   queue, no task switch. While the kernel takes everything, the request needs one task. The first time that the kernel
-  is full, a second task starts (``_Exchange._resume``). It waits for room and then calls ``LiveBody.resume()``.
+  is full, a second task starts (``_Exchange._write_on``). It waits for room and then calls ``LiveBody.resume()``.
 - Any other body is an iterator, which a second task reads and writes from the start.
 
 *Invariants.*
@@ -451,13 +451,14 @@ class _Exchange:
         self._head_changes = Notifier()  # wakes _wait_for_head()
         self._body_begun = False  # a chunk was written: the request must not be sent once more
         self._body_over = request.body is None  # read_s counts from now on
-        self._pauses = False  # the body must not write before the second task has called resume()
-        self._paused: anyio.Event | None = None  # wakes the second task; None: it has not been started
+        self._is_paused = False  # the body must not write before the second task has called resume()
+        self._pause_event: anyio.Event | None = None  # the second task waits for a pause; None: it has not started
         self._unacknowledged = 0  # bytes on their way to the server when the present wait for the response began
         self._waiting: anyio.CancelScope | None = None  # the first task's wait for the response
 
     @property
     def connection(self) -> Connection:
+        """The connection of the present attempt."""
         assert self._connection is not None, "there is a response"
         return self._connection
 
@@ -475,7 +476,7 @@ class _Exchange:
         stream = self._request.body
         if stream is None or isinstance(stream, LiveBody):
             return await self._send()
-        return await self._beside(lambda: self._write_stream(stream), self._send)
+        return await self._run_beside(lambda: self._write_stream(stream), self._send)
 
     async def _send(self) -> ResponseHead:
         try:
@@ -483,7 +484,7 @@ class _Exchange:
         except NoAnswer:
             if self._request.method == "GET" or not self.connection.reused or self._body_begun:
                 raise
-        self._head_sent, self._pauses, self._paused = False, False, None
+        self._head_sent, self._is_paused, self._pause_event = False, False, None
         self.connection.close()
         return await self._attempt(fresh=True)
 
@@ -512,14 +513,14 @@ class _Exchange:
     async def _answer(self) -> ResponseHead:
         """Wait for the response's head. Start the second task when the body needs room."""
         while True:
-            if self._pauses and self._paused is None:
-                self._paused = anyio.Event()
-                return await self._beside(self._resume, self._answer)
+            if self._is_paused and self._pause_event is None:
+                self._pause_event = anyio.Event()
+                return await self._run_beside(self._write_on, self._answer)
             with anyio.CancelScope() as self._waiting:
                 self._limit_wait()
                 return self._checked(await self.connection.answer())
             # The wait was cancelled: by pause(), which needs the second task, or by its deadline.
-            if self._pauses and self._paused is None:
+            if self._is_paused and self._pause_event is None:
                 continue
             # The server still acknowledges bytes of the body: wait for another read_s.
             if not 0 < self.connection.unacknowledged < self._unacknowledged:
@@ -536,14 +537,14 @@ class _Exchange:
             self._unacknowledged = self.connection.unacknowledged
             self._waiting.deadline = anyio.current_time() + self._request.read_s
 
-    async def _beside(
-        self, second: Callable[[], Coroutine[Any, Any, None]], first: Callable[[], Awaitable[ResponseHead]]
+    async def _run_beside(
+        self, write: Callable[[], Coroutine[Any, Any, None]], wait: Callable[[], Awaitable[ResponseHead]]
     ) -> ResponseHead:
-        """Run both until ``first`` has the response's head; then cancel ``second``."""
+        """Write the body in a second task until ``wait`` returns the response's head."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(second)
-                head = await first()
+                tasks.start_soon(write)
+                head = await wait()
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             cause = group.exceptions[0]
@@ -572,21 +573,21 @@ class _Exchange:
 
     def pause(self) -> None:
         """See :class:`BodyWriter`."""
-        self._pauses = True
-        if self._paused is not None:
-            self._paused.set()
+        self._is_paused = True
+        if self._pause_event is not None:
+            self._pause_event.set()
         elif self._waiting is not None:
             self._waiting.cancel()  # begins the second task
 
-    async def _resume(self) -> None:
+    async def _write_on(self) -> None:
         """The second task: whenever the body has paused, wait for room, then let it go on."""
         body = self._request.body
         assert isinstance(body, LiveBody)
         while await self._flush():
             await anyio.lowlevel.checkpoint()
-            self._pauses, self._paused = False, anyio.Event()
+            self._is_paused, self._pause_event = False, anyio.Event()
             body.resume()
-            await self._paused.wait()
+            await self._pause_event.wait()
 
     # A body that is an iterator.
 

@@ -1,4 +1,4 @@
-"""The fixtures of the tests of what both clients share."""
+"""Fixtures for the tests of trickle/client."""
 
 from tests.support.fixtures import certificate, server
 

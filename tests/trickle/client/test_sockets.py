@@ -187,7 +187,7 @@ def test_bytes_that_nobody_takes_stay_in_the_kernel() -> None:
                 assert await stream.receive() == b"begin"
                 peer.setblocking(False)
                 sent = full = 0
-                while full < 10:  # so many turns of the loop in a row without room for another byte
+                while full < 10:  # turns of the loop in a row without room for another byte
                     await anyio.sleep(0.001)
                     try:
                         sent += peer.send(data[sent % len(data) :])

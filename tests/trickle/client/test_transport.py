@@ -109,7 +109,7 @@ def test_an_answer_in_the_middle_of_the_body_stops_it(reset: bool) -> None:
             await peer.chunk()
             await peer.answer(413, {"Connection": "close"}, b"too large")
             if reset:
-                # Closed with unread bytes in its buffer, the kernel answers what still comes with a reset.
+                # After a close with unread bytes in its buffer, the kernel resets the connection at the next byte.
                 peer.writer.transport.abort()
             else:
                 await peer.closed()

@@ -197,7 +197,7 @@ def test_another_source_goes_on_behind_what_there_is() -> None:
     assert stamped(line, [77_000_000, 77_003_600]) == [begin, begin + 3600]
     assert stamped(line, [77_000_500], stream=1) == [begin + 500]
     line.rebase()
-    # Shown in the order 0, 2, 1: what is shown first begins where the last frame ends.
+    # Shown in the order 0, 2, 1: the first one shown begins where the last frame ends.
     assert stamp(line, Packet(0, -7200, duration=FRAME), TICK) == (begin + 7200, begin + 3601)
     assert line.elapsed_s(begin) == (begin - LEAD) / CLOCK_HZ
 
