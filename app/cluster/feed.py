@@ -6,16 +6,20 @@ read from the segments when the replica takes them, and are held nowhere else, s
 and the back-pressure is that of the stream on which the feed is sent.
 
 A feed is bounded like every reader: a replica that is :data:`MAX_BEHIND` facts behind, or whose segment's memory is
-needed, is cut off (:attr:`Over.LAG`), and begins again with a snapshot.
+needed, is cut off (:attr:`Over.LAG`), and begins again with a snapshot. That one lacks only what the replica has not
+got before, so a slow replica makes progress each time.
+
+The replica goes on with its readers while the snapshot is on its way. So the snapshot never says that a segment for
+which only readers wait is not there, since they may have gone, or just have come. :class:`Live` settles those.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from tricklecast.app.cluster.records import VERSION, FeedError, Kind, Over, chunk_records, fact_record, record
+from tricklecast.app.cluster.records import Begin, End, Held, Hello, Live, Over, chunk_records, fact_record, record
 from tricklecast.app.core.facts import (
     BodyBegun,
     BodyLeft,
@@ -25,104 +29,100 @@ from tricklecast.app.core.facts import (
     Fact,
     HeadJumped,
     NumberingNamed,
-    SegmentAwaited,
     SegmentClosed,
     SegmentEvicted,
-    SegmentForgotten,
     SegmentOpened,
 )
-from tricklecast.app.core.segment import WAITING, Segment, State
+from tricklecast.app.core.segment import OPEN, WAITING, Segment, State
 from tricklecast.app.core.state import Channel
 from tricklecast.app.core.window import Budget, Eviction
 
 MAX_BEHIND: Final = 10_000
-"""Facts that a replica may be behind: seconds of the busiest channel, and 2 MB."""
+"""Facts since the snapshot that a replica may be behind: seconds of the busiest channel, and 2 MB."""
 
 
-class _Source:
-    """A segment that is read for the feed: the first frame that is not sent, and the bytes to pass over before."""
+class _Outgoing:
+    """A segment that is being sent.
 
-    __slots__ = ("done", "passed", "segment")
+    Attributes:
+        sent: its first frames, which are sent. skip: bytes from there on that the replica has already.
+    """
 
-    def __init__(self, segment: Segment, passed: int = 0) -> None:
+    __slots__ = ("segment", "sent", "skip")
+
+    def __init__(self, segment: Segment, skip: int = 0) -> None:
         self.segment = segment
-        self.done, self.passed = 0, passed
-
-    @property
-    def left(self) -> int:
-        """Frames that are not sent."""
-        return len(self.segment.frames) - self.done
+        self.sent, self.skip = 0, skip
 
 
 class Feed:
-    """One replica's place in a channel.
+    """One replica's place in a channel. The caller sends what it pulls, and ends it.
 
     Args:
         channel: of which this is the owner.
-        hello: what the replica has said (:mod:`~tricklecast.app.cluster.records`).
+        hello: what the replica has said.
         budget: of the server.
         instance: the name of this start of the server.
         to_us: turns the registry's time into microseconds since 1970.
-        wake: called when there is something to :meth:`pull` again.
+        news: called when there is something to :meth:`pull` again.
 
     Attributes:
         over: why the feed has ended; the last record says it, too.
-
-    Raises:
-        FeedError: the replica speaks another version.
     """
 
     def __init__(
         self,
         channel: Channel,
-        hello: dict[str, Any],
+        hello: Hello,
         budget: Budget,
         instance: str,
         to_us: Callable[[float], int],
-        wake: Callable[[], None],
+        news: Callable[[], None],
     ) -> None:
-        if hello.get("version") != VERSION:
-            raise FeedError(f"version {hello.get('version')!r} of the feed is not known; this is {VERSION}")
         self.over: Over | None = None
-        self._channel, self._budget, self._to_us, self._wake = channel, budget, to_us, wake
+        self._channel, self._budget, self._to_us, self._news = channel, budget, to_us, news
+        # Records that the next pull returns, and their bytes.
         self._records: list[bytes | memoryview] = []
+        self._size = 0
         # Facts that are not sent, those of the snapshot first; ``None`` is the place where the snapshot is over.
         self._facts: deque[Fact | None] = deque()
-        # Bytes that are in the channel and are sent after the snapshot.
-        self._ahead = 0
-        self._sources: dict[int, _Source] = {}
-        fresh = (hello.get("instance"), hello.get("epoch")) != (instance, channel.epoch)
-        begin = {"version": VERSION, "instance": instance, "epoch": channel.epoch, "fresh": fresh}
-        self._records.append(record(Kind.BEGIN, begin))
-        self._snapshot({} if fresh else {seq: (size, closed) for seq, size, closed in hello["have"]})
-        self._live = record(Kind.LIVE, {"facts": channel.facts, "bytes_in": channel.bytes_in - self._ahead})
+        # The segments of which bytes are not sent, or may still come.
+        self._outgoing: dict[int, _Outgoing] = {}
+        have = {one.seq: one for one in hello.have}
+        fresh = (hello.instance, hello.epoch) != (instance, channel.epoch) or _contradicts(channel, have)
+        self._add(record(Begin(instance, channel.epoch, fresh)))
+        self._live = record(self._snapshot({} if fresh else have))
+        # Facts that may wait: those of the snapshot are as many as the window is large.
+        self._most = len(self._facts) + MAX_BEHIND
         channel.followers.append(self._hear)
 
     # The cursor.
 
     def wake(self) -> None:
         """A segment has more, or has closed."""
-        self._wake()
+        self._news()
 
     def evict(self) -> None:
-        """Memory is short: what the replica has not taken is lost."""
+        """Memory is short: the bytes that the replica has not taken are lost."""
         self.end(Over.LAG)
 
     def _hear(self, fact: Fact) -> None:
+        if self.over is not None:
+            return  # it has ended while others were told of this fact
         self._facts.append(fact)
         if type(fact) is SegmentOpened:
-            self._read(_Source(self._channel.segments[fact.seq]))
-        if len(self._facts) > MAX_BEHIND:
+            self._read(self._channel.segments[fact.seq])
+        if len(self._facts) > self._most:
             self.end(Over.LAG)
-        self._wake()
+        self._news()
 
-    def _read(self, source: _Source) -> None:
-        source.segment.tap(self)
-        self._sources[source.segment.seq] = source
+    def _read(self, segment: Segment, skip: int = 0) -> None:
+        segment.tap(self)
+        self._outgoing[segment.seq] = _Outgoing(segment, skip)
 
-    def _leave(self, source: _Source) -> None:
-        source.segment.untap(self)
-        self._budget.settle(source.segment)
+    def _leave(self, segment: Segment) -> None:
+        segment.untap(self)
+        self._budget.settle(segment)
 
     def end(self, why: Over) -> None:
         """Nothing more is sent but the reason."""
@@ -130,105 +130,118 @@ class Feed:
             return
         self.over = why
         self._channel.followers.remove(self._hear)
-        for source in self._sources.values():
-            self._leave(source)
-        self._sources.clear()
+        for outgoing in self._outgoing.values():
+            self._leave(outgoing.segment)
+        self._outgoing.clear()
         self._facts.clear()
-        self._records.append(record(Kind.END, {"why": why}))
-        self._wake()
+        self._add(record(End(why)))
+        self._news()
 
     # What is sent.
 
     def pull(self, most: int) -> list[bytes | memoryview]:
         """The next records, about ``most`` bytes of them; none if there is nothing to send at present."""
-        while self._facts and self._size() < most:
+        while self._facts and self._size < most:
             fact = self._facts[0]
             if fact is None:
-                self._records.append(self._live)
+                self._add(self._live)
             else:
-                if isinstance(fact, SegmentClosed) and (source := self._sources.get(fact.seq)) is not None:
-                    if not self._take(source, most):
+                if type(fact) is SegmentClosed and (outgoing := self._outgoing.get(fact.seq)) is not None:
+                    if not self._take(outgoing, most):
                         break
-                    del self._sources[fact.seq]
-                    self._leave(source)
-                self._records.append(fact_record(fact, self._to_us))
+                    del self._outgoing[fact.seq]
+                    self._leave(outgoing.segment)
+                self._add(fact_record(fact, self._to_us))
             self._facts.popleft()
         if not self._facts:
-            for source in self._sources.values():
-                self._take(source, most)
-        if self._channel.ended and not (self._facts or self._sources):
+            for outgoing in self._outgoing.values():
+                self._take(outgoing, most)
+        if self._channel.ended and not (self._facts or self._outgoing):
             self.end(Over.ENDED)
-        records, self._records = self._records, []
+        records, self._records, self._size = self._records, [], 0
         return records
 
-    def _size(self) -> int:
-        return sum(map(len, self._records))
+    def _add(self, one: bytes | memoryview) -> None:
+        self._records.append(one)
+        self._size += len(one)
 
-    def _take(self, source: _Source, most: int) -> bool:
+    def _take(self, outgoing: _Outgoing, most: int) -> bool:
         """Add bytes of a segment; whether that was all of them."""
-        size = self._size()
-        while source.left and size < most:
-            for chunk in source.segment.payload(source.done, source.done + 1):
-                if (passed := min(source.passed, len(chunk))) < len(chunk):
-                    self._records += chunk_records(source.segment.seq, chunk[passed:])
-                source.passed -= passed
-                size += len(chunk)
-            source.done += 1
-        return not source.left
+        segment = outgoing.segment
+        while outgoing.sent < len(segment.frames):
+            if self._size >= most:
+                return False
+            for chunk in segment.payload(outgoing.sent, outgoing.sent + 1):
+                skipped = min(outgoing.skip, len(chunk))
+                outgoing.skip -= skipped
+                for one in chunk_records(segment.seq, chunk[skipped:]):
+                    self._add(one)
+            outgoing.sent += 1
+        return True
 
     # The snapshot.
 
-    def _snapshot(self, have: dict[int, tuple[int, bool]]) -> None:
-        """Say how things stand, to a replica that has some segments already: seq, bytes, whether it is closed."""
+    def _snapshot(self, have: Mapping[int, Held]) -> Live:
+        """Say how things stand, to a replica that has some segments already."""
         channel = self._channel
         self._say(ChannelCreated, channel.created_at, channel.content_type, channel.life.name)
         if channel.life.first is not None:
             self._say(NumberingNamed, channel.created_at, channel.life.name, channel.life.first)
         self._say(HeadJumped, channel.created_at, channel.floor)
-        for seq, (size, closed) in have.items():
-            if seq not in channel.segments:
-                self._say_gone(seq, size, closed)
+        for held in have.values():
+            if held.seq not in channel.segments:
+                self._say_gone(held)
         for segment in sorted(channel.segments.values(), key=lambda one: one.seq):
-            self._say_segment(segment, *have.get(segment.seq, (0, False)), known=segment.seq in have)
+            self._say_segment(segment, have.get(segment.seq))
         if channel.ended:
             self._say(ChannelEnded, channel.active_at, channel.next_seq, EndReason.DELETED)
         self._facts.append(None)
+        # Bytes that are sent after the snapshot are no part of it.
+        ahead = sum(one.segment.size - one.skip for one in self._outgoing.values() if not one.segment.closed)
+        awaited = [one.seq for one in channel.unclosed if one.state is WAITING and one.seq < channel.next_seq]
+        return Live(channel.facts, channel.bytes_in - ahead, tuple(awaited))
 
     def _say(self, kind: type[Fact], at: float, *about: object) -> None:
         self._facts.append(kind(0, 0, at, self._channel.name, self._channel.epoch, *about))
 
-    def _say_gone(self, seq: int, size: int, closed: bool) -> None:
+    def _say_gone(self, held: Held) -> None:
         """The replica has a segment that is not there any more."""
-        at = self._channel.active_at
-        if not closed and size:
-            self._say(SegmentClosed, at, seq, State.TRUNCATED, size, None)
-        if closed or size:
-            self._say(SegmentEvicted, at, seq, Eviction.COUNT)
-        else:
-            self._say(SegmentForgotten, at, seq)
+        seq, at = held.seq, self._channel.active_at
+        if held.state is WAITING:
+            self._say(BodyLeft, at, seq)
+            return
+        if held.state is OPEN:
+            self._say(SegmentClosed, at, seq, State.TRUNCATED, held.size, None)
+        self._say(SegmentEvicted, at, seq, Eviction.COUNT)
 
-    def _say_segment(self, segment: Segment, size: int, closed: bool, *, known: bool) -> None:
-        """A segment that is there; the replica has ``size`` bytes of it, and whether it is closed."""
+    def _say_segment(self, segment: Segment, held: Held | None) -> None:
+        """A segment that is there, in part at the replica, too."""
         seq, opened_at = segment.seq, segment.opened_at
-        if closed:
+        if held is not None and held.state not in (WAITING, OPEN):
             return
         if segment.state is WAITING and not segment.written:
-            if seq < self._channel.next_seq:
-                self._say(SegmentAwaited, opened_at, seq)
-            elif known:
+            if held is not None:
                 self._say(BodyLeft, opened_at, seq)
             return
         for body_at, key in enumerate(segment.former_keys):
             self._say(BodyBegun, opened_at, seq, key, body_at)
         self._say(BodyBegun, opened_at, seq, segment.key, segment.body_at)
-        if segment.size and not size:
-            self._say(SegmentOpened, opened_at, seq)
         if segment.size:
-            self._read(_Source(segment, size))
+            self._say(SegmentOpened, opened_at, seq)
+            self._read(segment, 0 if held is None else held.size)
         if segment.closed:
             assert segment.closed_at is not None, "it has closed"
             self._say(SegmentClosed, segment.closed_at, seq, segment.state, segment.size, segment.key)
-            return
-        self._ahead += segment.size - size
-        if not segment.written:
+        elif not segment.written:
             self._say(BodyLeft, opened_at, seq)
+
+
+def _contradicts(channel: Channel, have: Mapping[int, Held]) -> bool:
+    """Whether a replica has bytes that were never here, or has a segment closed that is not."""
+    for segment in map(channel.segments.get, have):
+        if segment is not None:
+            held = have[segment.seq]
+            final = held.state not in (WAITING, OPEN)
+            if held.size > segment.size or (final and (held.state, held.size) != (segment.state, segment.size)):
+                return True
+    return False

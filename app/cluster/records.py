@@ -5,28 +5,29 @@ A record is one byte for its kind, four bytes for the length of its payload, and
 =========  ========================================================================================
 kind       payload
 =========  ========================================================================================
-``HELLO``  from the replica, once, JSON: ``version``, ``channel``, and what it has already: ``instance``, ``epoch``,
-           ``have`` (seq, bytes, whether it is closed, for each of its segments)
-``BEGIN``  from the owner, once, JSON: ``version``, ``instance``, ``epoch``, ``fresh`` (whether it has to begin anew,
-           since what it has is of another life or of another start of the owner)
+``HELLO``  from the replica, once, JSON: :class:`Hello`
+``BEGIN``  from the owner, once, JSON: :class:`Begin`
 ``FACT``   JSON: the kind of the fact, its number, its time, and what that kind has. Without a number it is part of a
            snapshot (:meth:`~tricklecast.app.core.state.Channel.apply`)
-``BYTES``  eight bytes for the seq, then one chunk of the segment, as the publisher's write arrived
-``LIVE``   JSON: the snapshot is over; ``facts`` and ``bytes_in`` when it was taken
-``END``    JSON: why the owner ends the feed (:class:`Over`)
+``BYTES``  eight bytes for the seq, then a chunk of the segment, which is not empty
+``LIVE``   JSON, after the snapshot: :class:`Live`
+``END``    JSON, the last one: :class:`End`
+``BEAT``   nothing: the owner is there, and has no news
 =========  ========================================================================================
 
 Times are microseconds since 1970, since the clocks of two processes have nothing else in common.
+
+A peer may be broken, or of another version. So :class:`Parser` lets nothing through but values of the right type and
+size, and its users have only to ask whether a record fits to what is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from enum import IntEnum, StrEnum
 from struct import Struct
 from struct import error as StructError
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -47,6 +48,9 @@ MAX_PAYLOAD: Final = 1 << 20
 
 MAX_CHUNK: Final = MAX_PAYLOAD - _SEQ.size
 
+MAX_KEY: Final = 256
+"""Characters of an ``Idempotency-Key``; the memory of a segment is counted with one of that length."""
+
 
 class Kind(IntEnum):
     """The kinds of records."""
@@ -57,6 +61,7 @@ class Kind(IntEnum):
     BYTES = 3
     LIVE = 4
     END = 5
+    BEAT = 6
 
 
 class Over(StrEnum):
@@ -71,33 +76,86 @@ class Over(StrEnum):
 
 
 class FeedError(TrickleError):
-    """The peer sends no feed, or not one of this version."""
+    """The peer sends no feed, or not one of this version, or one that does not fit to what is there."""
 
 
-class Record(NamedTuple):
-    """A record that has come.
+class Held(NamedTuple):
+    """A segment that a replica has."""
+
+    seq: int
+    size: int
+    state: State
+
+
+class Hello(NamedTuple):
+    """The replica asks for a channel, and says what it has of it.
 
     Attributes:
-        about: of JSON records. fact: of a ``FACT``. seq, chunk: of ``BYTES``.
+        instance, epoch: which start of the owner, and which life of the channel it has; ``""`` and 0 for nothing.
     """
 
-    kind: Kind
-    about: Mapping[str, Any] = MappingProxyType({})
-    fact: Fact | None = None
-    seq: int = 0
-    chunk: bytes = b""
+    channel: str
+    instance: str
+    epoch: int
+    have: tuple[Held, ...]
 
 
-_NAMES: Final = {kind: kind.__name__ for kind in KINDS}
-_KINDS: Final = {name: kind for kind, name in _NAMES.items()}
-_OWN: Final = {kind: tuple(field.name for field in fields(kind))[len(fields(Fact)) :] for kind in KINDS}
-_ENUMS: Final[dict[str, Callable[[Any], Any]]] = {"state": State, "why": Eviction, "reason": EndReason}
+class Begin(NamedTuple):
+    """The owner begins.
+
+    Attributes:
+        fresh: whether the replica has to begin anew, since what it has belongs to something else.
+    """
+
+    instance: str
+    epoch: int
+    fresh: bool
 
 
-def record(kind: Kind, about: dict[str, Any]) -> bytes:
-    """A record of JSON."""
-    payload = encode(about)
-    return _HEAD.pack(kind, len(payload)) + payload
+class Chunk(NamedTuple):
+    """Bytes of a segment, which follow those that came before."""
+
+    seq: int
+    chunk: bytes
+
+
+class Live(NamedTuple):
+    """The snapshot is over; what follows has happened since it was taken.
+
+    Attributes:
+        facts, bytes_in: of the channel when it was taken, less the bytes that are still to come.
+        awaited: the seqs below the head that have no byte and may still get one, though nobody writes them now.
+    """
+
+    facts: int
+    bytes_in: int
+    awaited: tuple[int, ...]
+
+
+class End(NamedTuple):
+    """The owner ends the feed."""
+
+    why: Over
+
+
+class Beat(NamedTuple):
+    """The owner is there, and has no news."""
+
+
+Message = Hello | Begin | Fact | Chunk | Live | End | Beat
+"""A record, taken apart."""
+
+_CODES: Final = {Hello: Kind.HELLO, Begin: Kind.BEGIN, Live: Kind.LIVE, End: Kind.END, Beat: Kind.BEAT}
+
+
+def record(message: Hello | Begin | Live | End | Beat) -> bytes:
+    """A record of anything but facts and chunks."""
+    about: dict[str, Any] = message._asdict()
+    if isinstance(message, Hello):
+        about["have"] = list(map(tuple, message.have))  # JSON knows no named tuples
+    if isinstance(message, Hello | Begin):
+        about["version"] = VERSION
+    return _record(_CODES[type(message)], about)
 
 
 def fact_record(fact: Fact, to_us: Callable[[float], int]) -> bytes:
@@ -108,7 +166,7 @@ def fact_record(fact: Fact, to_us: Callable[[float], int]) -> bytes:
     """
     kind = type(fact)
     own = {name: getattr(fact, name) for name in _OWN[kind]}
-    return record(Kind.FACT, {"kind": _NAMES[kind], "number": fact.number, "at": to_us(fact.at), **own})
+    return _record(Kind.FACT, {"kind": kind.__name__, "number": fact.number, "at": to_us(fact.at), **own})
 
 
 def chunk_records(seq: int, chunk: memoryview) -> Iterator[bytes | memoryview]:
@@ -119,19 +177,80 @@ def chunk_records(seq: int, chunk: memoryview) -> Iterator[bytes | memoryview]:
         yield part
 
 
+def _record(kind: Kind, about: dict[str, Any]) -> bytes:
+    payload = encode(about) if about else b""
+    return _HEAD.pack(kind, len(payload)) + payload
+
+
+# What a peer may send.
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is no number of bytes, facts or segments")
+    return value
+
+
+def _text(value: Any, most: int = MAX_PAYLOAD) -> str:
+    if type(value) is not str or len(value) > most:
+        raise ValueError(f"{value!r:.80} is no text of at most {most} characters")
+    return value
+
+
+def _key(value: Any) -> str | None:
+    return None if value is None else _text(value, MAX_KEY)
+
+
+_READ: Final[dict[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("seq", "size", "body_at", "first", "next_seq"), _number),
+    **dict.fromkeys(("content_type", "numbering", "name"), _text),
+    **{"key": _key, "state": State, "why": Eviction, "reason": EndReason},
+}
+"""Each attribute that a kind of fact may have."""
+
+_OWN: Final = {kind: tuple(field.name for field in fields(kind))[len(fields(Fact)) :] for kind in KINDS}
+_KINDS: Final = {kind.__name__: (kind, [(name, _READ[name]) for name in own]) for kind, own in _OWN.items()}
+
+
+def _hello(about: dict[str, Any]) -> Hello:
+    have = tuple(Held(_number(seq), _number(size), State(state)) for seq, size, state in about["have"])
+    return Hello(_text(about["channel"]), _text(about["instance"]), _number(about["epoch"]), have)
+
+
+def _begin(about: dict[str, Any]) -> Begin:
+    return Begin(_text(about["instance"]), _number(about["epoch"]), about["fresh"] is not False)
+
+
+def _live(about: dict[str, Any]) -> Live:
+    return Live(_number(about["facts"]), _number(about["bytes_in"]), tuple(map(_number, about["awaited"])))
+
+
+def _end(about: dict[str, Any]) -> End:
+    return End(Over(about["why"]))
+
+
+_MESSAGES: Final[dict[Kind, Callable[[dict[str, Any]], Message]]] = {
+    Kind.HELLO: _hello, Kind.BEGIN: _begin, Kind.LIVE: _live, Kind.END: _end,
+}  # fmt: skip
+
+
 class Parser:
     """Takes a feed apart, as its bytes come.
 
     Args:
         channel: of the facts. to_time: turns microseconds since 1970 into the registry's time.
+
+    Attributes:
+        epoch: of the channel; 0 until the feed has begun.
     """
 
     def __init__(self, channel: str, to_time: Callable[[int], float]) -> None:
-        self.epoch = 0  # the reader sets it when the feed has begun
+        self.epoch = 0
         self._channel, self._to_time = channel, to_time
+        # The beginning of a record that has not come wholly: MAX_PAYLOAD and what comes at a time.
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Record]:
+    def feed(self, data: bytes) -> Iterator[Message]:
         """The records that are whole with these bytes.
 
         Raises:
@@ -149,25 +268,37 @@ class Parser:
                     break
                 payload = bytes(self._buffer[start : start + size])
                 at = start + size
-                yield self._record(kind, payload)
+                yield self._message(kind, payload)
         finally:
             del self._buffer[:at]
 
-    def _record(self, number: int, payload: bytes) -> Record:
+    def _message(self, number: int, payload: bytes) -> Message:
         try:
             kind = Kind(number)
             if kind is Kind.BYTES:
-                return Record(kind, seq=_SEQ.unpack_from(payload)[0], chunk=payload[_SEQ.size :])
+                (seq,) = _SEQ.unpack_from(payload)
+                if len(payload) == _SEQ.size:
+                    raise ValueError("a chunk of no byte")  # readers would take it for the end of the segment
+                return Chunk(seq, payload[_SEQ.size :])
+            if kind is Kind.BEAT:
+                return Beat()
             about = orjson.loads(payload)
-            return Record(kind, fact=self._fact(about)) if kind is Kind.FACT else Record(kind, about)
-        except (ValueError, KeyError, TypeError, StructError) as error:
-            raise FeedError(f"a record that cannot be read: {error}") from error
+            if kind is Kind.FACT:
+                return self._fact(about)
+            if kind in (Kind.HELLO, Kind.BEGIN) and about["version"] != VERSION:
+                raise FeedError(f"version {about['version']!r} of the feed is not known; this is {VERSION}")
+            message = _MESSAGES[kind](about)
+            if isinstance(message, Begin):
+                if self.epoch or not message.epoch:
+                    raise ValueError("it begins twice, or without an epoch")
+                self.epoch = message.epoch
+            return message
+        except (ValueError, LookupError, TypeError, StructError) as error:
+            raise FeedError(f"a record that cannot be read: {error!r:.200}") from error
 
     def _fact(self, about: dict[str, Any]) -> Fact:
-        kind = _KINDS[about["kind"]]
-        own = [_ENUMS.get(name, _same)(about[name]) for name in _OWN[kind]]
-        return kind(0, about["number"], self._to_time(about["at"]), self._channel, self.epoch, *own)
-
-
-def _same(value: Any) -> Any:
-    return value
+        kind, own = _KINDS[about["kind"]]
+        if type(about["at"]) is not int:
+            raise ValueError("a time is a whole number")
+        at, number = self._to_time(about["at"]), _number(about["number"])
+        return kind(0, number, at, self._channel, self.epoch, *[read(about[name]) for name, read in own])

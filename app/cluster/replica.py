@@ -1,25 +1,46 @@
 """A channel that another server owns, held here: it serves its readers as the owner does.
 
 A replica reads the owner's feed and applies it to a channel of this registry. Everything else is the same: the same
-class, the same readers, the same limits of memory. What is beside it:
+class, the same readers, the same limits of memory. These things can go wrong:
 
 - **The connection breaks.** Readers stay, and wait. The replica comes back and says what it has; the owner sends the
   rest. When the owner has been away for too long the channel ends here, visibly, as if the owner had ended it.
 - **Another life.** If the owner's channel is of another epoch, or the owner was started again, nothing of what is here
   is sure to be a part of it: the channel ends here, and a new one begins.
-- **No memory.** Bytes that find no room end the channel here, too, and the replica begins anew.
+- **The feed is wrong.** Each record is checked before anything changes: a fact that is not the next one, a segment that
+  closes with another size than it has here. Then nothing here is sure to be the owner's: the channel ends here, too.
+- **No memory.** Bytes that find no room end the channel here, too. If only segments of the window have to go, they are
+  missing here until the replica comes back the next time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Final
 
-from tricklecast.app.cluster.records import VERSION, FeedError, Kind, Over, Parser, Record, record
+from tricklecast.app.cluster.records import (
+    MAX_PAYLOAD,
+    Beat,
+    Begin,
+    Chunk,
+    End,
+    FeedError,
+    Held,
+    Hello,
+    Live,
+    Message,
+    Over,
+    Parser,
+    record,
+)
+from tricklecast.app.core.facts import Fact
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.segment import encode_frame
+from tricklecast.app.core.segment import OPEN, Segment, encode_frame
 from tricklecast.app.core.state import Channel
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import LocalProtocolError, TrickleError
+
+MAX_HELLO: Final = MAX_PAYLOAD
+"""Bytes of what a replica says that it has: about 30,000 segments. One that has more begins anew."""
 
 
 class OutOfMemory(TrickleError):
@@ -48,68 +69,102 @@ class Replica:
         self.live = False
         self.snapshots = 0
         self._registry, self._clock, self._to_time = registry, clock, to_time
+        # The start of the owner to which the channel belongs.
         self._instance = ""
         self._parser = Parser(name, to_time)
+        # Chunks that have come, of one segment: they become one frame.
+        self._chunks: list[bytes] = []
+        self._seq = 0
+        # Segments with new bytes, of which no reader knows yet.
+        self._grown: dict[Segment, None] = {}
 
     def hello(self) -> bytes:
         """Begin with a new connection: what is sent to the owner, once."""
         self._parser, self.live = Parser(self.name, self._to_time), False
-        hello: dict[str, Any] = {"version": VERSION, "channel": self.name}
         if self.channel is not None and not self.channel.ended:
-            have = [(one.seq, one.size, one.closed) for one in self.channel.segments.values()]
-            hello |= {"instance": self._instance, "epoch": self.channel.epoch, "have": have}
-        return record(Kind.HELLO, hello)
+            have = tuple(Held(one.seq, one.size, one.state) for one in self.channel.segments.values())
+            hello = record(Hello(self.name, self._instance, self.channel.epoch, have))
+            if len(hello) <= MAX_HELLO:
+                return hello
+        return record(Hello(self.name, "", 0, ()))
 
     def receive(self, data: bytes) -> Over | None:
         """Apply what has come; why the owner ends the feed, if it does.
+
+        Readers are woken once for all bytes of their segment that came in this data.
 
         Raises:
             FeedError: this is no feed, or it does not go on from what is here.
             OutOfMemory: there is no memory for its bytes.
         """
+        self._chunks = []
         try:
-            for found in self._parser.feed(data):
-                if found.kind is Kind.END:
-                    return Over(found.about["why"])
-                if found.kind is Kind.BEGIN:
-                    self._begin(found)
-                elif self.channel is None:
-                    raise FeedError(f"{found.kind.name} before BEGIN")
+            for message in self._parser.feed(data):
+                if type(message) is Chunk and message.seq == self._seq and self._chunks:
+                    self._chunks.append(message.chunk)
+                    continue
+                self._store()
+                if type(message) is End:
+                    return message.why
+                if type(message) is Begin:
+                    self._begin(message)
+                elif self.channel is None or not self._parser.epoch:
+                    raise FeedError(f"{type(message).__name__} before BEGIN")
                 else:
-                    self._apply(self.channel, found)
+                    self._apply(self.channel, message)
+            self._store()
+        except LocalProtocolError as error:
+            raise FeedError(str(error)) from error
         finally:
+            grown, self._grown = self._grown, {}
+            for segment in grown:
+                if not segment.closed:  # otherwise they were woken when it closed
+                    segment.wake(self._registry.faults)
             self._registry.faults.deliver()
         return None
 
-    def _begin(self, begin: Record) -> None:
-        about = begin.about
-        if about.get("version") != VERSION:
-            raise FeedError(f"version {about.get('version')!r} of the feed is not known; this is {VERSION}")
-        if about["fresh"] or self.channel is None:
+    def _begin(self, begin: Begin) -> None:
+        if begin.fresh:
             self.end()
-            self.channel = self._registry.replicate(self.name, about["epoch"], self._clock())
-        self._instance, self._parser.epoch = about["instance"], about["epoch"]
+            self.channel = self._registry.replicate(self.name, begin.epoch, self._clock())
+        elif self.channel is None or self.channel.ended or self.channel.epoch != begin.epoch:
+            raise FeedError("the feed goes on with a channel that is not here")
+        self._instance = begin.instance
         self.snapshots += 1
 
-    def _apply(self, channel: Channel, found: Record) -> None:
-        if found.kind is Kind.BYTES:
-            segment = channel.segments.get(found.seq)
-            if segment is None or segment.closed:
-                raise FeedError(f"bytes of segment {found.seq}, which is not open")
-            frame = encode_frame((found.chunk,))
-            if not channel.bytes_stored(segment, frame, len(found.chunk), segment.price(frame)):
-                raise OutOfMemory("there is no memory for its bytes")
-            channel.active_at = self._clock()
-            segment.wake(self._registry.faults)
-        elif found.kind is Kind.LIVE:
-            channel.follow(found.about["facts"], found.about["bytes_in"])
-            self.live = True
-        elif found.fact is not None:
-            channel.apply(found.fact)
-            if channel.ended:
-                self._registry.drain(channel)
-        else:
-            raise FeedError(f"{found.kind.name} in the middle of a feed")
+    def _apply(self, channel: Channel, message: Message) -> None:
+        match message:
+            case Chunk():
+                segment = channel.segments.get(message.seq)
+                if segment is None or segment.state is not OPEN:
+                    raise FeedError(f"bytes of segment {message.seq}, which is not open")
+                self._seq, self._chunks = message.seq, [message.chunk]
+            case Live():
+                if self.live:
+                    raise FeedError("LIVE twice")
+                channel.follow(message.facts, message.bytes_in, message.awaited, self._clock())
+                self.live = True
+            case Fact():
+                channel.apply(message)
+                if channel.ended:
+                    self._registry.drain(channel)
+            case Beat():
+                pass
+            case _:
+                raise FeedError(f"{type(message).__name__} in the middle of a feed")
+
+    def _store(self) -> None:
+        """Put the chunks that have come into their segment, as one frame."""
+        if not self._chunks:
+            return
+        chunks, self._chunks = self._chunks, []
+        channel = self.channel
+        assert channel is not None, "a channel has begun"
+        segment, frame = channel.segments[self._seq], encode_frame(chunks)
+        if not channel.bytes_stored(segment, frame, sum(map(len, chunks)), segment.price(frame)):
+            raise OutOfMemory("there is no memory for its bytes")
+        channel.active_at = self._clock()
+        self._grown[segment] = None
 
     def end(self) -> None:
         """Let go of the channel, unless it has ended: here it is over, and its readers are told."""

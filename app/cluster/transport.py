@@ -1,14 +1,21 @@
-"""Feeds over connections: the owner sends one, the replica follows it, and comes back when the connection breaks."""
+"""Feeds over connections: the owner sends one, the replica follows it, and comes back when the connection breaks.
+
+No step waits for ever. The owner waits for ``HELLO``, and for a replica that takes nothing, :data:`STALL_S`; a replica
+waits for bytes :data:`SILENCE_S`, since the owner sends a beat each :data:`BEAT_S` in which it has no news. An owner
+that sends no feed, or a wrong one, is as good as out of reach: the replica comes back more and more seldom, and gives
+the channel up after :data:`LOST_S`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final
 
 from tricklecast.app.cluster.feed import Feed
-from tricklecast.app.cluster.records import FeedError, Kind, Over, Parser
+from tricklecast.app.cluster.records import Beat, FeedError, Hello, Over, Parser, record
 from tricklecast.app.cluster.replica import OutOfMemory, Replica
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.state import Channel
@@ -16,11 +23,18 @@ from tricklecast.trickle.errors import TrickleError
 
 logger = logging.getLogger("tricklecast.cluster")
 
-READ_BYTES: Final = 256 << 10
-"""Read at a time, and sent at a time."""
+TURN_BYTES: Final = 64 << 10
+"""Read, and sent, in one turn of the event loop: other connections wait about 1 ms for chunks of a usual size, and
+20 ms if each has one byte."""
 
 STALL_S: Final = 10.0
-"""A replica that takes nothing for so long is cut off."""
+"""A replica that has not said ``HELLO``, or takes less than :data:`TURN_BYTES`, for so long is cut off."""
+
+BEAT_S: Final = 5.0
+"""Without news the owner sends a beat this often."""
+
+SILENCE_S: Final = 15.0
+"""An owner that sends nothing for so long is out of reach."""
 
 BACKOFF_S: Final = (0.05, 2.0)
 """First and longest pause between two attempts to reach the owner."""
@@ -44,48 +58,78 @@ async def send_feed(
     registry: Registry,
     to_us: Callable[[float], int],
 ) -> Over:
-    """Send the feed of a channel of which this is the owner, until it ends or the replica leaves.
+    """Send the feed of a channel of which this is the owner until it ends or the replica leaves; close the connection.
 
     Args:
-        reader, writer: the connection; its first record is the replica's ``HELLO``.
+        reader, writer: the connection; its only record is the replica's ``HELLO``.
         to_us: turns the registry's time into microseconds since 1970.
 
     Raises:
-        FeedError: what came is no ``HELLO``.
-        OSError: the connection broke. TimeoutError: the replica takes nothing.
+        FeedError: the replica sent something else.
+        OSError: the connection broke. TimeoutError: the replica says or takes nothing.
     """
-    hello = await _hello(reader)
+    try:
+        async with asyncio.timeout(STALL_S):
+            hello = await _hello(reader)
+        over = await _send(channel, hello, reader, writer, registry, to_us)
+        writer.close()
+        with suppress(OSError):  # the replica has all that it needs, and may have closed the connection, too
+            async with asyncio.timeout(STALL_S):
+                await writer.wait_closed()
+        return over
+    finally:
+        writer.transport.abort()
+
+
+async def _hello(reader: asyncio.StreamReader) -> Hello:
+    parser = Parser("", float)
+    while data := await reader.read(TURN_BYTES):
+        for message in (messages := list(parser.feed(data))):
+            if not isinstance(message, Hello) or len(messages) > 1:
+                raise FeedError(f"a replica sends HELLO and nothing else, not {type(message).__name__}")
+            return message
+    raise FeedError("the connection ended before HELLO")
+
+
+async def _send(
+    channel: Channel,
+    hello: Hello,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    registry: Registry,
+    to_us: Callable[[float], int],
+) -> Over:
     news = asyncio.Event()
     feed = Feed(channel, hello, registry.budget, registry.instance, to_us, news.set)
-    gone = asyncio.ensure_future(reader.read(1))
+    left = asyncio.ensure_future(reader.read(1))
+    left.add_done_callback(lambda _: news.set())
     try:
         while True:
             news.clear()
-            while records := feed.pull(READ_BYTES):
-                writer.writelines(records)
-                async with asyncio.timeout(STALL_S):
-                    await writer.drain()
+            while records := feed.pull(TURN_BYTES):
+                await _write(writer, records)
             if feed.over is not None:
                 return feed.over
-            waiting = asyncio.ensure_future(news.wait())
-            await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            if gone.done():
-                gone.result()  # raises if the connection broke
+            if left.done():
+                if left.result():
+                    raise FeedError("a replica sends nothing after HELLO")
                 raise ConnectionResetError("the replica has left")
+            try:
+                async with asyncio.timeout(BEAT_S):
+                    await news.wait()
+            except TimeoutError:
+                await _write(writer, [record(Beat())])
     finally:
-        gone.cancel()
         feed.end(Over.SHUTDOWN)
+        if not left.cancel() and not left.cancelled():
+            left.exception()  # or the event loop would complain that nobody asked
 
 
-async def _hello(reader: asyncio.StreamReader) -> dict[str, Any]:
-    parser = Parser("", float)
-    while data := await reader.read(READ_BYTES):
-        for found in parser.feed(data):
-            if found.kind is not Kind.HELLO:
-                raise FeedError(f"a replica begins with HELLO, not with {found.kind.name}")
-            return dict(found.about)
-    raise FeedError("the connection ended before HELLO")
+async def _write(writer: asyncio.StreamWriter, records: Sequence[bytes | memoryview]) -> None:
+    writer.writelines(records)
+    async with asyncio.timeout(STALL_S):
+        await writer.drain()
+    await asyncio.sleep(0)  # a drain gives others no turn as long as the socket takes all
 
 
 async def follow(replica: Replica, connect: Connect, *, lost_s: float = LOST_S) -> None:
@@ -98,23 +142,29 @@ async def follow(replica: Replica, connect: Connect, *, lost_s: float = LOST_S) 
     pause, lost_at = BACKOFF_S[0], loop.time() + lost_s
     try:
         while True:
-            snapshots = replica.snapshots
+            began, over, live, faulty = loop.time(), None, False, False
             try:
                 async with asyncio.timeout_at(lost_at):
                     reader, writer = await connect()
                 try:
-                    if await _receive(replica, reader, writer) is Over.ENDED:
-                        return
+                    over = await _receive(replica, reader, writer)
                 finally:
-                    writer.close()
-            except OutOfMemory as error:
+                    live = replica.live
+                    writer.transport.abort()
+            except (OutOfMemory, FeedError) as error:
                 logger.warning("%r is not held any more: %s", replica.name, error)
+                faulty = True
                 replica.end()
-            except (OSError, TrickleError, TimeoutError) as error:
+            except (OSError, TrickleError) as error:
                 logger.info("the owner of %r is out of reach: %s", replica.name, error)
-            if replica.snapshots > snapshots:
-                pause, lost_at = BACKOFF_S[0], loop.time() + lost_s
-            if loop.time() >= lost_at:
+            if over is Over.ENDED:
+                return
+            now = loop.time()
+            if live and not faulty:
+                pause = BACKOFF_S[0]
+            if over is not None or (live and (not faulty or now - began >= lost_s)):
+                lost_at = now + lost_s
+            if now + pause >= lost_at:  # there is no time for another attempt
                 logger.warning("the owner of %r was out of reach for %.0f s: the channel ends", replica.name, lost_s)
                 return
             await asyncio.sleep(pause)
@@ -126,7 +176,13 @@ async def follow(replica: Replica, connect: Connect, *, lost_s: float = LOST_S) 
 async def _receive(replica: Replica, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Over:
     """Apply one feed; returns why the owner has ended it."""
     writer.write(replica.hello())
-    while data := await reader.read(READ_BYTES):
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                data = await reader.read(TURN_BYTES)
+        except TimeoutError:
+            raise ConnectionAbortedError(f"it has sent nothing for {SILENCE_S:.0f} s") from None
+        if not data:
+            raise ConnectionResetError("it has closed the connection")
         if (why := replica.receive(data)) is not None:
             return why
-    raise ConnectionResetError("the owner has closed the connection")

@@ -15,6 +15,7 @@ from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel
 from tricklecast.app.core.segment import WAITING, Cursor, Segment, Writer, WriterOwner
 from tricklecast.app.core.state import Channel, Kept, Serve, Wait
 from tricklecast.app.core.window import Budget, Eviction
+from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import NO_LIFE, SEQ_NEXT, Life
 
@@ -204,15 +205,21 @@ class Registry:
     def replicate(self, name: str, epoch: int, now: float) -> Channel:
         """Hold a channel that another server owns: its facts and bytes are applied to what is returned.
 
-        Another channel of the name, which must have ended, is forgotten.
+        Another channel of the name that has ended is forgotten.
+
+        Raises:
+            LocalProtocolError: there is one that has not; its readers and writers would be lost.
         """
+        if (before := self.channels.get(name)) is not None and not before.ended:
+            raise LocalProtocolError(f"{before!r} is here, and has not ended")
         self._make_room(name)
         channel = self.channels[name] = Channel(name, epoch, "", now, NO_LIFE, self.limits, self.budget, self.faults)
         return channel
 
     def drain(self, channel: Channel) -> None:
         """A channel that another server owns has ended here: it is forgotten when its drain is over."""
-        self._schedule_next(channel)
+        if self.channels.get(channel.name) is channel:
+            self._schedule_next(channel)
 
     def bury(self, name: str, epoch: int, head: int, until: float) -> None:
         """Remember, after a restart, that a channel has ended."""

@@ -14,7 +14,7 @@ Rules kept here (docs/reference/protocol.md, sections 1, 4 and 5):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple, Protocol
@@ -39,9 +39,11 @@ from tricklecast.app.core.publishers import Publishers
 from tricklecast.app.core.results import Ahead, Ended, Gone, Refusal, Why
 from tricklecast.app.core.segment import (
     FINISH,
+    MAX_FORMER_KEYS,
     OPEN,
     SKIP,
     TERMINATE,
+    TRANSITIONS,
     TRUNCATE,
     WAITING,
     Cursor,
@@ -53,6 +55,10 @@ from tricklecast.app.core.segment import (
 from tricklecast.app.core.window import Budget, Eviction, Window
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.wire import LAST_SEQ, SEQ_CURRENT, Life
+
+MAX_AWAITED: Final = 20_000
+"""Segments without a byte of a channel that another server owns, which no budget counts: as many as a server admits
+publishers (``Limits.publishers``)."""
 
 EVENTS: Final = {
     State.COMPLETE: FINISH,
@@ -234,18 +240,24 @@ class Channel:
         """Apply a fact that the owner of the channel has decided, and wake the readers whom it concerns.
 
         All bytes that a segment had when it closed must have been given to :meth:`bytes_stored` before. A fact without
-        a number comes from a snapshot: it says how things stand, and may follow any other.
+        a number comes from a snapshot: it says how things stand, and may follow any other. Readers and the memory of
+        this holder take segments away meanwhile, so what is to go may have gone.
 
         Raises:
-            LocalProtocolError: it is not the owner's next fact; nothing has changed.
+            LocalProtocolError: it is not the owner's next fact, or does not fit to what is here; nothing has changed.
         """
         if fact.epoch != self.epoch or (fact.number and fact.number != self.facts + 1):
             place = f"fact {fact.number} of epoch {fact.epoch}"
             raise LocalProtocolError(f"{self!r} has {self.facts} facts: {place} is not the next one")
+        if self.ended and type(fact) is not SegmentEvicted:
+            raise self._unfit(fact)
         match fact:
             case ChannelCreated():
-                self.content_type, self.created_at, self.active_at = fact.content_type, fact.at, fact.at
-                self.life = Life(fact.numbering)
+                self.content_type = fact.content_type
+                if self.created_at != fact.at:
+                    self.created_at = self.active_at = fact.at
+                if self.life.name != fact.numbering:
+                    self.life = Life(fact.numbering)
             case ContentTypeNamed():
                 self.content_type = fact.content_type
             case NumberingNamed():
@@ -253,37 +265,69 @@ class Channel:
             case HeadJumped():
                 self.head_jumped(fact.next_seq)
             case BodyBegun():
-                self.body_begun(self.segments.get(fact.seq) or self._create(fact.seq), fact.key, fact.body_at)
+                segment = self._awaited(fact.seq)
+                if segment.closed or len(segment.former_keys) > MAX_FORMER_KEYS:
+                    raise self._unfit(fact)
+                self.body_begun(segment, fact.key, fact.body_at)
             case BodyLeft():
-                self.body_left(self._there(fact.seq))
+                if (left := self.segments.get(fact.seq)) is not None:
+                    self.body_left(left)
+                elif fact.number:
+                    raise self._unfit(fact)
             case SegmentAwaited():
-                if fact.seq not in self.segments:
-                    self._create(fact.seq)
+                self._awaited(fact.seq)
             case SegmentForgotten():
-                self.segment_forgotten(self._there(fact.seq), fact.at)
+                if (forgotten := self._waiting.get(fact.seq)) is None:
+                    raise self._unfit(fact)
+                self.segment_forgotten(forgotten, fact.at)
             case SegmentOpened():
-                self.segment_opened(self._there(fact.seq), fact.at)
+                if (opened := self._waiting.get(fact.seq)) is not None:
+                    self.segment_opened(opened, fact.at)
+                elif fact.seq not in self._open:
+                    raise self._unfit(fact)
             case SegmentClosed():
-                segment = self.segments.get(fact.seq) or self._create(fact.seq)
+                segment = self.segments.get(fact.seq) or Segment(fact.seq)
+                event = EVENTS.get(fact.state)
+                if (
+                    event is None
+                    or segment.size != fact.size
+                    or TRANSITIONS.get((segment.state, event)) is not fact.state
+                ):
+                    raise self._unfit(fact)
+                self.segments[fact.seq] = segment
                 segment.key = fact.key
-                self.segment_closed(segment, EVENTS[fact.state], fact.at)
+                self.segment_closed(segment, event, fact.at)
                 self.window.keep(segment)
             case SegmentEvicted():
-                segment = self._there(fact.seq)
-                self.window.drop(segment, fact.why)
-                self.segment_evicted(segment)
+                evicted = self.segments.get(fact.seq)
+                if evicted is not None and evicted.closed:
+                    self.window.drop(evicted, fact.why)
+                    self.segment_evicted(evicted)
+                elif evicted is not None or fact.seq >= self.floor:
+                    raise self._unfit(fact)
             case _:  # the last kind: ChannelEnded
+                if self._open:
+                    raise self._unfit(fact)
                 self.channel_ended(fact.at)
         self.facts = fact.number or self.facts
         self.wake_readers()
 
-    def follow(self, facts: int, bytes_in: int) -> None:
+    def follow(self, facts: int, bytes_in: int, awaited: Iterable[int], now: float) -> None:
         """From a snapshot on the owner's facts follow.
 
         Args:
             facts, bytes_in: how many there were when the snapshot was taken.
+            awaited: the seqs below the head that had no byte and no writer then, and may still get them. Readers that
+                wait here for any other one would wait for ever.
         """
+        stay = set(awaited)
+        for seq in stay:
+            self._awaited(seq)
         self.facts, self.bytes_in = facts, bytes_in
+        for segment in list(self._waiting.values()):
+            if segment.seq < self.next_seq and not segment.written and segment.seq not in stay:
+                self.segment_forgotten(segment, now)
+        self.wake_readers()
 
     def next_deadline(self) -> float | None:
         """When something is due for the channel."""
@@ -383,11 +427,17 @@ class Channel:
         for segment in woken:
             segment.wake(self._faults)
 
-    def _there(self, seq: int) -> Segment:
+    def _awaited(self, seq: int) -> Segment:
+        """A segment that the owner waits for; it may have bytes by now."""
         segment = self.segments.get(seq)
         if segment is None:
-            raise LocalProtocolError(f"{self!r} has no segment {seq}: a fact is missing")
+            if len(self._waiting) >= MAX_AWAITED:
+                raise LocalProtocolError(f"{self!r}: more than {MAX_AWAITED} segments wait for their first byte")
+            segment = self._create(seq)
         return segment
+
+    def _unfit(self, fact: Fact) -> LocalProtocolError:
+        return LocalProtocolError(f"{self!r}: a fact or bytes are missing, since this cannot follow: {fact}")
 
     def _create(self, seq: int) -> Segment:
         segment = self.segments[seq] = self._waiting[seq] = Segment(seq)

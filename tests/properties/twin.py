@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from tricklecast.app.cluster.feed import Feed
-from tricklecast.app.cluster.records import Over, Parser
+from tricklecast.app.cluster.records import Hello, Over, Parser
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.core.facts import ChannelCreated, Fact
 from tricklecast.app.core.limits import Limits
@@ -111,9 +111,8 @@ class Fed:
             if self._feed is not None and self._feed.over is Over.ENDED:
                 return
             (hello,) = Parser("", float).feed(self._replica.hello())
-            self._feed = Feed(
-                self._owner, dict(hello.about), self._source.budget, "x", lambda at: round(at * 1e6), lambda: None
-            )
+            assert isinstance(hello, Hello)
+            self._feed = Feed(self._owner, hello, self._source.budget, "x", lambda at: round(at * 1e6), lambda: None)
         while records := self._feed.pull(1000):
             self._replica.receive(b"".join(records))
         assert self._replica.channel is not None

@@ -13,8 +13,9 @@ import pytest
 
 from tests.app.core.support import Watcher, content, grant, publish
 from tricklecast.app.cluster import feed as feeds
-from tricklecast.app.cluster.records import MAX_CHUNK, VERSION, FeedError, Kind, Over, Parser, record
-from tricklecast.app.cluster.replica import OutOfMemory, Replica
+from tricklecast.app.cluster import transport
+from tricklecast.app.cluster.records import MAX_CHUNK, Beat, Begin, FeedError, Hello, Live, Over, Parser, record
+from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import follow, send_feed
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -99,6 +100,9 @@ class Site:
         return watcher
 
 
+_ENDS: list[asyncio.StreamWriter] = []
+
+
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     """Run a test in an event loop, and end what it has left."""
 
@@ -106,7 +110,12 @@ def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         async def main() -> None:
             before = asyncio.all_tasks()
-            await test()
+            try:
+                await test()
+            finally:
+                for end in _ENDS:
+                    end.transport.abort()
+                _ENDS.clear()
             left = asyncio.all_tasks() - before
             for task in left:
                 task.cancel()
@@ -333,56 +342,264 @@ async def test_a_replica_that_leaves() -> None:
     assert (writer.channel.followers, writer.segment.taps) == ([], ())
 
 
-# Records.
+# Peers that are broken or hostile, and the deadline of each step.
 
 
-def replica() -> Replica:
-    """One that has sent its hello."""
-    found = Replica("c", Registry(Limits(), autocreate=False), lambda: 0.0, float)
-    found.hello()
-    return found
+async def connected() -> tuple[asyncio.StreamReader, asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamWriter]:
+    """The two ends of a connection, which the end of the test closes."""
+    here, there = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=here)
+    own_reader, own_writer = await asyncio.open_connection(sock=there)
+    _ENDS.extend((writer, own_writer))
+    return reader, writer, own_reader, own_writer
 
 
-BEGIN = record(Kind.BEGIN, {"version": VERSION, "instance": "x", "epoch": 1, "fresh": True})
+HELLO = record(Hello("c", "", 0, ()))
+
+BEGIN = record(Begin("x", 1, True))
+
+
+@in_loop
+async def test_a_replica_that_says_nothing() -> None:
+    """The owner waits for its HELLO for a while only, and closes the connection."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transport, "STALL_S", 0.05)
+        registry = Registry(Limits(), autocreate=True)
+        channel = grant(registry, "c", 0).channel
+        reader, writer, own_reader, own_writer = await connected()
+        with pytest.raises(TimeoutError):
+            await send_feed(channel, own_reader, own_writer, registry, round)
+        assert await reader.read() == b""
+        writer.close()
 
 
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"HTTP/1.1 404 Not Found\r\n\r\n", "a record of .* bytes; 1048576 are allowed"),
-        (b"\x09\x00\x00\x00\x00", "a record that cannot be read: 9 is not a valid Kind"),
-        (b"\x02\x00\x00\x00\x01{", "a record that cannot be read"),
-        (b"\x03\x00\x00\x00\x01x", "a record that cannot be read"),
-        (record(Kind.FACT, {"kind": "Fact"}), "a record that cannot be read"),
-        (record(Kind.BEGIN, {"version": 99}), "version 99 of the feed is not known; this is 1"),
-        (record(Kind.LIVE, {}), "LIVE before BEGIN"),
-        (BEGIN + record(Kind.HELLO, {}), "HELLO in the middle of a feed"),
-        (BEGIN + b"\x03\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00\x07x", "bytes of segment 7, which is not open"),
+        (b"GET / HTTP/1.1\r\n\r\n", "a record of .* bytes"),
+        (BEGIN, "a replica sends HELLO and nothing else, not Begin"),
+        (HELLO + HELLO, "a replica sends HELLO and nothing else"),
+        (HELLO[:-1], "the connection ended before HELLO"),
     ],
 )
-def test_what_is_no_feed(data: bytes, problem: str) -> None:
-    """A replica says why it cannot go on."""
-    with pytest.raises(FeedError, match=problem):
-        replica().receive(data)
+def test_a_replica_that_sends_garbage(data: bytes, problem: str) -> None:
+    """The owner says what it is, closes the connection, and keeps nothing of it."""
+
+    @in_loop
+    async def main() -> None:
+        registry = Registry(Limits(), autocreate=True)
+        granted = grant(registry, "c", 0)
+        reader, writer, own_reader, own_writer = await connected()
+        writer.write(data)
+        writer.write_eof()
+        with pytest.raises(FeedError, match=problem):
+            await send_feed(granted.channel, own_reader, own_writer, registry, round)
+        assert (granted.channel.followers, granted.segment.taps) == ([], ())
+        assert await reader.read() == b""
+        writer.close()
+
+    main()
 
 
-def test_a_record_may_come_in_pieces() -> None:
-    """Byte by byte it is the same."""
-    parser = Parser("c", float)
-    data = BEGIN + record(Kind.END, {"why": Over.LAG})
-    found = [one for at in range(len(data)) for one in parser.feed(data[at : at + 1])]
-    assert [one.kind for one in found] == [Kind.BEGIN, Kind.END]
-
-
-def test_a_hello_of_another_version() -> None:
-    """The owner says which one it speaks."""
+@in_loop
+async def test_a_replica_that_sends_more_later() -> None:
+    """It has nothing to say after its HELLO."""
     registry = Registry(Limits(), autocreate=True)
     channel = grant(registry, "c", 0).channel
-    with pytest.raises(FeedError, match="version 99 of the feed is not known; this is 1"):
-        feeds.Feed(channel, {"version": 99}, registry.budget, "x", round, lambda: None)
+    reader, writer, own_reader, own_writer = await connected()
+    sending = asyncio.ensure_future(send_feed(channel, own_reader, own_writer, registry, round))
+    writer.write(HELLO)
+    await reader.readexactly(5)
+    writer.write(b"x")
+    with pytest.raises(FeedError, match="nothing after HELLO"):
+        await sending
     assert channel.followers == []
+    writer.close()
 
 
-def test_no_memory_is_told_as_such() -> None:
-    """Not as a fault of the feed."""
-    assert not issubclass(OutOfMemory, FeedError)
+@in_loop
+async def test_a_replica_that_never_reads() -> None:
+    """It is cut off, and neither its connection nor the memory of what it has not taken stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transport, "STALL_S", 0.05)
+        registry = Registry(Limits(), autocreate=True)
+        publish(registry, "c", 0, b"x" * 8_000_000)
+        channel = registry.channels["c"]
+        _, writer, own_reader, own_writer = await connected()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(HELLO)
+        with pytest.raises(TimeoutError):
+            await send_feed(channel, own_reader, own_writer, registry, round)
+        assert (channel.followers, channel.segments[0].taps) == ([], ())
+        assert own_writer.transport.is_closing()
+        assert own_writer.transport.get_write_buffer_size() == 0
+        writer.close()
+
+
+@in_loop
+async def test_replicas_that_come_and_go() -> None:
+    """A thousand leave nothing behind: no follower, no cursor, no task."""
+    registry = Registry(Limits(), autocreate=True)
+    granted = grant(registry, "c", 0)
+    granted.channel.append(granted, [b"x"], 1.0)
+    before = asyncio.all_tasks()
+    for _ in range(1000):
+        reader, writer, own_reader, own_writer = await connected()
+        writer.write(HELLO)
+        sending = asyncio.ensure_future(send_feed(granted.channel, own_reader, own_writer, registry, round))
+        await reader.readexactly(5)
+        writer.transport.abort()
+        await asyncio.wait([sending])
+        assert isinstance(sending.exception(), OSError)
+    assert (granted.channel.followers, granted.segment.taps) == ([], ())
+    assert asyncio.all_tasks() == before
+
+
+@in_loop
+async def test_an_owner_that_stops() -> None:
+    """Cancelling leaves no task behind."""
+    registry = Registry(Limits(), autocreate=True)
+    channel = grant(registry, "c", 0).channel
+    before = asyncio.all_tasks()
+    reader, writer, own_reader, own_writer = await connected()
+    sending = asyncio.ensure_future(send_feed(channel, own_reader, own_writer, registry, round))
+    writer.write(HELLO)
+    await reader.readexactly(5)
+    sending.cancel()
+    await asyncio.wait([sending])
+    await asyncio.sleep(0)
+    assert (asyncio.all_tasks() - before, channel.followers) == (set(), [])
+    writer.close()
+
+
+@in_loop
+async def test_a_snapshot_of_more_facts_than_a_replica_may_be_behind() -> None:
+    """They do not count: a large window would cut each replica off at the first news, again and again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feeds, "MAX_BEHIND", 20)
+        registry = Registry(Limits(), autocreate=True)
+        for seq in range(50):
+            publish(registry, "c", seq, b"x")
+        feed = feeds.Feed(registry.channels["c"], Hello("c", "", 0, ()), registry.budget, "", round, lambda: None)
+        publish(registry, "c", 50, b"x")
+        assert feed.over is None
+        for seq in range(51, 60):
+            publish(registry, "c", seq, b"x")
+        assert feed.over is Over.LAG
+        assert registry.channels["c"].followers == []
+
+
+@in_loop
+async def test_every_segment_is_evicted_while_the_snapshot_is_sent() -> None:
+    """The replica gets what was there, and then hears that it has left; the memory is free."""
+    site = Site()
+    for seq in range(20):
+        publish(site.owner, "c", seq, b"x" * 100_000)
+    site.start()
+    await site.until(lambda: site.replica.channel is not None and site.replica.channel.segments)
+    site.owner.channels["c"].window._limits = Limits(window_segments=1)
+    publish(site.owner, "c", 20, b"y")
+    held = await site.same()
+    assert (list(held.segments), site.owner.budget.lingering, site.replica.snapshots) == ([20], {}, 1)
+
+
+@in_loop
+async def test_a_channel_that_ends_while_the_snapshot_is_sent() -> None:
+    """All of it comes, and then the end."""
+    site = Site()
+    for seq in range(20):
+        publish(site.owner, "c", seq, b"x" * 100_000)
+    site.start()
+    await site.until(lambda: site.replica.channel is not None and site.replica.channel.segments)
+    site.owner.end("c", 5.0)
+    held = await site.same()
+    assert site.following is not None
+    await asyncio.wait_for(site.following, 30)
+    assert (held.ended, sum(len(content(one)) for one in held.segments.values())) == (True, 2_000_000)
+
+
+@in_loop
+async def test_a_reset_while_a_replica_follows() -> None:
+    """The lower segments are cut short there, too."""
+    site = Site()
+    writer = grant(site.owner, "c", 0)
+    writer.channel.append(writer, [b"abc"], 1.0)
+    site.start()
+    await site.same()
+    later = grant(site.owner, "c", 9, reset=True)
+    later.channel.finish(later, [b"later"], 2.0)
+    held = await site.same()
+    assert {seq: one.state for seq, one in held.segments.items()} == {0: State.TRUNCATED, 9: State.COMPLETE}
+
+
+class Owner:
+    """Answers each connection with the same bytes, and stays silent then."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.connections: list[float] = []
+        self._open: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Reach it."""
+        self.connections.append(asyncio.get_running_loop().time())
+        reader, writer, _, own = await connected()
+        self._open.append(own)
+        own.write(self.data)
+        return reader, writer
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="silent"),
+        pytest.param(BEGIN, id="silent after BEGIN"),
+        pytest.param(b"HTTP/1.1 404 Not Found\r\n\r\n", id="no feed"),
+        pytest.param(BEGIN + record(Live(0, 0, ())) + b"garbage garbage", id="garbage after LIVE"),
+        pytest.param(BEGIN + BEGIN, id="begins twice"),
+    ],
+)
+def test_an_owner_that_sends_no_feed(data: bytes) -> None:
+    """It is as good as out of reach: the replica comes back more and more seldom, and gives up."""
+
+    @in_loop
+    async def main() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transport, "SILENCE_S", 0.05)
+            owner = Owner(data)
+            held = Replica("c", Registry(Limits(), autocreate=True), lambda: 7.0, float)
+            await asyncio.wait_for(follow(held, owner.connect, lost_s=1.0), 30)
+            assert 2 <= len(owner.connections) <= 8
+            assert held.channel is None or held.channel.ended
+
+    main()
+
+
+@in_loop
+async def test_a_holder_that_stays_without_memory_gives_up() -> None:
+    """It does not take the whole window from the owner twenty times a second."""
+    site = Site(total_bytes=2000)
+    publish(site.owner, "c", 0, b"x" * 5000)
+    site.start(lost_s=1.0)
+    assert site.following is not None
+    await asyncio.wait_for(site.following, 30)
+    assert 2 <= site.replica.snapshots <= 8
+
+
+@in_loop
+async def test_an_owner_without_news_is_there() -> None:
+    """It sends beats, so that silence means that it is out of reach."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transport, "BEAT_S", 0.01)
+        registry = Registry(Limits(), autocreate=True)
+        channel = registry.create("c", "", 0.0)
+        assert isinstance(channel, Channel)
+        reader, writer, own_reader, own_writer = await connected()
+        sending = asyncio.ensure_future(send_feed(channel, own_reader, own_writer, registry, round))
+        writer.write(HELLO)
+        parser, beats = Parser("c", float), 0
+        while beats < 3:
+            beats += sum(isinstance(message, Beat) for message in parser.feed(await reader.read(1000)))
+        writer.close()
+        with pytest.raises(OSError, match="the replica has left"):
+            await sending

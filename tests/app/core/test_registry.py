@@ -32,6 +32,7 @@ from tricklecast.app.core.rules import STALE_TIMES, OwnedChannel
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.core.state import Serve, Wait
 from tricklecast.app.core.window import Eviction
+from tricklecast.trickle.errors import LocalProtocolError
 
 
 def resolve_and_attach(registry: Registry, name: str, seq: int = -1) -> Watcher:
@@ -1036,3 +1037,16 @@ def test_a_new_life_of_a_held_channel_takes_the_place_of_the_former() -> None:
     registry.replicate("c", 1, 0.0).break_off(1.0)
     second = registry.replicate("c", 2, 1.0)
     assert (registry.channels, registry.capacities.channels.used) == ({"c": second}, 1)
+
+
+def test_a_channel_that_has_not_ended_is_not_replaced() -> None:
+    """Its readers and writers would be lost; and one that was replaced buries nothing at its drain."""
+    registry, _ = make_registry(channel_drain_s=10.0)
+    first = registry.replicate("c", 1, 0.0)
+    with pytest.raises(LocalProtocolError, match="is here, and has not ended"):
+        registry.replicate("c", 2, 0.0)
+    first.break_off(0.0)
+    second = registry.replicate("c", 2, 0.0)
+    registry.drain(first)
+    registry.expire(100.0)
+    assert registry.channels == {"c": second}

@@ -5,13 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.app.core.support import Bench, Shelf, Watcher, content, cost
+from tricklecast.app.core import state
 from tricklecast.app.core.facts import (
     BodyBegun,
+    BodyLeft,
     ChannelCreated,
+    ChannelEnded,
     EndReason,
+    Fact,
     HeadJumped,
     NumberingNamed,
     SegmentClosed,
+    SegmentEvicted,
+    SegmentForgotten,
     SegmentOpened,
 )
 from tricklecast.app.core.limits import Limits
@@ -335,8 +341,80 @@ def test_only_the_next_fact_of_the_same_life_is_applied(number: int, epoch: int)
 def test_a_fact_about_a_segment_that_is_not_there_is_refused() -> None:
     """Its holder has missed something."""
     bench = Bench("c", "")
-    with pytest.raises(LocalProtocolError, match="has no segment 7: a fact is missing"):
+    with pytest.raises(LocalProtocolError, match="a fact or bytes are missing"):
         bench.channel.apply(SegmentOpened(1, 1, 0.0, "c", 1, 7))
+
+
+BEGUN = BodyBegun(0, 1, 0.0, "c", 1, 0, None, 0)
+OPENED = SegmentOpened(0, 2, 0.0, "c", 1, 0)
+EMPTY = SegmentClosed(0, 1, 0.0, "c", 1, 0, State.EMPTY, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "fact"),
+    [
+        ([EMPTY], BodyBegun(0, 2, 0.0, "c", 1, 0, None, 0)),
+        ([BEGUN, OPENED], SegmentForgotten(0, 3, 0.0, "c", 1, 0)),
+        ([BEGUN, OPENED], SegmentClosed(0, 3, 0.0, "c", 1, 0, State.COMPLETE, 1, None)),
+        ([BEGUN, OPENED], SegmentEvicted(0, 3, 0.0, "c", 1, 0, Eviction.AGE)),
+        ([BEGUN, OPENED], ChannelEnded(0, 3, 0.0, "c", 1, 1, EndReason.IDLE)),
+        ([], BodyLeft(0, 1, 0.0, "c", 1, 7)),
+        ([], SegmentEvicted(0, 1, 0.0, "c", 1, 7, Eviction.AGE)),
+        ([], SegmentClosed(0, 1, 0.0, "c", 1, 7, State.OPEN, 0, None)),
+        ([ChannelEnded(0, 1, 0.0, "c", 1, 0, EndReason.IDLE)], BodyBegun(0, 2, 0.0, "c", 1, 0, None, 0)),
+    ],
+)
+def test_a_fact_that_does_not_fit_changes_nothing(before: list[Fact], fact: Fact) -> None:
+    """Another one, or bytes, must have come between."""
+    faults = Faults()
+    holder = Channel("c", 1, "", 0.0, Life("n.1"), Limits(), Budget(10**6, faults), faults)
+    for earlier in before:
+        holder.apply(earlier)
+    statistics, states = holder.statistics(), [(one.state, one.written) for one in holder.segments.values()]
+    with pytest.raises(LocalProtocolError, match="a fact or bytes are missing"):
+        holder.apply(fact)
+    assert (holder.statistics(), [(one.state, one.written) for one in holder.segments.values()]) == (statistics, states)
+
+
+def test_what_a_snapshot_says_may_have_happened_here() -> None:
+    """A reservation that is gone, a segment that is open or evicted already: each is no news."""
+    faults = Faults()
+    holder = Channel("c", 1, "", 0.0, Life("n.1"), Limits(), Budget(10**6, faults), faults)
+    holder.apply(BodyLeft(0, 0, 0.0, "c", 1, 7))
+    for _ in range(2):
+        holder.apply(BodyBegun(0, 0, 0.0, "c", 1, 3, None, 0))
+        holder.apply(SegmentOpened(0, 0, 0.0, "c", 1, 3))
+    holder.apply(HeadJumped(0, 0, 0.0, "c", 1, 2))
+    holder.apply(SegmentEvicted(0, 0, 0.0, "c", 1, 1, Eviction.AGE))
+    for name in ("n.1", "n.2"):
+        holder.apply(ChannelCreated(0, 0, 5.0, "c", 1, "", name))
+    assert (list(holder.segments), holder.floor, holder.created_at) == ([3], 2, 5.0)
+    assert holder.life == Life("n.2")
+
+
+def test_readers_below_the_head_wait_for_what_the_owner_awaits() -> None:
+    """After a snapshot the others are told that their segment was skipped."""
+    faults = Faults()
+    holder = Channel("c", 1, "", 0.0, Life("n.1"), Limits(), Budget(10**6, faults), faults)
+    found = holder.resolve(0)
+    assert isinstance(found, Wait)
+    watcher = Watcher(found.segment)
+    holder.attach(watcher, found.segment)
+    holder.apply(SegmentClosed(0, 0, 0.0, "c", 1, 4, State.EMPTY, 0, None))
+    holder.follow(9, 0, (2, 0), 1.0)
+    assert (sorted(holder.segments), watcher.segment.state) == ([0, 2, 4], State.WAITING)
+    holder.follow(9, 0, (2,), 1.0)
+    assert (sorted(holder.segments), watcher.segment.state) == ([2, 4], State.SKIPPED)
+
+
+def test_segments_that_the_owner_awaits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No budget counts them."""
+    monkeypatch.setattr(state, "MAX_AWAITED", 2)
+    faults = Faults()
+    holder = Channel("c", 1, "", 0.0, Life("n.1"), Limits(), Budget(10**6, faults), faults)
+    with pytest.raises(LocalProtocolError, match="more than 2 segments wait"):
+        holder.follow(9, 0, (1, 2, 3), 0.0)
+    assert (len(holder.segments), holder.facts) == (2, 0)
 
 
 def test_facts_and_bytes_rebuild_a_channel() -> None:
@@ -351,19 +429,20 @@ def test_facts_and_bytes_rebuild_a_channel() -> None:
     owner.open(2, b"abc")
     owner.channel.expire(0.2)
     owner.publish(9, b"", reset=True)
-    owner.open(11)
-    owner.open(10)
+    owner.open(11, b"eleven")
+    owner.open(10, b"ten")
     owner.reserve(12)
     owner.channel.end(EndReason.DELETED, 9.0)
     waiting = twin.resolve(1)
     assert isinstance(waiting, Wait)
     watchers = [Watcher(waiting.segment)]
     twin.attach(watchers[0], waiting.segment)
+    written = {0: b"x", 2: b"abc", 10: b"ten", 11: b"eleven"}
     for fact in owner.facts:
-        if type(fact) is SegmentOpened and fact.seq == 2:
-            first = twin.segments[2]
-            assert twin.bytes_stored(first, encode_frame([b"abc"]), 3, first.price(encode_frame([b"abc"])))
         twin.apply(fact)
+        if type(fact) is SegmentOpened:
+            frame = encode_frame([written[fact.seq]])
+            assert twin.bytes_stored(twin.segments[fact.seq], frame, len(written[fact.seq]), len(frame))
     assert (twin.next_seq, twin.floor, twin.ended, twin.content_type) == (12, owner.channel.floor, True, "video/mp2t")
     assert {seq: segment.state for seq, segment in twin.segments.items()} == {
         seq: segment.state for seq, segment in owner.channel.segments.items()
@@ -423,7 +502,7 @@ def test_an_owner_that_is_lost_ends_the_channel() -> None:
     holder = Channel("c", 1, "", 0.0, Life("n.1"), Limits(channel_drain_s=10.0), Budget(10**6, faults), faults)
     holder.apply(BodyBegun(0, 0, 0.0, "c", 1, 0, None, 0))
     holder.apply(SegmentOpened(0, 0, 0.0, "c", 1, 0))
-    holder.follow(5, 100)
+    holder.follow(5, 100, (), 0.0)
     frame = encode_frame([b"abc"])
     opened = holder.segments[0]
     assert holder.bytes_stored(opened, frame, 3, opened.price(frame))

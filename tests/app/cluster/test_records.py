@@ -1,0 +1,141 @@
+"""Records, and what is no record: nothing of a wrong type or size gets past the parser."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from tricklecast.app.cluster.records import (
+    MAX_CHUNK,
+    MAX_KEY,
+    Beat,
+    Begin,
+    Chunk,
+    End,
+    FeedError,
+    Held,
+    Hello,
+    Kind,
+    Live,
+    Message,
+    Over,
+    Parser,
+    chunk_records,
+    fact_record,
+    record,
+)
+from tricklecast.app.core.facts import (
+    BodyBegun,
+    ChannelCreated,
+    ChannelEnded,
+    EndReason,
+    Fact,
+    NumberingNamed,
+    SegmentClosed,
+    SegmentEvicted,
+)
+from tricklecast.app.core.segment import State
+from tricklecast.app.core.window import Eviction
+
+BEGIN: Final = Begin("x", 1, True)
+
+HELLO: Final = {"version": 1, "channel": "c", "instance": "x", "epoch": 1, "have": []}
+
+
+def raw(kind: int, payload: Any) -> bytes:
+    """A record of anything."""
+    data = payload if isinstance(payload, bytes) else orjson.dumps(payload)
+    return bytes([kind]) + len(data).to_bytes(4, "big") + data
+
+
+def parse(data: bytes) -> list[Message]:
+    """The records of one connection."""
+    return list(Parser("c", lambda at_us: at_us / 1e6).feed(data))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello("c", "", 0, ()),
+        Hello("c", "x", 2, (Held(0, 7, State.COMPLETE), Held(1, 0, State.WAITING))),
+        BEGIN,
+        Live(3, 100, (4, 5)),
+        End(Over.LAG),
+        Beat(),
+    ],
+)
+def test_a_message_comes_as_it_was_sent(message: Hello | Begin | Live | End | Beat) -> None:
+    """Of each kind but facts and chunks."""
+    assert parse(record(message)) == [message]
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        ChannelCreated(0, 1, 2.5, "c", 1, "video/mp2t", "n.1"),
+        NumberingNamed(0, 2, 2.5, "c", 1, "n.1", 7),
+        BodyBegun(0, 0, 2.5, "c", 1, 7, "k" * MAX_KEY, 0),
+        SegmentClosed(0, 3, 2.5, "c", 1, 7, State.TRUNCATED, 9, None),
+        SegmentEvicted(0, 4, 2.5, "c", 1, 7, Eviction.AGE),
+        ChannelEnded(0, 5, 2.5, "c", 1, 8, EndReason.IDLE),
+    ],
+)
+def test_a_fact_comes_as_it_was_sent(fact: Fact) -> None:
+    """With the epoch of its feed; its index is the owner's own."""
+    assert parse(record(BEGIN) + fact_record(fact, lambda at: round(at * 1e6)))[1] == fact
+
+
+def test_a_long_chunk_comes_in_parts() -> None:
+    """None of them is empty."""
+    data = b"".join(chunk_records(7, memoryview(b"x" * MAX_CHUNK + b"y")))
+    assert parse(data) == [Chunk(7, b"x" * MAX_CHUNK), Chunk(7, b"y")]
+
+
+def test_a_record_may_come_in_pieces() -> None:
+    """Byte by byte it is the same."""
+    parser = Parser("c", float)
+    data = record(BEGIN) + record(End(Over.LAG))
+    found = [one for at in range(len(data)) for one in parser.feed(data[at : at + 1])]
+    assert found == [BEGIN, End(Over.LAG)]
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "a record of .* bytes; 1048576 are allowed"),
+        (raw(9, b""), "9 is not a valid Kind"),
+        (raw(Kind.BYTES, b"x"), "a record that cannot be read"),
+        (raw(Kind.BYTES, bytes(8)), "a chunk of no byte"),
+        (raw(Kind.HELLO, b"{"), "a record that cannot be read"),
+        (raw(Kind.HELLO, []), "a record that cannot be read"),
+        (raw(Kind.HELLO, b"[" * 2000), "a record that cannot be read"),
+        (raw(Kind.HELLO, HELLO | {"version": 99}), "version 99 of the feed is not known; this is 1"),
+        (raw(Kind.HELLO, HELLO | {"have": 7}), "a record that cannot be read"),
+        (raw(Kind.HELLO, HELLO | {"have": [[0, 1]]}), "a record that cannot be read"),
+        (raw(Kind.HELLO, HELLO | {"have": [[0, "1", "open"]]}), "'1' is no number"),
+        (raw(Kind.HELLO, HELLO | {"have": [[-1, 1, "open"]]}), "-1 is no number"),
+        (raw(Kind.HELLO, HELLO | {"have": [[True, 1, "open"]]}), "True is no number"),
+        (raw(Kind.HELLO, HELLO | {"have": [[1 << 63, 1, "open"]]}), "is no number"),
+        (raw(Kind.HELLO, HELLO | {"have": [[0, 1, []]]}), "a record that cannot be read"),
+        (raw(Kind.HELLO, HELLO | {"channel": None}), "None is no text"),
+        (raw(Kind.BEGIN, {"version": 1, "instance": "x", "epoch": 0, "fresh": True}), "without an epoch"),
+        (record(BEGIN) * 2, "it begins twice"),
+        (raw(Kind.BEGIN, {"version": 1, "instance": "x", "epoch": 1}), "'fresh'"),
+        (raw(Kind.LIVE, {"facts": 1, "bytes_in": 1.5, "awaited": []}), "1.5 is no number"),
+        (raw(Kind.END, {"why": "so"}), "'so' is not a valid Over"),
+        (raw(Kind.END, {}), "'why'"),
+        (raw(Kind.FACT, {"kind": "Fact"}), "'Fact'"),
+        (raw(Kind.FACT, {"kind": "BodyLeft", "number": 1, "at": "noon", "seq": 1}), "a time is a whole number"),
+        (raw(Kind.FACT, {"kind": "BodyLeft", "number": 1, "at": 0, "seq": "1"}), "'1' is no number"),
+        (
+            raw(Kind.FACT, {"kind": "BodyBegun", "number": 1, "at": 0, "seq": 1, "key": "k" * 257, "body_at": 0}),
+            "is no text of at most 256 characters",
+        ),
+    ],
+)
+def test_what_is_no_record(data: bytes, problem: str) -> None:
+    """The error says what it is, and no other error comes out."""
+    with pytest.raises(FeedError, match=problem):
+        parse(data)
