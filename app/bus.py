@@ -360,13 +360,13 @@ class Bus:
 
     Args:
         changes: the facts. registry: all channels.
+        plane: of the server, for those who publish in the process; without it nobody can.
         defer: calls a function in a later turn of the event loop (``loop.call_soon``).
         max_clients, max_subscriptions: how many clients, and how many subscriptions of each, there may be. A new one is
             refused from 80 % of all on, until less than 60 % are used; one that goes on (with ``after``) may use all.
 
     Attributes:
         instance: the name of this start of the server; kept with an index, it makes sure that the index means the same.
-        plane: of the server, for those who publish in the process. The server sets it.
         used: subscriptions that live. ends: how many have ended, by the name of the reason.
     """
 
@@ -374,6 +374,7 @@ class Bus:
         self,
         changes: Changes,
         registry: Registry,
+        plane: DataPlane | None = None,
         *,
         defer: Callable[[Callable[[], None]], object],
         max_clients: int = MAX_CLIENTS,
@@ -381,7 +382,7 @@ class Bus:
     ) -> None:
         self.changes = changes
         self.instance = changes.instance
-        self.plane: DataPlane | None = None
+        self.plane = plane
         self.used = Capacity(max_clients * max_subscriptions)
         self.ends: Counter[str] = Counter()
         self._registry = registry

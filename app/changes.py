@@ -314,7 +314,7 @@ class Changes:
 
     def _restore(self, registry: Registry, archive: Archive) -> None:
         """What storage has kept from before the start."""
-        archive.on_kept = self.tell
+        archive.listeners.append(self.tell)
         self._wall_us = lambda: archive.noted_us  # it has heard of the fact first, and keeps it with this time
         for name, channel in registry.channels.items():
             if not (channel.ended or is_reserved(name)):

@@ -394,7 +394,7 @@ class ReceivedSegment:
 
 
 def _plane_of(bus: Bus) -> DataPlane:
-    assert bus.plane is not None, "the server sets it"
+    assert bus.plane is not None, "it is a server's bus"
     return bus.plane
 
 

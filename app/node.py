@@ -5,10 +5,11 @@
 1. access log: nothing may happen that it does not hear of, and its first line says what the server runs with.
 2. journal, archive, registry: the archive hears of facts, and the registry asks it for epochs and for segments that
    have left a window. Then what the data directory holds comes back, before anybody can ask for a channel.
-3. changes (the log of facts) and bus: go on at the index at which the archive stopped.
-4. access and data plane: they answer requests, from the core.
-5. changefeed: its channel is the first fact of this start, so everybody who hears of facts is there by now.
-6. reload, and the application of the control plane: they show and change all of the above.
+3. changes: the log of facts goes on at the index at which the archive stopped.
+4. access, the dashboard's events, data plane: it answers requests from the core, and tells the events of refusals.
+5. bus: subscriptions in the process, and by the data plane also publications.
+6. changefeed: its channel is the first fact of this start, so everybody who hears of facts is there by now.
+7. reload, dashboard, and the application of the control plane: they show and change all of the above.
 
 Sockets, signals and uvicorn are above a node (:mod:`app.server`): it knows of them that something serves, can be told
 to stop, and may be in a hurry.
@@ -34,6 +35,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -73,6 +75,7 @@ from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import restore
 from tricklecast.app.systemd import Watchdog
 from tricklecast.app.usage import limits_in_use, troubles
+from tricklecast.app.web.events import Events
 from tricklecast.app.web.feed import Feed, feed_router
 from tricklecast.app.web.pages import Pages, is_open, pages_router
 from tricklecast.app.web.reports import Reports, reports_router
@@ -166,13 +169,16 @@ class Node:
         if self.archive is not None:
             _restore(self.archive, self.registry, loop.time())
         changes = Changes(self.registry, self.archive, defer=loop.call_soon)
-        self.bus = Bus(changes, self.registry, defer=loop.call_soon)
         self.access = Access(settings, self.name)
         sinks = [sink] if sink is not None else []
         if self.log is not None:
             sinks.append(self.log.put)
         if self._activity is not None:
             sinks.append(self._activity.note_exchange)
+        events = None
+        if settings.web:
+            events = Events(time.monotonic, lambda: time.time_ns() // 1000)
+            changes.listeners.append(events.hear)
         options = replace(
             settings.options(),
             is_local=is_loopback(sockets.main),
@@ -184,12 +190,15 @@ class Node:
             sink=_all_of(sinks),
             node=self.name,
             authorizer=self.access.authorizer,
+            durability=self.archive,
+            witness=events,
         )
-        self.plane.durability = self.archive
-        self.bus.plane = self.plane
+        self.bus = Bus(changes, self.registry, self.plane, defer=loop.call_soon)
         if settings.changefeed:
             start_changefeed(changes, self.registry, loop.time)
         self.reload = Reload(settings, self.access, self.plane, reread)  # has the settings that are in force
+        uses = partial(limits_in_use, self.plane, self.log, self.bus)
+        self.feed = None if events is None else Feed(self.plane, events, uses)  # None: there are no web pages
         self.control_plane = _control_plane(self)  # the application for everything outside the base path
 
     async def run(self, serving: Serving, program: Program | None = None) -> None:
@@ -205,7 +214,6 @@ class Node:
         """
         if self.log is not None:
             await self.log.check()
-        failed: list[BaseException] = []
         async with asyncio.TaskGroup() as group:
             if self.log is not None:
                 # Without its access log the server stops: its operator relies on the log.
@@ -217,7 +225,7 @@ class Node:
                 beside.append(group.create_task(self.reload.tls.watch()))
             if self._activity is not None and self._show is not None:
                 beside.append(group.create_task(_show(self._activity, self.plane, self._show)))
-            running = None if program is None else group.create_task(_run(program, self.bus, serving, failed))
+            running = None if program is None else group.create_task(_run(program, self.bus, serving))
             await serving.serve()
             await self.bus.close()
             if running is not None:
@@ -232,12 +240,12 @@ class Node:
             if self.log is not None:
                 self.log.event(Event.SERVER_STOP)
                 self.log.close()
-        if failed:
-            raise failed[0]
+        if running is not None and not running.cancelled() and (failed := running.result()) is not None:
+            raise failed
 
 
-async def _run(program: Program, bus: Bus, serving: Serving, failed: list[BaseException]) -> None:
-    """Run a program beside the server; what it raises stops the server."""
+async def _run(program: Program, bus: Bus, serving: Serving) -> BaseException | None:
+    """Run a program beside the server. An exception that it raises stops the server, and is returned."""
     try:
         await program(bus)
     except ServerClosed:
@@ -245,12 +253,14 @@ async def _run(program: Program, bus: Bus, serving: Serving, failed: list[BaseEx
     except asyncio.CancelledError as error:
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise  # the server has cancelled it
-        failed.append(RuntimeError("the program in the server's process ended: a task that it awaited was cancelled"))
-        failed[-1].__cause__ = error
+        ended = RuntimeError("the program in the server's process ended: a task that it awaited was cancelled")
+        ended.__cause__ = error
         serving.stop()
+        return ended
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        failed.append(error)
         serving.stop()
+        return error
+    return None
 
 
 async def _show(activity: Activity, plane: DataPlane, show: Callable[[list[str]], None]) -> None:
@@ -290,7 +300,7 @@ async def sweep(
 
 def _control_plane(node: Node) -> FastAPI:
     """The FastAPI application for everything outside the base path."""
-    plane, log, access, bus, reload = node.plane, node.log, node.access, node.bus, node.reload
+    plane, log, access, bus, reload, feed = node.plane, node.log, node.access, node.bus, node.reload, node.feed
     settings = reload.settings
     api = FastAPI(
         title="tricklecast",
@@ -299,7 +309,6 @@ def _control_plane(node: Node) -> FastAPI:
         docs_url=None,  # app/web/ has a page for it that works without another server
         redoc_url=None,
     )
-    feed = Feed(plane, bus.changes, partial(limits_in_use, plane, log, bus)) if settings.web else None
     routers = [
         channels_router(plane),
         changes_router(plane, bus.changes),

@@ -323,6 +323,22 @@ def test_layers_of_the_server_point_inwards() -> None:
     assert _offenders((path, wrong(path, layer)) for layer in LAYERS for path in _modules(f"app/{layer}")) == []
 
 
+def test_who_builds_the_parts_sets_nothing_afterwards() -> None:
+    """A part gets what it needs when it is made: neither a node nor a server, nor a test's, sets attributes of one."""
+
+    def pokes(path: Path) -> Iterator[str]:
+        for node in ast.walk(_tree(path)):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                for one in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    of_another = isinstance(one, ast.Attribute) and ast.unparse(one.value) != "self"
+                    if of_another and one.attr != "__cause__":  # of an exception
+                        yield ast.unparse(one)
+
+    builders = [ROOT / name for name in ("app/node.py", "app/server.py", "tests/support/local.py")]
+    assert _offenders((path, pokes(path)) for path in builders) == []
+
+
 def test_cores_are_sans_io() -> None:
     """A core decides and does nothing: no loop, protocol library, clock, chance, log or socket, not even lazily."""
 

@@ -165,6 +165,8 @@ class DataPlane:
         node: this server's name in the records.
         rng: the source of jitter.
         authorizer: decides about requests; ``None``: every request may do everything.
+        durability: storage, if there is any.
+        witness: takes note of refusals; ``None``: nobody does.
     """
 
     def __init__(
@@ -176,6 +178,8 @@ class DataPlane:
         node: str | None = None,
         rng: random.Random | None = None,
         authorizer: Authorizer | None = None,
+        durability: Durability | None = None,
+        witness: Witness | None = None,
     ) -> None:
         self.registry = registry
         self.options = options
@@ -183,8 +187,8 @@ class DataPlane:
         self.node = node
         self.rng = rng or random.Random()
         self.authorizer = authorizer
-        self.durability: Durability | None = None  # storage; the caller sets it
-        self.witness: Witness | None = None  # takes note of refusals; the caller sets it
+        self.durability = durability
+        self.witness = witness
         self.clock = time.monotonic
         self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
         self.router = Router(options.base_path)

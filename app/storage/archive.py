@@ -315,7 +315,7 @@ class Archive:
         self.epochs: dict[str, int] = {}  # the last epoch of each name
         self.index = 0  # of the last fact that is written; no later start of the server gives it to another fact
         self.noted_us = 0  # when the last fact happened, microseconds since 1970
-        self.on_kept: Callable[[int], None] = _nobody  # told of the index when it has changed; the changes API sets it
+        self.listeners: list[Callable[[int], None]] = []  # told of the index when it has changed
         self.server_starts: dict[str, int] = {}  # earlier starts, and the index up to which the facts of each are kept
         self.figures = Figures()
         self.next_channel = self.next_file = 1  # ids that no channel and no file has had yet
@@ -665,7 +665,7 @@ class Archive:
         self.figures.commit_s += asyncio.get_running_loop().time() - began
         if batch.facts or batch.floor:
             self.index = batch.facts[-1].number if batch.facts else batch.floor
-            self._tell([self.on_kept], self.index)
+            self._tell(self.listeners, self.index)
         self._keep_written(written, touched)
         self._tell(waiting, True)
         if self.dirty or self._waiting or self._touched or self._batch != Batch():
@@ -943,7 +943,3 @@ class Archive:
         if self.live.get(row.name) is stored:
             del self.live[row.name]
             del self.epochs[row.name]
-
-
-def _nobody(index: int) -> None:
-    """Take the index where no changes API is told of it."""

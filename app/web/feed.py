@@ -30,7 +30,6 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tricklecast.app.changes import Changes
 from tricklecast.app.control_plane.event_stream import (
     EVENT_STREAM,
     RETRY_MS,
@@ -348,21 +347,19 @@ class Feed:
     """Makes the frames while somebody follows.
 
     Args:
-        plane: the data plane, whose witness it becomes. changes: the log of facts, which it hears.
+        plane: the data plane.
+        events: the newest ones; the plane's witness.
         uses: gives the limits of the server and their use; its argument is the feed's own limit.
 
     Attributes:
-        events: the newest ones; note: adds one. followers: requests that follow. frame: the newest one.
+        followers: requests that follow. frame: the newest one.
         snapshots: how many were made.
     """
 
-    def __init__(self, plane: DataPlane, changes: Changes, uses: Callable[[Capacity], list[Use]]) -> None:
+    def __init__(self, plane: DataPlane, events: Events, uses: Callable[[Capacity], list[Use]]) -> None:
         self.plane = plane
         self.followers = Capacity(MAX_FOLLOWERS)
-        self.events = Events(plane.clock, plane.wall_us)
-        changes.listeners.append(self.events.hear)
-        self.note = self.events.note
-        plane.witness = self
+        self.events = events
         self.frame: Frame | None = None
         self.snapshots = 0
         self._uses = uses

@@ -50,7 +50,7 @@ class Owner:
 class Bench:
     """A registry, a bus, and a loop that turns when it is told to."""
 
-    def __init__(self, limits: Limits | None = None, keep: int | None = None, **bus: int) -> None:
+    def __init__(self, limits: Limits | None = None, keep: int | None = None, **bus: Any) -> None:
         self.later: list[Callable[[], None]] = []
         self.registry = Registry(limits or Limits(), autocreate=True, instance="me")
         self.changes = Changes(self.registry, defer=self.later.append, keep=keep, wall_us=lambda: 0)

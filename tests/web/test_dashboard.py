@@ -184,7 +184,8 @@ def test_what_was_not_heard_is_not_shown_as_going_on(server: LocalServer, tab: W
 def test_a_server_with_too_many_dashboards_says_so(server: LocalServer, tab: Watched) -> None:
     """It answers, and does not show its channels to one more."""
     tab.expected += ["503"]
-    server.plane.witness.followers.limit = 0  # type: ignore[union-attr]
+    assert server.node.feed is not None
+    server.node.feed.followers.limit = 0
     page = tab.open(url(server))
     expect(page.get_by_role("alert")).to_contain_text("The server shows no channels now: Limit reached: dashboards.")
 

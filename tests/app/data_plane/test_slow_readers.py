@@ -20,7 +20,6 @@ from tricklecast.app.core.slow_readers import PACE_BYTES, Cut
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.listener import UNSENT_BYTES
 from tricklecast.app.tools.conformance.target import Channel
-from tricklecast.app.web.feed import Feed
 
 CHUNK = 64 << 10
 
@@ -61,10 +60,10 @@ def test_a_reader_that_reads_too_slowly_is_cut_off_for_its_age(server: LocalServ
 
 def witnessed(server: LocalServer, kind: str) -> list[tuple[str, str, str]]:
     """What the dashboard would show of such events: why, channel and client."""
-    feed = server.plane.witness
-    assert isinstance(feed, Feed)
-    server.inside(feed.events.seal)
-    return [(one.why, one.channel, one.client) for one in feed.events.after(0) if one.kind == kind]
+    assert server.node.feed is not None
+    events = server.node.feed.events
+    server.inside(events.seal)
+    return [(one.why, one.channel, one.client) for one in events.after(0) if one.kind == kind]
 
 
 @contextmanager

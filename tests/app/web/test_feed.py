@@ -16,12 +16,12 @@ from tests.app.access.signing import SECRET, bearer, token
 from tests.app.core.support import grant, make_registry, publish
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.changes import Changes
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.tools.conformance.target import Target
+from tricklecast.app.web import events as events_module
 from tricklecast.app.web import feed as module
 from tricklecast.app.web.feed import (
     DRAINING,
@@ -322,8 +322,8 @@ def test_a_follower_that_reads_nothing_gets_a_snapshot_later(server: LocalServer
     async def main() -> list[tuple[int, bytes]]:
         registry, _ = make_registry()
         publish(registry, "cam", 0)
-        changes = Changes(registry, defer=asyncio.get_running_loop().call_soon)
-        feed = Feed(DataPlane(registry, Options()), changes, lambda dashboards: [])
+        plane = DataPlane(registry, Options())
+        feed = Feed(plane, events_module.Events(plane.clock, plane.wall_us), lambda dashboards: [])
         feed.followers.take()
         feed._lag_counts = list(feed.plane.loop_lag.counts)
         over: list[str] = []
@@ -417,6 +417,5 @@ def test_a_token_shows_only_the_channels_that_it_may_manage(guarded: LocalServer
 
 
 def _feed(server: LocalServer) -> Feed:
-    feed = server.plane.witness
-    assert isinstance(feed, Feed)
-    return feed
+    assert server.node.feed is not None
+    return server.node.feed
