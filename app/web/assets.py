@@ -31,7 +31,7 @@ _GZIP: Final = re.compile(r"(?:^|,)\s*gzip\s*(?:,|$|;\s*q=(?!0(?:\.0*)?\s*(?:,|$
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether a client that sends this ``Accept-Encoding`` takes a compressed answer: not with ``gzip;q=0``."""
+    """Whether a client with this ``Accept-Encoding`` takes a compressed response: not with ``gzip;q=0``."""
     return _GZIP.search(accepted) is not None
 
 
@@ -57,7 +57,7 @@ class Assets:
 
     @cached_property
     def digest(self) -> str:
-        """What tells one release's files from another's."""
+        """A digest of all files: another release has another one."""
         digest = hashlib.sha256()
         for name, path in self._paths.items():
             digest.update(name.encode())
@@ -65,7 +65,7 @@ class Assets:
         return digest.hexdigest()[:DIGEST_LENGTH]
 
     def find(self, name: str) -> Asset | None:
-        """A file by its path below the digest; ``None`` if there is none of this name."""
+        """The file of this path below the digest; ``None`` if there is none."""
         asset = self._read.get(name)
         if asset is None and (path := self._paths.get(name)) is not None:
             content = path.read_bytes()

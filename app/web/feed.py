@@ -1,17 +1,17 @@
-"""The dashboard's feed: what has changed on the server, about once a second, made once for all followers.
+"""The dashboard's feed: about once a second a frame with the changes on the server, made once for all followers.
 
-Rules kept here (docs/reference/dashboard-feed.md):
+The rules (docs/reference/dashboard-feed.md):
 
-- Nothing is computed while nobody follows.
-- A frame holds only what has changed since the frame before. All values are absolute: a follower that has missed a
-  frame, or comes late, gets a snapshot, which has the same form and holds everything.
+- Nothing is computed without a follower.
+- A frame has only the values that have changed since the frame before. All values are absolute: a follower that has
+  missed a frame, or comes late, gets a snapshot, which has the same form and all values.
 - The bytes of a frame are made once and written to every follower. Only a follower whose token shows some of the
   channels gets its own.
 - Frames are compressed once, too: each is a series of deflate blocks that refer to nothing before them (RFC 1951), so
   any series of frames behind a gzip header is a valid stream.
-- A follower that does not take its frames is not waited for, and nothing is kept for it: when it takes data again it
-  gets a snapshot.
-- The event loop is never held for long: channels are looked at in parts of :data:`PART`.
+- A follower that does not read holds up no other, and no frame is stored for it: when it reads again it gets a
+  snapshot.
+- The event loop is never held for long: channels are looked at in parts of :data:`TURN_CHANNELS`.
 """
 
 from __future__ import annotations
@@ -57,38 +57,38 @@ from tricklecast.trickle.records import AccessRecord, Reason
 
 EVERY_S: Final = 1.0
 LONGEST_S: Final = 5.0
-"""How often there is a frame, at least and at most."""
+"""The shortest and the longest time between two frames."""
 
 SHARE: Final = 1 / 45
 """Frames take at most this share of a core: a frame that takes 30 ms is followed by the next one after 1.35 s. So open
 dashboards cost a server with many channels no more than one with a thousand."""
 
 LOOK_S: Final = 0.25
-"""How often the feed looks whether the server shuts down, so that followers are told before they are cut."""
+"""The feed checks this often whether the server shuts down, so that followers are told before they are cut off."""
 
 MAX_FOLLOWERS: Final = 200
 """Dashboards that are open at a time. Each costs the server 0.1 ms of CPU a second with 2,000 channels."""
 
-PART: Final = 200
+TURN_CHANNELS: Final = 200
 """Channels that are looked at, or encoded, in one turn of the event loop: about a millisecond."""
 
-WOKEN: Final = 8
+TURN_FOLLOWERS: Final = 8
 """Followers that are written to in one turn of the event loop."""
 
 STALLED_S: Final = 3.0
-"""A segment that is open for so long without a new byte has stalled. Live encoders write several times a second."""
+"""A segment that is open for this time without a new byte has stalled. Live encoders write several times a second."""
 
 IDLE_S: Final = 5.0
-"""A channel without an open segment to which nothing was published for so long is idle: longer than the usual pause
-between two segments."""
+"""A channel without an open segment, and without a new byte for this time, is idle. The usual pause between two
+segments is shorter."""
 
-FIRST: Final = 200
+FIRST_VIEW: Final = 200
 """Channels that the page shows without its script."""
 
-SHOWN: Final = 12
+SNAPSHOT_SEGMENTS: Final = 12
 """Closed segments of each channel that a snapshot has."""
 
-MOST: Final = 64
+FRAME_SEGMENTS: Final = 64
 """Segments of one channel that a frame has; older ones that closed within the same second are left out."""
 
 IDLE, LIVE, STALLED, DRAINING = range(4)
@@ -100,9 +100,9 @@ SEGMENT_STATES: Final = tuple(map(str, State))
 _CODES: Final = {state: code for code, state in enumerate(State)}
 _OPEN: Final = _CODES[OPEN]
 GONE: Final = len(SEGMENT_STATES)
-"""The code of a segment that has vanished: nobody waits for it any more, or it has left the window."""
+"""The code of a segment that has vanished: no client waits for it any more, or it has left the window."""
 
-STATE, READERS, RECEIVED, SENT, KEPT, PUBLISHER, FIGURES = 1, 3, 5, 6, 7, 9, 10
+STATE, READERS, RECEIVED, SENT, SEGMENTS, PUBLISHER, FIGURES = 1, 3, 5, 6, 7, 9, 10
 """Places in a row; the segments begin after its figures."""
 
 WRITING, PRECONNECTED, ORPHANED = 1, 2, 4
@@ -114,17 +114,8 @@ GZIP_HEADER: Final = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-class Row:
-    """What followers have been told of one channel, in one of its lives.
-
-    Attributes:
-        number: stands for the channel in frames. channel: the channel.
-        told: number, state, next_seq, readers, lag, bytes in and out per second, segments and bytes of the window,
-            publisher's bits, and then seq, state, size and milliseconds of each segment that closed meanwhile or is
-            not closed.
-        about: number, name, epoch, content type, publisher, when it was created.
-        evicted: segments that have left the window because memory was short.
-    """
+class ChannelView:
+    """One channel, in one of its epochs, as followers were last told of it."""
 
     __slots__ = (
         "about", "bytes_in", "bytes_out", "channel", "content_type", "evicted", "number", "presence", "quiet", "seen",
@@ -132,38 +123,40 @@ class Row:
     )  # fmt: skip
 
     def __init__(self, number: int, channel: Channel) -> None:
-        self.number = number
+        self.number = number  # stands for the channel in frames
         self.channel = channel
+        # Number, state, next_seq, readers, lag, bytes in and out per second, segments and bytes of the window, bits of
+        # the publisher; then seq, state, size and milliseconds of each segment that has closed meanwhile or is open.
         self.told: list[int] = []
-        self.about: list[Any] = []
-        self.content_type = ""
-        self.presence: Presence | None = None
-        self.bytes_in, self.bytes_out = channel.bytes_in, channel.bytes_out
-        self.evicted = channel.window.evicted[Eviction.BUDGET]
-        self.seen = max(0, channel.next_seq - SHOWN)
-        self.unclosed: list[int] = []
-        self.quiet = False
+        self.about: list[Any] = []  # number, name, epoch, content type, publisher, time of creation
+        self.content_type = ""  # as in `about`
+        self.presence: Presence | None = None  # the publisher in `about`
+        self.bytes_in, self.bytes_out = channel.bytes_in, channel.bytes_out  # at the last look
+        self.evicted = channel.window.evicted[Eviction.BUDGET]  # segments that have left the window for want of memory
+        self.seen = max(0, channel.next_seq - SNAPSHOT_SEGMENTS)  # the head at the last look
+        self.unclosed: list[int] = []  # seqs of segments that were not closed at the last look
+        self.quiet = False  # nothing moved at the last look, so is_still is enough now
 
     def is_still(self) -> bool:
-        """Whether nothing can have changed: asked of channels on which nothing happened when they were last told."""
+        """Whether nothing can have changed. It is asked if the channel was quiet at the last look."""
         channel, told = self.channel, self.told
         return (
             channel.bytes_in == self.bytes_in
             and channel.bytes_out == self.bytes_out
             and channel.next_seq == self.seen
             and channel.audience == told[READERS]
-            and len(channel.window) == told[KEPT]
+            and len(channel.window) == told[SEGMENTS]
             and not channel.unclosed
             and channel.ended == (told[STATE] == DRAINING)
         )
 
     def look(self, now: float, elapsed_s: float, lag: int, began: float) -> list[int] | None:
-        """What is to be told, or ``None`` if nothing has changed. This is most of what a dashboard costs.
+        """Return the new :attr:`told`, or ``None`` if nothing has changed. This is most of the cost of a dashboard.
 
         Args:
             now: the time in seconds. elapsed_s: since the last look; infinite at the first one.
-            lag: body bytes that the furthest of its readers is behind.
-            began: the time from which milliseconds of open segments are counted.
+            lag: the largest lag of its readers, body bytes.
+            began: milliseconds of open segments are counted from this time.
         """
         channel = self.channel
         window, segments, head = channel.window, channel.segments, channel.next_seq
@@ -171,7 +164,7 @@ class Row:
         received, sent = int((bytes_in - self.bytes_in) / elapsed_s), int((bytes_out - self.bytes_out) / elapsed_s)
         self.bytes_in, self.bytes_out = bytes_in, bytes_out
         told = [self.number, LIVE, head, channel.audience, lag, received, sent, len(window), window.bytes, 0]
-        first = self.seen if head - self.seen <= MOST else head - MOST
+        first = self.seen if head - self.seen <= FRAME_SEGMENTS else head - FRAME_SEGMENTS
         self.seen = head
         for seq in self.unclosed:
             segment = segments.get(seq)
@@ -213,15 +206,15 @@ class Row:
         return told
 
     def may_differ(self) -> bool:
-        """Whether :meth:`describe` has to be asked."""
+        """Whether :attr:`about` may be out of date. This is quick."""
         last, told = self.channel.publishers.last, self.presence
         return last is not told or last is None or self.channel.content_type is not self.content_type
 
     def describe(self, to_wall: float) -> bool:
-        """Bring :attr:`about` up to date; whether it has changed.
+        """Bring :attr:`about` up to date. Returns whether it has changed.
 
         Args:
-            to_wall: what turns the registry's time into seconds since 1970, added to it.
+            to_wall: seconds to add to the registry's time for the time since 1970.
         """
         channel = self.channel
         presence = channel.publishers.last or next(iter(channel.publishers), None)
@@ -235,9 +228,9 @@ class Row:
         return True
 
     def whole(self, began: float) -> list[int]:
-        """Its figures as they were told last, with its newest segments."""
+        """The figures as they were told last, with the newest segments, for a snapshot."""
         told = self.told[:FIGURES]
-        found = map(self.channel.segments.get, range(max(0, self.seen - SHOWN), self.seen))
+        found = map(self.channel.segments.get, range(max(0, self.seen - SNAPSHOT_SEGMENTS), self.seen))
         for segment in (*(one for one in found if one is not None and one.closed), *self.channel.unclosed):
             opened_at, closed_at = segment.opened_at, segment.closed_at
             since, until = (began, opened_at) if closed_at is None else (opened_at, closed_at)
@@ -248,12 +241,12 @@ class Row:
 
 @dataclass(slots=True)
 class Frame:
-    """What has changed by one moment; or, as a snapshot, everything.
+    """The changes since the frame before; or, as a snapshot, all values.
 
     Attributes:
         number: counts frames from 1. kind: ``frame`` or ``snapshot``. data: the encoded event.
-        packed: the same, compressed, when a follower has asked for that.
-        about, rows, gone, server, events: what it is made of, for followers that may see only some channels.
+        packed: the same, compressed, as soon as a follower needs that.
+        about, rows, gone, server, events: its parts, for followers that may see only some channels.
     """
 
     number: int
@@ -285,11 +278,11 @@ class Frame:
         return b"event: %b\ndata: %b\n\n" % (self.kind, encode(content))
 
     def shown_to(self, visible: MayManage, numbers: set[int]) -> Frame:
-        """The same with nothing but the channels that a follower may see.
+        """The frame with only those channels that a follower may see.
 
         Args:
             visible: whether it may see the channel of this name.
-            numbers: of the channels that it has been told of; brought up to date.
+            numbers: of the channels that it was told of; this call brings them up to date.
         """
         about = [each for each in self.about if visible(each[1])]
         numbers |= {each[0] for each in about}
@@ -297,13 +290,13 @@ class Frame:
         gone = [number for number in self.gone if number in numbers]
         numbers -= set(gone)
         events = [event for event in self.events if event.channel and visible(event.channel)]
-        server = {name: self.server[name] for name in OPEN_TO_ALL if name in self.server}
+        server = {name: self.server[name] for name in PUBLIC_FIGURES if name in self.server}
         part = Frame(self.number, self.kind, about, rows, gone, server, events)
         part.data = part.encoded()
         return part
 
 
-OPEN_TO_ALL: Final[tuple[str, ...]] = (
+PUBLIC_FIGURES: Final[tuple[str, ...]] = (
     "time",
     "ms",
     "instance",
@@ -312,11 +305,11 @@ OPEN_TO_ALL: Final[tuple[str, ...]] = (
     "limits_of_window",
     "stalled_s",
 )
-"""What a follower that may see only some channels learns of the server."""
+"""The server's figures for a follower that may see only some channels."""
 
 
 def pack(data: bytes) -> bytes:
-    """Deflate blocks that stand for themselves. A tenth of a millisecond per 10 kB."""
+    """Compress to deflate blocks that refer to nothing before them. That takes 0.1 ms per 10 kB."""
     packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
 
@@ -336,7 +329,7 @@ class Process:
         return round(share, 4)
 
     def memory(self) -> int | None:
-        """Resident bytes; ``None`` where the system does not tell."""
+        """Resident bytes; ``None`` without /proc."""
         try:
             return int(self._statm.read_bytes().split()[1]) * _PAGE
         except OSError:
@@ -344,41 +337,38 @@ class Process:
 
 
 class Feed:
-    """Makes the frames while somebody follows.
+    """Makes the frames while there are followers.
 
     Args:
-        plane: the data plane.
-        events: the newest ones; the plane's witness.
-        uses: gives the limits of the server and their use; its argument is the feed's own limit.
-
-    Attributes:
-        followers: requests that follow. frame: the newest one.
-        snapshots: how many were made.
+        events: the newest ones; they are the plane's witness.
+        uses: returns the limits of the server and their use; its argument is the feed's own limit.
     """
 
     def __init__(self, plane: DataPlane, events: Events, uses: Callable[[Capacity], list[Use]]) -> None:
         self.plane = plane
-        self.followers = Capacity(MAX_FOLLOWERS)
+        self.followers = Capacity(MAX_FOLLOWERS)  # requests that follow
         self.events = events
-        self.frame: Frame | None = None
-        self.snapshots = 0
+        self.frame: Frame | None = None  # the newest one
+        self.snapshots = 0  # the number that were made
         self._uses = uses
         self._process = Process()
-        self._rows: dict[Channel, Row] = {}
-        self._number = self._frames = self._told_events = 0
-        self._at = self._began = self._cpu_s = 0.0
-        self._lag_counts: list[int] = []
-        self._waiters: list[asyncio.Future[None]] = []
-        self._task: asyncio.Task[None] | None = None
-        self._snapshot: asyncio.Task[Frame] | None = None
+        self._views: dict[Channel, ChannelView] = {}
+        self._number = self._frames = self._told_events = 0  # the last numbers of a channel, a frame and an event
+        self._at = 0.0  # the time of the last frame
+        self._began = 0.0  # the time at which the first follower came
+        self._cpu_s = 0.0  # CPU time of the present frame
+        self._lag_counts: list[int] = []  # the histogram of the event loop's lag at the last frame
+        self._waiters: list[asyncio.Future[None]] = []  # followers that wait for the next frame
+        self._task: asyncio.Task[None] | None = None  # makes frames; None without followers
+        self._snapshot: asyncio.Task[Frame] | None = None  # of the newest frame, as soon as a follower needs it
 
     def first_view(self) -> dict[str, Any]:
-        """What the page shows before its script runs: the first channels, by their names."""
+        """The content of the page before its script runs: the first channels, by name."""
         plane, now = self.plane, self.plane.clock()
         channels = [channel for name, channel in plane.registry.channels.items() if not is_reserved(name)]
         rows = []
-        for channel in nsmallest(FIRST, channels, key=lambda channel: channel.name):
-            row = Row(0, channel)
+        for channel in nsmallest(FIRST_VIEW, channels, key=lambda channel: channel.name):
+            row = ChannelView(0, channel)
             row.describe(0.0)
             told = row.look(now, math.inf, 0, now) or row.told
             rows.append(
@@ -387,7 +377,7 @@ class Feed:
                     "state": STATES[told[STATE]],
                     "publisher": row.about[4],
                     "readers": told[READERS],
-                    "segments": told[KEPT],
+                    "segments": told[SEGMENTS],
                 }
             )
         return {
@@ -400,7 +390,7 @@ class Feed:
     # For followers.
 
     def join(self) -> None:
-        """A follower comes; its request has been admitted. It gives itself back to :meth:`leave`."""
+        """Count a follower whose request was admitted. It calls :meth:`leave` at its end."""
         self.followers.take()
         if self._task is None:
             self._began = self.plane.clock()
@@ -409,7 +399,7 @@ class Feed:
             self._task.add_done_callback(self._ended)
 
     def leave(self) -> None:
-        """A follower leaves. With the last one everything is forgotten."""
+        """Count a follower no longer. With the last one all state is dropped."""
         self.followers.give_back()
         if not self.followers.used and (task := self._task) is not None:
             self._forget()  # at once: the next follower may come before the task has noticed
@@ -420,7 +410,7 @@ class Feed:
 
         Args:
             visible: whether it may see the channel of this name; ``None`` if it may see all.
-            over: why it ends now, if it does.
+            over: returns the reason to end now, or ``None``.
         """
         numbers: set[int] = set()
         seen = 0
@@ -442,7 +432,7 @@ class Feed:
         await waiter
 
     async def _whole(self, frame: Frame) -> Frame:
-        """A snapshot as of the newest frame: made once for all that need it before the next one."""
+        """A snapshot of the newest frame, made once for all followers that need it before the next frame."""
         if self._snapshot is None:
             self._snapshot = asyncio.get_running_loop().create_task(self._take_snapshot(frame))
         return await asyncio.shield(self._snapshot)
@@ -450,16 +440,16 @@ class Feed:
     # The computation.
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """If a fault has ended the task, its followers end, too, and come back."""
+        """End all followers if a fault has ended the task: they come back."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.plane.fault("in the dashboard's feed", error)
         if self._task is task:
             self._forget()
 
     def _forget(self) -> None:
-        """Go back to the beginning, where nobody follows."""
+        """Drop all state, as before the first follower."""
         self._task = self.frame = self._snapshot = None
-        self._rows.clear()
+        self._views.clear()
         self._frames = self._told_events = 0
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -477,7 +467,7 @@ class Feed:
             while (left := at - loop.time()) > 0:
                 await asyncio.sleep(min(left, LOOK_S))
                 if self.plane.registry.shutting_down:
-                    await self._wake()  # they end by themselves
+                    await self._wake()  # each of them ends itself
 
     async def _tick(self) -> None:
         """Make the next frame, and wake the followers."""
@@ -490,10 +480,10 @@ class Feed:
             lags[reader.channel] = max(reader.lag(), lags.get(reader.channel, 0))
         about: list[list[Any]] = []
         rows: list[list[int]] = []
-        known, began = self._rows, self._began
+        known, began = self._views, self._began
         channels = list(plane.registry.channels.values())
         for at, channel in enumerate(channels):
-            if not (at + 1) % PART:
+            if not (at + 1) % TURN_CHANNELS:
                 self._cpu_s += time.thread_time() - begun
                 await asyncio.sleep(0)
                 begun = time.thread_time()
@@ -502,7 +492,7 @@ class Feed:
                 if is_reserved(channel.name):
                     continue
                 self._number += 1
-                row = known[channel] = Row(self._number, channel)
+                row = known[channel] = ChannelView(self._number, channel)
             elif row.quiet and channel not in lags and row.is_still():
                 continue
             if row.may_differ() and row.describe(to_wall):
@@ -536,17 +526,17 @@ class Feed:
         for count, waiter in enumerate(waiters, 1):
             if not waiter.done():
                 waiter.set_result(None)
-            if not count % WOKEN:
+            if not count % TURN_FOLLOWERS:
                 await asyncio.sleep(0)
 
     async def _take_snapshot(self, frame: Frame) -> Frame:
         self.snapshots += 1
         about: list[list[Any]] = []
         rows: list[list[int]] = []
-        for count, row in enumerate(list(self._rows.values()), 1):
+        for count, row in enumerate(list(self._views.values()), 1):
             about.append(row.about)
             rows.append(row.whole(self._began))
-            if not count % PART:
+            if not count % TURN_CHANNELS:
                 await asyncio.sleep(0)
         server = frame.server | self._constants()
         whole = Frame(frame.number, b"snapshot", about, rows, [], server, self.events.after(0))
@@ -559,7 +549,7 @@ class Feed:
         plane = self.plane
         registry = plane.registry
         received = sent = readers = 0
-        for row in self._rows.values():
+        for row in self._views.values():
             readers += row.told[READERS]
             received += row.told[RECEIVED]
             sent += row.told[SENT]
@@ -598,7 +588,7 @@ class Feed:
         }
 
     def _constants(self) -> dict[str, Any]:
-        """What does not change while the server runs."""
+        """Values that do not change while the server runs, for snapshots."""
         plane = self.plane
         limits = plane.registry.limits
         return {
@@ -640,7 +630,7 @@ def feed_router(feed: Feed) -> APIRouter:
         response_class=StreamingResponse,
     )
     async def dashboard(request: Request, visible: Visible) -> Response:
-        """What the dashboard shows: a snapshot, and about once a second what has changed, as Server-Sent Events."""
+        """The dashboard's data as Server-Sent Events: a snapshot, and about once a second a frame with the changes."""
         if plane.registry.shutting_down:
             return come_back_later(request, plane, STOPS)
         if not feed.followers.admits(join=False):

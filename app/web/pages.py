@@ -1,8 +1,7 @@
-"""The routes of the web pages, and what every page has in common: its templates and its security policy.
+"""The routes of the web pages, with the templates and the security policy of all pages.
 
-The pages are open to everybody, since they tell nothing: a page's script asks the API and the channels, with the
-token that its user has signed in with (``static/session.js``). Only on a server without tokens does a page name
-channels itself.
+The pages need no token, since they hold no data: a page's script asks the API and the channels, with the token that its
+user has signed in with (``static/session.js``). Only on a server without tokens does a page itself name channels.
 
 Nothing that a page shows can run as a script: the policy (Content-Security-Policy level 3, W3C) allows scripts and
 styles of this server only, none of them inline, and no string may become markup (Trusted Types).
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 
 OPEN_PATHS: Final = ("/", "/publish", "/docs")
 OPEN_BELOW: Final = ("/static/", "/watch/", "/api/v1/reports/")
-"""Paths of the pages and their files, which everybody may load, also where tokens are needed. A storm report needs a
-ticket instead."""
+"""Paths of the pages and their files, which need no token. A storm report needs a ticket instead."""
 
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 
@@ -57,11 +55,11 @@ _HEADERS: Final = {
 }
 
 Context = Callable[[Request], dict[str, Any]]
-"""Makes what a page's template shows of the server."""
+"""Makes the server's values for a page's template."""
 
 
 def is_open(path: str) -> bool:
-    """Whether everybody may load this path of the control plane, because it is a page or a file of one."""
+    """Whether a path of the control plane needs no token, since it is a page or a file of one."""
     return path in OPEN_PATHS or path.startswith(OPEN_BELOW)
 
 
@@ -69,7 +67,6 @@ class Pages:
     """Renders the pages.
 
     Args:
-        settings: the server's.
         has_tokens: whether clients of the API need one.
     """
 
@@ -96,7 +93,7 @@ class Pages:
         Args:
             template: the name of a file in ``templates/``.
             policy: directives that differ from those of every page; ``""`` leaves one out.
-            context: what the template shows.
+            context: values for the template.
         """
         settings = self._settings
         # At an address of its own the control plane's pages read channels from the other port.
@@ -119,9 +116,7 @@ def pages_router(settings: Settings, pages: Pages, dashboard: Context) -> APIRou
     """The routes of the pages and their files.
 
     Args:
-        settings: the server's.
-        pages: renders them.
-        dashboard: makes what the first view of the dashboard shows.
+        dashboard: makes the values for the first view of the dashboard.
     """
     router = APIRouter(include_in_schema=False)
     line = f"tricklecast: a segment is at {settings.base_path}/CHANNEL/SEQ; the control plane is described at /docs\n"

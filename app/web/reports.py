@@ -1,12 +1,12 @@
 """Storm reports on the dashboard: the newest report in a folder, and the storms that go on.
 
-The folder is filled by the analytics: ``tricklecast storms LOGS --html DIR/report.html`` and ``tricklecast storms watch
-LOGS --json >> DIR/alerts.jsonl``. Nothing of it is trusted:
+The analytics fills the folder: ``tricklecast storms LOGS --html DIR/report.html`` and ``tricklecast storms watch LOGS
+--json >> DIR/alerts.jsonl``. The server trusts none of it:
 
-- Only plain files of this very folder are opened: no path, no symbolic link, and none that is too large.
-- A report is markup that others have made of other people's requests. It is served with a policy that gives it an
-  origin of its own and lets it load and run nothing (Content-Security-Policy: ``sandbox``), wherever it is opened.
-- A frame cannot send a token. So the page, which can, asks for a ticket, which is good for one report and a minute.
+- It opens only plain files of this folder: no path, no symbolic link, no file that is too large.
+- A report is markup with texts of unknown clients. The server sends it with a policy that gives it an origin of its
+  own, and lets it load and run nothing (Content-Security-Policy: ``sandbox``), also in a tab of its own.
+- A frame cannot send a token. So the page, which can, asks for a ticket, which is valid for one report and a minute.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.encoding import encode
 
 TICKET_S: Final = 60
-"""How long a ticket is good, in seconds: the page loads its frame at once."""
+"""A ticket is valid for this time, in seconds: the page loads its frame at once."""
 
 MAX_REPORT: Final = 32 << 20
 """The largest report that is served, in bytes. One of a bad day with 10,000 incidents has 1.3 MiB."""
 
 MAX_ALERTS: Final = 4 << 20
-"""So many bytes of the end of the newest file of alerts are read."""
+"""Bytes that are read from the end of the newest file of alerts."""
 
 MAX_OPEN: Final = 100
 """Storms that are shown; the worst come first."""
@@ -55,7 +55,7 @@ _POLICY: Final = (
 _SEVERITIES: Final = ("critical", "warn", "minor")
 
 _FOR_EVER: Final = 1e11
-"""No alert is made so many seconds after 1970. Of a time beyond, a page could make no date."""
+"""An alert with a later time (seconds since 1970) is ignored: a page could not show it as a date."""
 
 
 class OpenStormModel(BaseModel):
@@ -81,7 +81,7 @@ class ReportModel(BaseModel):
 
 
 class ReportsModel(BaseModel):
-    """What is known of storms."""
+    """The newest report, and the storms that go on."""
 
     report: ReportModel | None
     open: list[OpenStormModel]
@@ -102,7 +102,7 @@ class Reports:
     """The folder.
 
     Args:
-        folder: that others fill; it may appear later.
+        folder: it may appear later.
         wall_us: microseconds since 1970.
     """
 
@@ -147,12 +147,12 @@ class Reports:
             return None
 
     def ticket(self, name: str) -> str:
-        """What allows a frame to load this report for :data:`TICKET_S`."""
+        """A ticket with which a frame may load this report for :data:`TICKET_S`."""
         until = self._wall_us() // 1_000_000 + TICKET_S
         return f"{until}.{self._mac(name, until)}"
 
     def admits(self, name: str, ticket: str) -> bool:
-        """Whether this ticket is for this report, and still good."""
+        """Whether this ticket is for this report, and still valid."""
         until, _, mac = ticket.partition(".")
         if not (until.isdecimal() and until.isascii() and len(until) < 12 and mac.isascii()):
             return False
@@ -201,7 +201,7 @@ class Reports:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name is UTF-8: others cannot stand in a URL or in JSON."""
+    """Whether a name is UTF-8: others do not fit into a URL or into JSON."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -213,8 +213,8 @@ def going_on(lines: bytes) -> list[dict[str, Any]]:
     """The storms that are not over, by the last alert of each; the worst first.
 
     Args:
-        lines: what ``storms watch --json`` prints (docs/reference/storm-report.md, "Alert"); lines that are no alerts,
-            such as a first one that is cut, are passed over.
+        lines: the output of ``storms watch --json`` (docs/reference/storm-report.md, "Alert"). Other lines, such as a
+            first one that is cut, are ignored.
     """
     storms: dict[str, dict[str, Any]] = {}
     for line in lines.splitlines():

@@ -35,9 +35,9 @@ from tricklecast.app.web.feed import (
     STALLED,
     STALLED_S,
     WRITING,
+    ChannelView,
     Feed,
     Frame,
-    Row,
 )
 
 PATH = "/api/v1/dashboard"
@@ -49,7 +49,7 @@ class Looks:
     """The row of one channel, looked at as a test says."""
 
     def __init__(self, channel: Channel) -> None:
-        self.row = Row(1, channel)
+        self.row = ChannelView(1, channel)
         self._first = True
 
     def at(self, now: float, elapsed_s: float = 1.0) -> tuple[list[int], list[tuple[int, ...]]] | None:
@@ -93,7 +93,7 @@ def test_an_open_segment_may_have_begun_before_the_clock() -> None:
     registry, _ = make_registry()
     writer = grant(registry, "cam", 0, 10.0)
     writer.channel.append(writer, (b"x",), 10.0)
-    row = Row(1, registry.channels["cam"])
+    row = ChannelView(1, registry.channels["cam"])
     told = row.look(15.0, math.inf, 0, 14.0)
     assert told is not None
     assert told[module.FIGURES :] == row.whole(14.0)[module.FIGURES :] == [0, OPEN, 1, -4000]
@@ -157,14 +157,14 @@ def test_of_many_segments_in_one_frame_the_newest_are_told() -> None:
         publish(registry, "cam", seq)
     told = seen.at(1.0)
     assert told is not None
-    assert [seq for seq, *_ in told[1]] == list(range(200 - module.MOST, 200))
+    assert [seq for seq, *_ in told[1]] == list(range(200 - module.FRAME_SEGMENTS, 200))
 
 
 def test_what_a_channel_is_called_is_told_again_when_it_changes() -> None:
     """Its content type, and who publishes: by the client's own name, or else by its address and program."""
     registry, _ = make_registry()
     writer = grant(registry, "cam", 0, client=Identity("", "192.0.2.1 ffmpeg"))
-    row = Row(7, writer.channel)
+    row = ChannelView(7, writer.channel)
     assert row.may_differ()
     assert row.describe(1000.0)
     assert row.about == [7, "cam", 1, "", "192.0.2.1 ffmpeg", 1000.0]
@@ -289,7 +289,7 @@ def test_nothing_is_computed_while_nobody_follows(target: Target, server: LocalS
     assert (feed.followers.used, feed._task is not None) == (1, True)
     events.connection.close()
     eventually(lambda: feed.followers.used == 0 and feed._task is None)
-    assert (feed.frame, feed._rows) == (None, {})
+    assert (feed.frame, feed._views) == (None, {})
     assert Events(target).event()[0] == "snapshot"
 
 
@@ -313,7 +313,7 @@ def test_a_follower_that_comes_when_the_last_one_leaves_is_served(server: LocalS
         return frames
 
     assert asyncio.run_coroutine_threadsafe(numbers(), server.loop).result(WITHIN_S) == [(b"snapshot", 1)] * 2
-    assert (feed._task, feed._rows) == (None, {})
+    assert (feed._task, feed._views) == (None, {})
 
 
 def test_a_follower_that_reads_nothing_gets_a_snapshot_later(server: LocalServer) -> None:
