@@ -5,10 +5,10 @@ exchange waits for a disk. The log counts the records that do not fit into the q
 
 After an orderly end the file has every record. After a kill it lacks the queue, which the task empties every
 :data:`GATHER_S`, and its last line may be torn. The task syncs a file to the disk when it closes it, not in between:
-when the machine itself goes down, what the kernel has not written yet (about 30 s) is lost.
+when the machine itself goes down, bytes that the kernel has not written yet (about 30 s) are lost.
 
-If a log that has been written cannot be written any more, for example on a full disk, the server goes on: records wait
-in the queue, and the task tries again. A write that has failed half-way is undone, so that the file ends with a whole
+If a log cannot be written any more, for example on a full disk, the server goes on: records wait in the queue, and the
+task tries again. A write that has failed half-way is undone, so that the file ends with a whole
 line wherever an operator moves it. A log whose first records cannot be written, or that cannot be completed, is an
 error.
 
@@ -51,22 +51,22 @@ BATCH: Final = 1000
 """Records encoded at a time, which takes about 2 ms: encoding must not hold up the readers for longer."""
 
 GATHER_S: Final = 0.1
-"""How long the task lets records gather between two writes."""
+"""The task lets records gather for this time between two writes."""
 
 RETRY_S: Final = 1.0
-"""How long the task waits after a failed write."""
+"""The task waits for this time after a failed write."""
 
 START_S: Final = 10.0
-"""How long the first records may take: a named pipe can be opened only when its reader has opened it, too."""
+"""The deadline of the first records: a named pipe can be opened only when its reader has opened it, too."""
 
 END_S: Final = 5.0
-"""How long the log may take after its close. A full queue of 100,000 records takes half a second."""
+"""The deadline of the log after its close. A full queue of 100,000 records takes half a second."""
 
 STALLED_S: Final = 5.0
-"""A log that could write nothing for this long is in trouble: the operator is told, and the server is degraded."""
+"""A log that could not write for this time has stalled: the operator is told, and the server is degraded."""
 
 REMIND_S: Final = 60.0
-"""How often the operator is told of a trouble that goes on."""
+"""The operator is told again at this interval."""
 
 STDOUT: Final = Path("-")
 STDOUT_DESCRIPTOR: Final = 1
@@ -91,11 +91,7 @@ class AccessLog:
         max_bytes, max_age_s: the task rotates the file when it reaches this size or age.
         files: number of rotated files that are kept.
         queue: number of records that may wait to be written.
-        mask: masks the addresses in a line; ``None`` if they are written as they are.
-
-    Attributes:
-        limit: the argument ``queue``.
-        written, dropped: number of records so far.
+        mask: masks the addresses in a line; ``None``: they are written as they are.
     """
 
     def __init__(
@@ -114,24 +110,24 @@ class AccessLog:
         self._max_bytes = max_bytes
         self._max_age_s = max_age_s
         self._files = files
-        self.limit = queue
+        self.limit = queue  # records that may wait
         self._mask = mask
         self._queue: deque[AccessRecord] = deque()
         self._thread = DaemonThread("access log")
-        self._wake = asyncio.Event()  # there is something to do
-        self._closing = False
-        self._reopening = False
-        self._opened_at = 0.0
+        self._wake = asyncio.Event()  # there are records, or the file is to be closed or reopened
+        self._closing = False  # write all records, then end
+        self._reopening = False  # open the path anew after the next write
+        self._opened_at = 0.0  # by the monotonic clock, for the age of the file
         self._rotates = False  # the file is a regular one
         self._size = 0  # of the file, in bytes; 0 if it is no regular one
-        self._rotations = 0
+        self._rotations = 0  # the last number in the name of a rotated file
         self._unreported = 0  # records that were dropped since the last event that told how many
         # When the records that wait began to wait, or when the last ones were written; None if none wait.
         self._waits_since: float | None = None
-        self._trouble = ""  # why nothing can be written, as the operator was told; empty while all is well
-        self._remind_at = 0.0
-        self.dropped = 0
-        self.written = 0
+        self._trouble = ""  # the error that the operator was told; "" while records can be written
+        self._remind_at = 0.0  # the operator is not told again before
+        self.dropped = 0  # records that did not fit into the queue, since the start
+        self.written = 0  # records that were written, since the start
 
     @property
     def queued(self) -> int:
@@ -140,12 +136,12 @@ class AccessLog:
 
     @property
     def stalled_s(self) -> float:
-        """For how many seconds nothing could be written, although there are records; 0 if none wait."""
+        """Seconds for which no record could be written, although some wait; 0 if none wait."""
         return 0.0 if self._waits_since is None else time.monotonic() - self._waits_since
 
     @property
     def stalled(self) -> bool:
-        """Whether the log is in trouble: nothing could be written for :data:`STALLED_S`."""
+        """Whether no record could be written for :data:`STALLED_S`, although some wait."""
         return self.stalled_s >= STALLED_S
 
     def put(self, record: AccessRecord) -> None:
@@ -207,10 +203,10 @@ class AccessLog:
             self._thread.shutdown(wait=False)
 
     async def check(self) -> None:
-        """Write what is queued, so that a log that cannot be written is an error at the start.
+        """Write the queued records, so that a log that cannot be written is an error at the start.
 
         Raises:
-            AccessLogError: it cannot.
+            AccessLogError: the log cannot be written.
         """
         giving_up = asyncio.get_running_loop().call_later(START_S, self._thread.abandon)
         try:
@@ -391,7 +387,7 @@ def _reason(error: OSError | MemoryError) -> str:
 
 
 def _is_a_log(path: Path) -> bool:
-    """Whether a file that is not empty begins as a log does: a film or a key is not to be written to by mistake."""
+    """Whether a file that is not empty begins like a log. Records must not be added to a film or a key by mistake."""
     with path.open("rb") as file:
         return file.read(1) == b"{"
 
@@ -404,12 +400,12 @@ def _is_torn(path: Path) -> bool:
 
 
 def _is_removed(descriptor: int) -> bool:
-    """Whether a file has no name any more, so that its bytes vanish when it is closed."""
+    """Whether a file has no name any more, so that its bytes are lost when it is closed."""
     return os.fstat(descriptor).st_nlink == 0
 
 
 def _shorten(descriptor: int, size: int) -> None:
-    """Take the last bytes of a file away. Its size is asked for: an operator may have emptied it to make room."""
+    """Cut off the last bytes of a file. Its size is read first, since an operator may have emptied it to make room."""
     os.ftruncate(descriptor, max(0, os.fstat(descriptor).st_size - size))
 
 

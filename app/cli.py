@@ -31,7 +31,7 @@ from tricklecast.trickle.errors import ConnectionLost, InvalidChannelName, Inval
 T = TypeVar("T")
 
 ONE_SIGNAL_S: Final = 1.0
-"""Signals within so many seconds are one: ``timeout -s INT`` sends two, to its child and to the child's group."""
+"""Signals within one second count as one: ``timeout -s INT`` sends two, to its child and to the child's group."""
 
 
 OTHERS: Final = 0o027
@@ -281,7 +281,7 @@ def load(name: str) -> Any:
 
 
 def is_private(name: str, mount: Mount) -> bool:
-    """Whether the command writes files about channels and clients, and not media for its user."""
+    """Whether a command writes files about channels and clients, which are private, rather than media for its user."""
     return name == "serve" or mount.group in (_SERVER, _STORMS)
 
 

@@ -1,7 +1,7 @@
-"""JSON for logs and answers, also when memory runs out.
+"""JSON for logs and responses, also when memory runs out.
 
-orjson 3.13 does not look whether it got memory for its buffer: without any the process ends by a segmentation fault,
-and all channels with it. So memory is asked for first, in a way that raises.
+orjson 3.13 does not check whether it got memory for its buffer: without memory the process ends with a segmentation
+fault, and all channels with it. So :func:`encode` allocates memory first, in a way that raises.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ ROOM: Final = 16 << 10
 
 
 def encode(value: Any, option: int | None = None) -> bytes:
-    """A value as JSON.
+    """Encode a value as JSON.
 
     Args:
         value: of dictionaries, lists, texts, numbers.
         option: of orjson.
 
     Raises:
-        MemoryError: there is none.
+        MemoryError: less than :data:`ROOM` is free.
     """
     bytes(ROOM)
     return orjson.dumps(value, option=option)

@@ -25,11 +25,11 @@ TIMEOUT_S: Final = 2.0
 DEFAULT_ADDRESS: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 _HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""The address at which a server that listens on all addresses is reached from its own machine."""
+"""The address of a server that listens on all addresses, for clients on its own machine."""
 
 
 _ADDRESS: Final = re.compile(rb"(https?://[^\s/]+:\d+\n|https?\+unix://[^\s/]+\n)?")
-"""What a server writes to its health file."""
+"""The content of a health file."""
 
 
 class Unhealthy(TrickleError):
@@ -40,7 +40,7 @@ def write_address(file: Path, address: str) -> None:
     """Write the URL at which the server answers health checks, for :func:`health`.
 
     Raises:
-        InvalidInput: the file cannot be written, or it is there and holds anything but such a URL.
+        InvalidInput: the file cannot be written, or it exists and has another content.
     """
     try:
         if file.exists() and not file.is_dir() and not _is_ours(file):
@@ -58,7 +58,7 @@ def remove_address(file: Path, address: str) -> None:
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether a file is one that a server may overwrite and remove; an empty one was torn by a crash."""
+    """Whether a server wrote this file, and may overwrite and remove it. An empty one was torn by a crash."""
     if not file.is_file():
         return False  # a device or a pipe
     with file.open("rb") as opened:
@@ -70,7 +70,7 @@ def _address_in(file: Path) -> str:
 
     Raises:
         OSError: the file cannot be read.
-        Unhealthy: it holds anything else.
+        Unhealthy: the file has another content.
     """
     with file.open("rb") as opened:
         text = opened.read(1024)

@@ -1,4 +1,13 @@
-"""Where the server listens: sockets and their options, TLS, and how many connections the process can have."""
+"""Listeners: sockets and their options, TLS, and the number of connections that the process can have.
+
+Three limits make a slow or silent peer cheap:
+
+- *Descriptors.* The process raises its limit as far as it may, and lowers ``max_connections`` to it, with some to
+  spare: without a free descriptor asyncio could not even accept a connection in order to refuse it.
+- *Kernel memory.* Without ``TCP_NOTSENT_LOWAT`` the kernel takes up to 4 MiB for a peer that does not read, and the
+  server would see its lag too late.
+- *TLS handshakes.* asyncio counts a connection after its handshake. :class:`TlsListener` counts it when it is accepted.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +45,24 @@ from tricklecast.trickle.records import Reason
 _LOGGER = logging.getLogger(__name__)
 
 UNSENT_BYTES: Final = 128 << 10
-"""The kernel keeps at most so many bytes of a connection beyond those on their way to the peer. Without this limit a
-peer that does not read fills up to 4 MiB of kernel memory (``tcp_wmem``) before the server notices that it lags."""
+"""Bytes of a connection that the kernel holds at most, beside those on their way to the peer. Without this limit a peer
+that does not read fills up to 4 MiB of kernel memory (``tcp_wmem``) before the server notices that it lags."""
 
 KEEP_ALIVE_PROBES: Final = 3
-"""The kernel gives a peer up after so many unanswered probes, sent in the last third of ``peer_timeout_s``."""
+"""The kernel gives a peer up after this number of unanswered probes, sent in the last half of ``peer_timeout_s``."""
 
 SPARE_FILES: Final = 256
-"""The server keeps so many file descriptors free of ordinary connections: for 64 connections beyond the limit, as many
-that are just being closed, listeners, the access log, the event loop, and requests to webhooks and key servers."""
+"""File descriptors that ordinary connections leave free: for 64 connections beyond the limit, as many that are just
+being closed, listeners, the access log, the event loop, and requests to webhooks and key servers."""
 
 LEAST_CONNECTIONS: Final = 64
-"""The server does not start with fewer than so many, unless ``max_connections`` asks for fewer."""
+"""The server does not start with fewer possible connections, unless ``max_connections`` asks for fewer."""
 
 MAX_ACCEPTED: Final = 16
-"""A TLS listener accepts so many connections per turn of the event loop, which takes about 5 ms."""
+"""Connections that a TLS listener accepts per turn of the event loop, which takes about 5 ms."""
 
 ACCEPT_RETRY_S: Final = 1.0
-"""How long a TLS listener pauses when the process has no file descriptor left; asyncio pauses as long."""
+"""A TLS listener pauses for this time when the process has no file descriptor left; asyncio pauses as long."""
 
 
 LAST_SHARE: Final = 0.2
@@ -158,10 +167,9 @@ def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")
 
 
 def warn_of_strangers(settings: Settings, main: socket.socket, control: socket.socket | None) -> None:
-    """Log a warning for each socket that other machines can reach while nothing says who may do what there.
+    """Log a warning for each socket that other machines can reach and that has no access control.
 
     Args:
-        settings: say what controls access.
         main: serves the channels. control: the control plane, if that has a socket of its own.
     """
     certified = settings.has_tokens or settings.tls_client_ca is not None
@@ -198,7 +206,7 @@ def tune(listener: socket.socket, *, peer_timeout_s: int) -> None:
 
     Args:
         listener: a TCP socket.
-        peer_timeout_s: how long a peer may acknowledge nothing, in seconds.
+        peer_timeout_s: the time for which a peer may acknowledge nothing, in seconds.
     """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     pause_s = max(1, peer_timeout_s // (2 * KEEP_ALIVE_PROBES))
@@ -264,14 +272,14 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Tls:
-    """The server's certificate and key, and whose certificates clients must show. They may be replaced at any time.
+    """The server's certificate and key, and the authorities of clients' certificates. They may be replaced at any time.
 
     Args:
         settings: name the files.
 
     Attributes:
         context: for the handshakes that begin from now on.
-        valid: from when to when clients accept the certificate, in seconds since the epoch.
+        valid: the first and the last time at which the certificate is valid, in seconds since 1970.
 
     Raises:
         CannotServe: as :meth:`load`.
@@ -281,11 +289,11 @@ class Tls:
         self.load(settings)
 
     def load(self, settings: Settings) -> None:
-        """Read the files; running connections keep what they began with.
+        """Read the files. Running connections keep the certificate that they began with.
 
         Raises:
             CannotServe: a file cannot be read or is not in PEM form, or certificate and key do not belong together.
-                What was read before stays in use.
+                The former ones stay in use.
         """
         assert settings.tls_cert, "TLS is on"
         assert settings.tls_key, "certificate and key go together"
@@ -348,9 +356,9 @@ def _tls_context(settings: Settings, certificate: Path, key: Path, chain: bytes)
 
 
 def validity(chain: bytes) -> tuple[float, float]:
-    """From when to when a chain of certificates (PEM) is valid, in seconds since the epoch.
+    """The first and the last time at which a chain of certificates (PEM) is valid, in seconds since 1970.
 
-    The ssl module tells this of a peer's certificate only. A certificate begins with nested lengths (RFC 5280, section
+    The ssl module has this for a peer's certificate only. A certificate begins with nested lengths (RFC 5280, section
     4.1, in DER), of which six lead to the two times.
 
     Raises:
@@ -361,7 +369,7 @@ def validity(chain: bytes) -> tuple[float, float]:
         for found in _PEM.finditer(chain):
             der = ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))
             _, at, _ = _element(der, 0)  # the certificate
-            _, at, _ = _element(der, at)  # what is signed of it
+            _, at, _ = _element(der, at)  # its signed part
             kind, _, end = _element(der, at)
             if kind == 0xA0:  # its version, which old ones lack
                 at = end
@@ -402,11 +410,11 @@ def _read(setting: str, file: Path) -> bytes:
 
 
 class TlsListener:
-    """Accepts connections and begins their TLS handshakes; for TLS what :class:`asyncio.Server` is for plain ones.
+    """Accepts connections and begins their TLS handshakes, in place of :class:`asyncio.Server`.
 
     A connection is counted when it is accepted. The event loop's own listener would count it after its handshake: a
     client that opens connections and sends nothing could then have as many as the process has file descriptors,
-    whatever ``max_connections`` says (docs/adr/0011-an-own-listener-for-tls.md).
+    in spite of ``max_connections`` (docs/adr/0011-an-own-listener-for-tls.md).
 
     Args:
         listener: bound; its owner closes it.
@@ -471,7 +479,7 @@ class TlsListener:
     def _over(
         self, connection: Connection, sock: socket.socket, attempt: Exchange, handshake: asyncio.Task[Any]
     ) -> None:
-        """A handshake has ended. If it failed or was cancelled, count and log it, and give the place back."""
+        """End a handshake. If it failed or was cancelled, count and log it, and give the connection's place back."""
         plane = self._plane
         plane.handshakes.discard(handshake)
         if connection.handshake is None:
@@ -489,7 +497,7 @@ class TlsListener:
 
 
 def _failure(error: BaseException | None) -> str:
-    """The reason of a failed handshake in one word: OpenSSL's own (``http_request``), a time-out, or a closed peer."""
+    """The reason of a failed handshake in one word: OpenSSL's own (``http_request``), a timeout, or a gone client."""
     match error:
         case ssl.SSLError(reason=str(reason)):
             return reason.lower()

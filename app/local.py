@@ -9,8 +9,12 @@
 
     serve(Settings(), print, program)
 
-Both go through the core like a client's requests, so that limits, graces, storage and metrics hold for them, and both
-raise what the HTTP clients raise. They belong to the server's event loop: use them in no other thread.
+Both go through the core like a client's requests: limits, graces, storage and metrics hold for them, and they raise the
+same exceptions as the HTTP clients. They belong to the server's event loop: use them in no other thread.
+
+The core and the schedulers see a :class:`LocalSegment` as a publisher's connection: they preempt it, pause it while
+readers are behind, and resume it. So a program that publishes faster than its readers read waits in
+:meth:`LocalSegment.write`, as a client waits for its socket.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from tricklecast.trickle.paths import parse_channel
 from tricklecast.trickle.records import Op
 
 READ_LIMIT: Final = 64 << 20
-"""Most bytes that ``read()`` holds by default: the server's default limit for a segment."""
+"""The limit of ``read()`` in bytes, if it is given none: the server's default limit for a segment."""
 
 
 class LocalPublisher:
@@ -55,11 +59,11 @@ class LocalPublisher:
         bus: of the server.
         channel: the name.
         content_type: the media type of the segments.
-        client: by which name other publishers are told of this one.
+        client: the name of this publisher for other publishers.
         takeover: publish even if another client does.
 
     Attributes:
-        epoch: which life of the channel's name it publishes to; ``None`` before the first segment.
+        epoch: the epoch of the channel's name to which it publishes; ``None`` before the first segment.
 
     Raises:
         InvalidChannelName: the name cannot be that of a channel.
@@ -107,7 +111,7 @@ class LocalPublisher:
         return segment.seq
 
     async def end(self) -> None:
-        """End the channel, unless nothing was published here, or another client publishes to it by now."""
+        """End the channel, if a segment was published here and no other client publishes to it by now."""
         plane = self.plane
         if self.epoch is not None and not self.is_over():
             beside = None if self.takeover else self.identity
@@ -115,7 +119,7 @@ class LocalPublisher:
             await _flush(plane)
 
     def is_over(self) -> bool:
-        """Whether the life of the channel to which it has published is over."""
+        """Whether the epoch of the channel to which it has published has ended."""
         channel = self.plane.registry.live(self.channel)
         return self.epoch is not None and (channel is None or channel.epoch != self.epoch)
 
@@ -146,7 +150,7 @@ class LocalSegment:
         """Reserve the next seq.
 
         Raises:
-            Refused, ChannelNotFound, ChannelEnded, Superseded: as the server would answer a POST.
+            Refused, ChannelNotFound, ChannelEnded, Superseded: as for a refused POST.
         """
         publisher, plane = self._publisher, self._plane
         if publisher.is_over():
@@ -209,7 +213,7 @@ class LocalSegment:
         else:
             channel.abort(writer, now)
 
-    # To the core, and to the schedulers: it is a publisher's connection.
+    # For the core and the schedulers this object is a publisher's connection.
 
     def preempted(self, outcome: Outcome) -> None:
         self._outcome = outcome
@@ -255,9 +259,9 @@ class LocalSubscriber:
         bus: of the server.
         channel: the name.
         start: the first segment, as in a GET: N, -1 for the next one to begin, -2 for the newest one that has.
-        wait_for_channel_s: how long to wait for a channel that does not exist yet, in seconds.
-        capacity: how many segments it may be behind, beyond those that are there when it begins.
-        client: whose subscription it is: each client may have five.
+        wait_for_channel_s: the time to wait for a channel that does not exist yet, in seconds.
+        capacity: the number of segments that it may be behind, beyond those that are there when it begins.
+        client: the name under which the subscription counts: each client may have five.
     """
 
     def __init__(
@@ -280,7 +284,7 @@ class LocalSubscriber:
         self._segment: ReceivedSegment | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin.
+        """Begin to read.
 
         Raises:
             ChannelNotFound: there is no such channel, and none was created in time.
@@ -335,9 +339,9 @@ class ReceivedSegment:
     """One segment as a :class:`LocalSubscriber` reads it: iterate over its chunks, or call :meth:`read`.
 
     Attributes:
-        seq, epoch: its number, and which life of the channel's name it belongs to.
-        gap: how many segments before it cannot be had.
-        truncated: why it is not whole: ``"truncated"``, ``"skipped"`` or ``"terminated"``; known at its end.
+        seq, epoch: its number, and the epoch of the channel's name.
+        gap: the number of missing segments before it.
+        truncated: the reason if it is not whole: ``"truncated"``, ``"skipped"`` or ``"terminated"``; known at its end.
         is_over: whether its end has been read.
     """
 
@@ -350,7 +354,7 @@ class ReceivedSegment:
 
     @property
     def complete(self) -> bool:
-        """Whether it was read to its end, and is whole."""
+        """Whether the segment was read to its end, and is whole."""
         return self.is_over and self.truncated is None
 
     def __aiter__(self) -> Self:
@@ -378,7 +382,7 @@ class ReceivedSegment:
         """The rest of the segment.
 
         Args:
-            limit: most bytes to hold.
+            limit: the largest number of bytes to hold.
 
         Raises:
             SegmentTooLarge: it is longer than the limit.

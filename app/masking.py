@@ -1,9 +1,9 @@
 """Masks the addresses of clients in the access log (``--log-ips``).
 
-A log of addresses is personal data. ``prefix`` keeps the network (192.0.2.0, 2001:db8:1::): enough to see where a storm
-comes from. ``hash`` keeps that two lines have the same address and nothing else: its key is drawn when the
-server starts and never written down, so nobody can try all addresses later. Both also replace the key of a client
-without a name (``client``), which is a hash of its address and user agent that anybody can compute.
+A log of addresses is personal data. ``prefix`` keeps the network (192.0.2.0, 2001:db8:1::), which shows where a storm
+comes from. With ``hash`` a reader of the log sees only that two lines have the same address: the key is drawn when the
+server starts and never written down, so an attacker cannot try all addresses later. Both also replace the key of a
+client without a name (``client``), which is a hash of its address and user agent without a secret.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Mask = Callable[[dict[str, Any]], None]
 
 
 class LogIps(StrEnum):
-    """How addresses appear in the access log."""
+    """The form of addresses in the access log."""
 
     FULL = "full"
     PREFIX = "prefix"
@@ -45,8 +45,7 @@ def mask_for(kind: LogIps, key: bytes | None = None) -> Mask | None:
     """The function that masks records; ``None`` if addresses are written as they are.
 
     Args:
-        kind: how.
-        key: of the hashes; drawn at random if it is not given.
+        key: of the hashes; drawn at random if ``None``.
     """
     if kind is LogIps.FULL:
         return None

@@ -1,4 +1,4 @@
-"""How much memory this process may use: what the machine has, what its control group allows, and its own limit."""
+"""The memory that this process may use: the least of the machine's, its control group's, and its own limit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CGROUP: Final = Path("/sys/fs/cgroup")
 OWN_GROUP: Final = Path("/proc/self/cgroup")
 
 SHARE: Final = 2
-"""Segments get one part in two: the other is for the interpreter, connections, queues, and what malloc does not give
-back at once."""
+"""Segments get half of it. The other half is for the interpreter, connections, queues, and freed memory that malloc
+does not give back at once."""
 
 
 def default_budget() -> int:
-    """Bytes that all segments may take if nobody says otherwise: the usual budget, or less on a small machine."""
+    """The default of ``max_total_bytes``: the usual budget, or less on a small machine."""
     allowed = memory_limit()
     usual = Limits().total_bytes
     return usual if allowed is None else min(usual, allowed // SHARE)

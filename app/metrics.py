@@ -39,10 +39,10 @@ from tricklecast.trickle.records import Reason
 PREFIX: Final = "tricklecast_"
 
 LAG_BYTES: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
-"""From what the kernel holds for a reader to the lag at which the server cuts it off by default."""
+"""Steps of the lag in bytes: from the bytes that the kernel holds for a reader to the default limit of the lag."""
 
 LAG_S: Final = (0.5, 1, 2, 5)
-"""From two ticks of the server's timer to half of the time after which it cuts a reader off by default."""
+"""Steps of the lag in seconds: from two ticks of the sweeper to half of the default limit."""
 
 OTHER_CHANNELS: Final = "_other"
 """The label of all channels that are not named. Channel names that begin with ``_`` belong to the server."""
@@ -69,8 +69,8 @@ def metrics_router(
         log: the server's access log, if it writes one.
         access: the server's access control, if it has any.
         bus: its subscriptions and changes.
-        dashboards: those that are open, where there are web pages.
-        reload: its certificate, and what became of its reloads.
+        dashboards: the open ones, if the server has web pages.
+        reload: has the certificate, and the results of reloads.
     """
     router = APIRouter(tags=["metrics"])
     page = RateLimitedPage(partial(generate_latest, collectors(plane, log, access, bus, dashboards, reload)))
@@ -91,7 +91,7 @@ def collectors(
     dashboards: Capacity | None = None,
     reload: Reload | None = None,
 ) -> CollectorRegistry:
-    """Everything that a server exposes; arguments as for :func:`metrics_router`."""
+    """The collectors of a server; arguments as for :func:`metrics_router`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(PlaneMetrics(plane))
     registry.register(ReaderLagMetrics(plane))
@@ -107,7 +107,7 @@ def collectors(
     return registry
 
 
-# How a figure becomes a metric.
+# Figures as metrics.
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -246,7 +246,7 @@ class PlaneMetrics(Collector):
 
 
 class ReaderLagMetrics(Collector):
-    """How far readers lag: those whose connection is full, and those that catch up."""
+    """The lag of readers whose connection is full, and of those that catch up."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
@@ -282,7 +282,7 @@ class ChannelRates(Collector):
     Args:
         channels: all channels by name.
         clock: seconds.
-        size: how many channels are named; with 0 there is no metric at all.
+        size: the number of channels that are named; 0: no metric at all.
     """
 
     def __init__(self, channels: Mapping[str, Channel], clock: Callable[[], float], size: int) -> None:
@@ -458,7 +458,7 @@ class StorageMetrics(Collector):
 
 
 class ChangesMetrics(Collector):
-    """What followers of changes can be told, and subscriptions in the process."""
+    """The facts that followers of changes can read, and subscriptions in the process."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

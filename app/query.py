@@ -47,7 +47,7 @@ _AND: Final = "AND"
 
 
 class InvalidQuery(InvalidInput):
-    """A query does not follow the grammar, or compares a field with what it cannot be.
+    """A query does not follow the grammar, or compares a field with a value of another type.
 
     Attributes:
         position: of the first character that is wrong, counted from 0.
@@ -85,7 +85,7 @@ class Term(NamedTuple):
                 return f"{self.field} {self.sign} {digits}{'' if '.' in digits else '.0'}"
 
     def judge(self, value: object) -> bool:
-        """Whether the term is true of this value of its field; ``None`` where there is none."""
+        """Whether the term is true for this value of its field; ``None``: the object has no such value."""
         if value is None:
             return False
         if self.sign == _EXISTS:
@@ -99,7 +99,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """All of its terms are true of what it matches; ``str()`` gives its text."""
+    """A query matches an object for which all of its terms are true. ``str()`` returns its text."""
 
     terms: tuple[Term, ...] = ()
 
@@ -107,7 +107,7 @@ class Query:
         return f" {_AND} ".join(map(str, self.terms))
 
     def matches(self, value: object) -> bool:
-        """Whether it is true of an object that has the query's fields as attributes."""
+        """Whether all terms are true for an object that has the query's fields as attributes."""
         return all(term.judge(getattr(value, term.field)) for term in self.terms)
 
     def about(self, field: str) -> Query:
@@ -120,10 +120,10 @@ def parse(text: str, fields: Mapping[str, type]) -> Query:
 
     Args:
         text: of the query.
-        fields: the fields that there are, and the type of each: ``str``, ``int`` or ``float``.
+        fields: the known fields, and the type of each: ``str``, ``int`` or ``float``.
 
     Raises:
-        InvalidQuery: says what is wrong, and where.
+        InvalidQuery: with the problem and its place.
     """
     if len(text) > MAX_LENGTH:
         raise InvalidQuery(f"a query has at most {MAX_LENGTH} characters", MAX_LENGTH)

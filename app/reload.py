@@ -1,8 +1,8 @@
 """Reload: at SIGHUP a running server reads its settings and its files again.
 
 Certificates are renewed, keys are replaced and tokens are revoked while publishers and readers are connected, so none
-of this may need a restart. The settings come from where they came from at the start; of those that have changed, the
-ones in :data:`RELOADED` apply at once, and the log names the others, which need a restart. The files that settings name
+of this may need a restart. The settings are read from the same sources as at the start. Of those that have changed, the
+ones in :data:`RELOADED` apply at once; the log names the others, which need a restart. The files that settings name
 are read in any case, since their contents may have changed under the same name.
 
 Each part stands alone: where the new one is invalid, the old one stays, and all others are replaced. So a certificate
@@ -57,8 +57,8 @@ class Outcomes:
     """The results of the reloads so far.
 
     Attributes:
-        succeeded, failed: how many.
-        last_at: when the last one was, in seconds since the epoch; 0 if there was none.
+        succeeded, failed: their numbers.
+        last_at: the time of the last one, in seconds since 1970; 0 if there was none.
         last_failed: whether a part of it failed.
     """
 
@@ -69,11 +69,10 @@ class Outcomes:
 
 
 class Reload:
-    """The settings of a running server, and how they change.
+    """The settings of a running server; a call reads them again.
 
     Args:
         settings: at the start.
-        access: who may do what. plane: the data plane.
         reread: puts the settings together again; ``None``: they do not change, only files do.
 
     Attributes:
@@ -128,7 +127,7 @@ class Reload:
 
 @contextlib.contextmanager
 def _told(problems: list[str]) -> Iterator[None]:
-    """Note why a part could not be replaced; the next one is replaced all the same."""
+    """Note the error of a part that could not be replaced. The next part is replaced all the same."""
     try:
         yield
     except (InvalidSettings, TrickleError) as error:
@@ -148,7 +147,7 @@ def _merged(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
 
 
 def _switches(name: str, before: Settings, after: Settings) -> bool:
-    """Whether a changed setting switches a part of the server on or off, so that it needs a restart."""
+    """Whether a changed setting switches a part of the server on or off, which needs a restart."""
     if name.startswith(("jwt_", "jwks_", "revoked_")):
         return before.has_tokens != after.has_tokens
     if name in ("tls_cert", "tls_key", "tls_client_ca"):
@@ -173,7 +172,7 @@ class Terminal:
             self.is_one = False
 
     def is_gone(self) -> bool:
-        """Whether it was closed."""
+        """Whether the terminal was closed."""
         if not self.is_one:
             return False
         poll = select.poll()

@@ -78,7 +78,7 @@ _GROUPS: Final = (
 
 
 def _group(name: str) -> tuple[int, int]:
-    """Where an option stands in the help: the number of its heading, and its place below it."""
+    """The place of an option in the help: the number of its heading, and its place below it."""
     for number, (_, beginnings) in enumerate(_GROUPS):
         for place, beginning in enumerate(beginnings):
             if name == beginning or (name.startswith(beginning) and (not beginning or beginning.endswith("_"))):
@@ -208,7 +208,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _show(lines: list[str]) -> None:
-    """Show on the terminal who has come and who has left."""
+    """Show on the terminal which clients have come and left."""
     if lines:
         now = time.strftime("%H:%M:%S")
         _write(sys.stderr, "".join(f"{now} {line}\n" for line in lines))

@@ -20,16 +20,16 @@ from tricklecast.app.daemon_thread import DaemonThread
 from tricklecast.app.encoding import encode
 
 LINES: Final = 1000
-"""Lines that may wait to be written: more than a server logs in a minute, unless somebody makes it."""
+"""Lines that may wait to be written: more than a server logs in a minute, unless it is under attack."""
 
 END_S: Final = 1.0
-"""How long the end of a process waits for the lines that are not written yet."""
+"""The end of a process waits this long for lines that are not written yet."""
 
 STDERR_DESCRIPTOR: Final = 2
 
 
 class LogFormat(StrEnum):
-    """How a line of the server's log looks."""
+    """The form of a line of the server's log."""
 
     TEXT = "text"
     JSON = "json"
@@ -66,9 +66,6 @@ class ServerLog(logging.Handler):
     Args:
         format: of a line.
         descriptor: an open file.
-
-    Attributes:
-        dropped: number of lines that could not be written so far.
     """
 
     def __init__(self, format: LogFormat = LogFormat.TEXT, descriptor: int = STDERR_DESCRIPTOR) -> None:
@@ -77,8 +74,8 @@ class ServerLog(logging.Handler):
         self._descriptor = descriptor
         self._thread = DaemonThread("server log")
         self._thread.start()
-        self.dropped = 0
-        self._unreported = 0  # dropped lines that no line has told of yet
+        self.dropped = 0  # lines that could not be written, since the start
+        self._unreported = 0  # dropped lines that no line in the log has counted yet
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record's line, or count it as dropped; never blocks."""
@@ -121,7 +118,8 @@ class ServerLog(logging.Handler):
 def configure(format: LogFormat) -> None:
     """Let all loggers of this process write their warnings and errors to standard error.
 
-    As JSON, all else that Python would print there is written by a logger, too: each line can be parsed.
+    With JSON, a logger also writes warnings and uncaught exceptions, which Python would print there: each line can be
+    parsed.
     """
     logging.basicConfig(level=logging.WARNING, handlers=[ServerLog(format)], force=True)
     for name in ("tricklecast.app.reload", "tricklecast.app.serve_cli"):
@@ -133,7 +131,7 @@ def configure(format: LogFormat) -> None:
 
 
 def writes_json() -> bool:
-    """Whether the log that was configured has an object in each line."""
+    """Whether the configured log has a JSON object in each line."""
     return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
 
 

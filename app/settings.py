@@ -61,7 +61,7 @@ _ORIGIN: Final = re.compile(r"https?://[a-z0-9._~\[\]:-]+")
 
 MAX_NAMED: Final = 5
 MAX_NAME_LENGTH: Final = 64
-"""A warning names so many unknown variables, with so many characters of each."""
+"""The most unknown variables that a warning names, and the most characters of each."""
 
 
 class InvalidSettings(InvalidInput):
@@ -401,7 +401,7 @@ class Settings(AccessSettings):
         return self
 
     def retention(self) -> Retention:
-        """What is kept in the data directory."""
+        """The retention limits of the data directory."""
         return Retention(
             channel_bytes=self.retain_channel_bytes,
             channel_segments=self.retain_channel_segments,
@@ -438,7 +438,7 @@ class Settings(AccessSettings):
         )
 
     def _quota(self, setting: int | None) -> int | None:
-        """Bytes; where the setting is missing, half of the budget, unless one segment may be as large."""
+        """The setting; without one, half of the budget, unless one segment may be larger than that."""
         half = self.max_total_bytes // 2
         return (half if self.max_segment_bytes <= half else None) if setting is None else setting or None
 
@@ -481,8 +481,8 @@ def _listed(value: object, example: str) -> list[str]:
     return [text for item in listed if (text := str(item).strip())]
 
 
-class Source(StrEnum):
-    """Where a value came from. If several sources have a value, the last one in this list wins."""
+class SettingSource(StrEnum):
+    """The source of a value. If several sources have a value, the last one in this list wins."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -495,7 +495,7 @@ class Loaded:
     """Settings, and the source of each."""
 
     settings: Settings
-    sources: dict[str, Source]
+    sources: dict[str, SettingSource]
 
 
 def load(arguments: Mapping[str, Any], config: Path | None = None) -> Loaded:
@@ -509,11 +509,11 @@ def load(arguments: Mapping[str, Any], config: Path | None = None) -> Loaded:
         InvalidSettings: the file cannot be read, or a value or a key is wrong.
     """
     values: dict[str, Any] = {}
-    sources = dict.fromkeys(Settings.model_fields, Source.DEFAULT)
+    sources = dict.fromkeys(Settings.model_fields, SettingSource.DEFAULT)
     layers = (
-        (Source.FILE, _read_file(config)),
-        (Source.ENVIRONMENT, EnvSettingsSource(Settings)()),
-        (Source.COMMAND_LINE, {name: value for name, value in arguments.items() if value is not None}),
+        (SettingSource.FILE, _read_file(config)),
+        (SettingSource.ENVIRONMENT, EnvSettingsSource(Settings)()),
+        (SettingSource.COMMAND_LINE, {name: value for name, value in arguments.items() if value is not None}),
     )
     for source, layer in layers:
         values.update(layer)
@@ -539,7 +539,7 @@ def _read_file(config: Path | None) -> dict[str, Any]:
         raise InvalidSettings(f"config: cannot read {config}: brackets are nested too deep") from None
 
 
-def _one_line(error: ValidationError, sources: Mapping[str, Source], config: Path | None) -> str:
+def _one_line(error: ValidationError, sources: Mapping[str, SettingSource], config: Path | None) -> str:
     problems = []
     for problem in error.errors():
         name = ".".join(str(part) for part in problem["loc"])
@@ -559,12 +559,12 @@ def _one_line(error: ValidationError, sources: Mapping[str, Source], config: Pat
     return "; ".join(problems)
 
 
-def _spelt(name: str, source: Source | None, config: Path | None) -> str:
+def _spelt(name: str, source: SettingSource | None, config: Path | None) -> str:
     """A setting's name as its source spells it: an option, a variable, or a key of the file."""
     match source:
-        case Source.COMMAND_LINE:
+        case SettingSource.COMMAND_LINE:
             return "--" + name.replace("_", "-")
-        case Source.ENVIRONMENT:
+        case SettingSource.ENVIRONMENT:
             return f"{Settings.model_config['env_prefix']}{name.upper()}"
         case _:
             return f"{name} in {config or 'the file of settings'}"

@@ -119,5 +119,5 @@ def _remove_left_behind(path: Path) -> None:
             path.unlink()
             return
         except BlockingIOError:
-            pass  # so many connections wait there that it takes no further one
+            pass  # the other server's queue of connections is full
         raise CannotServe(f"cannot listen on the Unix socket {path}: another server listens on it")

@@ -1,6 +1,6 @@
-"""How a service and systemd talk: sockets that systemd has opened, readiness, and the watchdog.
+"""systemd: sockets that it has opened for this service, readiness, and the watchdog.
 
-systemd passes each fact in an environment variable. Where a variable is missing, as without systemd, nothing happens.
+systemd passes each fact in an environment variable. Without the variable, as without systemd, these calls do nothing.
 Sources: sd_listen_fds(3), sd_notify(3), sd_watchdog_enabled(3).
 """
 
@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 FIRST_DESCRIPTOR: Final = 3
-"""Where the sockets begin that systemd passes to a service."""
+"""The descriptor of the first socket that systemd passes to a service."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -53,10 +53,10 @@ class Watchdog:
         period_us = os.environ.get("WATCHDOG_USEC", "") if mine else ""
         # Half of the period, as sd_watchdog_enabled(3) recommends; None without a watchdog.
         self._every_s = int(period_us) / 2e6 if period_us.isdecimal() else None
-        self._due_at = 0.0  # when systemd is to hear of it next, by the monotonic clock
+        self._due_at = 0.0  # the next message, by the monotonic clock
 
     def beat(self) -> None:
-        """The loop turns; the caller calls it several times in each period."""
+        """Note that the event loop turns. The caller calls this several times in each period."""
         if self._every_s is not None and (now := time.monotonic()) >= self._due_at:
             self._due_at = now + self._every_s
             notify("WATCHDOG=1")

@@ -1,4 +1,4 @@
-"""How much of each limit is used, which readers lag, and which parts of the server do not work at present."""
+"""The use of each limit, the readers that lag, and the parts of the server that do not work at present."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.scheduling import SlowReader
 
 MAX_READERS_EXAMINED: Final = 5_000
-"""So many lagging readers are looked at, which takes about 1 ms. Those that have stalled longest come first, and they
-lag most."""
+"""Lagging readers that are examined, which takes about 1 ms. Those that have stalled longest come first, and lag
+most."""
 
 
 class Use(NamedTuple):
     """A limit that all clients share.
 
     Attributes:
-        limit: its name. most: how many, or how many bytes, there may be; ``None`` for any number. used: how many there
-            are.
-        joinable: whether newcomers are let in; ``None`` for a limit without a reserve for those who go on.
+        limit: its name. most: the limit, a number of objects or bytes; ``None``: none. used: the present number.
+        joinable: whether new clients are let in; ``None`` for a limit without a reserve for present clients.
     """
 
     limit: str
@@ -59,7 +58,7 @@ def limits_in_use(
 
 
 def troubles(plane: DataPlane, log: AccessLog | None) -> list[str]:
-    """What does not work at present, although the server goes on: parts of it, and what the system does not give."""
+    """The names of parts that do not work at present, and of resources that have run out, while the server goes on."""
     storage = plane.registry.storage
     found = {
         "storage": storage is not None and storage.failed is not None,
@@ -71,7 +70,7 @@ def troubles(plane: DataPlane, log: AccessLog | None) -> list[str]:
 
 
 def _is_short_of_descriptors() -> bool:
-    """Whether no file could be opened now, nor a connection be accepted: the event loop closes each new one at once."""
+    """Whether the process has no free descriptor, so that the event loop closes each new connection at once."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
