@@ -16,7 +16,7 @@ from tricklecast.app.settings import (
     MAX_NAMED,
     InvalidSettings,
     Settings,
-    Source,
+    SettingSource,
     load,
     unknown_variables,
 )
@@ -43,7 +43,7 @@ def test_the_defaults_are_those_of_the_parts() -> None:
     half = Limits().total_bytes // 2
     assert loaded.settings.limits() == Limits(channel_bytes=half, publisher_bytes=half)
     assert loaded.settings.options() == Options()
-    assert set(loaded.sources.values()) == {Source.DEFAULT}
+    assert set(loaded.sources.values()) == {SettingSource.DEFAULT}
     assert list(loaded.sources) == list(Settings.model_fields)
 
 
@@ -70,10 +70,10 @@ def test_later_layers_win_and_are_remembered(config: Path, monkeypatch: pytest.M
     loaded = load({"port": "3", "host": None}, config)
     assert (loaded.settings.max_channels, loaded.settings.max_readers, loaded.settings.port) == (1, 2, 3)
     assert [loaded.sources[name] for name in ("host", "max_channels", "max_readers", "port")] == [
-        Source.DEFAULT,
-        Source.FILE,
-        Source.ENVIRONMENT,
-        Source.COMMAND_LINE,
+        SettingSource.DEFAULT,
+        SettingSource.FILE,
+        SettingSource.ENVIRONMENT,
+        SettingSource.COMMAND_LINE,
     ]
 
 
