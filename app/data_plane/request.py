@@ -1,17 +1,15 @@
-"""A request: its parsed head, the checks that the parser does not make, and its access record."""
+"""A request: its parsed head, and its access record."""
 
 from __future__ import annotations
 
-import string
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from tricklecast.app.data_plane.client_address import CLIENT, MAX_TEXT, USER_AGENT, client_key, user_agent
 from tricklecast.app.data_plane.cors import ALLOWED
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import AccessRecord, Op
-from tricklecast.trickle.wire import Status
 
 CONTENT_TYPE: Final = b"content-type"
 CONTENT_ENCODING: Final = b"content-encoding"
@@ -40,9 +38,6 @@ _NEEDED: Final = (
 
 _NEEDED_TO_READ: Final = (RANGE, IF_RANGE, IF_NONE_MATCH, LIFE)
 """Header fields of any other parked request that later stages read."""
-
-HOST_TEXT: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
-"""The characters of a URL's host and port, either of which may be empty (RFC 3986, sections 3.2.2 and 3.2.3)."""
 
 _LENGTH_DIGITS: Final = 20
 """Digits of the largest length that the parser accepts, 2**64 - 1, without leading zeros."""
@@ -195,68 +190,6 @@ class Request:
         if route is not None:
             record.op, record.channel, record.seq = route.op, route.channel or None, route.seq
         return record
-
-
-class Objection(NamedTuple):
-    """The refusal of a head before its route is read: the status, and one line."""
-
-    status: Status
-    text: str
-
-
-_VERSION: Final = Objection(Status.VERSION_NOT_SUPPORTED, "Neither HTTP/1.1 nor HTTP/1.0")
-_HOST: Final = Objection(Status.BAD_REQUEST, "Not exactly one Host")
-_INVALID_HOST: Final = Objection(Status.BAD_REQUEST, "Invalid Host")
-_OTHER_HOST: Final = Objection(Status.BAD_REQUEST, "Host is not that of the URL")
-_CODING: Final = Objection(Status.NOT_IMPLEMENTED, "Unknown Transfer-Encoding")
-_CODING_1_0: Final = Objection(Status.BAD_REQUEST, "Transfer-Encoding in HTTP/1.0")
-
-
-def objection(
-    version: str, target: bytes, fields: Sequence[tuple[bytes, bytes]], headers: Mapping[bytes, bytes]
-) -> Objection | None:
-    """The objection to a head that the parser accepts; ``None`` without one (docs/explanation/hostile-input.md).
-
-    A proxy and this server could read such a head differently: one of them would take a part of the body for a request
-    of another client. The parser itself refuses two lengths, and a length beside a transfer coding.
-
-    Args:
-        version: of HTTP, as ``1.1``.
-        target: of the request, as on the wire.
-        fields: all header fields, their names in lower case.
-        headers: the same by name.
-    """
-    if version not in ("1.1", "1.0"):
-        return _VERSION
-    hosts = sum(name == b"host" for name, _ in fields)
-    # HTTP/1.0 has no Host (RFC 9112, section 3.2).
-    if hosts > 1 or (not hosts and version == "1.1"):
-        return _HOST
-    host = headers.get(b"host", b"")
-    if host.translate(None, HOST_TEXT):
-        return _INVALID_HOST
-    # A proxy's form of the target, http://host/path, names the host once more (RFC 9112, section 3.2.2).
-    if b"://" in (form := target.partition(b"?")[0]) and not form.startswith(b"/"):
-        named = form.partition(b"://")[2].partition(b"/")[0]
-        if hosts and named.lower() != host.lower():
-            return _OTHER_HOST
-    codings = [value.lower() for name, value in fields if name == b"transfer-encoding"]
-    if codings and version == "1.0":
-        # RFC 9112, section 6.1: such a message's framing is faulty.
-        return _CODING_1_0
-    # A body that is compressed as well as chunked would be stored compressed (RFC 9112, section 6.1: 501).
-    return _CODING if any(coding != b"chunked" for coding in codings) else None
-
-
-def joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Header fields by name. Different lines of a field are joined (RFC 9110, section 5.3), equal ones are one line.
-
-    With the last line alone, ``Content-Encoding: gzip`` could hide before ``Content-Encoding: identity``.
-    """
-    lines: dict[bytes, dict[bytes, None]] = {}
-    for name, value in fields:
-        lines.setdefault(name, {})[value] = None
-    return {name: b", ".join(values) for name, values in lines.items()}
 
 
 def has_body(headers: Mapping[bytes, bytes]) -> bool:

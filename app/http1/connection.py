@@ -1,5 +1,10 @@
 """One connection: its lifetime, the requests that are parsed from it, pipelining, and time limits.
 
+Theory of operation. All work is done in callbacks of the event loop: input arrives, the socket takes output again, the
+connection is lost, a time limit is over. Nothing is read ahead of what is answered: the parser runs over one read, in
+slices, and what it finds (a head, a body, an end) is handed on at once. So a connection has no task, no buffer of its
+own and no timer, and one that waits is a few hundred bytes.
+
 A connection has a parser (httptools), at most one exchange at a time, and a queue of requests that are pipelined behind
 it. Requests below the base path go to :mod:`app.data_plane.handler`; all others to :mod:`app.http1.asgi_bridge`
 when they are whole. Input that cannot be framed, is too large or comes too slowly reaches neither.
@@ -35,13 +40,10 @@ from tricklecast.app.data_plane.exchange import Exchange, Parked
 from tricklecast.app.data_plane.handler import begin
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
-    HOST_TEXT,
     Request,
     content_length,
     expects_continue,
     has_body,
-    joined,
-    objection,
 )
 from tricklecast.app.data_plane.responses import (
     CONTINUE,
@@ -59,19 +61,12 @@ from tricklecast.app.data_plane.scheduling import (
 )
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.http1.asgi_bridge import AsgiExchange, Hosting, has_path
+from tricklecast.app.http1.framing import HOST_TEXT, FramingGuard, joined, objection
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status
 
 UNSPLIT: Final = 32 << 10
 """A published chunk of at most this many bytes reaches readers as one chunk (docs/reference/protocol.md, section 4)."""
-
-FIELD_BYTES: Final = 32
-"""The cost of a header field beside its name and value, as HTTP/2 counts it (RFC 9113, section 6.5.2)."""
-
-CHUNK_OVERHEAD: Final = 16
-EXCESS_BYTES: Final = 16 << 10
-"""How much of a chunked body may be no payload. Each chunk may cost 16 bytes and twice its payload; beyond that
-(extensions, leading zeros, trailer fields) the body may have this much in all. Go's net/http has the same rule."""
 
 UNREAD_BYTES: Final = 64 << 10
 """Longest body of a request whose body nobody reads, the control plane's included. The largest useful one is 1 kB."""
@@ -93,12 +88,6 @@ API, which must answer when everything else is full; on segment routes they are 
 room for a newer one, so that such connections cannot keep an operator out."""
 
 TLS_HIGH_WATER: Final = 64 << 10
-
-_FIRST_PACKET: Final = -(1 << 20)
-"""Credit for the packet in which a head ends: how much of it is head is not known."""
-
-_NO_HEAD: Final = -1
-"""Instead of the number of packets that the header fields being parsed have taken: none are being parsed."""
 
 _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 
@@ -132,36 +121,13 @@ class Endpoint:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection.
-
-    Attributes:
-        endpoint: where it was accepted. plane: what all connections share.
-        exchange: the exchange in progress, if any.
-        write_paused: the transport holds bytes that the peer has not taken.
-        pauses: why it is not read from (:mod:`app.data_plane.scheduling`); 0 if it is.
-        fd: the socket, for writing straight to it while the transport holds nothing; -1 under TLS.
-        number: counts the connections of this server.
-        peer: the address at its other end. proxied: whether that is a trusted proxy, which names its clients.
-        certified: the name in its client's certificate, where clients must show one.
-        client_here: the client it belongs to, where clients are told apart and it is not proxied.
-        asking: the client of the exchange in progress, where clients are told apart.
-        surplus: the limit that it exceeds: its requests on segment routes are refused.
-        handshake: of TLS, while it is not over: there is no transport yet.
-        deaf: its input is ignored, because it is about to close.
-        half_closed: the peer sends no more, and is owed the answer to what it has sent.
-        mid_message: the peer has not finished the request that it is sending.
-        watched, last_read: for the storm guard (:class:`app.data_plane.exchange.Caller`).
-    """
+    """A connection, as an event loop and uvicorn's server know it; exchanges know it as a ``Caller``."""
 
     __slots__ = (
         "_at_half_close",
         "_begun",
-        "_chunked",
-        "_excess",
+        "_guard",
         "_half_closed_sent",
-        "_head_bytes",
-        "_head_packets",
-        "_head_room",
         "_headers",
         "_left",
         "_more",
@@ -198,53 +164,54 @@ class Connection(asyncio.BufferedProtocol):
         "write_paused",
     )
 
-    transport: asyncio.Transport
+    transport: asyncio.Transport  # there is none before a TLS handshake is over
 
     def __init__(self, endpoint: Endpoint) -> None:
         plane = endpoint.plane
-        self.endpoint = endpoint
-        self.plane = plane
-        self.exchange: Exchange | None = None
-        self.write_paused = False
-        self.pauses = 0
-        self.fd = -1
-        self.number = next(plane.connection_numbers)
-        self.peer: str | None = None
-        self.proxied = False
-        self.certified: str | None = None
-        self.client_here: Client | None = None
-        self.asking: Client | None = None
-        self.surplus: Limit | None = None
-        self.handshake: asyncio.Task[Any] | None = None
-        self.deaf = False
-        self.half_closed = False
+        self.endpoint = endpoint  # where it was accepted
+        self.plane = plane  # what all connections share
+        self.number = next(plane.connection_numbers)  # counts the connections of this server
+        self.exchange: Exchange | None = None  # in progress
+        # Whose it is.
+        self.peer: str | None = None  # the address at its other end
+        self.proxied = False  # that is a trusted proxy, which names its clients
+        self.certified: str | None = None  # the name in its client's certificate, where clients must show one
+        self.client_here: Client | None = None  # where clients are told apart, and it is not proxied
+        self.asking: Client | None = None  # the client of the exchange in progress, where clients are told apart
+        self.surplus: Limit | None = None  # the limit that it exceeds: its requests on segment routes are refused
+        self._left = False  # its place has been given back
+        self.watched = plane.guard is not None  # the storm guard is told when the client gets on
+        self.last_read: tuple[int, int] | None = None  # for the storm guard: the life and seq of a segment
+        # How far it is.
+        self.handshake: asyncio.Task[Any] | None = None  # of TLS, while it is not over
+        self.mid_message = False  # the peer has not finished the request that it is sending
+        self.deaf = False  # it is about to close, and its input is ignored
+        self.half_closed = False  # the peer sends no more, and is owed the answer to what it has sent
         # When the peer closed its half, and the exchange whose client had been sent nothing by then, if there was one.
         self._at_half_close: tuple[float, Exchange | None] = (0.0, None)
         self._half_closed_sent = 0  # bytes that its reader had been sent when it was looked at last
-        self.mid_message = False
-        self._left = False  # its place has been given back
-        self.watched = plane.guard is not None
-        self.last_read: tuple[int, int] | None = None
-        # Parsing.
-        self._parser: httptools.HttpRequestParser | None = None
-        self._url = b""
-        self._headers = _NO_FIELDS
-        self._request: Request | None = None
-        self._head_room = 0
-        self._head_packets = _NO_HEAD
-        self._head_bytes = 0  # of these packets, without the first one
-        self._chunked = False
-        self._excess = 0
-        self._partial: list[bytes] | None = None
-        self._partial_size = 0
-        self._upgrade: list[bytes] | None = None
+        # Writing.
+        self.fd = -1  # the socket, for writing straight to it while the transport holds nothing; -1 under TLS
+        self.write_paused = False  # the transport holds bytes that the peer has not taken
+        # Reading.
+        self.pauses = 0  # why it is not read from: reasons of app.data_plane.scheduling
+        self._turn_bytes = TURN_BYTES  # how much may be read in one turn; less while its input is dear
         self._more = b""  # input that waits for this connection's next turn, or behind its queue
         self._begun = 0  # requests, in this turn
+        # Parsing.
+        self._guard = FramingGuard(plane.options.header_bytes)  # against bytes that are no payload
+        self._parser: httptools.HttpRequestParser | None = None  # none while a client only waits
+        self._url = b""  # of the head that is being parsed
+        self._headers = _NO_FIELDS  # of the head that is being parsed
+        self._request: Request | None = None  # whose body is being parsed
+        self._partial: list[bytes] | None = None  # what has arrived of a chunk
+        self._partial_size = 0
+        self._unread = 0  # bytes of a body that nobody takes
+        self._upgrade: list[bytes] | None = None  # a head that offers another protocol, without the offer
         # What to answer when the requests before it have been: the input behind them is no request.
         self._rejection: tuple[Status, str, str] | None = None
-        self._unread = 0
-        self._turn_bytes = TURN_BYTES
-        self._queue: deque[Request] | None = None
+        # Pipelining.
+        self._queue: deque[Request] | None = None  # requests behind the exchange in progress
         self._queued_bytes = 0
 
     # Lifetime.
@@ -554,7 +521,7 @@ class Connection(asyncio.BufferedProtocol):
                 at += SLICE_BYTES
             request = self._request
             if request is not None:
-                if not self._chunked or self._partial_size > UNSPLIT:
+                if not self._guard.chunked or self._partial_size > UNSPLIT:
                     self._flush_partial()
                 if request.chunks:
                     self.deliver(request)
@@ -659,20 +626,9 @@ class Connection(asyncio.BufferedProtocol):
             self.deliver_rest()
             self.reject(Status.BAD_REQUEST, "Malformed request")
             return
-        if self._head_packets != _NO_HEAD:
-            # The parser keeps a header to itself until it is whole: one that never ends shows only here. The packet
-            # in which the fields began may hold the end of a body before them, and is not counted.
-            self._head_bytes += len(data) if self._head_packets else 0
-            self._head_packets += 1
-            if self._head_bytes > 2 * self.plane.options.header_bytes:
-                self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
-        if self._chunked:
-            # What of it was payload is subtracted already.
-            self._excess += len(data)
-            if self._excess < 0:
-                self._excess = 0
-            elif self._excess > EXCESS_BYTES:
-                self._reject_excess()
+        if (wrong := self._guard.fed(len(data))) is not None:
+            self.deliver_rest()
+            self.reject(*wrong)
         # All of it is parsed: the connection rests, owes the rest of a request, or serves an exchange.
         if self.exchange is None:
             if self.mid_message or self not in self.plane.timeouts.resting:
@@ -708,12 +664,9 @@ class Connection(asyncio.BufferedProtocol):
         """A request begins."""
         self._url = b""
         self._headers = []
-        self._head_room = self.plane.options.header_bytes
-        self._chunked = False
-        self._excess = _FIRST_PACKET
         self._unread = 0
         self.mid_message = True
-        self._head_packets = self._head_bytes = 0
+        self._guard.begin()
 
     def on_url(self, url: bytes) -> None:
         """A part of the request target."""
@@ -723,17 +676,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header field, or a trailer field."""
-        self._head_room = room = self._head_room - (len(name) + len(value) + FIELD_BYTES)
-        if room < 0:
-            self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
-        elif not self._chunked:
+        guard = self._guard
+        if (wrong := guard.field(len(name) + len(value))) is not None:
+            self.reject(*wrong)
+        elif not guard.chunked:
             # Trailer fields come behind a chunked body: nothing asks for them, and they are not the head's.
             # White space behind a value is no part of it (RFC 9110, section 5.5), and the parser leaves it there.
             self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """A request's head is complete."""
-        self._head_packets = _NO_HEAD
+        guard = self._guard
+        guard.head_ended()
         if self.deaf or self._rejection is not None:
             return
         plane = self.plane
@@ -753,7 +707,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.reject(wrong.status, wrong.text)
                 return
             headers = joined(fields)
-        self._chunked = coding is not None
+        guard.chunked = coding is not None
         method = parser.get_method()
         if parser.should_upgrade():
             # See _without_upgrade().
@@ -777,22 +731,19 @@ class Connection(asyncio.BufferedProtocol):
         if route is None:
             self._begin_control(request, fields, busy=busy)
         elif busy:
-            self._enqueue(request, plane.options.header_bytes - self._head_room)
+            self._enqueue(request, guard.head_bytes)
         else:
             self._begun += 1
             begin(self, request)
 
     def on_chunk_header(self) -> None:
-        """A chunk begins. After the last chunk trailer fields may follow, after any other one its bytes."""
-        self._excess -= CHUNK_OVERHEAD
-        self._head_packets = self._head_bytes = 0
+        """A chunk begins."""
+        self._guard.chunk()
 
     def on_body(self, body: bytes) -> None:
         """A part of a request's body."""
-        self._head_packets = _NO_HEAD
+        self._guard.payload(len(body))
         request = self._request
-        if self._chunked:
-            self._excess -= 3 * len(body)
         if request is None or self.deaf or self._rejection is not None:
             return
         if request.route is None:
@@ -813,8 +764,7 @@ class Connection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         """A request's body has ended."""
         self.mid_message = False
-        self._head_packets = _NO_HEAD
-        self._head_room = 0
+        self._guard.head_ended()
         self.plane.timeouts.owing.pop(self, None)
         if self._partial:
             self._flush_partial()
@@ -1007,13 +957,6 @@ class Connection(asyncio.BufferedProtocol):
         if self not in timeouts.owing:
             self._stay()
             timeouts.owing[self] = self.plane.clock() + timeouts.owed_s
-
-    def _reject_excess(self) -> None:
-        self.deliver_rest()
-        if self._head_packets == _NO_HEAD:
-            self.reject(Status.BAD_REQUEST, "Too many bytes around the chunks")
-        else:
-            self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
 
     # Parsing, mechanics.
 

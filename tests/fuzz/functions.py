@@ -12,8 +12,9 @@ import orjson
 from tricklecast.analytics.lines import LINE
 from tricklecast.analytics.lines.records import DETAILS
 from tricklecast.analytics.logs.lines import readable
-from tricklecast.app.data_plane.request import Request, content_length, expects_continue, objection
+from tricklecast.app.data_plane.request import Request, content_length, expects_continue
 from tricklecast.app.data_plane.routing import Route, Router
+from tricklecast.app.http1.framing import objection
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import MAX_NAME_BYTES, ChannelURL, parse_channel, parse_seq
 

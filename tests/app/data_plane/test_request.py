@@ -1,4 +1,4 @@
-"""Requests: the checks that the parser does not make, and the access record that begins with a request."""
+"""Requests: what their heads say of a body, and the access record that begins with a request."""
 
 from __future__ import annotations
 
@@ -14,95 +14,9 @@ from tricklecast.app.data_plane.request import (
     content_length,
     expects_continue,
     has_body,
-    joined,
-    objection,
 )
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle.records import AccessRecord, Op
-from tricklecast.trickle.wire import Status
-
-# Heads.
-
-HOST = (b"host", b"x")
-CHUNKED = (b"transfer-encoding", b"chunked")
-
-ACCEPTED = {
-    "plain": ("1.1", [HOST]),
-    "chunked": ("1.1", [HOST, CHUNKED]),
-    "chunked in capitals": ("1.1", [HOST, (b"transfer-encoding", b"Chunked")]),
-    "a header twice": ("1.1", [HOST, (b"accept", b"a"), (b"accept", b"b")]),
-    "chunked beside a header twice": ("1.1", [HOST, CHUNKED, (b"accept", b"a"), (b"accept", b"b")]),
-    "a Host with a port": ("1.1", [(b"host", b"edge-1.example.org:8888")]),
-    "an address of IPv6": ("1.1", [(b"host", b"[2001:db8::7]:80")]),
-    "an empty Host": ("1.1", [(b"host", b"")]),
-    "1.0 without Host": ("1.0", []),
-    "1.0 with Host": ("1.0", [HOST]),
-}
-
-REFUSED = {
-    "no Host": ("1.1", [], 400),
-    "two hosts in one": ("1.1", [(b"host", b"a, b")], 400),
-    "a Host with a path": ("1.1", [(b"host", b"a/b")], 400),
-    "a Host with a user": ("1.1", [(b"host", b"a@b")], 400),
-    "a Host that is not ASCII": ("1.1", [(b"host", "ä".encode())], 400),
-    "a Host with markup, in 1.0": ("1.0", [(b"host", b"<b>")], 400),
-    "two Hosts": ("1.1", [HOST, HOST], 400),
-    "two Hosts in 1.0": ("1.0", [HOST, HOST], 400),
-    "chunked in 1.0": ("1.0", [HOST, CHUNKED], 400),
-    "compressed and chunked": ("1.1", [HOST, (b"transfer-encoding", b"gzip, chunked")], 501),
-    "compressed, then chunked": ("1.1", [HOST, (b"transfer-encoding", b"gzip"), CHUNKED], 501),
-    "chunked, then identity": ("1.1", [HOST, CHUNKED, (b"transfer-encoding", b"identity")], 501),
-    "identity": ("1.1", [HOST, (b"transfer-encoding", b"identity")], 501),
-    "quoted": ("1.1", [HOST, (b"transfer-encoding", b'"chunked"')], 501),
-    "0.9": ("0.9", [], 505),
-    "2.0": ("2.0", [HOST], 505),
-}
-
-
-@pytest.mark.parametrize(("version", "fields"), ACCEPTED.values(), ids=ACCEPTED.keys())
-def test_an_ordinary_head_is_accepted(version: str, fields: list[tuple[bytes, bytes]]) -> None:
-    """One Host that can be one, and a body that is counted or chunked."""
-    assert objection(version, b"/c/0", fields, dict(fields)) is None
-
-
-@pytest.mark.parametrize(("version", "fields", "status"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_head_that_can_be_read_in_two_ways_is_refused(
-    version: str, fields: list[tuple[bytes, bytes]], status: int
-) -> None:
-    """The status says why; the text is one line."""
-    wrong = objection(version, b"/c/0", fields, dict(fields))
-    assert wrong is not None
-    assert wrong.status == Status(status)
-    assert wrong.text.isprintable()
-
-
-def test_lines_of_one_name_are_one_list() -> None:
-    """In their order; a single one is as it came, and one that is repeated counts once."""
-    assert joined([(b"a", b"1"), HOST, (b"a", b"2, 3"), (b"a", b"1")]) == {b"a": b"1, 2, 3", b"host": b"x"}
-
-
-@pytest.mark.parametrize(
-    ("target", "host", "is_right"),
-    [
-        (b"http://x/c/0", b"x", True),
-        (b"HTTP://X:80/c/0", b"x:80", True),
-        (b"http://x", b"x", True),
-        (b"http://x?http://y/", b"x", True),
-        (b"/c/0?url=http://y/", b"x", True),
-        (b"/http://y/0", b"x", True),
-        (b"*", b"x", True),
-        (b"http://y/c/0", None, True),  # HTTP/1.0
-        (b"http://y/c/0", b"x", False),
-        (b"http://y/c/0", b"", False),
-        (b"http://y@x/c/0", b"x", False),
-        (b"http:///c/0", b"x", False),
-    ],
-)
-def test_a_url_names_the_same_host_as_host_does(target: bytes, host: bytes | None, is_right: bool) -> None:
-    """Or one server would take the request for another host's than the next one, which checks its name."""
-    fields = [] if host is None else [(b"host", host)]
-    wrong = objection("1.0" if host is None else "1.1", target, fields, dict(fields))
-    assert (wrong is None) == is_right
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,8 @@ from tests.support.waiting import eventually
 from tricklecast.app.data_plane import handler
 from tricklecast.app.data_plane.scheduling import TURN_BYTES
 from tricklecast.app.http1 import connection as module
-from tricklecast.app.http1.connection import (
-    CHUNK_OVERHEAD,
-    EXCESS_BYTES,
-    FIELD_BYTES,
-    QUEUE_REQUESTS,
-    SLICE_BYTES,
-    TURN_REQUESTS,
-    UNREAD_BYTES,
-)
+from tricklecast.app.http1.connection import QUEUE_REQUESTS, SLICE_BYTES, TURN_REQUESTS, UNREAD_BYTES
+from tricklecast.app.http1.framing import CHUNK_OVERHEAD, EXCESS_BYTES, FIELD_BYTES
 from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
 from tricklecast.app.tools.conformance.target import Channel, Target
 
