@@ -14,7 +14,7 @@ against each other after every change of a random history.
 its segments with a cursor, as a reader does. Bytes of a segment come after its ``BodyBegun`` and ``SegmentOpened``, and
 before its ``SegmentClosed``.
 
-**What nobody listens to costs three additions.** Every fact has a number within its channel, and those that concern
+**A fact to which nobody listens costs two additions.** Every fact has a number within its channel, and those that concern
 all of the server (channels that begin and end, segments that open and close) have an index, both without gaps, so a
 follower can tell whether it has seen all. The object is made only where somebody listens.
 """
@@ -194,16 +194,16 @@ class Journal:
         faults: told of the listeners that raise; the others are told of the fact all the same. New ones if ``None``.
 
     Attributes:
-        index: of the last indexed fact. facts: how many there were in all. listeners: of each kind.
+        index: of the last indexed fact. listeners: of each kind.
         closed: how many segments have closed, by the state in which they did.
     """
 
-    __slots__ = ("closed", "facts", "faults", "index", "listeners")
+    __slots__ = ("closed", "faults", "index", "listeners")
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
         self.listeners: dict[type[Fact], list[FactListener]] = {kind: [] for kind in KINDS}
-        self.index = self.facts = 0
+        self.index = 0
         self.closed = {state: 0 for state in State if state not in (WAITING, OPEN)}
 
     def subscribe(self, listener: FactListener, *kinds: type[Fact]) -> None:

@@ -153,12 +153,11 @@ class OwnedChannel(Channel):
             about: what the kind has beside the attributes of all facts, in their order.
         """
         journal = self._journal
-        journal.index += kind.indexed
-        journal.facts += 1
         self.facts += 1
-        if journal.listeners[kind] or self.followers:
-            fact = kind(journal.index, self.facts, at, self.name, self.epoch, *about)
-            journal.tell(self.followers, fact)
+        if kind.indexed:
+            journal.index += 1
+        if self.followers or journal.listeners[kind]:
+            journal.tell(self.followers, kind(journal.index, self.facts, at, self.name, self.epoch, *about))
 
     def name_content_type(self, content_type: str, now: float) -> None:
         """Its publisher says what it publishes; an existing content type never changes."""
@@ -428,7 +427,7 @@ class OwnedChannel(Channel):
             self._name(seq, segment.writer, now)
         if self._deadlines.times:
             self._deadlines.clear(segment)
-        passed = self._advance(seq, now)
+        passed = self._advance(seq, now) if seq > self.next_seq else ()
         self.segment_opened(segment, now)
         self.note(SegmentOpened, now, seq)
         for one in passed:
@@ -449,14 +448,12 @@ class OwnedChannel(Channel):
         self.note(NumberingNamed, now, name, first)
 
     def _advance(self, seq: int, now: float) -> Sequence[Segment]:
-        """The head is about to move past a seq: settle what lies between, if the seq is not below the head (section 1).
+        """The head is about to move past this seq, which lies above it: settle what lies between (section 1).
 
         Returns:
             The waiting segments that the head passes and that are not spared; the caller skips them.
         """
         head = self.next_seq
-        if seq <= head:
-            return ()
         if seq > head + 1:
             # A publisher resumed its numbering: no POST for what lies between is on its way.
             self.jump(seq, now)
@@ -477,9 +474,10 @@ class OwnedChannel(Channel):
         seq = segment.seq
         if seq < self._first and event is FINISH:
             self._name(seq, segment.writer, now)
-        passed = self._advance(seq, now)
+        passed = self._advance(seq, now) if seq > self.next_seq else ()
         closed = [segment, *passed]
-        segment.charge(None)
+        if segment.payer is not None:
+            segment.charge(None)
         self.segment_closed(segment, event, now)
         for one in passed:
             self.segment_closed(one, SKIP, now)
@@ -563,8 +561,11 @@ class OwnedChannel(Channel):
 
     def _notify(self) -> None:
         """The change is done: wake the readers of closed segments, and tell the preempted writers."""
-        preempted, self._preempted = self._preempted, []
-        self.wake_readers()
+        preempted = self._preempted
+        if preempted:
+            self._preempted = []
+        if self._woken:
+            self.wake_readers()
         for writer in preempted:
             assert writer.outcome is not None, "a preempted writer is settled"
             try:

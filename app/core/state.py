@@ -401,7 +401,8 @@ class Channel:
     def segment_evicted(self, segment: Segment) -> None:
         """The segment has left the window for good: a late POST for it is a POST for a closed segment."""
         del self.segments[segment.seq]
-        self.floor = max(self.floor, segment.seq + 1)
+        if segment.seq >= self.floor:
+            self.floor = segment.seq + 1
 
     def channel_ended(self, now: float) -> None:
         """The channel is over, and nothing of it is open: nobody will write what is waited for."""
