@@ -14,9 +14,9 @@ against each other after every change of a random history.
 its segments with a cursor, as a reader does. Bytes of a segment come after its ``BodyBegun`` and ``SegmentOpened``, and
 before its ``SegmentClosed``.
 
-**A fact to which nobody listens costs two additions.** Every fact has a number within its channel, and those that concern
-all of the server (channels that begin and end, segments that open and close) have an index, both without gaps, so a
-follower can tell whether it has seen all. The object is made only where somebody listens.
+**A fact to which nobody listens costs two additions.** Every fact has a number within its channel. Those that concern
+all of the server (channels that begin and end, segments that open and close) have an index, too. Neither has gaps, so
+a follower can tell whether it has seen all. The object is made only where somebody listens.
 """
 
 from __future__ import annotations
