@@ -6,8 +6,8 @@ Theory of operation
 *The problem.* A publisher holds a POST open for minutes, and the server may refuse it at any moment. A reader needs
 the chunks that the server sent, and must be able to give up a wait and read on later.
 
-*The idea.* Two halves share a socket and nothing else. ``heads`` and ``decoder`` know the grammar; this module moves
-bytes.
+*The idea.* Two halves share a socket, and neither waits for the other. ``heads`` and ``decoder`` know the grammar; this
+module moves bytes.
 
 - Request: ``write_head``, then ``write_body`` and ``end_body``. They write as far as the kernel has room and never
   wait; bytes for which there is no room stay in ``_unsent`` until :meth:`Connection.flush`. A server that no longer
@@ -19,8 +19,8 @@ bytes.
 request is written, the response is read, and no byte is left in either direction. In any other state the connection is
 closed.
 
-*Bounds.* A head has at most ``MAX_HEAD`` bytes, interim responses are limited in number, and of the body at most one
-read of the socket is held.
+*Bounds.* A head has at most ``MAX_HEAD`` bytes, and interim responses are limited in number. Of the body, one read of
+the socket is held, and up to ``MAX_CHUNK`` bytes of an incomplete chunk.
 """
 
 from __future__ import annotations

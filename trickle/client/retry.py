@@ -9,8 +9,9 @@ because a server was restarted.
 
 *The idea.* Two kinds of failures are paid differently.
 
-- A *refusal* (429, 503, 470 …) is an answer: the server is there and works. Each retry after one costs a token of a
-  budget that successful requests refill (:class:`Retries`). So retries are at most a fifth of the wanted requests.
+- A *refusal* (429, for example) is an answer: the server is there and works. Each retry after one costs a token of a
+  budget that successful requests refill (:class:`Retries`). So, beyond a reserve of ten, retries are at most a fifth of
+  the wanted requests.
 - An *outage* is a server that is away, however the client notices it: a refused connection, a reset, a proxy's 502.
   All of its failures together cost one token, and the client waits for a limited time (:class:`Outage`). If each
   failure cost a token, a restart that takes half a minute would empty the budget, and the client would give up.

@@ -12,8 +12,8 @@ kernel: a failed write sets ``peer_stopped_reading``, drops later writes, and ch
 
 *Cost.* Data for which the kernel has room is written at once. Under asyncio the event loop watches the socket as long
 as it is open: when bytes come, the loop reads them and then wakes the task that waits, so that a read is one task
-switch. Registering the socket for each wait costs two more system calls per read. Under trio (and on Windows, whose
-usual event loop cannot watch sockets) each wait goes through anyio.
+switch. Registering the socket for each wait would cost two more system calls per read. Under trio each wait goes
+through anyio.
 
 *Bound.* While bytes wait that no task has taken, the loop does not watch the socket. So one read of :data:`READ_BYTES`
 is held; the rest stays in the kernel, and the server waits.
@@ -28,16 +28,14 @@ import ssl
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from fcntl import ioctl
+from termios import TIOCOUTQ
 from typing import Final
 
 import aiohappyeyeballs
 import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream
-
-with suppress(ImportError):  # Windows has neither
-    from fcntl import ioctl
-    from termios import TIOCOUTQ
 
 STAGGER_S: Final = 0.25
 """If an address of a host has not answered after this time, the next one is tried beside it (RFC 8305, section 5)."""
@@ -53,7 +51,6 @@ from 128 KiB on, the C library maps new pages for each read (``M_MMAP_THRESHOLD`
 CHECKED_RECEIVES: Final = 16
 """Every 16th read checks whether its task was cancelled. A check costs as much as the rest of a small read."""
 
-_WINDOWS: Final = sys.platform == "win32"
 
 _OPTIONS: Final = {
     # A chunk is a frame of live media or a small message: it leaves at once, not after the last one is acknowledged.
@@ -135,7 +132,7 @@ class SocketStream(ByteStream):
         """Bytes written that the peer has not received yet; 0 if the system does not tell."""
         try:
             return int.from_bytes(ioctl(self._socket, TIOCOUTQ, bytes(4)), sys.byteorder)
-        except (NameError, OSError, ValueError):  # not on Windows; ValueError: the socket is closed
+        except (OSError, ValueError):  # ValueError: the socket is closed
             return 0
 
     async def _wait_for_room(self) -> None:
@@ -167,7 +164,7 @@ class SocketStream(ByteStream):
                 raise anyio.BrokenResourceError from self._failure
             if self._ended:
                 raise anyio.EndOfStream
-            await (self._wait_for_anyio() if _WINDOWS or in_trio() else self._wait())
+            await (self._wait_for_anyio() if in_trio() else self._wait())
         self._received = data[max_bytes:]
         return data if len(data) <= max_bytes else data[:max_bytes]
 

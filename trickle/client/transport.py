@@ -12,7 +12,8 @@ body is written beside it. There are two kinds of bodies:
 
 - A :class:`LiveBody` (the publisher's) writes each chunk in the task that has the chunk, straight to the socket: no
   queue, no task switch. While the kernel takes everything, the request needs one task. The first time that the kernel
-  is full, a second task starts (``_Exchange._write_on``). It waits for room and then calls ``LiveBody.resume()``.
+  is full, or that the body pauses, a second task starts (``_Exchange._write_on``). It waits for room, then calls
+  ``LiveBody.resume()``, and so on until the response is there.
 - Any other body is an iterator, which a second task reads and writes from the start.
 
 *Invariants.*

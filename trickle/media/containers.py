@@ -13,8 +13,8 @@ fields that we need. libavformat reads everything else: codecs, times, frames.
 
 - No function raises for any bytes. A walker stops at the first box that makes no sense, and skips bytes that are no
   packet; the caller sees where, by the places that it yields.
-- Every loop has a bound that the input does not choose (``MAX_…``), and no function calls itself. A field beyond the
-  end of the bytes reads as zero.
+- Time is linear in the number of bytes. Boxes, tracks and streams are limited in number (``MAX_…``), and no function
+  calls itself. A field beyond the end of the bytes reads as zero.
 - The functions against memory bombs (:func:`fragment_samples`, :func:`has_sample_table`, :func:`has_huge_track`) do not
   walk: they search for the boxes' names in all bytes outside of the media. libavformat is lenient, and finds boxes that
   a strict walker does not reach.

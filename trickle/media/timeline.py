@@ -20,8 +20,8 @@ of these that fits:
 5. a new stretch. If a known counter has wrapped, its shift is exact; else the packet follows the last frame.
 
 *Invariants.* Decoding times of a stream increase by at least ``step``. No frame is shown before it is decoded. No time
-is negative. Within a stretch, differences between timestamps are those of the source, so that segments join without a
-seam.
+is negative. Within a stretch, differences between timestamps are those of the source, unless it breaks the first two
+rules, so that segments join without a seam.
 """
 
 from __future__ import annotations
