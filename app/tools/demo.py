@@ -38,7 +38,7 @@ NAIVE_CLIENT: Final = "naive-subscriber"
 NAIVE_PAUSE_S: Final = 0.01
 NAIVE_REQUESTS: Final = 300
 NAIVE_END_AFTER: Final = 40
-"""The channel ends after so many of these requests."""
+"""The number of these requests after which the channel ends."""
 
 
 class DemoFailed(TrickleError):

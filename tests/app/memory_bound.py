@@ -28,7 +28,7 @@ RECORD_BYTES: Final = 2304
 """An access record that waits to be written, with path, client and user agent as long as they may be."""
 
 TOMBSTONE_BYTES: Final = 1 << 10
-"""What is remembered of a channel that has ended, with the longest name."""
+"""The memory of the tombstone of an ended channel with the longest name."""
 
 BUCKET_BYTES: Final = 1 << 10
 """A bucket of the storm guard, with the longest name of a channel."""

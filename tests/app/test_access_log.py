@@ -56,7 +56,7 @@ async def written(log: AccessLog, count: int) -> None:
 
 
 def all_lines(path: Path) -> list[Record]:
-    """What all files of a log say, the rotated ones first."""
+    """The records of all files of a log, the rotated ones first."""
     files = sorted(path.parent.glob(f"{path.stem}-*{path.suffix}"))
     return [line for file in [*files, *([path] if path.exists() else [])] for line in read_log(file)]
 
@@ -71,7 +71,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_each_record_is_one_line_in_order(path: Path) -> None:
-    """What is put in comes out, one JSON object a line, with only the fields that apply."""
+    """Each record becomes one JSON object in a line, with only the fields that apply."""
 
     async def use(log: AccessLog) -> None:
         for number in range(3):
@@ -277,7 +277,7 @@ def test_an_unwritable_path_is_one_clear_error(tmp_path: Path, where: str) -> No
 
 @pytest.mark.parametrize("torn", [b'{"v":1,"rse', b"x"])
 def test_a_torn_line_is_not_glued_to_the_next(path: Path, torn: bytes) -> None:
-    """What a killed server left in the middle of a line stays a line of its own."""
+    """A line that a killed server has torn stays a line of its own."""
     whole = b'{"v":1,"rseq":0}\n'
     path.write_bytes(whole + torn)
 

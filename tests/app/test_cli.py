@@ -238,7 +238,7 @@ def test_an_early_ctrl_c_leaves_no_trace() -> None:
 
 
 def test_the_result_comes_through() -> None:
-    """What the coroutine returns is returned."""
+    """The return value of the coroutine is returned."""
 
     async def main() -> int:
         await anyio.lowlevel.checkpoint()
@@ -281,7 +281,7 @@ def test_signals_of_one_moment_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("signals")
 def test_a_later_signal_cancels_the_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever presses Ctrl-C again after a second does not want to wait."""
+    """A user who presses Ctrl-C again after a second does not wait for the end of the command."""
     times = iter([100.0, 101.0])
     monkeypatch.setattr("tricklecast.app.cli.monotonic", lambda: next(times))
 
@@ -404,7 +404,7 @@ def test_every_help_has_an_example_and_no_python_types() -> None:
 
 
 def test_options_are_in_groups() -> None:
-    """What matters first has the heading `Options`, and comes first; each further group has its own heading."""
+    """The most important options come first, below `Options`; each further group has its own heading."""
     text = helps()["publish"]
     headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings[:3] == ["Arguments:", "Options:", "Segments:"]

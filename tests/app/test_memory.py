@@ -154,7 +154,7 @@ def test_a_server_filled_to_its_limits_stays_within_its_bound(filled: tuple[int,
 
 
 def test_stalled_readers_hold_no_copies(filled: tuple[int, Load, Settings]) -> None:
-    """What is filled is known here, so that the bound can be drawn closer: a turn for each stalled reader would break
+    """The fill level is known here, so that the bound can be closer: a turn for each stalled reader would break
     it.
     """
     grown, present, settings = filled

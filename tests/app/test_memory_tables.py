@@ -1,4 +1,4 @@
-"""What one entry of each table takes when all that is in it is as long as it may be, and that the table has an end."""
+"""The memory of one entry of each table, with all texts as long as allowed, and the limit of each table."""
 
 from __future__ import annotations
 

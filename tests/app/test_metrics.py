@@ -1,4 +1,4 @@
-"""What a scrape of /metrics says, and that its reference page is complete."""
+"""A scrape of /metrics, and the completeness of its reference page."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_with_zero_no_channel_is_named() -> None:
 
 @given(st.dictionaries(st.text(min_size=1), st.tuples(st.integers(0, 10**12), st.integers(0, 10**12)), max_size=30))
 def test_labels_are_few_and_nothing_is_lost(counts: dict[str, tuple[int, int]]) -> None:
-    """Whatever channels are called: at most one more than asked for, and together they have all bytes."""
+    """With any channel names: at most one more than asked for, and together they have all bytes."""
     clock, channels = Clock(), {f"c{name}": channel() for name in counts}
     top = ChannelRates(channels, clock, 5)
     for name, (received, sent) in counts.items():

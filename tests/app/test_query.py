@@ -134,7 +134,7 @@ FACTS = st.fixed_dictionaries(
 
 
 def naive(term: Term, fact: dict[str, object]) -> bool:
-    """What the grammar's page says, word by word."""
+    """The examples of the grammar's page, word by word."""
     value = fact[term.field]
     if value is None:
         return False

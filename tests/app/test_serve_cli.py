@@ -80,7 +80,7 @@ def test_the_file_of_settings_may_be_named_in_the_environment(runner: CliRunner,
 
 
 def test_a_list_is_shown_as_the_file_has_it() -> None:
-    """What is shown can be read again."""
+    """The shown settings can be read again."""
     shown = describe(load({"trusted_proxies": "10.0.0.0/8,::1"}))
     assert tomllib.loads(shown)["trusted_proxies"] == ["10.0.0.0/8", "::1/128"]
 
@@ -95,7 +95,7 @@ def test_describe_has_one_line_a_setting() -> None:
     [["--port"], ["--no-such-option"], ["--autocreate=maybe"], ["extra"]],
 )
 def test_wrong_usage_is_exit_code_2(runner: CliRunner, arguments: list[str]) -> None:
-    """What the command line does not know is a usage error."""
+    """An unknown option is a usage error."""
     assert runner.invoke(cli, ["serve", *arguments]).exit_code == 2
 
 

@@ -236,7 +236,7 @@ def test_zero_is_no_limit() -> None:
 
 
 def test_quotas_are_half_of_the_memory_unless_a_segment_may_be_as_large() -> None:
-    """What is given counts as it is."""
+    """A given value counts as it is."""
     small = load({"max_total_bytes": "1MiB", "max_segment_bytes": "512KiB"}).settings.limits()
     assert (small.channel_bytes, small.publisher_bytes) == (512 << 10, 512 << 10)
     large = load({"max_total_bytes": "1MiB", "max_segment_bytes": "600KiB"}).settings.limits()

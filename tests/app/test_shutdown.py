@@ -16,7 +16,7 @@ from tricklecast.app import shutdown
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
-from tricklecast.app.tools.conformance.http1 import Cut, Response
+from tricklecast.app.tools.conformance.http1 import ConnectionCut, Response
 from tricklecast.app.tools.conformance.target import Address, Target
 
 Way = dict[str, Any]
@@ -137,7 +137,7 @@ def test_what_does_not_finish_is_broken_off_at_the_deadline(way: Way) -> None:
     with local_server(**way, shutdown_drain_s=0.1, shutdown_deadline_s=0.5) as server, server.client() as target:
         _, reader = target.channel("c").started(0, b"body")
         drain(server)
-        with pytest.raises(Cut):
+        with pytest.raises(ConnectionCut):
             reader.rest()
         assert server.record(op="read", reason="shutdown").bytes_out == 4
         assert server.record(op="publish", reason="shutdown").bytes_in == 4

@@ -57,7 +57,7 @@ def test_where_others_answer_nobody_waits_for_a_successor() -> None:
 
 @given(SECONDS, SECONDS, st.floats(0.001, 3600.0), st.floats(0.0, 7200.0))
 def test_nobody_is_told_to_come_before_the_end(spread_s: float, more_s: float, restart_s: float, at: float) -> None:
-    """Whatever the settings: the earliest time lies behind the end that can be foreseen, and the range is no point."""
+    """With any settings, the earliest time is after the foreseeable end, and the range has a length."""
     drain = make(spread_s, spread_s + more_s, restart_s)
     now = BEGUN + at
     shortest, longest = drain.come_back_s(now)

@@ -1,4 +1,4 @@
-"""What a server listens on besides a TCP port: a Unix socket, or a socket that systemd has opened."""
+"""Listeners besides a TCP port: a Unix socket, or a socket that systemd has opened."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from tricklecast.app.tools.conformance.cases import CASES, GROUPS
 from tricklecast.app.tools.conformance.http1 import equal
-from tricklecast.app.tools.conformance.profiles import ANY, PROFILES, Profile, Settings
+from tricklecast.app.tools.conformance.profiles import ANY, PROFILES, Profile, ServerSettings
 from tricklecast.app.tools.conformance.runner import Case, Group, each, needs
 from tricklecast.app.tools.conformance.target import Address, Channel, Target
 
@@ -28,7 +28,7 @@ def test_cases_and_profiles_fit() -> None:
     """Each case names at least one profile, each profile has a case, and each limit of time is a setting."""
     assert {profile for case in CASES for profile in case.profiles} == set(PROFILES)
     assert [case.name for case in CASES if not case.profiles] == []
-    assert {case.within for case in CASES} - {""} <= set(Settings.__dataclass_fields__)
+    assert {case.within for case in CASES} - {""} <= set(ServerSettings.__dataclass_fields__)
 
 
 def test_sections_come_in_the_order_of_the_protocol() -> None:
@@ -110,5 +110,5 @@ def test_profiles_become_flags() -> None:
 
 def test_profiles_set_deadlines() -> None:
     """The cases know the settings that a profile changes; the others are the server's defaults."""
-    assert PROFILES["no-drain"].settings == Settings(channel_drain_s=0)
-    assert PROFILES["root"].settings == Settings()
+    assert PROFILES["no-drain"].settings == ServerSettings(channel_drain_s=0)
+    assert PROFILES["root"].settings == ServerSettings()

@@ -102,7 +102,7 @@ def test_a_server_that_is_not_there() -> None:
     ],
 )
 def test_wrong_usage(arguments: list[str], words: str) -> None:
-    """What cannot be meant is exit code 2, and says what can."""
+    """A wrong argument is exit code 2, and the message names the right ones."""
     result = _invoke(*arguments)
     assert result.exit_code == 2
     assert words in result.stderr

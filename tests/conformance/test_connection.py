@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tricklecast.app.tools.conformance.connection import AT_ONCE_S, Connection, Late, Transcript, Upload, encode_chunk
-from tricklecast.app.tools.conformance.http1 import Cut, Failure
+from tricklecast.app.tools.conformance.http1 import ConnectionCut, Failure
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -135,7 +135,7 @@ def test_a_cut_response_is_cut() -> None:
     with _Peer() as peer:
         peer.socket.sendall(_OK[:-1])
         peer.socket.close()
-        with pytest.raises(Cut, match="1 bytes of the body missing"):
+        with pytest.raises(ConnectionCut, match="1 bytes of the body missing"):
             peer.connection.response()
 
 
@@ -202,7 +202,7 @@ def test_a_half_closed_connection_still_receives() -> None:
 
 
 def test_the_transcript_counts_floods() -> None:
-    """What is sent many times in a row is one line with a count, so that the beginning stays in sight."""
+    """Bytes that are sent many times in a row are one line with a count, so that the beginning stays in sight."""
     transcript = Transcript()
     transcript.add(1, ">", b"head")
     for _ in range(1000):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance.fakes import scripted
 from tricklecast.app.tools.conformance.cases import CASES
-from tricklecast.app.tools.conformance.runner import Outcome, Result, Runner
+from tricklecast.app.tools.conformance.runner import CaseOutcome, Result, Runner
 
 # Cases that wait for a grace to end would only make this slow.
 _ORDINARY = [case for case in CASES if case.profiles[0] == "default"]
@@ -35,7 +35,7 @@ _RIGHT_ABOUT = {
 def test_one_answer_for_everything_keeps_few_rules(status: str) -> None:
     """A server that always says the same passes fewer than one case in twenty, and none about segments."""
     results = _judge(_answer(status.encode(), b"no\n"), close=True)
-    passed = {result.case.name for result in results if result.outcome is Outcome.PASS}
+    passed = {result.case.name for result in results if result.outcome is CaseOutcome.PASS}
     assert len(passed) < len(_ORDINARY) / 20
     assert {name.partition("/")[0] for name in passed} <= _RIGHT_ABOUT[status]
 
@@ -43,12 +43,12 @@ def test_one_answer_for_everything_keeps_few_rules(status: str) -> None:
 def test_a_server_that_hangs_up_keeps_no_rule() -> None:
     """A server that closes each connection unanswered passes nothing."""
     results = _judge(b"", close=True)
-    assert [result.case.name for result in results if result.outcome is Outcome.PASS] == []
+    assert [result.case.name for result in results if result.outcome is CaseOutcome.PASS] == []
 
 
 def test_a_server_that_speaks_another_protocol_is_told_so() -> None:
     """Bytes that are no HTTP are called that, in each failure."""
     results = _judge(b"220 mail.example ESMTP\r\n", close=True)
-    failed = [result for result in results if result.outcome is Outcome.FAIL]
+    failed = [result for result in results if result.outcome is CaseOutcome.FAIL]
     assert len(failed) == len(_ORDINARY)
     assert sum("well-formed HTTP/1.1" in result.expected for result in failed) > len(failed) / 2

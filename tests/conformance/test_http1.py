@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tricklecast.app.tools.conformance.http1 import (
-    Cut,
+    ConnectionCut,
     Failure,
     Framing,
     Malformed,
@@ -122,7 +122,7 @@ _CHUNKED = _OK + b"Transfer-Encoding: chunked\r\n\r\n"
     ],
 )
 def test_faults_are_found(data: bytes) -> None:
-    """What a forgiving client would let pass is malformed."""
+    """A response that a forgiving client would accept is malformed."""
     with pytest.raises(Malformed):
         _parse(data)
 
@@ -142,13 +142,13 @@ def test_faults_are_found(data: bytes) -> None:
 )
 def test_early_ends_are_found(data: bytes) -> None:
     """A response that stops before its end is cut, never a shorter response."""
-    with pytest.raises(Cut):
+    with pytest.raises(ConnectionCut):
         _parse(data)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_parser(data: bytes) -> None:
-    """Whatever comes is a response or a failure with words, nothing else."""
+    """Any bytes are a response or a failure with words, and raise nothing else."""
     try:
         response = _parse(_OK + data)
     except Failure as failure:

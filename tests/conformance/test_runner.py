@@ -15,8 +15,8 @@ from rich.console import Console
 from tests.conformance.fakes import scripted, unused_address
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.tools.conformance.http1 import Failure, Skip, check, equal
-from tricklecast.app.tools.conformance.profiles import Settings
-from tricklecast.app.tools.conformance.runner import Case, Outcome, Report, Result, Runner, print_rules
+from tricklecast.app.tools.conformance.profiles import ServerSettings
+from tricklecast.app.tools.conformance.runner import Case, CaseOutcome, Report, Result, Runner, print_rules
 from tricklecast.app.tools.conformance.target import Channel
 
 Check = Callable[[Channel], object]
@@ -46,11 +46,11 @@ def _skips(c: Channel) -> None:
 
 def test_a_case_passes_fails_or_is_skipped() -> None:
     """A case that returns has passed; failures and skips carry their words."""
-    assert _run(_holds).outcome is Outcome.PASS
+    assert _run(_holds).outcome is CaseOutcome.PASS
     failed = _run(_fails)
-    assert (failed.outcome, failed.expected, failed.got) == (Outcome.FAIL, "one", "two")
+    assert (failed.outcome, failed.expected, failed.got) == (CaseOutcome.FAIL, "one", "two")
     skipped = _run(_skips)
-    assert (skipped.outcome, skipped.reason) == (Outcome.SKIP, "too slow")
+    assert (skipped.outcome, skipped.reason) == (CaseOutcome.SKIP, "too slow")
 
 
 def test_an_answer_that_breaks_the_case_is_a_failure() -> None:
@@ -60,20 +60,20 @@ def test_an_answer_that_breaks_the_case_is_a_failure() -> None:
         int("x")
 
     result = _run(reads_a_number)
-    assert result.outcome is Outcome.FAIL
+    assert result.outcome is CaseOutcome.FAIL
     assert result.got.startswith("ValueError")
 
 
 def test_a_server_that_is_gone_fails_the_case() -> None:
     """A connection that is refused in the middle of a run is a failure that says so."""
     result = _run(lambda c: c.target.settle())
-    assert (result.outcome, result.expected) == (Outcome.FAIL, "a connection")
+    assert (result.outcome, result.expected) == (CaseOutcome.FAIL, "a connection")
 
 
 def test_a_case_that_does_not_fit_is_not_run() -> None:
     """A case for another configuration is skipped without a connection, with the flags that it needs."""
     result = Runner(unused_address()).run_case(_case(_fails, profiles=("no-drain",)))
-    assert result.outcome is Outcome.SKIP
+    assert result.outcome is CaseOutcome.SKIP
     assert "--channel-drain-s 0" in result.reason
 
 
@@ -87,8 +87,8 @@ def test_results_come_in_order() -> None:
     cases = [_case(first, "g/first"), _case(lambda c: later.set(), "g/second")]
     results = list(Runner(unused_address()).run(cases, jobs=2))
     assert [(result.case.name, result.outcome) for result in results] == [
-        ("g/first", Outcome.PASS),
-        ("g/second", Outcome.PASS),
+        ("g/first", CaseOutcome.PASS),
+        ("g/second", CaseOutcome.PASS),
     ]
 
 
@@ -105,7 +105,7 @@ def test_cases_that_must_be_alone_come_last() -> None:
 
     cases = [_case(alone, "g/alone", alone=True), *(_case(beside, f"g/{number}") for number in range(20))]
     results = list(Runner(unused_address()).run(cases, jobs=8))
-    assert [result.outcome for result in results] == [Outcome.PASS] * 21
+    assert [result.outcome for result in results] == [CaseOutcome.PASS] * 21
     assert results[-1].case.name == "g/alone"
 
 
@@ -113,18 +113,18 @@ def test_a_failure_shows_the_way_there() -> None:
     """The transcript of a failure has what was sent and what came."""
     with scripted(_ANSWER) as address:
         result = Runner(address).run_case(_case(lambda c: c.target.channel("c").publish(0, b"data")))
-    assert result.outcome is Outcome.FAIL
+    assert result.outcome is CaseOutcome.FAIL
     assert result.expected == "status 200"
     text = "\n".join(result.transcript)
     assert "POST /trickle/c/0 HTTP/1.1" in text
     assert "404 Not Found" in text
 
 
-@pytest.mark.parametrize(("grace_s", "outcome"), [(0.0, Outcome.SKIP), (3600.0, Outcome.FAIL)])
-def test_a_slow_machine_is_no_fault_of_the_server(grace_s: float, outcome: Outcome) -> None:
+@pytest.mark.parametrize(("grace_s", "outcome"), [(0.0, CaseOutcome.SKIP), (3600.0, CaseOutcome.FAIL)])
+def test_a_slow_machine_is_no_fault_of_the_server(grace_s: float, outcome: CaseOutcome) -> None:
     """A case that has to end within a grace is skipped if it took too long, even if it failed."""
     case = Case("g/n", "9. Nothing", "Something holds.", _fails, ("default",), within="skip_grace_s")
-    runner = Runner(unused_address(), settings=Settings(skip_grace_s=grace_s))
+    runner = Runner(unused_address(), settings=ServerSettings(skip_grace_s=grace_s))
     assert runner.run_case(case).outcome is outcome
 
 
@@ -165,10 +165,10 @@ def test_the_report_has_a_line_for_each_rule() -> None:
     """Each result is one line with verdict, name and rule; a failure is explained; the sums come last."""
     console, out = _console()
     report = Report(console, verbose=True)
-    report.add(Result(_case(_holds), Outcome.PASS))
-    report.add(Result(_case(_holds), Outcome.SKIP, reason="not here"))
+    report.add(Result(_case(_holds), CaseOutcome.PASS))
+    report.add(Result(_case(_holds), CaseOutcome.SKIP, reason="not here"))
     assert report.close()
-    report.add(Result(_case(_holds), Outcome.FAIL, expected="one", got="two [red]", transcript=("> sent",)))
+    report.add(Result(_case(_holds), CaseOutcome.FAIL, expected="one", got="two [red]", transcript=("> sent",)))
     assert not report.close()
     text = out.getvalue()
     assert "PASS g/n — Something holds.\n" in text
@@ -182,8 +182,8 @@ def test_the_report_as_json(tmp_path: Path) -> None:
     """The file has the sums, and everything about each case."""
     path = tmp_path / "results.json"
     report = Report(_console()[0])
-    report.add(Result(_case(_holds), Outcome.PASS, 0.5))
-    report.add(Result(_case(_fails), Outcome.FAIL, expected="e", got="g"))
+    report.add(Result(_case(_holds), CaseOutcome.PASS, 0.5))
+    report.add(Result(_case(_fails), CaseOutcome.FAIL, expected="e", got="g"))
     report.write_json(path, "http://h/trickle", "default")
     document = json.loads(path.read_text())
     assert (document["passed"], document["failed"], document["skipped"]) == (1, 1, 0)

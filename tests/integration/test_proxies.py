@@ -22,7 +22,7 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast import Publisher, Subscriber
 from tricklecast.app.tools.conformance.cases import CASES
 from tricklecast.app.tools.conformance.profiles import PROFILES
-from tricklecast.app.tools.conformance.runner import Outcome, Runner
+from tricklecast.app.tools.conformance.runner import CaseOutcome, Runner
 from tricklecast.app.tools.conformance.target import Address
 
 PAGE: Final = Path(__file__).parents[2] / "docs/how-to/behind-a-proxy.md"
@@ -338,7 +338,7 @@ def broken(proxy: int, only: str, explained: Set[str] = frozenset()) -> set[str]
     rules = {case.name for case in CASES if fnmatchcase(case.name, only)} - explained
     for _ in range(4):
         cases = [case for case in CASES if case.name in rules]
-        rules = {result.case.name for result in runner.run(cases, 16) if result.outcome is Outcome.FAIL}
+        rules = {result.case.name for result in runner.run(cases, 16) if result.outcome is CaseOutcome.FAIL}
     return rules
 
 

@@ -12,7 +12,7 @@ from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.server import serve
 from tests.support.waiting import eventually
-from tricklecast.app.tools.conformance.http1 import Cut
+from tricklecast.app.tools.conformance.http1 import ConnectionCut
 from tricklecast.app.tools.conformance.target import Address, Target
 
 Certificate = tuple[Path, Path]
@@ -96,7 +96,7 @@ def test_a_slow_reader_through_tls_is_cut_off(target: Target, server: LocalServe
     assert upload.answer().status == 200
     assert server.record(channel=channel.name, op="read", reason="evicted").status == 200
     assert reader.head().status == 200
-    with pytest.raises(Cut):
+    with pytest.raises(ConnectionCut):
         reader.rest()
 
 

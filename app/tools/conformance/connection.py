@@ -33,7 +33,7 @@ AT_ONCE_S: Final = 10.0
 """Deadline for an answer that must come at once: long enough for a busy machine, shorter than an endless wait."""
 
 QUIET_S: Final = 0.25
-"""How long a case watches for bytes that must not come."""
+"""A case watches this long for bytes that must not come."""
 
 _TRANSCRIPT_LINES: Final = 40
 _RECEIVE_BYTES: Final = 1 << 16

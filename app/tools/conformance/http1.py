@@ -59,7 +59,7 @@ class Malformed(Failure):
         super().__init__("a well-formed HTTP/1.1 response", f"{why}{f': {shorten(data)}' if data else ''}")
 
 
-class Cut(Failure):
+class ConnectionCut(Failure):
     """The server ended the connection in the middle of a response, or before one."""
 
     def __init__(self, where: str) -> None:
@@ -108,7 +108,7 @@ def _find(fields: Fields, name: str) -> str | None:
 
 
 class Framing(Enum):
-    """How a client finds the end of a body."""
+    """The way in which a client finds the end of a body."""
 
     NONE = "no body"
     LENGTH = "Content-Length"
@@ -323,7 +323,7 @@ class ResponseParser:
             self.buffer += self._receive()
         data = self._take(self._left)
         if self._left and not data and response.framed is Framing.LENGTH:
-            raise Cut(f"with {self._left} bytes of the body missing")
+            raise ConnectionCut(f"with {self._left} bytes of the body missing")
         self._left -= len(data)
         return data
 
@@ -364,7 +364,7 @@ class ResponseParser:
     def _fill(self, where: str) -> None:
         data = self._receive()
         if not data:
-            raise Cut(f"{where}, after {shorten(bytes(self.buffer))}" if self.buffer else where)
+            raise ConnectionCut(f"{where}, after {shorten(bytes(self.buffer))}" if self.buffer else where)
         self.buffer += data
 
     def _take(self, count: int) -> bytes:

@@ -13,7 +13,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServerSettings:
     """The settings of ``tricklecast serve`` that cases depend on, with their defaults."""
 
     channel_drain_s: float = 10.0
@@ -47,10 +47,10 @@ class Profile:
         return tuple(flags)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ServerSettings:
         """The settings that cases depend on."""
-        known = {name: value for name, value in self.options.items() if name in Settings.__dataclass_fields__}
-        return replace(Settings(), **known)  # type: ignore[arg-type]
+        known = {name: value for name, value in self.options.items() if name in ServerSettings.__dataclass_fields__}
+        return replace(ServerSettings(), **known)  # type: ignore[arg-type]
 
 
 _SHORT: Final = {"channel_drain_s": 1, "publisher_grace_s": 1, "skip_grace_s": 0.5}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from tricklecast.app.tools.conformance.http1 import Failure, Skip
-from tricklecast.app.tools.conformance.profiles import ANY, PROFILES, Settings
+from tricklecast.app.tools.conformance.profiles import ANY, PROFILES, ServerSettings
 from tricklecast.app.tools.conformance.target import CLEANUP_S, Address, Channel, Target
 from tricklecast.trickle.wire import redacted
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., None])
 
 _INTERRUPT_S: Final = CLEANUP_S + 0.5
-"""How long an interrupted run waits for its cases to end their channels."""
+"""An interrupted run waits this long for its cases to end their channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Case:
     within: str = ""
 
     def unfit(self, profile: str) -> str | None:
-        """Why the case cannot run against a server of this profile; ``None`` if it can."""
+        """The reason for which the case cannot run against a server of this profile; ``None`` if it can."""
         if profile in self.profiles:
             return None
         best = PROFILES[self.profiles[0]]
@@ -113,7 +113,7 @@ def each(*rows: tuple[Any, ...]) -> Callable[[F], F]:
     return mark
 
 
-class Outcome(StrEnum):
+class CaseOutcome(StrEnum):
     """The end of a case."""
 
     PASS = "PASS"
@@ -132,7 +132,7 @@ class Result:
     """
 
     case: Case
-    outcome: Outcome
+    outcome: CaseOutcome
     duration_s: float = 0.0
     reason: str = ""
     expected: str = ""
@@ -152,7 +152,7 @@ class Runner:
     The settings, on which deadlines depend, are by default those of the profile.
     """
 
-    def __init__(self, address: Address, profile: str = "default", settings: Settings | None = None) -> None:
+    def __init__(self, address: Address, profile: str = "default", settings: ServerSettings | None = None) -> None:
         self.address = address
         self.profile = profile
         self._settings = settings or PROFILES[profile].settings
@@ -163,8 +163,8 @@ class Runner:
     def run(self, cases: Sequence[Case], jobs: int = 16) -> Generator[Result, None, None]:
         """Run cases, and yield their results in the order of the cases, each as soon as possible.
 
-        So many jobs run at the same time; the cases that must run alone do so at the end. A caller that stops early,
-        for example because of Ctrl-C, closes the iterator. The running cases are then interrupted, and end their
+        Up to ``jobs`` cases run at the same time; those that must run alone do so at the end. A caller that stops
+        early, for example because of Ctrl-C, closes the iterator. The running cases are then interrupted, and end their
         channels within :data:`CLEANUP_S` seconds.
         """
         yield from self._run([case for case in cases if not case.alone], jobs)
@@ -204,22 +204,22 @@ class Runner:
     def run_case(self, case: Case) -> Result:
         """Run one case."""
         if reason := case.unfit(self.profile):
-            return Result(case, Outcome.SKIP, reason=reason)
+            return Result(case, CaseOutcome.SKIP, reason=reason)
         target = Target(self.address, self._settings)
         self._running.add(target)
         if self._interrupted:
             target.interrupt()
         start = time.monotonic()
-        outcome, words = Outcome.PASS, {}
+        outcome, words = CaseOutcome.PASS, {}
         try:
             case.check(target.channel())
         except Skip as skip:
-            outcome, words = Outcome.SKIP, {"reason": str(skip)}
+            outcome, words = CaseOutcome.SKIP, {"reason": str(skip)}
         except Failure as failure:
-            outcome, words = Outcome.FAIL, {"expected": failure.expected, "got": failure.got}
+            outcome, words = CaseOutcome.FAIL, {"expected": failure.expected, "got": failure.got}
         except (OSError, ValueError) as error:
             got = f"{type(error).__name__}: {error}"
-            outcome, words = Outcome.FAIL, {"expected": "an answer that the case can read", "got": got}
+            outcome, words = CaseOutcome.FAIL, {"expected": "an answer that the case can read", "got": got}
         finally:
             duration_s = time.monotonic() - start
             target.cleanup()
@@ -227,12 +227,12 @@ class Runner:
         if case.within and duration_s > 0.75 * (limit_s := getattr(self._settings, case.within)):
             # The grace may have ended meanwhile, so that neither success nor failure says anything.
             reason = f"this machine is too slow to judge within {limit_s:g} s; start the server with longer graces"
-            outcome, words = Outcome.SKIP, {"reason": reason}
-        transcript = target.transcript.lines if outcome is Outcome.FAIL else ()
+            outcome, words = CaseOutcome.SKIP, {"reason": reason}
+        transcript = target.transcript.lines if outcome is CaseOutcome.FAIL else ()
         return Result(case, outcome, duration_s, transcript=transcript, **words)
 
 
-_STYLES = {Outcome.PASS: "green", Outcome.FAIL: "bold red", Outcome.SKIP: "yellow"}
+_STYLES = {CaseOutcome.PASS: "green", CaseOutcome.FAIL: "bold red", CaseOutcome.SKIP: "yellow"}
 
 
 class Report:
@@ -248,9 +248,9 @@ class Report:
         self.results.append(result)
         self.out.print(f"{result.outcome}", style=_STYLES[result.outcome], end=" ")
         self.out.print(f"{result.case.name} — {result.case.rule}")
-        if result.outcome is Outcome.SKIP and self._verbose:
+        if result.outcome is CaseOutcome.SKIP and self._verbose:
             self.out.print(f"       {result.reason}", style="dim")
-        if result.outcome is Outcome.FAIL:
+        if result.outcome is CaseOutcome.FAIL:
             self.out.print(f"       expected: {result.expected}")
             self.out.print(f"       got:      {result.got}")
             self.out.print(f"       rule of:  {result.case.section}")
@@ -260,14 +260,14 @@ class Report:
     def close(self) -> bool:
         """Print the sums and the reasons of skipped cases; returns whether no case failed."""
         counts = Counter(result.outcome for result in self.results)
-        reasons = Counter(result.reason for result in self.results if result.outcome is Outcome.SKIP)
+        reasons = Counter(result.reason for result in self.results if result.outcome is CaseOutcome.SKIP)
         for reason, count in reasons.items():
             self.out.print(f"{count} skipped: {reason}", style="dim")
         self.out.print(
-            f"{counts[Outcome.PASS]} passed, {counts[Outcome.FAIL]} failed, {counts[Outcome.SKIP]} skipped",
-            style=_STYLES[Outcome.FAIL if counts[Outcome.FAIL] else Outcome.PASS],
+            f"{counts[CaseOutcome.PASS]} passed, {counts[CaseOutcome.FAIL]} failed, {counts[CaseOutcome.SKIP]} skipped",
+            style=_STYLES[CaseOutcome.FAIL if counts[CaseOutcome.FAIL] else CaseOutcome.PASS],
         )
-        return not counts[Outcome.FAIL]
+        return not counts[CaseOutcome.FAIL]
 
     def write_json(self, path: Path, url: str, profile: str) -> None:
         """Write all results to a file."""
@@ -276,9 +276,9 @@ class Report:
             "version": 1,
             "url": redacted(url),
             "profile": profile,
-            "passed": counts[Outcome.PASS],
-            "failed": counts[Outcome.FAIL],
-            "skipped": counts[Outcome.SKIP],
+            "passed": counts[CaseOutcome.PASS],
+            "failed": counts[CaseOutcome.FAIL],
+            "skipped": counts[CaseOutcome.SKIP],
             "cases": [result.as_dict() for result in self.results],
         }
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

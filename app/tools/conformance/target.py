@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from tricklecast.app.tools.conformance.connection import AT_ONCE_S, Connection, Headers, Transcript, Upload, pairs
 from tricklecast.app.tools.conformance.http1 import Failure, Response, equal, number
-from tricklecast.app.tools.conformance.profiles import Settings
+from tricklecast.app.tools.conformance.profiles import ServerSettings
 from tricklecast.trickle import wire
 
 CLEANUP_S: Final = 2.0
-"""How long a case may take to end its channels."""
+"""The time that a case has to end its channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,13 @@ class Target:
     An answer that must come at once has ``at_once_s`` seconds.
     """
 
-    def __init__(self, address: Address, settings: Settings | None = None, *, at_once_s: float = AT_ONCE_S) -> None:
+    def __init__(
+        self, address: Address, settings: ServerSettings | None = None, *, at_once_s: float = AT_ONCE_S
+    ) -> None:
         self.address = address
         self.at_once_s = at_once_s
         self.base = address.base_path
-        self.settings = settings or Settings()
+        self.settings = settings or ServerSettings()
         self.transcript = Transcript()
         self._connections: list[Connection] = []
         self._channels: list[Channel] = []

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from tricklecast.app.tools import console
-from tricklecast.app.tools.stress.ledger import LATENCIES, Fault, Traffic
+from tricklecast.app.tools.stress.ledger import LATENCIES, FaultKind, Traffic
 from tricklecast.app.tools.stress.load import MARKER_BYTES, Load, Plan
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidInput
@@ -208,8 +208,8 @@ def as_document(run: Run) -> dict[str, Any]:
         "seconds": round(run.seconds, 3),
         "published": traffic(ledger.published),
         "received": traffic(ledger.received),
-        "faults": {fault.name.lower(): ledger.faults[fault] for fault in Fault},
-        "examples": {fault.name.lower(): ledger.examples[fault] for fault in Fault if fault in ledger.examples},
+        "faults": {fault.name.lower(): ledger.faults[fault] for fault in FaultKind},
+        "examples": {fault.name.lower(): ledger.examples[fault] for fault in FaultKind if fault in ledger.examples},
         "latency_ms": {
             "void": run.bottlenecks,
             "first_byte": ledger.latencies["first_byte"].quantiles(),
@@ -254,7 +254,7 @@ def print_report(out: Console, run: Run) -> None:
         out.print(
             "no faults: every segment reached every subscriber once, in order, with the same bytes", style="green"
         )
-    for fault in Fault:
+    for fault in FaultKind:
         if number := ledger.faults[fault]:
             out.print(f"{fault}: {number}", style="bold red", end=" ")
             out.print(f"— {fault.meaning}")

@@ -1,9 +1,9 @@
 """The comparison of what publishers sent with what subscribers received. It has no clock and does no I/O.
 
-A :class:`Reader` follows one subscriber in a worker process. The :class:`Ledger` of the command adds up the news of all
-workers. Some faults of subscribers count only if the server has stored the segment; the ledger decides that at the end,
-since the news of different processes come in any order. So memory grows with the number of faults, not with the length
-of the run.
+A :class:`SubscriberCheck` follows one subscriber in a worker process. The :class:`Ledger` of the command adds up the
+news of all workers. Some faults of subscribers count only if the server has stored the segment; the ledger decides that
+at the end, since the news of different processes come in any order. So memory grows with the number of faults, not with
+the length of the run.
 
 A segment is known by its ordinal, which is written into it, and not by its seq. So the same bytes under two seqs are a
 doubled segment, and two swapped segments are reordered.
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]
 
-from tricklecast.app.tools.stress.load import Comparison, Plan, Role, Segment
+from tricklecast.app.tools.stress.load import Comparison, Plan, PlannedSegment, Role
 
 LATENCIES: Final = {
     "first_byte": "from when a segment's first chunk was due to its arrival",
@@ -34,7 +34,7 @@ _MAX_US: Final = 3_600_000_000
 _DIGITS: Final = 3
 
 
-class Latencies:
+class Durations:
     """A histogram of durations from 1 µs to 1 hour. Quantiles are exact to 0.1 %, the maximum to 1 µs."""
 
     def __init__(self) -> None:
@@ -51,12 +51,12 @@ class Latencies:
         return {"samples": self._histogram.get_total_count(), **quantiles, "max": largest / 1000}
 
 
-class Fault(StrEnum):
+class FaultKind(StrEnum):
     """A kind of fault. The value is its name in reports."""
 
     meaning: str
 
-    def __new__(cls, value: str, meaning: str) -> Fault:
+    def __new__(cls, value: str, meaning: str) -> FaultKind:
         """A member with its meaning, for people."""
         member = str.__new__(cls, value)
         member._value_ = value
@@ -76,8 +76,8 @@ class Fault(StrEnum):
     SUBSCRIBER_FAILED = "subscriber failed", "it gave up before the end of its channel, or did not reach it in time"
 
 
-EXCUSED: Final = (Fault.SILENT, Fault.MISSING, Fault.TRUNCATED, Fault.BROKEN)
-"""No faults if the server does not have the segment whole: that is one already."""
+EXCUSED: Final = (FaultKind.SILENT, FaultKind.MISSING, FaultKind.TRUNCATED, FaultKind.BROKEN)
+"""These do not count if the server does not have the segment whole: that is a fault by itself."""
 
 
 class Finding(NamedTuple):
@@ -107,7 +107,7 @@ class Traffic:
 
 @dataclass
 class News(Traffic):
-    """What has happened in a worker process since its last report. It travels as JSON.
+    """The events in a worker process since its last report. It travels as JSON.
 
     Attributes:
         samples: of the ledger's latencies, in microseconds.
@@ -121,7 +121,7 @@ class News(Traffic):
     faults: list[Finding] = field(default_factory=list)
 
 
-class Reader:
+class SubscriberCheck:
     """The place of one subscriber in its channel, and the faults that show there: it calls ``found`` with each.
 
     Attributes:
@@ -136,9 +136,9 @@ class Reader:
         self._found = found
         self._newest_seq = -1
         self._shift = 0  # seq - ordinal of the newest segment: it changes when a publisher loses its position
-        self._holes: dict[int, Fault] = {}
+        self._holes: dict[int, FaultKind] = {}
 
-    def received(self, seq: int, gap: int, compared: Comparison, flaw: Fault | None = None) -> bool:
+    def received(self, seq: int, gap: int, compared: Comparison, flaw: FaultKind | None = None) -> bool:
         """Note a segment; returns whether it came as it was published, and for the first time.
 
         Args:
@@ -148,25 +148,25 @@ class Reader:
             flaw: the library's judgement of it: truncated or broken.
         """
         for came in range(max(0, seq - gap), min(seq, self._newest_seq + 1)):
-            self._add(Fault.FALSE_GAP, came - self._shift, came)
+            self._add(FaultKind.FALSE_GAP, came - self._shift, came)
         self._newest_seq = seq
         if not compared.size and flaw is None:
             return False  # an empty segment; if it was published with bytes, it counts as missing in the end
         # A segment without a marker is in the place of its seq.
         ordinal = seq - self._shift if compared.segment is None else compared.segment.ordinal
         if not 0 <= ordinal < self._plan.load.segments:
-            self._add(Fault.DIFFERING, ordinal, seq, ": no such segment is published")
+            self._add(FaultKind.DIFFERING, ordinal, seq, ": no such segment is published")
             return False
         if not self._place(ordinal, seq, gap):
             return False
         if compared.same and flaw is None:
             return True
-        size, wanted = compared.size, Segment(self._plan.load, self._channel, ordinal).size
+        size, wanted = compared.size, PlannedSegment(self._plan.load, self._channel, ordinal).size
         if flaw is not None:
             self._add(flaw, ordinal, seq, f": {size} of {wanted} bytes")
         else:
             detail = f"{size} bytes for {wanted}" if size != wanted else f"{wanted} bytes"
-            self._add(Fault.DIFFERING, ordinal, seq, f": {detail}")
+            self._add(FaultKind.DIFFERING, ordinal, seq, f": {detail}")
         return False
 
     def _place(self, ordinal: int, seq: int, gap: int) -> bool:
@@ -174,13 +174,13 @@ class Reader:
         if ordinal >= self.expected:
             self._shift = seq - ordinal
             for missing in range(self.expected, ordinal):
-                self._holes[missing] = Fault.MISSING if ordinal - missing <= gap else Fault.SILENT
+                self._holes[missing] = FaultKind.MISSING if ordinal - missing <= gap else FaultKind.SILENT
             self.expected = ordinal + 1
             return True
         hole = self._holes.pop(ordinal, None)
-        self._add(Fault.DOUBLED if hole is None else Fault.REORDERED, ordinal, seq)
-        if hole is Fault.MISSING:
-            self._add(Fault.FALSE_GAP, ordinal, ordinal + self._shift)
+        self._add(FaultKind.DOUBLED if hole is None else FaultKind.REORDERED, ordinal, seq)
+        if hole is FaultKind.MISSING:
+            self._add(FaultKind.FALSE_GAP, ordinal, ordinal + self._shift)
         return hole is not None
 
     def leave(self, missed: int, ns: int, *, failed: bool) -> None:
@@ -195,11 +195,11 @@ class Reader:
             if self._plan.load.begins_ns(self._channel, ordinal) > ns:
                 break
             known = failed or ordinal < self.expected + missed
-            self._holes[ordinal] = Fault.MISSING if known else Fault.SILENT
+            self._holes[ordinal] = FaultKind.MISSING if known else FaultKind.SILENT
         for ordinal, fault in self._holes.items():
             self._add(fault, ordinal, ordinal + self._shift)
 
-    def _add(self, fault: Fault, ordinal: int, seq: int, detail: str = "") -> None:
+    def _add(self, fault: FaultKind, ordinal: int, seq: int, detail: str = "") -> None:
         self._found(Finding(fault, self._channel, ordinal, f"segment {seq}, {self.name}{detail}"))
 
 
@@ -217,7 +217,7 @@ class Ledger:
         self.faults: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
         self.published, self.received = Traffic(), Traffic()
-        self.latencies = {name: Latencies() for name in LATENCIES}
+        self.latencies = {name: Durations() for name in LATENCIES}
         self._plan = plan
         self._published: dict[int, int] = {}
         self._unstored: set[tuple[int, int]] = set()
@@ -237,7 +237,7 @@ class Ledger:
         self._published.update(news.published)
         self._waiting[worker] = news.waiting
         for finding in map(Finding._make, news.faults):
-            if finding.fault == Fault.UNPUBLISHED:
+            if finding.fault == FaultKind.UNPUBLISHED:
                 self._unstored.add((finding.channel, finding.ordinal))
             if finding.fault in EXCUSED:
                 self._doubtful.append(finding)

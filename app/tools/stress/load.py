@@ -60,7 +60,7 @@ class Load:
         return self.begins_ns(self.channels, self.segments)
 
 
-class Segment:
+class PlannedSegment:
     """A segment as it is published.
 
     Attributes:
@@ -112,7 +112,7 @@ class Comparison:
     """
 
     def __init__(self, load: Load, channel: int) -> None:
-        self.segment: Segment | None = None
+        self.segment: PlannedSegment | None = None
         self.size = 0
         self._load = load
         self._channel = channel
@@ -134,12 +134,12 @@ class Comparison:
         """Whether exactly the published bytes have come."""
         return self._same and self.segment is not None and self.size == self.segment.size
 
-    def _find(self) -> Segment | None:
+    def _find(self) -> PlannedSegment | None:
         packed, check = self._head[: _MARKER.size], self._head[_MARKER.size : MARKER_BYTES]
         if len(check) < 4 or int.from_bytes(check) != zlib.crc32(packed):
             return None
         magic, channel, ordinal = _MARKER.unpack(packed)
-        return Segment(self._load, channel, ordinal) if (magic, channel) == (_MAGIC, self._channel) else None
+        return PlannedSegment(self._load, channel, ordinal) if (magic, channel) == (_MAGIC, self._channel) else None
 
 
 @dataclass(frozen=True, slots=True)

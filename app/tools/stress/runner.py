@@ -38,13 +38,13 @@ LEAD_PER_SUBSCRIBER_S: Final = 0.002
 """Additional time for each subscriber: a server on a slow core accepts about 1000 connections per second."""
 
 START_S: Final = 60.0
-"""How long the workers may take to be ready: imports on a busy machine, then one request per client."""
+"""The deadline for the workers to be ready: imports on a busy machine, then one request per client."""
 
 END_S: Final = 15.0
-"""How long the publishers may take to end their channels, and then the subscribers to leave them."""
+"""The deadline for the publishers to end their channels, and then for the subscribers to leave them."""
 
 CATCH_UP_S: Final = 10.0
-"""After the last segment the run ends when no subscriber has received anything for so long."""
+"""After the last segment the run ends when no subscriber has received a byte for this time."""
 
 MAX_CPU: Final = 0.8
 """A process that uses more of a core than this on average is behind in some seconds."""
@@ -84,7 +84,7 @@ def send(pipe: IO[bytes], **message: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether a worker could keep up.
+    """The load of a worker process, which shows whether it could keep up.
 
     Attributes:
         cpu: the share of one core that it used while the schedule ran, 0 to 1.

@@ -20,8 +20,8 @@ import uvloop
 
 import tricklecast.publisher.client
 import tricklecast.subscriber.segment
-from tricklecast.app.tools.stress.ledger import Fault, Finding, Latencies, News, Reader
-from tricklecast.app.tools.stress.load import CONTENT_TYPE, Comparison, Load, Plan, Role, Segment
+from tricklecast.app.tools.stress.ledger import Durations, FaultKind, Finding, News, SubscriberCheck
+from tricklecast.app.tools.stress.load import CONTENT_TYPE, Comparison, Load, Plan, PlannedSegment, Role
 from tricklecast.app.tools.stress.runner import Health, messages, send
 from tricklecast.publisher.client import Publisher
 from tricklecast.subscriber.client import Subscriber
@@ -34,13 +34,13 @@ REPORT_S: Final = 0.1
 """Time between two reports: few enough messages, and the command's progress line is still current."""
 
 LEAVE_S: Final = 10.0
-"""How long subscribers may take to reach the end of their channels, which the publishers end with the run."""
+"""The deadline of subscribers for the end of their channels, which the publishers end with the run."""
 
 TICK_S: Final = 0.01
 """Time between two measurements of the event loop's lag."""
 
 
-class Command:
+class ParentCommand:
     """The command that started this process, as publishers and subscribers see it.
 
     Attributes:
@@ -53,14 +53,14 @@ class Command:
     def __init__(self, plan: Plan, out: IO[bytes]) -> None:
         self.plan = plan
         self.news = News()
-        self.late = Latencies()
+        self.late = Durations()
         self.tls = tls_context(Path(plan.ca_file) if plan.ca_file else None)
         self.http = httpx.AsyncClient(verify=self.tls or True)
         self.go = anyio.Event()
         self.go_ns = 0
         self.closed = anyio.Event()
         self._out = out
-        self._lag = Latencies()
+        self._lag = Durations()
         self._cpu = 0.0
         self._clients: Sequence[_Publisher | _Subscriber] = ()
 
@@ -135,7 +135,7 @@ class _Client:
         waiting: number of segments that it waits for.
     """
 
-    def __init__(self, command: Command, channel: int, number: int) -> None:
+    def __init__(self, command: ParentCommand, channel: int, number: int) -> None:
         self.ready, self.finished = anyio.Event(), anyio.Event()
         self.waiting = 0
         self._command = command
@@ -146,7 +146,7 @@ class _Client:
 
 
 class _Publisher(_Client):
-    """The publisher of one channel. It keeps to the schedule, whatever the server does.
+    """The publisher of one channel. It keeps to the schedule, also if the server is slow or refuses it.
 
     A chunk that is late is written at once, and its latency counts from the time at which it was due.
     """
@@ -166,7 +166,7 @@ class _Publisher(_Client):
                 await command.closed.wait()
         except TrickleError as error:
             where = f"publisher of {self._plan.channel(self._channel)}: {error}"
-            command.found(Finding(Fault.PUBLISHER_FAILED, self._channel, 0, where))
+            command.found(Finding(FaultKind.PUBLISHER_FAILED, self._channel, 0, where))
         self.ready.set()
         self.finished.set()
         command.left(publisher.statistics())
@@ -185,7 +185,7 @@ class _Publisher(_Client):
         published = 0
         async with anyio.create_task_group() as confirmations:
             for ordinal in range(self._plan.load.segments):
-                segment = Segment(self._plan.load, self._channel, ordinal)
+                segment = PlannedSegment(self._plan.load, self._channel, ordinal)
                 await self._until(segment.due_ns(0))
                 if self._command.closed.is_set() or publisher.error is not None:
                     break
@@ -198,7 +198,7 @@ class _Publisher(_Client):
         if publisher.error is not None:
             raise publisher.error
 
-    async def _write(self, sending: tricklecast.publisher.client.Segment, segment: Segment) -> str:
+    async def _write(self, sending: tricklecast.publisher.client.Segment, segment: PlannedSegment) -> str:
         """Write a segment on time; returns the error that prevented it, or an empty text."""
         behind_ns, error = 0, ""
         try:
@@ -212,7 +212,9 @@ class _Publisher(_Client):
         self._command.news.samples["behind"].append(behind_ns // 1000)
         return error
 
-    async def _confirm(self, sending: tricklecast.publisher.client.Segment, segment: Segment, error: str) -> None:
+    async def _confirm(
+        self, sending: tricklecast.publisher.client.Segment, segment: PlannedSegment, error: str
+    ) -> None:
         """Report a segment when the server has stored or refused it."""
         try:
             await sending.settled()
@@ -223,7 +225,7 @@ class _Publisher(_Client):
             with suppress(TrickleError):  # it may have no seq
                 which = f"segment {sending.seq}"
             where = f"{which} of {self._plan.channel(self._channel)}: {error or failure}"
-            self._command.found(Finding(Fault.UNPUBLISHED, self._channel, segment.ordinal, where))
+            self._command.found(Finding(FaultKind.UNPUBLISHED, self._channel, segment.ordinal, where))
         self._command.news.wanted += 1
 
     async def _until(self, due_ns: int) -> int:
@@ -248,7 +250,7 @@ class _Subscriber(_Client):
     async def run(self) -> None:
         """Read until the channel ends, or until the run does if that is earlier."""
         command, error = self._command, "it was still reading when the run ended"
-        reader = Reader(self._plan, self._channel, self._number, command.found)
+        reader = SubscriberCheck(self._plan, self._channel, self._number, command.found)
         subscriber = Subscriber(self._url, start=self._plan.start, transport=TrickleTransport(command.tls or True))
         reported, self.waiting = 0, self._plan.load.segments
         async with anyio.create_task_group() as tasks:
@@ -267,7 +269,7 @@ class _Subscriber(_Client):
         self.waiting = 0
         self.ready.set()
         if error:
-            command.found(Finding(Fault.SUBSCRIBER_FAILED, self._channel, -1, f"{reader.name}: {error}"))
+            command.found(Finding(FaultKind.SUBSCRIBER_FAILED, self._channel, -1, f"{reader.name}: {error}"))
         await command.closed.wait()  # all that is published later is missing, too
         missed = subscriber.statistics().missed - reported
         reader.leave(missed, time.monotonic_ns() - command.go_ns, failed=bool(error))
@@ -279,13 +281,13 @@ class _Subscriber(_Client):
         await anyio.sleep(LEAVE_S)
         scope.cancel()
 
-    async def _read(self, segment: tricklecast.subscriber.segment.Segment, reader: Reader) -> None:
+    async def _read(self, segment: tricklecast.subscriber.segment.Segment, reader: SubscriberCheck) -> None:
         compared, first_ns = Comparison(self._plan.load, self._channel), 0
         async for chunk in segment:
             first_ns = first_ns or time.monotonic_ns()
             compared.add(chunk)
         last_ns = time.monotonic_ns()
-        flaw = Fault.BROKEN if segment.broken else Fault.TRUNCATED if segment.truncated is not None else None
+        flaw = FaultKind.BROKEN if segment.broken else FaultKind.TRUNCATED if segment.truncated is not None else None
         published = compared.segment
         if reader.received(segment.seq, segment.gap, compared, flaw) and published is not None:
             news, go_ns = self._command.news, self._command.go_ns
@@ -307,7 +309,7 @@ async def serve(role: Role, process: int, heard: IO[bytes], out: IO[bytes]) -> N
     async with aclosing(messages(heard)) as said:
         async for message in said:
             plan = message["plan"]
-            command = Command(Plan(**{**plan, "load": Load(**plan["load"])}), out)
+            command = ParentCommand(Plan(**{**plan, "load": Load(**plan["load"])}), out)
             await command.run(role, process, said)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.app.cluster.bridge import Bridge, one_address
 from tests.support.local import local_server
 from tricklecast.app.tools.conformance.cases import CASES
-from tricklecast.app.tools.conformance.runner import Outcome, Runner
+from tricklecast.app.tools.conformance.runner import CaseOutcome, Runner
 from tricklecast.app.tools.conformance.target import Address
 
 
@@ -18,6 +18,6 @@ def test_a_replica_keeps_the_rules_of_reading() -> None:
             cases = [case for case in CASES if case.section.startswith("4.") and "default" in case.profiles]
             results = list(runner.run(cases, jobs=4))
         bridge.close()
-    wrong = [result for result in results if result.outcome is Outcome.FAIL]
+    wrong = [result for result in results if result.outcome is CaseOutcome.FAIL]
     assert [(result.case.name, result.expected, result.got, *result.transcript) for result in wrong] == []
-    assert min(len(bridge.replicas), sum(result.outcome is Outcome.PASS for result in results)) > 30
+    assert min(len(bridge.replicas), sum(result.outcome is CaseOutcome.PASS for result in results)) > 30

@@ -85,7 +85,7 @@ class Events:
 
 
 def test_facts_in_order(server: LocalServer, target: Target) -> None:
-    """What happened to a channel and its segments, in parts as large as one likes; then there is nothing more."""
+    """The facts of a channel and its segments, in parts of any size; then there are no more."""
     channel = target.channel("a")
     channel.publish(0, b"four")
     target.ask("DELETE", "/trickle/a")
@@ -313,7 +313,7 @@ def test_a_stop_ends_followers(server: LocalServer, target: Target) -> None:
 
 
 def test_a_client_that_does_not_read_costs_no_memory() -> None:
-    """What waits for it is bounded; when facts are gone that it lacks, its stream ends, and says so at its end."""
+    """The facts that wait for a follower are bounded; if some are gone, its stream ends with the reason."""
     with local_server(reader_lag_s=600) as server, server.client() as target:
         server.inside(lambda: setattr(feed(server), "keep", 2_000))
         events = Events(target, after=0)

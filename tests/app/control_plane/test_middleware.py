@@ -48,7 +48,7 @@ def test_a_client_may_not_ask_too_often() -> None:
 
 @pytest.mark.parametrize(("others", "status"), [(1, 200), (2, 429)])
 def test_requests_of_both_planes_count_together(others: int, status: int) -> None:
-    """Whoever has as many readers as it may have requests is refused at the API; with one less it is not."""
+    """A client with as many readers as it may have requests is refused at the API; with one less it is not."""
     with limited(per_ip_limit=2) as (server, target):
         channel = target.channel()
         channel.create()
@@ -75,7 +75,7 @@ def test_segment_routes_and_the_api_share_a_pace() -> None:
 
 
 def test_each_client_of_a_proxy_has_its_own_pace() -> None:
-    """What a trusted proxy says counts, as on segment routes."""
+    """The address that a trusted proxy names counts, as on segment routes."""
     with limited(trusted_proxies="127.0.0.1", per_ip_requests_per_s=0.01, per_ip_burst=1) as (server, target):
         for address in ("192.0.2.7", "192.0.2.8"):
             headers = {"X-Forwarded-For": address}

@@ -61,7 +61,7 @@ def test_what_is_a_trusted_proxy(ip: str, trusted: bool) -> None:
     ],
 )
 def test_the_client_is_the_last_that_is_no_proxy(forwarded: str, client: str) -> None:
-    """What stands further left may have been written by anybody."""
+    """Entries further left may have been written by any client."""
     assert PROXIES.client(PEER, forwarded) == client
 
 
@@ -97,7 +97,7 @@ def test_nobody_is_followed_through_a_thousand_proxies(hops: int, client: str) -
 
 @given(st.text(max_size=80))
 def test_any_text_is_answered_with_an_address(forwarded: str) -> None:
-    """Whatever stands in the header."""
+    """Any text in the header."""
     assert plain(PROXIES.client(PEER, forwarded))
     assert len(PROXIES.client(PEER, forwarded)) <= 39
 

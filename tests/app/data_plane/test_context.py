@@ -260,7 +260,7 @@ def counted(server: LocalServer, **expected: int) -> None:
 
 
 def test_a_segment_is_counted() -> None:
-    """What was published and read is counted with its bytes and its waiting."""
+    """Published and read segments are counted with their bytes and waiting times."""
     with unlogged() as (server, target):
         channel = target.channel()
         channel.create()

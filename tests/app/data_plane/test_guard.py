@@ -1,4 +1,4 @@
-"""What the data plane does with the storm guard: whom it tells of which answer, and how an answer is delayed.
+"""The data plane and the storm guard: the answers that the guard is told of, and how an answer is delayed.
 
 The guard's own rule is tested in tests/app/core/test_storm_guard.py.
 """
@@ -513,7 +513,7 @@ def test_metrics_show_holds() -> None:
 
 
 def test_the_sweeper_empties_the_table() -> None:
-    """What has been paid back is forgotten, without anybody asking."""
+    """A client without debt is forgotten, without a request."""
     with local_server() as server, server.client() as target:
         assert target.channel().get(0).status == 404
         guard = server.plane.guard

@@ -26,7 +26,7 @@ def test_a_bound_belongs_to_its_bucket() -> None:
 
 @given(st.lists(st.integers(0, 100_000_000)))
 def test_every_value_is_in_the_first_bucket_that_takes_it(values: list[int]) -> None:
-    """What Prometheus makes of it (counts at or below each bound) is what counting by hand gives."""
+    """The counts for Prometheus (at or below each bound) equal those of counting by hand."""
     histogram = Histogram()
     for value in values:
         histogram.add(value)

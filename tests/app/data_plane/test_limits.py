@@ -184,7 +184,7 @@ def test_a_client_may_not_ask_too_often() -> None:
 
 
 def test_a_refused_publisher_is_heard_when_there_is_room() -> None:
-    """What is refused changes nothing: the same request goes through a moment later, body and all."""
+    """A refusal changes nothing: the same request succeeds a moment later, with its body."""
     with limited(per_ip_limit=1) as (server, target):
         channel = target.channel()
         channel.create()

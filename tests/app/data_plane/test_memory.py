@@ -1,4 +1,4 @@
-"""What is evicted is gone."""
+"""Evicted segments are freed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_evicted_segment_is_freed_without_the_collector() -> None:
 
 
 def only_for_the_collector() -> Counter[str]:
-    """What of the server nobody can reach any more, and is still there."""
+    """Objects of the server that nothing refers to any more, and that still exist."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         gc.collect()
@@ -130,7 +130,7 @@ def test_what_is_over_is_freed_without_the_collector(life: Callable[[Channel], N
 
 
 def test_a_failed_handshake_is_freed_without_the_collector(certificate: tuple[Path, Path]) -> None:
-    """Whoever knocks at a TLS port and speaks none: there are many of those, and each would keep OpenSSL's buffers."""
+    """Clients that speak no TLS to a TLS port: there are many, and each would keep OpenSSL's buffers."""
     with local_server(tls_cert=certificate[0], tls_key=certificate[1]) as server, no_collector():
         for _ in range(3):
             with socket.create_connection(("127.0.0.1", server.port)) as stranger:

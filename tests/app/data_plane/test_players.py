@@ -78,7 +78,7 @@ class Live:
         return f"?_HLS_msn={msn}" + (f"&_HLS_part={part}" if last.part_target else "")
 
     def media(self, uri: str) -> bytes:
-        """What the playlist names."""
+        """The URLs in the playlist."""
         answer = self.channel.get(uri).expect(200)
         assert answer.get("Cache-Control") == "public, max-age=3600, immutable"
         assert answer.get("Content-Length") == str(len(answer.body))
@@ -560,7 +560,7 @@ def test_a_fragment_that_was_cut_off_is_left_out(channel: Channel) -> None:
 
 
 def test_what_leaves_the_window_leaves_the_playlist() -> None:
-    """What lasts three target durations stays, as gaps if need be."""
+    """Segments of the last three target durations stay in the playlist, as gaps if need be."""
     with local_server(window_segments=2) as server, server.client() as target:
         live = Live(target.channel())
         for seq in range(12):

@@ -13,14 +13,14 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.data_plane import scheduling
 from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
-from tricklecast.app.tools.conformance.http1 import Cut
+from tricklecast.app.tools.conformance.http1 import ConnectionCut
 from tricklecast.app.tools.conformance.target import Channel, Target
 
 READERS = 60
 
 
 def state(target: Target, channel: Channel) -> dict[str, Any]:
-    """What the control plane says about a channel."""
+    """The control plane's description of a channel."""
     found: dict[str, Any] = json.loads(target.ask("GET", f"/api/v1/channels/{channel.name}").body)
     return found
 
@@ -168,7 +168,7 @@ def test_a_reader_too_far_behind_is_cut_off_without_an_end(settings: dict[str, A
         assert record.bytes_out < 200 * CHUNK
         eventually(lambda: server.plane.registry.readers == 0)
         assert reader.head().status == 200
-        with pytest.raises(Cut):
+        with pytest.raises(ConnectionCut):
             reader.rest()
         assert channel.get(0).body == b"begun---" + pattern(CHUNK * 200)
 
@@ -202,7 +202,7 @@ def test_readers_that_break_while_chunks_come(channel: Channel, server: LocalSer
 
 
 def test_answers_behind_a_stalled_one_come_in_order(channel: Channel, server: LocalServer) -> None:
-    """What follows a large segment on the same connection waits for its bytes, although the client reads late."""
+    """A request behind a large segment on the same connection waits for its bytes, although the client reads late."""
     body = pattern(6 << 20)
     channel.publish(0, body)
     connection = channel.target.open()

@@ -334,7 +334,7 @@ def test_the_head_of_a_segment() -> None:
     ["text/html", "image/svg+xml", "text/plain, text/html", "video/mp4, text/html", "video", "", "application/json"],
 )
 def test_a_browser_runs_nothing_that_was_published(content_type: str) -> None:
-    """What a browser might take for a page of the server is sent as a page that runs no script."""
+    """Content that a browser might take for a page of the server is sent as a page that runs no script."""
     lines = b"\r\nx-content-type-options: nosniff\r\ncontent-security-policy: sandbox\r\n"
     assert lines in head(content_type=content_type)
 

@@ -93,7 +93,7 @@ def test_no_match_outside_the_base_path(base: str, parts: list[bytes]) -> None:
     st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=4).map(tuple),
 )
 def test_any_path_segments_can_be_parsed(method: bytes, parts: tuple[bytes, ...]) -> None:
-    """Whatever the segments are, the route is either usable or says what is wrong."""
+    """With any path segments, the route is usable or has an error."""
     route = parse_route(method, parts)
     assert route.error or route.channel
     if route.op in (Op.READ, Op.CHANGES, Op.PUBLISH, Op.CLOSE_SEGMENT) and not route.error:

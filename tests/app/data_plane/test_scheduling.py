@@ -35,7 +35,7 @@ from tricklecast.app.data_plane.scheduling import (
 
 COST_S = 2**-12
 PER_TURN = ceil(WRITE_S / COST_S)
-"""What a reader's turn costs, and how many fit into one turn of the loop."""
+"""The cost of a reader's turn, and the number of turns that fit into one turn of the loop."""
 
 
 class Loop:
@@ -113,7 +113,7 @@ class Line:
 
 
 def readers(turns: Turns, loop: Loop, count: int, **fields: Any) -> tuple[list[Reader], list[Reader]]:
-    """So many readers that queue, and the order in which they have turns."""
+    """Make queued readers, and record the order of their turns."""
     log: list[Reader] = []
     made = [Reader(turns, loop, log, **fields) for _ in range(count)]
     for reader in made:

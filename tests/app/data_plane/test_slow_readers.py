@@ -59,7 +59,7 @@ def test_a_reader_that_reads_too_slowly_is_cut_off_for_its_age(server: LocalServ
 
 
 def witnessed(server: LocalServer, kind: str) -> list[tuple[str, str, str]]:
-    """What the dashboard would show of such events: why, channel and client."""
+    """The events as the dashboard would show them: reason, channel and client."""
     assert server.node.feed is not None
     events = server.node.feed.events
     server.inside(events.seal)
@@ -104,7 +104,7 @@ def test_a_reader_that_does_not_read_holds_no_publisher(server: LocalServer) -> 
 
 
 def test_a_reader_that_keeps_up_is_not_too_old(server: LocalServer) -> None:
-    """Whoever has what is old enough may stay, however often it is stuck."""
+    """A reader that has all bytes older than the limit stays, however often it is stuck."""
     with server.client() as target:
         channel = target.channel()
         upload = channel.upload(0, b"begun---")
@@ -232,7 +232,7 @@ def answered(server: LocalServer, name: str) -> int:
 
 
 def test_a_client_that_never_reads_its_refusals_is_not_answered_on_and_on(server: LocalServer) -> None:
-    """What it has not taken is one answer at most; what it asks for meanwhile waits, and it is cut off."""
+    """At most one response is held for it; its further requests wait, and it is cut off."""
     peer = SlowPeer(server.port, b"")
     asked = ask_until_stuck(server, peer, "nowhere")
     assert stuck(server).transport.get_write_buffer_size() < 1000
@@ -270,7 +270,7 @@ def test_http_1_0_may_be_slow_and_is_exact(server: LocalServer) -> None:
 
 
 def test_a_tls_reader_holds_little_and_is_cut_off(tmp_path: Path) -> None:
-    """What is encrypted for it is its own: one turn, and no more."""
+    """Bytes that are encrypted for it are its own: one turn's, and no more."""
     certificate, key = make_certificate(tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
     with local_server(**PATIENT, tls_cert=certificate, tls_key=key) as server, server.client(context) as target:
@@ -303,7 +303,7 @@ def test_memory_is_taken_back_from_who_reads_what_is_evicted() -> None:
 
 
 def test_connections_inherit_their_limits(server: LocalServer) -> None:
-    """What the kernel holds for a peer is bounded, and so is how long a peer that vanished is waited for."""
+    """The kernel holds a bounded number of bytes for a peer, and gives up a vanished peer after a bounded time."""
     with server.client() as target:
         connection = target.open()
         connection.request("GET", "/healthz")

@@ -132,7 +132,7 @@ def test_gaps_are_passed_over_and_counted(channel: Channel, server: LocalServer)
 
 
 def test_a_stream_from_a_seq_that_is_gone_begins_later() -> None:
-    """What has left the window is left out, at the beginning as in the middle."""
+    """Segments that have left the window are left out, at the beginning and in the middle."""
     with local_server(window_segments=2) as server, server.client() as target:
         channel = target.channel()
         channel.publish(0, b"a", b"b", b"c", b"d")
@@ -200,7 +200,7 @@ def test_two_segments_at_a_time_are_relayed_one_after_the_other(channel: Channel
     st.integers(-7, 6),
 )
 def test_a_stream_is_what_its_segments_are(server: LocalServer, segments: list[list[bytes]], start: int) -> None:
-    """Whatever their sizes and wherever it starts: the same bytes as of the segments read one by one."""
+    """With any sizes and any start, a stream has the same bytes as the segments read one by one."""
     with server.client() as target:
         channel = target.channel()
         channel.create()

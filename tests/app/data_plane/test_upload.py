@@ -15,7 +15,7 @@ from tricklecast.app.data_plane.scheduling import CHANNEL, SlowReader
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.http1.connection import UNSPLIT, Connection
 from tricklecast.app.tools.conformance.connection import encode_chunk
-from tricklecast.app.tools.conformance.http1 import Cut
+from tricklecast.app.tools.conformance.http1 import ConnectionCut
 from tricklecast.app.tools.conformance.target import Channel, Target
 
 # How chunks reach readers.
@@ -109,7 +109,7 @@ def test_a_malformed_chunk_is_refused_and_what_came_before_is_kept(channel: Chan
 
 
 def test_chunks_before_a_malformed_one_in_the_same_packet_are_kept(channel: Channel) -> None:
-    """What becomes of good chunks does not depend on how TCP cut the stream."""
+    """The result for good chunks does not depend on how TCP cut the stream."""
     upload = channel.upload(0)
     upload.connection.send(encode_chunk(b"good ") + b"xyz\r\n")
     assert upload.answer().status == 400
@@ -205,7 +205,7 @@ def test_a_channel_that_holds_less_gets_the_memory_of_the_one_that_holds_most() 
         other.publish(0, bytes(50_000))
         answer = upload.answer()
         assert (answer.status, answer.body) == (503, b"Limit reached: total_bytes")
-        with pytest.raises(Cut):
+        with pytest.raises(ConnectionCut):
             reader.rest()
         other.has(0, bytes(50_000))
 

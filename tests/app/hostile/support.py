@@ -138,7 +138,7 @@ def picture(plane: DataPlane) -> tuple[object, ...]:
 
 
 def left_over(plane: DataPlane) -> dict[str, int]:
-    """What belongs to connections and exchanges, where it is not zero."""
+    """The counts of connections and exchanges that are not zero."""
     timeouts, turns = plane.timeouts, plane.turns
     counts = {
         "connections": len(plane.connections),

@@ -115,7 +115,7 @@ def test_an_extension_that_never_ends_is_refused(target: Target, channel: Channe
 
 
 def test_small_packets_hide_no_extensions(channel: Channel, target: Target) -> None:
-    """What is not payload is added up over packets, also where each of them ends with a chunk's beginning."""
+    """Bytes that are no payload are added up over packets, also if each packet ends with a chunk's beginning."""
     upload = channel.upload(0)
     connection = upload.connection
     target.settle()
@@ -161,7 +161,7 @@ def test_a_body_for_the_control_plane_that_is_waited_for(target: Target) -> None
 
 
 def test_trailer_fields_are_no_header_fields(target: Target) -> None:
-    """What comes behind a body does not change what the head has said."""
+    """Bytes behind a body do not change the framing that the head has announced."""
     connection = target.open()
     body = b'{"name": "trailing"}'
     connection.send(connection.render("POST", CREATE, {"Transfer-Encoding": "chunked"}))
@@ -296,7 +296,7 @@ def test_a_full_pipeline_of_a_client_that_stays_is_served(channel: Channel, serv
 
 
 def test_large_heads_fill_a_pipeline_sooner(channel: Channel, server: LocalServer) -> None:
-    """What waits in line is counted with its heads: reading pauses at 64 KiB of them."""
+    """Pipelined requests are counted with their heads: reading pauses at 64 KiB."""
     channel.create()
     connection = channel.waiting(0)
     for _ in range(3):

@@ -97,7 +97,7 @@ def test_a_byte_now_and_then_gains_no_time(server: LocalServer, clock: Clock, ta
 
 
 def test_each_request_has_its_own_time(server: LocalServer, clock: Clock, target: Target) -> None:
-    """What a slow head has used up is given back with the next one, also if both share a packet."""
+    """The time that a slow head has used is given back with the next head, also if both share a packet."""
     connection = target.open()
     head = b"GET /trickle/control/next HTTP/1.1\r\nHost: x\r\n\r\n"
     connection.send(head[:9])

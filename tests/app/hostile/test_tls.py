@@ -91,7 +91,7 @@ def places(server: LocalServer) -> int:
 
 @pytest.mark.parametrize(("others", "status"), [(1, 404), (2, 503)])
 def test_a_handshake_takes_a_place(certificate: Certificate, others: int, status: int) -> None:
-    """Whoever comes when all places are taken by silent connections is refused, as without TLS; with one left, not."""
+    """A client is refused when silent connections take all places, as without TLS; with one place left it is not."""
     with attacked(certificate, max_connections=2) as (server, target, stack):
         for _ in range(others):
             silent(server, stack)
@@ -140,7 +140,7 @@ def test_what_is_no_tls_ends_at_once(certificate: Certificate, data: bytes) -> N
 
 
 def why(server: LocalServer) -> list[str | None]:
-    """What the access log says of each handshake that came to nothing, and that it says whose it was."""
+    """The access log has a record of each failed handshake, with the client's address."""
     records = [record for record in list(server.records) if record.reason == "handshake"]
     assert all(record.ip == "127.0.0.1" and record.op is None and record.status is None for record in records)
     assert len({record.conn for record in records}) == len(records)

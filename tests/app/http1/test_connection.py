@@ -45,7 +45,7 @@ from tricklecast.app.http1.connection import (
     Endpoint,
 )
 from tricklecast.app.tools.conformance.connection import encode_chunk
-from tricklecast.app.tools.conformance.http1 import Cut
+from tricklecast.app.tools.conformance.http1 import ConnectionCut
 from tricklecast.app.tools.conformance.target import Channel, Target
 from tricklecast.trickle.records import AccessRecord
 from tricklecast.trickle.wire import Status
@@ -71,7 +71,7 @@ def test_a_connection_serves_one_request_after_the_other(channel: Channel, targe
 
 
 def test_any_bytes_may_come_while_a_read_waits(channel: Channel, target: Target) -> None:
-    """What comes meanwhile is a request as any other, however it is cut, and whatever comes behind the last one."""
+    """Requests that come meanwhile are answered in order, at any cut of the packets and with any bytes after them."""
     channel.create()
     connection = channel.waiting(0)
     head = connection.render("GET", channel.at("next"))
@@ -218,7 +218,7 @@ MESSAGES = REQUESTS | st.tuples(REQUESTS, BODIES).map(b"".join) | BODIES.filter(
 
 
 def transcript(packets: list[bytes], *, together: bool) -> tuple[bytes, bool, list[tuple[Any, ...]]]:
-    """What a server answers to these packets on one connection, whether it closes it, and its records.
+    """The answers of a server to these packets on one connection, whether it closes it, and its records.
 
     Args:
         together: all packets arrive at once; else each arrives when the server has nothing to do any more.
@@ -343,7 +343,7 @@ def test_an_endless_trailer_is_refused(channel: Channel) -> None:
 
 
 def test_a_large_body_before_a_head_is_not_taken_for_headers(channel: Channel, target: Target) -> None:
-    """What is counted against the limit of the headers is headers, not the body in the same packet."""
+    """The limit of the headers counts headers, and not the body in the same packet."""
     size = 200_000
     connection = target.open()
     first = connection.render("POST", channel.at(0), {"Content-Length": str(size)}) + bytes(size)
@@ -424,7 +424,7 @@ def test_a_body_that_nobody_reads_is_bounded(waits: bool, chunked: bool, channel
 
 @pytest.mark.parametrize("rest", [b"zz\r\n", b"1" + b"0" * (1 << 15)], ids=["malformed", "endless size"])
 def test_a_request_that_was_answered_is_not_answered_again(rest: bytes, channel: Channel, server: LocalServer) -> None:
-    """What is wrong with its body ends the connection without a word."""
+    """A wrong body ends the connection without a response."""
     channel.publish(0, b"x")
     head = b"GET %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % channel.at(0).encode()
     assert statuses(exchange(server, head + rest, half_close=False)) == [200]
@@ -674,7 +674,7 @@ def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkey
 
 
 def test_a_read_during_which_another_process_ran_is_not_dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes long by the clock only makes the next read smaller once; what takes no processor time never rests."""
+    """Input that takes long by the clock makes one next read smaller; without processor time no connection rests."""
     price, nothing = Price(), Price()
     monkeypatch.setattr(module, "perf_counter", price)
     monkeypatch.setattr(module, "thread_time", nothing)
@@ -766,7 +766,7 @@ def test_a_fault_in_a_readers_wake_costs_that_reader_only(
         body = b"onetwo" if begun else b"two"
         assert [reader.response().body for reader in others] == [body] * 3
         if begun:
-            with pytest.raises(Cut):
+            with pytest.raises(ConnectionCut):
                 victim.rest()
         else:
             answer = victim.response()

@@ -168,7 +168,7 @@ def test_a_stream_lives_as_long_as_segments_come(server: LocalServer, channel: C
 
 
 def test_a_reader_that_has_more_to_take_is_not_looked_at() -> None:
-    """What it is sent shows whether it is there; how slowly it may read is another rule."""
+    """Bytes that it takes show that the client is there; how slowly it may read is another rule."""
     with local_server(reader_lag_s=1000) as server, server.client() as target:
         channel, body = target.channel(), bytes(8 << 20)
         channel.publish(0, body)

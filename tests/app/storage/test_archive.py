@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch, Database, StorageError, segment_path
-from tricklecast.app.tools.conformance.http1 import Cut
+from tricklecast.app.tools.conformance.http1 import ConnectionCut
 from tricklecast.app.tools.conformance.target import Target
 
 ACKS = ("memory", "journal", "fsync")
@@ -305,7 +305,7 @@ def test_damaged_bytes_are_never_handed_out_as_whole(folder: Path, size: int) ->
         with open(segment_path(folder, 1, 1), "r+b") as file:
             file.seek(size // 2)
             file.write(b"!")
-        with pytest.raises(Cut):
+        with pytest.raises(ConnectionCut):
             channel.get(0)
         response = channel.get(0)
         assert (response.status, response.number("Lp-Trickle-Next")) == (470, 1)

@@ -23,7 +23,7 @@ from tricklecast.app.metrics import StorageMetrics
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch, Database
-from tricklecast.app.tools.conformance.http1 import Cut
+from tricklecast.app.tools.conformance.http1 import ConnectionCut
 
 
 @pytest.fixture
@@ -324,7 +324,7 @@ def test_a_file_that_cannot_be_opened_now_is_not_damaged(folder: Path, monkeypat
             raise OSError(errno.EMFILE, "Too many open files")
 
         monkeypatch.setattr(aiofiles, "open", fail)
-        with pytest.raises(Cut):
+        with pytest.raises(ConnectionCut):
             channel.get(0)
         monkeypatch.setattr(aiofiles, "open", opened)
         channel.has(0, body(0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tricklecast.app.tools.conformance.connection import encode_chunk
-from tricklecast.app.tools.conformance.http1 import Cut, Framing, check, equal
+from tricklecast.app.tools.conformance.http1 import ConnectionCut, Framing, check, equal
 from tricklecast.app.tools.conformance.runner import Group, each
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
@@ -119,7 +119,7 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         connection.half_close()
         try:
             connection.segment(0, b"data")
-        except Cut as cut:
+        except ConnectionCut as cut:
             check("before a response" in cut.got, "an answer or the end", cut.got)
         c.has(0, b"data")
 
@@ -194,7 +194,7 @@ class Malformed(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         try:
             response = upload.answer()
             check(response.status >= 400, "a refusal or the end of the connection", response)
-        except Cut as cut:
+        except ConnectionCut as cut:
             check("before a response" in cut.got, "a refusal or the end of the connection", cut.got)
         response = c.upload(0, b",resumed").end().answer()
         check(response.status in (200, 409), "the segment to be resumed or closed", response)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tricklecast.app.tools.conformance.http1 import Cut, Framing, check, equal
+from tricklecast.app.tools.conformance.http1 import ConnectionCut, Framing, check, equal
 from tricklecast.app.tools.conformance.runner import Group, each, needs
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
@@ -344,7 +344,7 @@ class Readers(Group, section="4. Read"):
         upload.stored()
         try:
             rest = len(stalled.rest())
-        except Cut:
+        except ConnectionCut:
             return
         equal("bytes of a body that ended well", rest, 320 * 65_536)
 

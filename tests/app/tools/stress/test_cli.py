@@ -24,7 +24,7 @@ from tricklecast.app.tools.stress.cli import (
     segments_in,
     stress,
 )
-from tricklecast.app.tools.stress.ledger import Fault, Finding, News
+from tricklecast.app.tools.stress.ledger import FaultKind, Finding, News
 from tricklecast.app.tools.stress.load import Load, Plan
 from tricklecast.app.tools.stress.runner import Health, Run, StressFailed
 from tricklecast.trickle.errors import InvalidInput
@@ -108,7 +108,7 @@ def result(health: Health) -> Run:
     """A run in which the second segment was lost."""
     run = Run(Plan("http://host/trickle", "x", LOAD, subscribers=1))
     run.health["publishing process 1"] = health
-    missing = Finding(Fault.MISSING, 0, 1, "segment 1, subscriber 0 of stress-x-0")
+    missing = Finding(FaultKind.MISSING, 0, 1, "segment 1, subscriber 0 of stress-x-0")
     run.ledger.add("a", "publish", News(2, 40, 2, published=[(0, 2)]))
     news = News(1, 20, samples={"first_byte": [4000], "whole": [6000]}, faults=[missing])
     news.counts.update(requests=5, retries=1, segments=1)
@@ -141,7 +141,7 @@ def test_a_report_names_faults_and_figures() -> None:
 def test_a_report_of_nothing_has_no_latencies() -> None:
     """A run without segments prints no zeros, which would look like a quick server."""
     run = Run(Plan("http://host/trickle", "x", replace(LOAD, channels=2), subscribers=2))
-    lost = Finding(Fault.UNPUBLISHED, 0, 0, "a segment of stress-x-0: no such channel")
+    lost = Finding(FaultKind.UNPUBLISHED, 0, 0, "a segment of stress-x-0: no such channel")
     run.ledger.add("a", "publish", News(faults=[lost]))
     run.ledger.close()
     said = told(run)
@@ -176,7 +176,7 @@ def test_the_document_has_every_kind_of_fault() -> None:
     """The document has a 0 for each kind of fault that did not happen."""
     document = as_document(result(Health(0.2, 3.0, 0.0, 100)))
     assert document["version"] == 1
-    assert document["faults"] == {fault.name.lower(): int(fault is Fault.MISSING) for fault in Fault}
+    assert document["faults"] == {fault.name.lower(): int(fault is FaultKind.MISSING) for fault in FaultKind}
     assert document["examples"] == {"missing": ["segment 1, subscriber 0 of stress-x-0"]}
     assert document["latency_ms"]["whole"]["max"] == 6.0
     assert not document["ok"]

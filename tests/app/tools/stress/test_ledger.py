@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from tricklecast.app.tools.stress.ledger import EXAMPLES, Fault, Finding, Latencies, Ledger, News, Reader
-from tricklecast.app.tools.stress.load import Comparison, Load, Plan, Segment
+from tricklecast.app.tools.stress.ledger import EXAMPLES, Durations, FaultKind, Finding, Ledger, News, SubscriberCheck
+from tricklecast.app.tools.stress.load import Comparison, Load, Plan, PlannedSegment
 
 PLAN = Plan("http://host/trickle", "x", Load(1, 1, 100, 0.1, 1000, 1000, 400), subscribers=1)
 S = 1_000_000_000
@@ -23,13 +23,13 @@ class Side:
 
     def __init__(self, number: int = 0) -> None:
         self.news = News()
-        self.reader = Reader(PLAN, 0, number, self.news.faults.append)
+        self.reader = SubscriberCheck(PLAN, 0, number, self.news.faults.append)
 
     def get(
-        self, ordinal: int, *, seq: int | None = None, gap: int = 0, flaw: Fault | None = None, spoil: str = ""
+        self, ordinal: int, *, seq: int | None = None, gap: int = 0, flaw: FaultKind | None = None, spoil: str = ""
     ) -> None:
         """Receive a segment; it may come with other bytes, without its end, or without its marker."""
-        data = Segment(PLAN.load, 0, ordinal).bytes(0, 1000)
+        data = PlannedSegment(PLAN.load, 0, ordinal).bytes(0, 1000)
         match spoil:
             case "bytes":
                 data = data[:-1] + bytes([data[-1] ^ 1])
@@ -44,7 +44,9 @@ class Side:
         self.news.segments += self.reader.received(ordinal if seq is None else seq, gap, compared, flaw)
 
 
-def get(ordinal: int, *, seq: int | None = None, gap: int = 0, flaw: Fault | None = None, spoil: str = "") -> Deliver:
+def get(
+    ordinal: int, *, seq: int | None = None, gap: int = 0, flaw: FaultKind | None = None, spoil: str = ""
+) -> Deliver:
     return lambda side: side.get(ordinal, seq=seq, gap=gap, flaw=flaw, spoil=spoil)
 
 
@@ -65,7 +67,7 @@ def faults(
         deliver(side)
     side.reader.leave(missed, published * S, failed=failed)
     ledger.add("subscribing process 1", "subscribe", side.news)
-    unstored = [Finding(Fault.UNPUBLISHED, 0, lost, "segment 1 of a: refused")] if lost >= 0 else []
+    unstored = [Finding(FaultKind.UNPUBLISHED, 0, lost, "segment 1 of a: refused")] if lost >= 0 else []
     ledger.add("publishing process 1", "publish", News(published=[(0, published)], faults=unstored))
     ledger.close()
     return dict(ledger.faults)
@@ -99,23 +101,23 @@ def test_all_is_well() -> None:
 
 def test_missing() -> None:
     """A missing segment whose gap the library reported is missing; without a report it is missing without a word."""
-    assert faults(3, get(0), get(2, gap=1)) == {Fault.MISSING: 1}
-    assert faults(3, get(0), get(2)) == {Fault.SILENT: 1}
-    assert faults(4, get(0), get(3, gap=1)) == {Fault.MISSING: 1, Fault.SILENT: 1}
+    assert faults(3, get(0), get(2, gap=1)) == {FaultKind.MISSING: 1}
+    assert faults(3, get(0), get(2)) == {FaultKind.SILENT: 1}
+    assert faults(4, get(0), get(3, gap=1)) == {FaultKind.MISSING: 1, FaultKind.SILENT: 1}
 
 
 def test_an_empty_answer_hides_a_segment() -> None:
     """A segment that came empty although it was published with bytes is missing without a word."""
-    assert faults(2, get(0, spoil="empty"), get(1)) == {Fault.SILENT: 1}
+    assert faults(2, get(0, spoil="empty"), get(1)) == {FaultKind.SILENT: 1}
 
 
 def test_missing_at_the_end() -> None:
     """Segments missing at the end count, too: reported by a number, by an error, or not at all."""
-    assert faults(3, get(0), missed=2) == {Fault.MISSING: 2}
-    assert faults(3, get(0), missed=1) == {Fault.MISSING: 1, Fault.SILENT: 1}
-    assert faults(3, get(0), failed=True) == {Fault.MISSING: 2}
-    assert faults(3, get(0)) == {Fault.SILENT: 2}
-    assert faults(3, get(0), get(2), failed=True) == {Fault.SILENT: 1}, "an error does not excuse an earlier hole"
+    assert faults(3, get(0), missed=2) == {FaultKind.MISSING: 2}
+    assert faults(3, get(0), missed=1) == {FaultKind.MISSING: 1, FaultKind.SILENT: 1}
+    assert faults(3, get(0), failed=True) == {FaultKind.MISSING: 2}
+    assert faults(3, get(0)) == {FaultKind.SILENT: 2}
+    assert faults(3, get(0), get(2), failed=True) == {FaultKind.SILENT: 1}, "an error does not excuse an earlier hole"
 
 
 def test_a_run_that_ends_early_misses_nothing() -> None:
@@ -128,57 +130,57 @@ def test_a_run_that_ends_early_misses_nothing() -> None:
 
 def test_doubled() -> None:
     """The same content under another seq, or under the same again, is doubled; what it replaced is missing."""
-    assert faults(1, get(0), get(0)) == {Fault.DOUBLED: 1}
-    assert faults(2, get(0), get(0, seq=1)) == {Fault.DOUBLED: 1, Fault.SILENT: 1}
+    assert faults(1, get(0), get(0)) == {FaultKind.DOUBLED: 1}
+    assert faults(2, get(0), get(0, seq=1)) == {FaultKind.DOUBLED: 1, FaultKind.SILENT: 1}
 
 
 def test_reordered() -> None:
     """Two segments whose content was swapped: one comes too late, none is missing."""
-    assert faults(3, get(0), get(2, seq=1), get(1, seq=2)) == {Fault.REORDERED: 1}
+    assert faults(3, get(0), get(2, seq=1), get(1, seq=2)) == {FaultKind.REORDERED: 1}
 
 
 @pytest.mark.parametrize("spoil", ["bytes", "end", "marker"])
 def test_differing(spoil: str) -> None:
     """Other bytes without a mark differ, also if the marker is what was spoiled."""
-    assert faults(3, get(0), get(1, spoil=spoil), get(2)) == {Fault.DIFFERING: 1}
+    assert faults(3, get(0), get(1, spoil=spoil), get(2)) == {FaultKind.DIFFERING: 1}
 
 
 def test_cut_short_and_marked() -> None:
     """A part that is marked as one is a fault, but no silent one."""
-    assert faults(1, get(0, flaw=Fault.TRUNCATED, spoil="end")) == {Fault.TRUNCATED: 1}
-    assert faults(1, get(0, flaw=Fault.BROKEN, spoil="end")) == {Fault.BROKEN: 1}
-    assert faults(1, get(0, flaw=Fault.BROKEN, spoil="empty")) == {Fault.BROKEN: 1}
+    assert faults(1, get(0, flaw=FaultKind.TRUNCATED, spoil="end")) == {FaultKind.TRUNCATED: 1}
+    assert faults(1, get(0, flaw=FaultKind.BROKEN, spoil="end")) == {FaultKind.BROKEN: 1}
+    assert faults(1, get(0, flaw=FaultKind.BROKEN, spoil="empty")) == {FaultKind.BROKEN: 1}
 
 
 def test_a_gap_that_was_none() -> None:
     """A library that reports a received segment as missing is wrong, too."""
-    assert faults(2, get(0), get(1, gap=1)) == {Fault.FALSE_GAP: 1}
-    assert faults(3, get(0), get(2, seq=2, gap=1), get(1, seq=3)) == {Fault.REORDERED: 1, Fault.FALSE_GAP: 1}
+    assert faults(2, get(0), get(1, gap=1)) == {FaultKind.FALSE_GAP: 1}
+    assert faults(3, get(0), get(2, seq=2, gap=1), get(1, seq=3)) == {FaultKind.REORDERED: 1, FaultKind.FALSE_GAP: 1}
     assert faults(1, get(0), missed=1) == {}, "nothing was published there: not known to be wrong"
 
 
 def test_a_segment_that_is_not_stored() -> None:
     """A segment that its publisher reports as not stored may be missing or cut: that is no second fault."""
-    only = {Fault.UNPUBLISHED: 1}
+    only = {FaultKind.UNPUBLISHED: 1}
     assert faults(3, get(0), get(2), lost=1) == only
     assert faults(3, get(0), get(2, gap=1), lost=1) == only
     assert faults(3, get(0), get(2, seq=1), lost=1) == only, "it never had a seq"
-    assert faults(3, get(0), get(1, flaw=Fault.TRUNCATED, spoil="end"), get(2), lost=1) == only
-    assert faults(3, get(0), get(1, spoil="end"), get(2), lost=1) == {**only, Fault.DIFFERING: 1}
+    assert faults(3, get(0), get(1, flaw=FaultKind.TRUNCATED, spoil="end"), get(2), lost=1) == only
+    assert faults(3, get(0), get(1, spoil="end"), get(2), lost=1) == {**only, FaultKind.DIFFERING: 1}
 
 
 def test_a_publisher_that_lost_its_place() -> None:
     """Seqs may run ahead of ordinals: gaps are then reported in seqs, and skipped seqs are no fault."""
     first = [get(0), get(1, seq=5, gap=4)]
     assert faults(4, *first, get(2, seq=6), get(3, seq=7)) == {}
-    assert faults(4, *first, get(3, seq=7, gap=1)) == {Fault.MISSING: 1}
-    assert faults(4, *first, get(2, seq=6, spoil="marker"), get(3, seq=7)) == {Fault.DIFFERING: 1}
+    assert faults(4, *first, get(3, seq=7, gap=1)) == {FaultKind.MISSING: 1}
+    assert faults(4, *first, get(2, seq=6, spoil="marker"), get(3, seq=7)) == {FaultKind.DIFFERING: 1}
 
 
 def test_a_segment_that_nobody_publishes() -> None:
     """Seqs beyond the load are faults, and neither they nor huge gaps fill the memory."""
-    assert faults(0, get(0, seq=10**12, spoil="marker")) == {Fault.DIFFERING: 1}
-    assert faults(0, get(100)) == {Fault.DIFFERING: 1}
+    assert faults(0, get(0, seq=10**12, spoil="marker")) == {FaultKind.DIFFERING: 1}
+    assert faults(0, get(100)) == {FaultKind.DIFFERING: 1}
     assert faults(1, get(0, gap=10**12)) == {}
 
 
@@ -200,9 +202,9 @@ def test_examples_are_few() -> None:
     ledger.add("a", "subscribe", side.news)
     ledger.add("b", "publish", News(published=[(0, 50)]))
     ledger.close()
-    assert ledger.faults[Fault.SILENT] == 50
-    assert len(ledger.examples[Fault.SILENT]) == EXAMPLES
-    assert ledger.examples[Fault.SILENT][0] == "segment 0, subscriber 0 of stress-x-0"
+    assert ledger.faults[FaultKind.SILENT] == 50
+    assert len(ledger.examples[FaultKind.SILENT]) == EXAMPLES
+    assert ledger.examples[FaultKind.SILENT][0] == "segment 0, subscriber 0 of stress-x-0"
 
 
 def test_a_fault_is_described() -> None:
@@ -210,7 +212,7 @@ def test_a_fault_is_described() -> None:
     side = Side(3)
     side.get(0, spoil="end")
     side.get(1, spoil="bytes")
-    side.get(2, spoil="end", flaw=Fault.BROKEN)
+    side.get(2, spoil="end", flaw=FaultKind.BROKEN)
     assert [finding.where for finding in side.news.faults] == [
         "segment 0, subscriber 3 of stress-x-0: 990 bytes for 1000",
         "segment 1, subscriber 3 of stress-x-0: 1000 bytes",
@@ -222,7 +224,7 @@ def test_quantiles_are_close_to_the_exact_ones() -> None:
     """Over five orders of magnitude no quantile is more than 0.1 % off, and the maximum is exact to 1 µs."""
     rng = Random(1)
     values = sorted(int(10 ** rng.uniform(1, 6)) for _ in range(20_000))
-    latencies = Latencies()
+    latencies = Durations()
     for value in values:
         latencies.add(value)
     quantiles = latencies.quantiles()
@@ -234,7 +236,7 @@ def test_quantiles_are_close_to_the_exact_ones() -> None:
 
 def test_latencies_at_the_limits() -> None:
     """Without samples all is 0; a duration below 0 counts as 0, and one beyond an hour as an hour."""
-    latencies = Latencies()
+    latencies = Durations()
     zeros = {"p50": 0.0, "p95": 0.0, "p99": 0.0, "max": 0.0}
     assert latencies.quantiles() == {"samples": 0, **zeros}
     latencies.add(-5)

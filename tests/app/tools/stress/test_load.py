@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from tricklecast.app.tools.stress.load import MARKER_BYTES, Comparison, Load, Plan, Segment
+from tricklecast.app.tools.stress.load import MARKER_BYTES, Comparison, Load, Plan, PlannedSegment
 
 LOAD = Load(seed=7, channels=4, segments=10, every_s=0.5, smallest=100, largest=3_000_000, chunk_bytes=65_536)
 
 
 def whole(load: Load, channel: int, ordinal: int) -> bytes:
     """The bytes of a segment, from its chunks."""
-    segment = Segment(load, channel, ordinal)
+    segment = PlannedSegment(load, channel, ordinal)
     return b"".join(map(segment.chunk, range(segment.chunks)))
 
 
@@ -35,7 +35,7 @@ def test_payload_follows_from_the_seed() -> None:
 
 def test_segments_have_the_size_that_was_drawn() -> None:
     """Chunks have the given size but for the last one, and add up; sizes stay in their range and vary."""
-    segments = [Segment(LOAD, 0, ordinal) for ordinal in range(20)]
+    segments = [PlannedSegment(LOAD, 0, ordinal) for ordinal in range(20)]
     assert all(100 <= segment.size <= 3_000_000 for segment in segments)
     assert len({segment.size for segment in segments}) > 10
     for segment in segments:
@@ -90,7 +90,7 @@ def test_channels_are_spread_over_the_interval() -> None:
 
 def test_chunks_are_spread_over_the_interval() -> None:
     """The chunks of a segment are due evenly spaced; the first one when the segment begins."""
-    segment = Segment(replace(LOAD, smallest=1000, largest=1000, chunk_bytes=250), 1, 2)
+    segment = PlannedSegment(replace(LOAD, smallest=1000, largest=1000, chunk_bytes=250), 1, 2)
     assert [segment.due_ns(number) // 1_000_000 for number in (0, 1, 2, 3, -1)] == [1125, 1250, 1375, 1500, 1500]
 
 

@@ -19,7 +19,7 @@ from tests.support.forked import forked
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
 from tricklecast.app.tools.stress.cli import as_document, stress
-from tricklecast.app.tools.stress.ledger import Fault
+from tricklecast.app.tools.stress.ledger import FaultKind
 from tricklecast.app.tools.stress.load import Load, Plan
 from tricklecast.app.tools.stress.runner import Run, StressFailed
 from tricklecast.trickle.records import Op
@@ -131,16 +131,16 @@ async def _cut(seq: int, body: BodyOf) -> Answer:
     return Answer(data[:-1], cut=True) if seq == 3 else Answer(data)
 
 
-WRONG: dict[str, tuple[Spoil, dict[Fault, int]]] = {
-    "a segment comes twice": (_double, {Fault.DOUBLED: 1, Fault.SILENT: 1}),
-    "two are swapped": (_swap, {Fault.REORDERED: 1}),
-    "a bit is flipped": (_flip, {Fault.DIFFERING: 1}),
-    "a chunk comes twice": (_repeat_a_chunk, {Fault.DIFFERING: 1}),
-    "a byte is lost": (_lose_a_piece, {Fault.DIFFERING: 1}),
-    "a segment is hidden": (_empty, {Fault.SILENT: 1}),
-    "a segment is dropped": (_drop, {Fault.MISSING: 1}),
-    "the end is missing, and marked": (_truncate, {Fault.TRUNCATED: 1}),
-    "the connection is cut": (_cut, {Fault.BROKEN: 1}),
+WRONG: dict[str, tuple[Spoil, dict[FaultKind, int]]] = {
+    "a segment comes twice": (_double, {FaultKind.DOUBLED: 1, FaultKind.SILENT: 1}),
+    "two are swapped": (_swap, {FaultKind.REORDERED: 1}),
+    "a bit is flipped": (_flip, {FaultKind.DIFFERING: 1}),
+    "a chunk comes twice": (_repeat_a_chunk, {FaultKind.DIFFERING: 1}),
+    "a byte is lost": (_lose_a_piece, {FaultKind.DIFFERING: 1}),
+    "a segment is hidden": (_empty, {FaultKind.SILENT: 1}),
+    "a segment is dropped": (_drop, {FaultKind.MISSING: 1}),
+    "the end is missing, and marked": (_truncate, {FaultKind.TRUNCATED: 1}),
+    "the connection is cut": (_cut, {FaultKind.BROKEN: 1}),
 }
 
 

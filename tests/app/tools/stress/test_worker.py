@@ -18,7 +18,7 @@ import pytest
 from tests.support.local import local_server
 from tricklecast.app.tools.stress import worker
 from tricklecast.app.tools.stress.load import Load, Plan, Role
-from tricklecast.app.tools.stress.worker import Command
+from tricklecast.app.tools.stress.worker import ParentCommand
 
 LOAD = Load(seed=1, channels=1, segments=2, every_s=0.02, smallest=20, largest=20, chunk_bytes=20)
 
@@ -58,7 +58,7 @@ def test_lag_and_processor_time_are_measured(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(time, "process_time_ns", lambda: next(used))
 
     async def main() -> None:
-        command = Command(Plan("http://host/trickle", "x", LOAD, subscribers=1), io.BytesIO())
+        command = ParentCommand(Plan("http://host/trickle", "x", LOAD, subscribers=1), io.BytesIO())
         command.go_ns = 2_000_000_000
         command.go.set()
         await command.measure()
