@@ -25,8 +25,8 @@ which the next one begins all the same; docs/reference/signals.md tells operator
 5. tasks beside: the sweeper drives all of the above, so it stops when they have ended. They are cancelled.
 6. access log: last, since each step may tell it something (:data:`app.access_log.END_S`).
 
-What keeps to no deadline ends with the process (:class:`app.shutdown.LastResort`). A task that fails (the access log
-cannot be written, the program raises) begins the same shutdown.
+What keeps to no deadline ends with the process (:class:`app.shutdown.LastResort`). A task that fails, such as that of
+the access log or the program, begins the same shutdown, and its exception is raised at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
@@ -209,23 +209,24 @@ class Node:
             program: runs beside it, from before the first request on. The node does not stop when it returns.
 
         Raises:
-            Exception: what the program has raised; the node has shut down.
             AccessLogError: the access log cannot be written.
+            Exception: what the program, or a part of the node, has raised; the node has shut down.
         """
         if self.log is not None:
             await self.log.check()
         async with asyncio.TaskGroup() as group:
-            if self.log is not None:
-                # Without its access log the server stops: its operator relies on the log.
-                writing = group.create_task(self.log.run())
-                writing.add_done_callback(lambda task: serving.stop() if task.exception() else None)
-            beside = [group.create_task(sweep(self.plane, self.archive, self.log, Watchdog()))]
-            beside.append(group.create_task(self.access.run()))
+
+            def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[BaseException | None]:
+                return group.create_task(_outcome(work, serving))
+
+            # Without its access log the server stops: its operator relies on the log.
+            writing = None if self.log is None else begin(self.log.run())
+            beside = [begin(sweep(self.plane, self.archive, self.log, Watchdog())), begin(self.access.run())]
             if self.reload.tls is not None:
-                beside.append(group.create_task(self.reload.tls.watch()))
+                beside.append(begin(self.reload.tls.watch()))
             if self._activity is not None and self._show is not None:
-                beside.append(group.create_task(_show(self._activity, self.plane, self._show)))
-            running = None if program is None else group.create_task(_run(program, self.bus, serving))
+                beside.append(begin(_show(self._activity, self.plane, self._show)))
+            running = None if program is None else begin(_run(program, self.bus))
             await serving.serve()
             await self.bus.close()
             if running is not None:
@@ -240,27 +241,35 @@ class Node:
             if self.log is not None:
                 self.log.event(Event.SERVER_STOP)
                 self.log.close()
-        if running is not None and not running.cancelled() and (failed := running.result()) is not None:
-            raise failed
+        for ended in (running, *beside, writing):
+            if ended is not None and not ended.cancelled() and (failed := ended.result()) is not None:
+                raise failed
 
 
-async def _run(program: Program, bus: Bus, serving: Serving) -> BaseException | None:
-    """Run a program beside the server. An exception that it raises stops the server, and is returned."""
+async def _outcome(work: Coroutine[Any, Any, None], serving: Serving) -> BaseException | None:
+    """Do something beside the server. An exception that it raises stops the server, in order, and is returned.
+
+    Were it raised, the task group would cancel the server: without a drain, and without the steps that follow.
+    """
     try:
-        await program(bus)
-    except ServerClosed:
-        pass  # it had nothing to do at the end
-    except asyncio.CancelledError as error:
-        if (task := asyncio.current_task()) is not None and task.cancelling():
-            raise  # the server has cancelled it
-        ended = RuntimeError("the program in the server's process ended: a task that it awaited was cancelled")
-        ended.__cause__ = error
-        serving.stop()
-        return ended
+        await work
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         serving.stop()
         return error
     return None
+
+
+async def _run(program: Program, bus: Bus) -> None:
+    """Run a program until it ends, or has nothing more to do because the server ends."""
+    try:
+        await program(bus)
+    except ServerClosed:
+        pass
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise  # the server has cancelled it
+        text = "the program in the server's process ended: a task that it awaited was cancelled"
+        raise RuntimeError(text) from error
 
 
 async def _show(activity: Activity, plane: DataPlane, show: Callable[[list[str]], None]) -> None:

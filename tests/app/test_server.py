@@ -22,6 +22,7 @@ from tests.support.logs import read_log
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app import node as node_module
 from tricklecast.app import server as server_module
+from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog, AccessLogError
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.data_plane.context import DataPlane
@@ -31,6 +32,7 @@ from tricklecast.app.node import LOOK_S, sweep
 from tricklecast.app.reload import Terminal
 from tricklecast.app.server import serve
 from tricklecast.app.settings import Settings
+from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Database
 
 
@@ -400,6 +402,41 @@ def test_a_program_that_does_not_end_is_cancelled(monkeypatch: pytest.MonkeyPatc
     settings = Settings.model_validate({"port": 0, "shutdown_drain_s": 0.05, "shutdown_deadline_s": 1})
     serve(settings, lambda base: None, program)
     assert ends == ["closed", "cancelled"]
+
+
+@pytest.mark.parametrize("part", [AccessLog, Access])
+def test_a_server_of_which_a_part_fails_ends_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: type[AccessLog | Access]
+) -> None:
+    """It drains, ends subscriptions, and completes its data directory; then the error is raised."""
+    failing = asyncio.Event()
+    ends: list[str] = []
+
+    async def run(_: object) -> None:
+        await failing.wait()
+        raise AccessLogError("the disk is gone")
+
+    async def program(bus: Bus) -> None:
+        try:
+            async with bus.subscribe() as facts:
+                failing.set()
+                await anext(facts)
+        except ServerClosed:
+            ends.append("closed")
+
+    close = Archive.close
+
+    async def closing(archive: Archive) -> None:
+        await close(archive)
+        ends.append("archive")
+
+    monkeypatch.setattr(part, "run", run)
+    monkeypatch.setattr(Archive, "close", closing)
+    values = {"port": 0, "shutdown_drain_s": 0.05, "shutdown_deadline_s": 1}
+    settings = Settings.model_validate({**values, "access_log": tmp_path / "log", "data_dir": tmp_path / "data"})
+    with pytest.raises(AccessLogError, match="the disk is gone"):
+        serve(settings, lambda base: None, program)
+    assert ends == ["closed", "archive"]
 
 
 def test_a_server_beside_duckdb_leaves_nothing_behind() -> None:
