@@ -1,7 +1,7 @@
 """The subscriber's decisions: which GET to make next, and what its answer means. No sockets, clock or random source.
 
 A :class:`Cursor` stands at one seq. Its caller makes the GET that :meth:`Cursor.ask` names, reports the result
-(:meth:`~Cursor.answered`, :meth:`~Cursor.lost` or :meth:`~Cursor.refreshed`) and carries out the :data:`Outcome`.
+(:meth:`~Cursor.answered`, :meth:`~Cursor.lost` or :meth:`~Cursor.refreshed`) and carries out the :data:`Decision`.
 
 The rules (docs/reference/protocol.md, sections 4 to 6):
 
@@ -238,7 +238,7 @@ class Stop:
     error: TrickleError
 
 
-Outcome: TypeAlias = Advance | Resolved | RetryAfter | Resync | End | Stop
+Decision: TypeAlias = Advance | Resolved | RetryAfter | Resync | End | Stop
 
 
 # What answers tell about the numbering ------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ class Cursor:
 
     def lost(
         self, error: TrickleError, now: float, rng: Random, *, connected: bool = True, silent: bool = False
-    ) -> Outcome:
+    ) -> Decision:
         """The GET got no answer: the connection could not be made, or broke.
 
         Args:
@@ -439,7 +439,7 @@ class Cursor:
             return self._wait(error, now, rng)
         return self._outlast(error, now, rng, short=not connected)
 
-    def answered(self, answer: Answer, now: float, rng: Random) -> Outcome:
+    def answered(self, answer: Answer, now: float, rng: Random) -> Decision:
         """The GET that :meth:`ask` named was answered with this head."""
         self._server_seen = True
         self._head = max(self._head, answer.natural(wire.LATEST) or 0)
@@ -462,7 +462,7 @@ class Cursor:
 
     # Answers, by status.
 
-    def _begun(self, answer: Answer, rng: Random) -> Outcome:
+    def _begun(self, answer: Answer, rng: Random) -> Decision:
         self._outage.over()
         if self._asked is None:
             head = answer.natural(wire.LATEST)
@@ -479,7 +479,7 @@ class Cursor:
             return Stop(RemoteProtocolError(answer.status, seq=self._asked, detail=detail))
         return self._advance(seq, answer, rng)
 
-    def _missing(self, answer: Answer, now: float, rng: Random) -> Outcome:
+    def _missing(self, answer: Answer, now: float, rng: Random) -> Decision:
         error = answer.error(self._asked)
         if self._channel_seen and not self._outage.lost:
             return Stop(error)
@@ -489,7 +489,7 @@ class Cursor:
             self._asked, self._takes_any, self._expected = 0, True, None
         return outcome
 
-    def _moved(self, answer: Answer, now: float, rng: Random) -> Outcome:
+    def _moved(self, answer: Answer, now: float, rng: Random) -> Decision:
         error = answer.error(self._asked)
         latest, asked, told = answer.natural(wire.LATEST), self._asked, answer.life
         if latest is None or asked is None:
@@ -516,14 +516,14 @@ class Cursor:
             return self._forward(asked, latest, answer, error, rng)
         return self._back(latest, earliest, answer, error, rng)
 
-    def _failed(self, answer: Answer, now: float, rng: Random) -> Outcome:
+    def _failed(self, answer: Answer, now: float, rng: Random) -> Decision:
         error = answer.error(self._asked)
         if answer.retry_after_s is None:
             return self._outlast(error, now, rng, short=False)
         self._outage.lost = True  # most likely it is about to be restarted
         return self._retry(error, answer.retry_after_s, rng)
 
-    def _without_next_route(self, answer: Answer, rng: Random) -> Outcome:
+    def _without_next_route(self, answer: Answer, rng: Random) -> Decision:
         # Servers from before July 2026 do not know the route; there a refreshed wait may skip a segment.
         error = answer.error(self._asked)
         retry = self._retry(error, None, rng)
@@ -537,7 +537,7 @@ class Cursor:
         self._expected = None if self._takes_any else seq
         return self._go_to(seq)
 
-    def _advance(self, seq: int, answer: Answer, rng: Random) -> Outcome:
+    def _advance(self, seq: int, answer: Answer, rng: Random) -> Decision:
         epoch, told = answer.natural(wire.EPOCH), answer.life
         renumbered = is_renumbered(answer, self._epoch, self._life, seq)
         if renumbered and self._follows:
@@ -581,7 +581,7 @@ class Cursor:
         expected = self._expected if before is None or seq < before else before
         return 0 if expected is None else max(0, seq - expected)
 
-    def _another_life(self, seq: int, answer: Answer, rng: Random) -> Outcome:
+    def _another_life(self, seq: int, answer: Answer, rng: Random) -> Decision:
         """The wanted segment is gone with its life; the segment of that number is another one."""
         epoch, told = answer.natural(wire.EPOCH), answer.life
         detail = "the channel has another life" + f": epoch {epoch} instead of {self._epoch}" * (epoch != self._epoch)
@@ -599,7 +599,7 @@ class Cursor:
 
     # The channel has ended.
 
-    def _closed(self, answer: Answer, now: float, rng: Random) -> Outcome:
+    def _closed(self, answer: Answer, now: float, rng: Random) -> Decision:
         latest, asked = answer.natural(wire.LATEST), self._asked
         if latest is not None and self._has_more(answer, latest):
             return self._begun(answer, rng)
@@ -634,7 +634,7 @@ class Cursor:
 
     # The requested segment does not exist.
 
-    def _renumbered(self, told: wire.Life, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Outcome:
+    def _renumbered(self, told: wire.Life, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Decision:
         """The head is that of another numbering: nothing of it was read."""
         first = first_of(answer)
         oldest = max(first, answer.natural(wire.EARLIEST) or 0)
@@ -648,7 +648,7 @@ class Cursor:
         seq = oldest if self._begins_at_first(answer) else max(oldest, latest - 1)
         return self._resync(min(seq, latest), retry, error)
 
-    def _forward(self, asked: int, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Outcome:
+    def _forward(self, asked: int, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Decision:
         """The segment has left the window, or was left out: go to a newer one."""
         earliest, following = answer.natural(wire.EARLIEST), answer.natural(wire.NEXT)
         from_earliest = self._takes_any or self._reads_all
@@ -678,7 +678,7 @@ class Cursor:
         is_guess = earliest is None and from_earliest and self._late == 2
         return Resync(self._go_to(seq), 0.0 if is_guess else self._retries.delay_s(rng), error)
 
-    def _back(self, latest: int, earliest: int | None, answer: Answer, error: TrickleError, rng: Random) -> Outcome:
+    def _back(self, latest: int, earliest: int | None, answer: Answer, error: TrickleError, rng: Random) -> Decision:
         """The head is behind the requested seq: the server has forgotten the channel's past, or counts wrongly.
 
         At the head itself nothing can be read twice.

@@ -27,8 +27,8 @@ from tricklecast.subscriber.core import (
     Advance,
     Ask,
     Cursor,
+    Decision,
     End,
-    Outcome,
     Resolved,
     Resync,
     RetryAfter,
@@ -40,7 +40,7 @@ from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import Answer, Answered, Lost, OtherBody, exchange
 from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.tasks import BackgroundTask, clock
-from tricklecast.trickle.client.transport import ResponseBody, Timeouts
+from tricklecast.trickle.client.transport import RequestTimeouts, ResponseBody
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 
@@ -246,7 +246,7 @@ class Fetcher:
             "GET",
             url,
             headers,
-            timeouts=Timeouts(CONNECT_S, read=wait_s, write=wait_s),
+            timeouts=RequestTimeouts(CONNECT_S, read=wait_s, write=wait_s),
             seq=ask.seq,
             place=f"{self.place}: ",
             auth=self.auth,
@@ -291,7 +291,7 @@ class Fetcher:
         requested_at = self.runtime.now()
         ask = self.cursor.ask()
         found = await self._get(ask, self.cursor.refresh_after(self.runtime.rng))
-        outcome: Outcome | None = None
+        outcome: Decision | None = None
         try:
             # No await between the answer and its result: a subscriber that is closed now finds the response.
             outcome = None if pending.abandoned else self._decide(ask, found)
@@ -306,14 +306,14 @@ class Fetcher:
             return None if pending.abandoned else 0.0
         return self._settled(pending, outcome)
 
-    def _settled(self, pending: Preconnect, outcome: Outcome) -> float | None:
+    def _settled(self, pending: Preconnect, outcome: Decision) -> float | None:
         """After how many seconds to make another GET; ``None`` if there is none to make."""
         if isinstance(outcome, End | Stop):
             pending.settle(outcome)
             return None
         return outcome.delay_s
 
-    def _lost(self, lost: Lost) -> Outcome:
+    def _lost(self, lost: Lost) -> Decision:
         """What the cursor says about a GET without an answer, reported."""
         outcome = self.cursor.lost(
             lost.error, self.runtime.now(), self.runtime.rng, connected=lost.connected, silent=lost.waited_s > 0
@@ -322,7 +322,7 @@ class Fetcher:
             self.monitor.emit(Retrying(outcome.error, outcome.delay_s, self.cursor.ask().attempt))
         return outcome
 
-    def _decide(self, ask: Ask, found: Answered | Lost | None) -> Outcome | None:
+    def _decide(self, ask: Ask, found: Answered | Lost | None) -> Decision | None:
         """What the cursor says about a GET, reported; ``None`` to make the same GET at once."""
         now, rng = self.runtime.now(), self.runtime.rng
         if found is None:

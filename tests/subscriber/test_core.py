@@ -19,9 +19,9 @@ from tricklecast.subscriber.core import (
     AnyStart,
     Ask,
     Cursor,
+    Decision,
     End,
     OnLag,
-    Outcome,
     Resolved,
     Resync,
     RetryAfter,
@@ -53,7 +53,7 @@ class Driver:
         self.now = 1000.0
         self.rng = Random(1)
 
-    def fails(self, look: Look) -> Outcome:
+    def fails(self, look: Look) -> Decision:
         """The server is lost, as ``look`` says."""
         match look:
             case int():
@@ -62,7 +62,7 @@ class Driver:
                 return self.lost(connected=False)
         return self.lost()
 
-    def answer(self, status: int, **headers: object) -> Outcome:
+    def answer(self, status: int, **headers: object) -> Decision:
         body = str(headers.pop("body", "")).encode()
         names = {"Lp-Trickle-" + name.capitalize(): str(value) for name, value in headers.items()}
         for plain in ("Retry-After", "Content-Length", "Content-Type", "Content-Encoding"):
@@ -70,7 +70,7 @@ class Driver:
                 names[plain] = value
         return self.cursor.answered(Answer.read(status, httpx.Headers(names).raw, body), self.now, self.rng)
 
-    def lost(self, error: ConnectionLost | RemoteProtocolError = LOST, *, connected: bool = True) -> Outcome:
+    def lost(self, error: ConnectionLost | RemoteProtocolError = LOST, *, connected: bool = True) -> Decision:
         return self.cursor.lost(error, self.now, self.rng, connected=connected)
 
     @property
@@ -85,17 +85,17 @@ class Driver:
         return outcome
 
 
-def retry(outcome: Outcome) -> RetryAfter:
+def retry(outcome: Decision) -> RetryAfter:
     assert isinstance(outcome, RetryAfter)
     return outcome
 
 
-def resync(outcome: Outcome) -> Resync:
+def resync(outcome: Decision) -> Resync:
     assert isinstance(outcome, Resync)
     return outcome
 
 
-def stopped(outcome: Outcome | None) -> Exception:
+def stopped(outcome: Decision | None) -> Exception:
     assert isinstance(outcome, Stop)
     return outcome.error
 
@@ -830,7 +830,7 @@ class TestFailing:
         budget = RetryBudget(0, 2)
         driver = Driver(budget=budget)
 
-        def fail() -> Outcome:
+        def fail() -> Decision:
             return driver.fails(look)
 
         driver.answer(200, seq=0)

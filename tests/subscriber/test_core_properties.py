@@ -18,9 +18,9 @@ from tricklecast.subscriber.core import (
     AnyStart,
     Ask,
     Cursor,
+    Decision,
     End,
     OnLag,
-    Outcome,
     Resolved,
     Resync,
     RetryAfter,
@@ -129,7 +129,7 @@ class Run:
     breaks: int = 0
     seeks: list[tuple[bool, float]] = field(default_factory=list)
     segments: list[Advance | Seek] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[Decision] = field(default_factory=list)
     pauses: list[tuple[Ask, Ask, float]] = field(default_factory=list)
     at_once: int = 0
     """Requests in a row that neither brought a segment nor had a pause before them."""
@@ -179,7 +179,7 @@ class Run:
         self.at_once = 0  # it is the user who is in a hurry
         self.now += delay_s
 
-    def _obey(self, outcome: Outcome, ask: Ask, cuts: int) -> None:
+    def _obey(self, outcome: Decision, ask: Ask, cuts: int) -> None:
         self.outcomes.append(outcome)
         match outcome:
             case Advance():

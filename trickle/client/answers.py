@@ -28,7 +28,7 @@ import httpx
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.connection import InvalidAnswer
-from tricklecast.trickle.client.transport import LiveBody, ResponseBody, Timeouts, TrickleClient
+from tricklecast.trickle.client.transport import LiveBody, RequestTimeouts, ResponseBody, TrickleClient
 from tricklecast.trickle.errors import (
     ConnectionLost,
     RemoteProtocolError,
@@ -176,7 +176,7 @@ async def exchange(
     headers: Mapping[str, str] = _NONE,
     *,
     body: LiveBody | None = None,
-    timeouts: httpx.Timeout | Timeouts | None = None,
+    timeouts: httpx.Timeout | RequestTimeouts | None = None,
     seq: int | None = None,
     place: str = "",
     auth: HttpxAuth | None = None,
@@ -222,7 +222,7 @@ async def _send(
     url: str,
     headers: Mapping[str, str],
     body: LiveBody | None,
-    timeouts: httpx.Timeout | Timeouts | None,
+    timeouts: httpx.Timeout | RequestTimeouts | None,
     auth: HttpxAuth | None,
 ) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | OtherBody]:
     if auth is None and isinstance(http, TrickleClient):

@@ -109,7 +109,7 @@ class LiveBody(httpx.AsyncByteStream):
         """The response has come, or the connection broke: use the writer no more."""
 
 
-class Timeouts(NamedTuple):
+class RequestTimeouts(NamedTuple):
     """Timeouts of one request, in seconds. httpx accepts this tuple for its ``Timeout``, which costs much more."""
 
     connect: float | None
@@ -307,7 +307,7 @@ class TrickleClient(httpx.AsyncClient):
         url: str,
         headers: Mapping[str, str],
         body: LiveBody | None,
-        timeouts: httpx.Timeout | Timeouts | None,
+        timeouts: httpx.Timeout | RequestTimeouts | None,
     ) -> ResponseBody | None:
         """Send a request without httpx's objects.
 
