@@ -183,7 +183,7 @@ class Changes:
         self._applied = 0  # facts at the beginning of the log that are in the table of live channels
         self._news: asyncio.Event | None = None  # set when facts are told; None: no request waits
         self._waking = False  # whether _wake is going to be called
-        self._woken = self.index  # the index when the watchers were called last
+        self._to_wake = self.index  # the index when the watchers were called last
         if archive is not None:
             self._restore(registry, archive)
         registry.journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentClosed)
@@ -297,8 +297,8 @@ class Changes:
                 listener(news)
             except Exception as error:
                 self._faults.note(listener, error)
-        if self.index > self._woken:
-            self._woken = self.index
+        if self.index > self._to_wake:
+            self._to_wake = self.index
             for watcher in list(self.watchers):
                 watcher()
             if self._news is not None:

@@ -142,7 +142,7 @@ class Replica:
             case Live():
                 if self.live:
                     raise FeedError("LIVE twice")
-                channel.follow(message.facts, message.bytes_in, message.awaited, self._clock())
+                channel.go_live(message.facts, message.bytes_in, message.awaited, self._clock())
                 self.live = True
             case Fact():
                 channel.apply(message)
@@ -171,6 +171,6 @@ class Replica:
         self.live = False
         channel = self.channel
         if channel is not None and not channel.ended:
-            channel.break_off(self._clock())
+            channel.abandon(self._clock())
             self._registry.drain(channel)
             self._registry.faults.deliver()

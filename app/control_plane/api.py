@@ -29,7 +29,7 @@ from tricklecast.app.control_plane.models import (
 )
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Refusal, Why
-from tricklecast.app.core.state import described
+from tricklecast.app.core.state import summarize
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S, memory_reply
 from tricklecast.app.data_plane.upload import take_in
@@ -284,7 +284,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         assert segment is not None, "the registry has just closed it"
         await _stored(plane)
         began = time.time() - plane.clock()
-        return segment_model(described(segment, lambda at: round((began + at) * 1e6)))
+        return segment_model(summarize(segment, lambda at: round((began + at) * 1e6)))
 
     return router
 

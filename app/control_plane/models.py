@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tricklecast.app.core.segment import State
-from tricklecast.app.core.state import ChannelStatistics, KeptSegment
+from tricklecast.app.core.state import ChannelStatistics, SegmentSummary
 from tricklecast.app.core.window import Eviction
 
 
@@ -128,7 +128,7 @@ def channel_model(statistics: ChannelStatistics, to_wall: Callable[[float], floa
     )
 
 
-def segment_model(segment: KeptSegment) -> SegmentModel:
+def segment_model(segment: SegmentSummary) -> SegmentModel:
     """Describe a segment."""
     closed_us = segment.closed_us
     return SegmentModel(

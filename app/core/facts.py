@@ -84,7 +84,7 @@ class ContentTypeNamed(Fact):
 
 @dataclass(slots=True)
 class NumberingNamed(Fact):
-    """The name of the channel's numbering, and the lowest seq of it that was written, are others than before."""
+    """The channel's numbering has another name, or a lower first seq, than before."""
 
     name: str
     first: int
@@ -92,7 +92,7 @@ class NumberingNamed(Fact):
 
 @dataclass(slots=True)
 class HeadJumped(Fact):
-    """The head is ``next_seq`` now, and all that lies below it and is not there is settled.
+    """The head is ``next_seq`` now. Segments below it that are not there are final: nobody may write them.
 
     A publisher resumed its numbering, or the channel came back after a restart.
     """
@@ -115,21 +115,21 @@ class BodyBegun(Fact):
 
 @dataclass(slots=True)
 class BodyLeft(Fact):
-    """The publisher of a segment has left it before its end; the segment goes on."""
+    """The publisher of a segment has left it before its end; another one, or a retry, may write on."""
 
     seq: int
 
 
 @dataclass(slots=True)
 class SegmentAwaited(Fact):
-    """The head is about to pass a segment that nobody writes: for a while its publisher may still come."""
+    """The head is about to pass a segment that nobody writes; for a while its publisher may still come."""
 
     seq: int
 
 
 @dataclass(slots=True)
 class SegmentForgotten(Fact):
-    """A segment below the head without a byte is no longer waited for, and nobody reads it."""
+    """The publisher of an awaited segment has not come in time, and no reader of the owner waits for the segment."""
 
     seq: int
 
@@ -169,7 +169,7 @@ class SegmentEvicted(Fact):
 
 @dataclass(slots=True)
 class ChannelEnded(Fact):
-    """A channel ended; during its drain its kept segments can still be read."""
+    """A channel ended; during its drain the segments of its window can still be read."""
 
     indexed = True
 

@@ -31,7 +31,7 @@ def check_channel(channel: OwnedChannel) -> None:
     lingering = sum(segment.cost for segment in channel.window.lingering)
     assert channel.window.held == channel.window.cost + being_written + lingering, "all of its memory is counted"
     assert set(channel._waiting) | set(channel._open) == set(segments) - {segment.seq for segment in closed}
-    assert not channel._woken, "every reader of a closed segment was woken"
+    assert not channel._to_wake, "every reader of a closed segment was woken"
     assert not channel._preempted, "every preempted writer was told"
     assert set(channel._deadlines.times) <= set(channel.unclosed), "only an unclosed segment has a deadline"
     unreserved = range(channel.next_seq, channel._unreserved)
@@ -41,7 +41,7 @@ def check_channel(channel: OwnedChannel) -> None:
     for seq, segment in segments.items():
         assert segment.seq == seq, "a segment is filed under its own seq"
         _check_segment(channel, seq)
-    assert 0 <= channel.floor <= channel.next_seq, "only seqs below the head are settled"
+    assert 0 <= channel.floor <= channel.next_seq, "only segments below the head are final"
     held = Counter(segment.writer.presence.client for segment in channel.unclosed if segment.writer is not None)
     assert {one.client: one.writers for one in channel.publishers} == held, "the clients that publish are known"
     if channel.ended:

@@ -1,4 +1,17 @@
-"""All channels by name and epoch: created, ended, drained, forgotten. The one way into the core."""
+"""All channels of a server. Requests, time and replicas reach the core through :class:`Registry`, and only so.
+
+A name has one life after another, counted by its epoch. A life begins with a POST or a request to create it, and ends
+by request, after a time without a publisher, or by a fault of the server. Then it drains: for ``channel_drain_s`` its
+readers may finish, and only a POST of seq 0, or one with a reset, begins the next life. After the drain a tombstone
+stays, so that latecomers hear that the channel has ended, and that the next life has a higher epoch.
+
+Nothing here runs by itself. The registry knows the earliest time at which each channel has something to do
+(:class:`~tricklecast.app.core.rules.Agenda`), and its caller calls :meth:`Registry.expire` then. So a server with
+10,000 idle channels looks at none of them. A time in the agenda may be too early, never too late.
+
+A channel that another server owns (:meth:`Registry.replicate`) stands among the others, and has their readers and
+limits. Its owner decides about it, so requests that would change it get :attr:`Why.REPLICA`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +26,7 @@ from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Why
 from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel
 from tricklecast.app.core.segment import WAITING, Cursor, Segment, Writer, WriterOwner
-from tricklecast.app.core.state import Channel, Kept, Serve, Wait
+from tricklecast.app.core.state import Channel, Retained, Serve, Wait
 from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.paths import is_reserved
@@ -34,11 +47,11 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all channels at one moment: what a scrape of the metrics needs.
+    """Sums over all channels at one moment, for metrics.
 
     Attributes:
         live, draining: channels that take segments, and channels that have ended and can still be read.
-        segments: closed segments that are kept.
+        segments: closed segments in all windows.
         writing, preconnected: segments whose publisher is connected, after and before its first byte.
         orphaned: open segments whose publisher has gone, and may come back.
         waiting: readers of segments that have no byte yet.
@@ -56,7 +69,7 @@ class Totals:
 
 
 class Restored(NamedTuple):
-    """A channel as storage has kept it over a restart.
+    """A channel that storage brings back after a restart.
 
     Attributes:
         name, epoch, content_type, next_seq: of the channel.
@@ -85,7 +98,7 @@ class Storage(Protocol):
     @property
     def refuses(self) -> bool: ...
 
-    def begin(self, channel: OwnedChannel) -> Kept:
+    def begin(self, channel: OwnedChannel) -> Retained:
         """A channel came into being, or was restored."""
 
     def last_epoch(self, name: str) -> int:
@@ -189,16 +202,16 @@ class Registry:
         self.faults.deliver()
         return channel
 
-    def restore(self, kept: Restored, now: float) -> OwnedChannel:
+    def restore(self, restored: Restored, now: float) -> OwnedChannel:
         """Bring a channel back after a restart, before the first request. Its closed segments are in storage.
 
         Segments below the head are final: a late POST for one of them gets 409. A publisher goes on at the head, or
         further on, where its numbers are by now.
         """
-        channel = self._add(kept.name, kept.epoch, kept.content_type, now)
-        channel.restored(now - kept.age_s, kept.next_seq)
-        if kept.drain_s is not None:
-            channel.channel_ended(now - self.limits.channel_drain_s + kept.drain_s)
+        channel = self._add(restored.name, restored.epoch, restored.content_type, now)
+        channel.restored(now - restored.age_s, restored.next_seq)
+        if restored.drain_s is not None:
+            channel.channel_ended(now - self.limits.channel_drain_s + restored.drain_s)
         self._schedule_next(channel)
         return channel
 
@@ -420,7 +433,7 @@ class Registry:
     def next_deadline(self) -> float | None:
         """When :meth:`expire` should be called next: never later than something is due. Amortised O(1).
 
-        It may be earlier, if what was due has been settled meanwhile; then :meth:`expire` finds nothing to do.
+        It may be earlier, if something else has done meanwhile what was due; then :meth:`expire` finds nothing to do.
         """
         tombstones = (tombstone.until for tombstone in islice(self._tombstones.values(), 1))
         times = (self._agenda.next, *tombstones)
@@ -501,7 +514,7 @@ class Registry:
             life=Life(f"{self.instance}.{epoch}") if self.instance else NO_LIFE,
         )
         if self.storage is not None and not is_reserved(name):
-            channel.kept = self.storage.begin(channel)
+            channel.retained = self.storage.begin(channel)
         return channel
 
     def _make_room(self, name: str) -> None:

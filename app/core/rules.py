@@ -1,13 +1,12 @@
 """The rules of a channel: what a request, a lost connection, or time may do to one epoch of it.
 
 A rule decides which facts come of it, applies each with the function of :mod:`app.core.state` that a replica uses, too,
-and notes it. Rules kept here (docs/reference/protocol.md, sections 1 to 5):
+and notes it. Its rules (docs/reference/protocol.md, sections 1 to 5):
 
-- What the head passes is decided in :meth:`OwnedChannel._advance` only.
-- A segment closes in :meth:`OwnedChannel._close` only; its cursors and preempted writers are told when the change is
-  done.
-- A change is whole or has not happened: nothing in the middle of it calls back, and what a callback raises at its end
-  is kept until every other one has been called.
+- :meth:`OwnedChannel._advance` alone decides what happens to the segments that the head passes.
+- :meth:`OwnedChannel._close` alone closes segments. Its cursors and preempted writers are told when the change is done.
+- A change is whole or has not happened: nothing in the middle of it calls back. If a callback raises at its end, the
+  others are called all the same, and the exception is delivered after them.
 - A writer acts through its token; a stale token changes nothing.
 - No segment below the head waits for long (:meth:`OwnedChannel._spare`).
 - A body with a key is stored once, however often it is sent.
@@ -176,7 +175,7 @@ class OwnedChannel(Channel):
         """The first seq at or after the head that has no writer. Amortised O(log n), however many have one."""
         if self._freed.times:
             while self._freed.pop(self.next_seq - 1) is not None:
-                pass  # settled since
+                pass  # the head has passed it
             if (freed := self._freed.next) is not None:
                 return int(freed)
         seq = self._unreserved if self._unreserved > self.next_seq else self.next_seq
@@ -265,7 +264,7 @@ class OwnedChannel(Channel):
         if (refused := self._store(writer, chunks, now)) is not None:
             return self._cut(writer, refused, now)
         writer.segment.wake(self._faults)
-        if self._woken or self._faults.noted:
+        if self._to_wake or self._faults.noted:
             self._tell()
         return None
 
@@ -312,7 +311,7 @@ class OwnedChannel(Channel):
     # The end, and time.
 
     def end(self, reason: EndReason, now: float) -> None:
-        """End the channel: every reader and writer is told; what is kept stays readable for the drain."""
+        """End the channel: every reader and writer is told; its window stays readable for the drain."""
         for segment in self.unclosed:
             self._preempt(segment, Verdict.TERMINATED)
             if segment.state is OPEN:
@@ -564,7 +563,7 @@ class OwnedChannel(Channel):
         preempted = self._preempted
         if preempted:
             self._preempted = []
-        if self._woken:
+        if self._to_wake:
             self.wake_readers()
         for writer in preempted:
             assert writer.outcome is not None, "a preempted writer is settled"

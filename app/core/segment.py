@@ -1,5 +1,10 @@
 """One segment: its state, its bytes as frames, the writer that fills it and the cursors that read it.
 
+Bytes are held once, as they go over the wire: a frame is what one write of the publisher has brought, as HTTP/1.1
+chunks, encoded once for all readers. A cursor is a number of frames; a reader that wakes writes the frames from there
+on, so a fan-out of 10,000 readers copies and encodes nothing. All others read :meth:`Segment.payload`, views of the
+chunks within the frames. Neither a frame nor a chunk ever changes.
+
 The states and the events that lead from one to the next are a table. An event that the table does not allow in the
 present state raises :class:`~tricklecast.trickle.errors.LocalProtocolError`, and nothing has changed.
 """
@@ -119,7 +124,7 @@ into the registry; it may do so in a later turn of the event loop."""
 
 
 class Faults:
-    """Exceptions of callbacks, kept until the change in which they arose is done.
+    """Exceptions of callbacks, which wait until the change in which they arose is done.
 
     So one reader's exception neither keeps another reader from being woken nor leaves a change half done.
 
@@ -206,7 +211,7 @@ class Segment:
     Attributes:
         seq: its number.
         state: see :class:`State`.
-        closed: whether the state is final (kept beside ``state`` because every cursor asks on every wake).
+        closed: whether the state is final (beside ``state``, because every cursor asks on every wake).
         frames: the encoded chunks; one entry per arrival from the publisher, never changed afterwards.
         offsets: body bytes before each frame, and at the end those of all frames: one entry more than ``frames``.
         size: body bytes stored; of a segment with a source all of them, also those that are not loaded.

@@ -2,14 +2,14 @@
 
 The owner of a channel and every other holder (storage after a restart, a replica) have the same state, because nothing
 changes it but the functions under "Facts" below. The owner's rules (:mod:`app.core.rules`) call them when they have
-decided; :meth:`Channel.apply` calls them with what somebody else has decided. None of them refuses anything, and
-none of them wakes a reader: that is done when the whole change is (:meth:`Channel.wake_readers`).
+decided; :meth:`Channel.apply` calls them when the owner of another server has. None of them refuses anything, and none
+of them wakes a reader: :meth:`Channel.wake_readers` does, at the end of the whole change.
 
-Rules kept here (docs/reference/protocol.md, sections 1, 4 and 5):
+Its rules (docs/reference/protocol.md, sections 1, 4 and 5):
 
 - The head moves upwards only: past a segment that opens or closes at or above it, or with a jump.
 - A reader of a holder gets the answers that the owner gives, from the same :meth:`Channel.resolve`.
-- A segment that nobody has but readers that wait for it is no part of the state: each holder has its own.
+- A segment for which only readers wait is no part of the state: each holder has its own.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Wait(NamedTuple):
     head: int
 
 
-class KeptSegment(NamedTuple):
+class SegmentSummary(NamedTuple):
     """A segment as a list of segments shows it.
 
     Attributes:
@@ -107,7 +107,7 @@ class KeptSegment(NamedTuple):
     closed_us: int | None
 
 
-def described(segment: Segment, to_us: Callable[[float], int]) -> KeptSegment:
+def summarize(segment: Segment, to_us: Callable[[float], int]) -> SegmentSummary:
     """Describe a segment in memory, which has begun or closed.
 
     Args:
@@ -115,23 +115,23 @@ def described(segment: Segment, to_us: Callable[[float], int]) -> KeptSegment:
     """
     closed_us = None if segment.closed_at is None else to_us(segment.closed_at)
     opened_us = to_us(segment.opened_at or segment.closed_at or 0)
-    return KeptSegment(segment.seq, segment.state, segment.size, opened_us, closed_us)
+    return SegmentSummary(segment.seq, segment.state, segment.size, opened_us, closed_us)
 
 
-class Kept(Protocol):
-    """Segments of one channel that storage keeps beyond the window."""
+class Retained(Protocol):
+    """Segments of one channel that storage has beyond the window."""
 
-    def listed(self, seq: int, since_us: int) -> Iterator[KeptSegment]:
+    def listed(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
         """The closed ones from this seq on, ascending, from the first one that closed at this time or later."""
 
     def find(self, seq: int) -> Segment | None:
-        """A segment that has left the window: for one reader, if it has a source; ``None`` if it is not kept."""
+        """A segment that has left the window, for one reader if it has a source; ``None`` if it is not stored."""
 
     def following(self, seq: int) -> int | None:
-        """The lowest seq at or above this one that is kept."""
+        """The lowest seq at or above this one that storage has."""
 
     def crc(self, seq: int) -> int | None:
-        """The CRC-32 of a closed segment's bytes; ``None`` if it is not wholly kept."""
+        """The CRC-32 of a closed segment's bytes; ``None`` if storage does not have all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +184,15 @@ class Channel:
         next_seq: the head: one past the newest segment that got its first byte or was closed.
         jumped_to: the head to which it jumped last; 0 if it never has. If nothing has moved the head since, its
             publisher may go on at any seq above.
-        floor: seqs below it are settled: evicted, or jumped over.
-        segments: by seq: kept, open and waiting ones.
-        window: the closed ones among them, kept for catching up.
+        floor: segments below it are final: they were evicted, or the head jumped over them.
+        segments: by seq: closed, open and waiting ones.
+        window: the closed ones among them, for catching up.
         ended: whether the channel is over; drain_until: when its name is then forgotten.
         active_at: when something was last published; bytes_in, bytes_out: for statistics; reading: its readers.
         life: the numbering of what is written from now on, as its readers are told. Its ``first`` is ``None`` until
             something is written in this start of the server.
         facts: how many there are of it; followers: told of each.
-        kept: what storage keeps of it; ``None`` without storage.
+        retained: the segments that storage has beyond the window; ``None`` without storage.
         publishers: the clients that publish to it here.
     """
 
@@ -220,16 +220,17 @@ class Channel:
         self.life = life
         # The lowest seq of that numbering that was written, or that its publisher says it began with.
         self._first = LAST_SEQ + 1
-        self.kept: Kept | None = None
+        self.retained: Retained | None = None
         self.publishers = Publishers(limits.publisher_grace_s)
         self.reading = Capacity(limits.readers_per_channel)
         # Players that fetch playlists and media, less the cursors that serve them. HLS keeps this number.
         self.players_beside = 0
         self._limits, self._budget, self._faults = limits, budget, faults
+        # By seq: segments without a byte, and those with bytes that are not closed.
         self._waiting: dict[int, Segment] = {}
         self._open: dict[int, Segment] = {}
-        # Segments that have closed in this change: their readers are to be woken when it is done.
-        self._woken: list[Segment] = []
+        # Segments that have closed in this change; their readers are woken at its end.
+        self._to_wake: list[Segment] = []
 
     def __repr__(self) -> str:
         return f"<Channel {self.name!r}.{self.epoch} head {self.next_seq}{' ended' if self.ended else ''}>"
@@ -312,7 +313,7 @@ class Channel:
         self.facts = fact.number or self.facts
         self.wake_readers()
 
-    def follow(self, facts: int, bytes_in: int, awaited: Iterable[int], now: float) -> None:
+    def go_live(self, facts: int, bytes_in: int, awaited: Iterable[int], now: float) -> None:
         """From a snapshot on the owner's facts follow.
 
         Args:
@@ -345,7 +346,7 @@ class Channel:
         self.head_jumped(next_seq)
 
     def head_jumped(self, next_seq: int) -> None:
-        """Everything below is settled: a late POST for one of these seqs gets 409."""
+        """Segments below are final: a late POST for one of them gets 409."""
         self.next_seq, self.floor = max(self.next_seq, next_seq), max(self.floor, next_seq)
         self.jumped_to = next_seq
 
@@ -364,7 +365,7 @@ class Channel:
         self._discard(segment)
         if segment.cursors:
             segment.close(SKIP, now)
-            self._woken.append(segment)
+            self._to_wake.append(segment)
 
     def segment_opened(self, segment: Segment, now: float) -> None:
         """The segment has its first byte, or is about to get it."""
@@ -394,7 +395,7 @@ class Channel:
         segment.close(event, now)
         self._waiting.pop(seq, None)
         self._open.pop(seq, None)
-        self._woken.append(segment)
+        self._to_wake.append(segment)
         if seq >= self.next_seq:
             self.next_seq = seq + 1
 
@@ -412,9 +413,9 @@ class Channel:
             # It never moved the head; neither does its end, and there is nothing to keep.
             self._discard(segment)
             segment.close(TERMINATE, now)
-            self._woken.append(segment)
+            self._to_wake.append(segment)
 
-    def break_off(self, now: float) -> None:
+    def abandon(self, now: float) -> None:
         """The owner is lost: what is open is cut short, and here the channel is over."""
         for segment in list(self._open.values()):
             self.segment_closed(segment, TERMINATE, now)
@@ -424,12 +425,12 @@ class Channel:
 
     def wake_readers(self) -> None:
         """The change is done: wake the readers of the segments that it has closed."""
-        woken, self._woken = self._woken, []
+        woken, self._to_wake = self._to_wake, []
         for segment in woken:
             segment.wake(self._faults)
 
     def _awaited(self, seq: int) -> Segment:
-        """A segment that the owner waits for; it may have bytes by now."""
+        """The segment of this seq, which is created if it is not there."""
         segment = self.segments.get(seq)
         if segment is None:
             if len(self._waiting) >= MAX_AWAITED:
@@ -461,7 +462,7 @@ class Channel:
         """The oldest seq that can be read now; the head if there is none."""
         in_window = self.window.earliest
         oldest = min([*self._open, self.next_seq if in_window is None else in_window])
-        return self._or_kept(oldest, 0)
+        return self._or_retained(oldest, 0)
 
     @property
     def unclosed(self) -> list[Segment]:
@@ -483,14 +484,14 @@ class Channel:
         return max(0, cursors + self.players_beside)
 
     def resolve(self, seq: int) -> Serve | Wait | Ahead | Gone | Ended:
-        """Find what a GET of N, -1 (the head), -2 (the newest started one) or -N means now; it may create the head."""
+        """Answer a GET of N, -1 (the head), -2 (the newest started one) or -N; the head is created to wait for it."""
         head = self.next_seq
         if seq < 0:
             seq = max(head + seq + 1, self.earliest if seq < SEQ_CURRENT else 0)
         if (segment := self.segments.get(seq)) is not None:
             return (Wait if segment.state is WAITING else Serve)(self, segment, head)
         if seq < head:
-            if self.kept is not None and (segment := self.kept.find(seq)) is not None:
+            if self.retained is not None and (segment := self.retained.find(seq)) is not None:
                 return Serve(self, segment, head)
             return Gone(seq, head, self.earliest, self._following(seq), self.life)
         if self.ended:
@@ -513,19 +514,19 @@ class Channel:
         return found, missed
 
     def _following(self, seq: int) -> int:
-        """The lowest seq above this one that can be read or waited for."""
-        return self._or_kept(self.following_in_memory(seq), seq + 1)
+        """The lowest seq above this one that can be read, or for which a reader can wait."""
+        return self._or_retained(self.following_in_memory(seq), seq + 1)
 
     def following_in_memory(self, seq: int) -> int:
-        """The same without those that only storage keeps."""
+        """The same, of the segments in memory."""
         return min((at for at in self.segments if seq < at < self.next_seq), default=self.next_seq)
 
-    def _or_kept(self, live: int, seq: int) -> int:
-        """A seq in memory, or the lowest one from ``seq`` on that storage keeps, if that is lower."""
-        stored = None if self.kept is None else self.kept.following(seq)
+    def _or_retained(self, live: int, seq: int) -> int:
+        """A seq in memory, or the lowest one from ``seq`` on that storage has, if that is lower."""
+        stored = None if self.retained is None else self.retained.following(seq)
         return live if stored is None or stored > live else stored
 
-    def listed(self, seq: int, since_us: int, to_us: Callable[[float], int]) -> Iterator[KeptSegment]:
+    def listed(self, seq: int, since_us: int, to_us: Callable[[float], int]) -> Iterator[SegmentSummary]:
         """The segments that can be read, from a seq and a time on, ascending; storage's before the window's.
 
         Args:
@@ -533,10 +534,10 @@ class Channel:
             to_us: turns the registry's time into microseconds since 1970.
         """
         live = {one.seq: one for one in self.segments.values() if one.state is not WAITING and one.seq >= seq}
-        if self.kept is not None:
-            yield from (one for one in self.kept.listed(seq, since_us) if one.seq not in live)
+        if self.retained is not None:
+            yield from (one for one in self.retained.listed(seq, since_us) if one.seq not in live)
         for _, segment in sorted(live.items()):
-            one = described(segment, to_us)
+            one = summarize(segment, to_us)
             if one.closed_us is None or one.closed_us >= since_us:
                 yield one
 

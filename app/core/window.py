@@ -33,8 +33,9 @@ class Window:
     Args:
         limits: of the window.
         budget: of the server.
-        on_evicted: told of each segment that leaves because of a limit, and of which, when it has left.
-        give_open: cuts the largest segment that is being written, so that it is in the window; whether there was one.
+        on_evicted: told of each segment that has left because of a limit, and of the limit.
+        give_open: cuts the largest segment that is being written, so that it comes into the window; returns whether
+            there was one.
 
     Attributes:
         bytes: body bytes of all segments kept. cost: memory that they take, in bytes.
@@ -97,7 +98,7 @@ class Window:
         if not segments or segment.seq > segments[-1].seq:
             segments.append(segment)
         else:
-            insort(segments, segment, key=lambda kept: kept.seq)
+            insort(segments, segment, key=lambda one: one.seq)
         self.bytes += segment.size
         self.cost += segment.cost
         return len(segments) == 2 or segments[0] is segment
@@ -337,9 +338,9 @@ class Budget:
 
 
 def _nobody(segment: Segment, why: Eviction) -> None:
-    """Is not told."""
+    """No channel is there to be told."""
 
 
 def _nothing() -> bool:
-    """Has nothing to give."""
+    """No channel is there that could give something."""
     return False

@@ -238,9 +238,9 @@ def tag_of(channel: Channel, segment: Segment, instance: str) -> str:
     """
     if not segment.closed or not segment.size:
         return ""
-    if channel.kept is None:
+    if channel.retained is None:
         return f'"{instance}.{channel.epoch}.{segment.seq}"' if instance else ""
-    crc = channel.kept.crc(segment.seq)
+    crc = channel.retained.crc(segment.seq)
     if crc is None:
         if segment.size > SUMMED_BYTES or segment.source is not None:
             return ""

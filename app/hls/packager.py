@@ -224,11 +224,11 @@ class Packager:
     def _held(self, seq: int) -> Segment | None:
         """A segment that the window or storage has."""
         channel = self.channel
-        return channel.segments.get(seq) or (None if channel.kept is None else channel.kept.find(seq))
+        return channel.segments.get(seq) or (None if channel.retained is None else channel.retained.find(seq))
 
     def _is_held(self, seq: int) -> bool:
         channel = self.channel
-        return seq in channel.segments or (channel.kept is not None and channel.kept.following(seq) == seq)
+        return seq in channel.segments or (channel.retained is not None and channel.retained.following(seq) == seq)
 
     def _first_segment(self) -> object:
         """Where the first playlist begins."""

@@ -44,7 +44,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
 from tricklecast.app.core.segment import WAITING, Segment, State
-from tricklecast.app.core.state import Channel, KeptSegment
+from tricklecast.app.core.state import Channel, SegmentSummary
 from tricklecast.app.core.window import Budget
 from tricklecast.app.daemon_thread import DaemonThread
 from tricklecast.app.storage.database import (
@@ -203,13 +203,13 @@ class StoredChannel:
         stored = self.seqs[place : place + 1]
         return min([*stored, *(one for one in self.taps if one >= seq)], default=None)
 
-    def listed(self, seq: int, since_us: int) -> Iterator[KeptSegment]:
+    def listed(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
         """The closed segments from this seq on, ascending, from the first one that closed at this time or later."""
         place = bisect_left(self.seqs, seq)
         place = bisect_left(self.seqs, since_us, place, key=lambda seq: self.entries[seq].closed_us)
         for at in range(place, len(self.seqs)):
             entry = self.entries[one := self.seqs[at]]
-            yield KeptSegment(one, entry.state, entry.size, entry.opened_us, entry.closed_us)
+            yield SegmentSummary(one, entry.state, entry.size, entry.opened_us, entry.closed_us)
 
     @property
     def turn(self) -> asyncio.Semaphore:

@@ -31,7 +31,7 @@ from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Refusal
 from tricklecast.app.core.segment import COMPLETE, EMPTY, Segment, Writer, encode_frame
-from tricklecast.app.core.state import KeptSegment
+from tricklecast.app.core.state import SegmentSummary
 from tricklecast.app.core.window import Budget
 from tricklecast.app.query import InvalidQuery
 from tricklecast.app.storage.archive import Archive, Retention
@@ -620,7 +620,7 @@ class Stored:
     def following(self, seq: int) -> int | None:
         return 0 if seq <= 0 else None
 
-    def listed(self, seq: int, since_us: int) -> Iterator[KeptSegment]:
+    def listed(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
         return iter(())
 
     def more(self) -> None:
@@ -635,7 +635,7 @@ async def test_storage_is_asked_once_for_each_part() -> None:
     bench.publish("c", 0, b"gone")
     bench.publish("c", 1, b"x")
     channel = bench.registry.channels["c"]
-    stored = channel.kept = Stored()
+    stored = channel.retained = Stored()
     parts = bench.bus.read("c", 0)
     assert (now(parts), now(parts), stored.asked) == ([], [], 1)
     stored.segment.load(encode_frame((b"abc",)), 3)

@@ -23,7 +23,7 @@ from tricklecast.app.core.segment import (
     Writer,
     encode_frame,
 )
-from tricklecast.app.core.state import Channel, KeptSegment, Serve, Wait
+from tricklecast.app.core.state import Channel, SegmentSummary, Serve, Wait
 from tricklecast.app.core.window import Budget
 from tricklecast.trickle.paths import is_reserved
 
@@ -186,10 +186,10 @@ class Shelf:
     def following(self, seq: int) -> int | None:
         return min((one for one in self.seqs if one >= seq), default=None)
 
-    def listed(self, seq: int, since_us: int) -> Iterator[KeptSegment]:
+    def listed(self, seq: int, since_us: int) -> Iterator[SegmentSummary]:
         for one in self.seqs:
             if one >= seq and one * 1_000_000 >= since_us:
-                yield KeptSegment(one, State.COMPLETE, 1, one * 1_000_000, one * 1_000_000)
+                yield SegmentSummary(one, State.COMPLETE, 1, one * 1_000_000, one * 1_000_000)
 
 
 def make_registry(

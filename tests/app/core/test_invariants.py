@@ -170,10 +170,10 @@ FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
     "that is in time": _late,
     "the window counts its bytes": _swell,
     "the window's count holds": _grow,
-    "every reader of a closed segment was woken": lambda registry: channel(registry)._woken.append(orphan(registry)),
+    "every reader of a closed segment was woken": lambda registry: channel(registry)._to_wake.append(orphan(registry)),
     "every preempted writer was told": _untold,
     "a segment is filed under its own seq": lambda registry: setattr(orphan(registry), "seq", 9),
-    "only seqs below the head are settled": lambda registry: setattr(channel(registry), "floor", 99),
+    "only segments below the head are final": lambda registry: setattr(channel(registry), "floor", 99),
     "nothing waits or is written in an ended channel": _ended,
     "size counts what the frames hold": lambda registry: orphan(registry).frames.append(b"1\r\nx\r\n"),
     "nobody writes to a closed segment": lambda registry: setattr(

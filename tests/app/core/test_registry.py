@@ -940,8 +940,8 @@ def test_storage_knows_each_channel_and_its_last_epoch() -> None:
     assert [publish(registry, name, 0) and registry.channels[name].epoch for name in ("a", "b")] == [7, 1]
     registry.create("_own", "", 0.0, force=True)
     assert disk.begun == [("a", 7), ("b", 1)]
-    assert registry.channels["_own"].kept is None
-    assert isinstance(registry.channels["a"].kept, Shelf)
+    assert registry.channels["_own"].retained is None
+    assert isinstance(registry.channels["a"].retained, Shelf)
 
 
 def test_while_storage_refuses_nothing_is_published() -> None:
@@ -1014,7 +1014,7 @@ def test_a_channel_of_another_server_is_held() -> None:
     assert refusal(registry.create("d", "", 0.0)).limit is Limit.CHANNELS
     registry.drain(held)
     assert registry.next_deadline() is None
-    held.break_off(20.0)
+    held.abandon(20.0)
     registry.drain(held)
     registry.expire(29.0)
     assert registry.channels == {"c": held}
@@ -1034,7 +1034,7 @@ def test_a_held_channel_is_looked_at_for_its_drain_only() -> None:
 def test_a_new_life_of_a_held_channel_takes_the_place_of_the_former() -> None:
     """One channel of a name counts once."""
     registry, _ = make_registry()
-    registry.replicate("c", 1, 0.0).break_off(1.0)
+    registry.replicate("c", 1, 0.0).abandon(1.0)
     second = registry.replicate("c", 2, 1.0)
     assert (registry.channels, registry.capacities.channels.used) == ({"c": second}, 1)
 
@@ -1045,7 +1045,7 @@ def test_a_channel_that_has_not_ended_is_not_replaced() -> None:
     first = registry.replicate("c", 1, 0.0)
     with pytest.raises(LocalProtocolError, match="is here, and has not ended"):
         registry.replicate("c", 2, 0.0)
-    first.break_off(0.0)
+    first.abandon(0.0)
     second = registry.replicate("c", 2, 0.0)
     registry.drain(first)
     registry.expire(100.0)

@@ -272,14 +272,14 @@ def test_what_storage_keeps_is_served_below_the_window() -> None:
     for seq in range(8):
         bench.publish(seq, b"w")
     channel = bench.channel
-    channel.kept = Shelf(1, 2, 4, 6)
+    channel.retained = Shelf(1, 2, 4, 6)
     assert [content(bench.serve(seq)) for seq in (1, 2, 4, 6, 7)] == [b"k", b"k", b"k", b"w", b"w"]
     assert channel.resolve(0) == Gone(0, 8, 1, 1, channel.life)
     assert channel.resolve(3) == Gone(3, 8, 1, 4, channel.life)
     assert channel.resolve(5) == Gone(5, 8, 1, 6, channel.life)
     assert channel.earliest == 1
     assert bench.serve(-8).seq == 1
-    channel.kept = Shelf()
+    channel.retained = Shelf()
     assert channel.earliest == 6
     assert channel.resolve(0) == Gone(0, 8, 6, 6, channel.life)
 
@@ -297,7 +297,7 @@ def test_what_can_be_read_is_listed() -> None:
         return [one.seq for one in channel.listed(seq, round(since_s * 1e6), lambda at: round(at * 1e6))]
 
     assert listed() == [3, 4, 5]
-    channel.kept = Shelf(1, 2, 3)
+    channel.retained = Shelf(1, 2, 3)
     assert listed() == [1, 2, 3, 4, 5]
     assert listed(2) == [2, 3, 4, 5]
     assert listed(since_s=3.5) == [4, 5]
@@ -401,9 +401,9 @@ def test_readers_below_the_head_wait_for_what_the_owner_awaits() -> None:
     watcher = Watcher(found.segment)
     holder.attach(watcher, found.segment)
     holder.apply(SegmentClosed(0, 0, 0.0, "c", 1, 4, State.EMPTY, 0, None))
-    holder.follow(9, 0, (2, 0), 1.0)
+    holder.go_live(9, 0, (2, 0), 1.0)
     assert (sorted(holder.segments), watcher.segment.state) == ([0, 2, 4], State.WAITING)
-    holder.follow(9, 0, (2,), 1.0)
+    holder.go_live(9, 0, (2,), 1.0)
     assert (sorted(holder.segments), watcher.segment.state) == ([2, 4], State.SKIPPED)
 
 
@@ -413,7 +413,7 @@ def test_segments_that_the_owner_awaits_are_bounded(monkeypatch: pytest.MonkeyPa
     faults = Faults()
     holder = Channel("c", 1, "", 0.0, Life("n.1"), Limits(), Budget(10**6, faults), faults)
     with pytest.raises(LocalProtocolError, match="more than 2 segments wait"):
-        holder.follow(9, 0, (1, 2, 3), 0.0)
+        holder.go_live(9, 0, (1, 2, 3), 0.0)
     assert (len(holder.segments), holder.facts) == (2, 0)
 
 
@@ -502,7 +502,7 @@ def test_an_owner_that_is_lost_ends_the_channel() -> None:
     holder = Channel("c", 1, "", 0.0, Life("n.1"), Limits(channel_drain_s=10.0), Budget(10**6, faults), faults)
     holder.apply(BodyBegun(0, 0, 0.0, "c", 1, 0, None, 0))
     holder.apply(SegmentOpened(0, 0, 0.0, "c", 1, 0))
-    holder.follow(5, 100, (), 0.0)
+    holder.go_live(5, 100, (), 0.0)
     frame = encode_frame([b"abc"])
     opened = holder.segments[0]
     assert holder.bytes_stored(opened, frame, 3, opened.price(frame))
@@ -511,6 +511,6 @@ def test_an_owner_that_is_lost_ends_the_channel() -> None:
     assert isinstance(found, Wait)
     watcher = Watcher(found.segment)
     holder.attach(watcher, found.segment)
-    holder.break_off(1.0)
+    holder.abandon(1.0)
     assert (opened.state, watcher.segment.state, holder.ended) == (State.TERMINATED, State.TERMINATED, True)
     assert (len(holder.window), holder.next_deadline()) == (1, 11.0)
