@@ -212,7 +212,7 @@ class Body:
         return self._chunks[at - self._let_go]
 
     def written(self, count: int) -> None:
-        """So many chunks were written to the connection under way."""
+        """Count chunks that were written to the present connection."""
         if not self._retaining:
             self._let_go_of(count)
 

@@ -284,7 +284,7 @@ class Publisher:
         return Segment(self._segments, wait=wait)
 
     def statistics(self) -> PublisherStatistics:
-        """What was done so far: a snapshot that does not change."""
+        """Return the counters so far, as a snapshot that does not change."""
         return self._segments.statistics()
 
     async def publish(self, data: bytes) -> Receipt:

@@ -1,4 +1,4 @@
-"""What a publisher does next: which seq, and what every answer means. No I/O, no clock, no randomness of its own.
+"""Decides the next step of a publisher: the seq, and the meaning of every answer. No I/O, no clock, no randomness.
 
 :class:`Plan` hands out a :class:`Ticket` per segment. The caller makes the request, tells the plan how it went (an
 :data:`~tricklecast.trickle.client.answers.ExchangeOutcome`), and obeys the :data:`Decision`:
@@ -70,15 +70,15 @@ BACKWARDS: Final = 3
 in flight."""
 
 LOOSE: Final = 64
-"""So many of the segments that were given up may still arrive at a server: more than leave in the time for which a
-proxy can hold a request back."""
+"""Segments that were given up and may still arrive at a server: more than leave in the time for which a proxy can hold
+a request back."""
 
 LONG_S: Final = 10.0
 """A preconnect that stood this long and then broke was cut for idleness (by a load balancer, say). Replacing it is
 ordinary work, not a retry."""
 
 OUTAGE_S: Final = 15.0
-"""So many seconds of waiting for a server that cannot be reached cost nothing: about what a restart takes."""
+"""Waiting for a server that cannot be reached costs nothing for this long, in seconds: about the time of a restart."""
 
 OUTAGE_DELAY_S: Final = 0.25
 """The shortest delay in an outage after its first few retries, so that a few seconds do not see many requests."""

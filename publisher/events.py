@@ -1,4 +1,4 @@
-"""What a publisher reports while it works: one frozen dataclass per event, for ``Publisher(on_event=)`` and the log.
+"""The events of a publisher: one frozen dataclass for each, for ``Publisher(on_event=)`` and the log.
 
 ::
 

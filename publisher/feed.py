@@ -46,7 +46,7 @@ class Receiver(Protocol):
 
 @dataclass(slots=True)
 class Totals:
-    """What was published so far."""
+    """Counters of a feed."""
 
     segments: int = 0  # confirmed by the server
     bytes: int = 0  # written, those of the segments in flight included

@@ -151,7 +151,7 @@ async def _leave(publisher: Publisher, leave_open: bool) -> str:
 
 
 class Status:
-    """What a person sees of a run: lines, a live line on a terminal, and a summary at the end.
+    """Shows a run to a person: lines, a live line on a terminal, and a summary at the end.
 
     Args:
         url: the channel, as it is shown.
@@ -199,7 +199,7 @@ class Status:
         return line
 
     def summary(self, totals: Totals, statistics: PublisherStatistics, how: str, unconfirmed: int = 0) -> str:
-        """What was published, and how it ended."""
+        """Return the summary: the amounts published, and how the run ended."""
         parts = [transferred("published", totals.segments, totals.bytes, time.monotonic() - self._begun_at)]
         if totals.seq is not None:
             parts.append(f"the last one {totals.seq}")

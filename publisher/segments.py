@@ -174,7 +174,7 @@ class Segment:
 
     @property
     def receipt(self) -> Receipt:
-        """What became of it.
+        """Return the result of the segment.
 
         Raises:
             TrickleError: it failed (``ClosedHere``: it was cut off here; ``SegmentDropped``: it was given up here).
@@ -380,7 +380,7 @@ class Segments:
         self._last_error: Exception | None = None
 
     def statistics(self) -> PublisherStatistics:
-        """What was done so far."""
+        """Return the counters so far."""
         error = self.error or self._last_error
         return PublisherStatistics(
             **self._counts, in_flight=len(self._pending), buffered_bytes=self._buffer.used, last_error=error

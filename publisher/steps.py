@@ -1,4 +1,4 @@
-"""What a source gives to :mod:`tricklecast.publisher.feed`: chunks, and cuts between segments."""
+"""The steps that a source passes to :mod:`tricklecast.publisher.feed`: chunks, and cuts between segments."""
 
 from __future__ import annotations
 

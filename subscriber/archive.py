@@ -116,13 +116,13 @@ def line(kind: str, **fields: Any) -> bytes:
 
 
 def extension(content_type: str) -> str:
-    """What the files of segments of this media type end with; ``.bin`` if nothing better is known."""
+    """Return the file extension for segments of this media type; ``.bin`` if none is known."""
     return _EXTENSIONS.get(content_type.partition(";")[0].strip().lower(), ".bin")
 
 
 @dataclass(slots=True)
 class Contents:
-    """What an index says, line by line.
+    """The contents of an index, read line by line.
 
     Attributes:
         channel: whose recording it is; ``None`` while it is empty.
@@ -603,7 +603,7 @@ class FolderWriter:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a call of :func:`record` has done.
+    """The result of a call of :func:`record`.
 
     Attributes:
         segments: segments recorded by it, empty ones included. bytes: their sizes, added up.

@@ -1,4 +1,4 @@
-"""What happens to a subscription, as data: events for ``on_event=``, log lines, and counters.
+"""The events of a subscription, for ``on_event=`` and the log, and its counters.
 
 ::
 

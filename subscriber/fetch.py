@@ -77,7 +77,7 @@ class Runtime:
 
 
 class Received:
-    """What was read of a segment: its size, its beginning and its end, as references to its chunks.
+    """The part of a segment that was read: its size, its beginning and its end, as references to its chunks.
 
     A check sum over all bytes would cost more than receiving them.
 
@@ -314,7 +314,7 @@ class Fetcher:
         return outcome.delay_s
 
     def _lost(self, lost: Lost) -> Decision:
-        """What the cursor says about a GET without an answer, reported."""
+        """Report a GET without an answer; return the cursor's decision."""
         outcome = self.cursor.lost(
             lost.error, self.runtime.now(), self.runtime.rng, connected=lost.connected, silent=lost.waited_s > 0
         )
@@ -323,7 +323,7 @@ class Fetcher:
         return outcome
 
     def _decide(self, ask: Ask, found: Answered | Lost | None) -> Decision | None:
-        """What the cursor says about a GET, reported; ``None`` to make the same GET at once."""
+        """Report a GET; return the cursor's decision, or ``None`` to make the same GET at once."""
         now, rng = self.runtime.now(), self.runtime.rng
         if found is None:
             self.monitor.counts["refreshes"] += 1

@@ -156,7 +156,7 @@ _EXTENDED: Final = 0xFFFFFF
 
 @dataclass(slots=True)
 class _ChunkStream:
-    """What a chunk stream's headers refer back to, and the message that arrives on it."""
+    """The state of a chunk stream: the last header, to which the next one refers, and the message that arrives."""
 
     timestamp: int = 0
     delta: int = 0
@@ -215,7 +215,7 @@ class Connection:
         return self._turn == 0 and self._state in (_State.CONNECTING, _State.PUBLISHING)
 
     def take_output(self) -> bytes:
-        """What the caller sends to the client now."""
+        """Return the bytes that the caller must send to the client now."""
         output = bytes(self._output)
         self._output.clear()
         return output

@@ -181,7 +181,7 @@ def _check_port(url: str) -> None:
 
 
 def _output(command: list[str]) -> str:
-    """What a program prints; nothing if it fails."""
+    """Return the output of a program; nothing if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -87,7 +87,7 @@ ones, whose packets PyAV does not show. Other formats have no such option, and i
 
 _CONNECTIONLESS: Final = frozenset({"udp", "rtp"})
 _BYTE_SCHEMES: Final = frozenset({"tcp", "udp"})
-"""What comes this way is a stream of bytes, and no file in which a format may look ahead."""
+"""These schemes carry a stream of bytes, not a file in which a format may look ahead."""
 
 _FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
 
@@ -500,7 +500,7 @@ def _container(
 
 
 def _advice(source: str | ByteReader, error: Exception, options: Mapping[str, str]) -> str:
-    """What to do about a network source that cannot be opened, if that is known."""
+    """Return advice about a network source that cannot be opened, if there is any."""
     import av
 
     url = source if isinstance(source, str) else ""

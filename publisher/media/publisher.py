@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tricklecast.publisher")
 
 PICTURES_AHEAD: Final = 4
-"""So many pictures wait for the encoder."""
+"""Pictures that may wait for the encoder."""
 
 ITEMS_AHEAD: Final = 256
-"""So many pictures, pieces of sound and packets wait together: more than 2 s of sound."""
+"""Pictures, pieces of sound and packets that may wait together: more than 2 s of sound."""
 
 STEPS_AHEAD: Final = 64
 

@@ -1,4 +1,4 @@
-"""What a segment holds: its bytes as containers, and its tracks, times and first picture as libavformat reads them.
+"""The contents of a segment: its bytes as containers, and tracks, times and first picture as libavformat reads them.
 
 :class:`MediaReader` reads one segment after the other. Packets, boxes and counters are looked at here, since a demuxer
 repairs them silently; everything else comes from PyAV, and is missing where PyAV is not installed. All of it blocks:
@@ -85,7 +85,7 @@ _H264_PPS: Final = 8
 
 
 class Kind(StrEnum):
-    """What a track is for."""
+    """The kind of a track."""
 
     VIDEO = "video"
     AUDIO = "audio"
@@ -93,7 +93,7 @@ class Kind(StrEnum):
 
 
 class Fault(StrEnum):
-    """What is wrong with the bytes themselves."""
+    """A fault of the bytes themselves."""
 
     SYNC_LOST = "sync lost"
     """MPEG-TS: no sync byte where a packet should begin."""
@@ -215,7 +215,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a decoder made of a segment's first picture, from this segment alone.
+    """The result of decoding a segment's first picture from this segment alone.
 
     Attributes:
         decoded: there is one, without errors.
@@ -237,7 +237,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """What one segment holds.
+    """The contents of one segment.
 
     Attributes:
         container: what it is.
@@ -296,14 +296,14 @@ class SegmentBytes:
                 self._kept = bytearray()
 
     def take(self) -> tuple[Container, bytes]:
-        """What it is, and what was kept of it; call it once."""
+        """Return the container and the bytes that were kept. Call it once."""
         kept, self._kept = bytes(self._kept), bytearray()
         return self._container or sniff(kept), kept
 
 
 @dataclass(slots=True)
 class _Scan:
-    """What a walk over the packets or boxes of a segment found.
+    """The findings of a walk over the packets or boxes of a segment.
 
     Attributes:
         faults: what is wrong with the bytes.

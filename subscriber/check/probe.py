@@ -40,7 +40,7 @@ POLL_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to check.
+    """The request for a check.
 
     Attributes:
         url: the channel.
@@ -109,7 +109,7 @@ class Probe:
         return len(self._segments)
 
     def run(self) -> Run:
-        """What was received; also after :meth:`look` was cancelled."""
+        """Return the segments that were received, also after :meth:`look` was cancelled."""
         return Run(
             tuple(replace(one, media=self._media.get(one.number, one.media)) for one in self._segments),
             tuple(self._heads),

@@ -49,7 +49,7 @@ source is idle (``idle_rotation_s``); a segment that a publisher drops closes so
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is too much, in seconds. A limit that the user gave fails when it is exceeded; a default only warns.
+    """Limits of a check, in seconds. A limit that the user gave fails when it is exceeded; a default only warns.
 
     Attributes:
         latency_s: end-to-end latency, of 95 % of the segments. 5 s is a tenth of what plain HLS has, and still far
@@ -94,7 +94,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the report says of a channel.
+    """The report about a channel.
 
     Attributes:
         run: what the check received.
@@ -142,7 +142,7 @@ def _finding(id_: str, study: Study, limits: Limits) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What a rule measured; ``problem`` is its name in the rule's row of the table."""
+    """The result of a rule; ``problem`` is its name in the rule's row of the table."""
 
     figure: str
     problem: str = ""
@@ -567,7 +567,7 @@ def _lengths(study: Study, limits: Limits) -> _Measured:
 # When it comes.
 
 FAST: Final = 1.25
-"""What is published at this speed or more is not live, but a file at full speed."""
+"""A source that is published at this speed or faster is not live, but a file at full speed."""
 
 SLOW: Final = 0.97
 VERY_SLOW: Final = 0.9
@@ -693,7 +693,7 @@ _NEEDS: Final[dict[str, Callable[[Study], str]]] = {
     "tracks": _no_tracks,
     "pace": _no_pace,
 }
-"""What a rule needs, and the function that tells why it is missing."""
+"""The requirements of rules, each with the function that tells why it is missing."""
 
 RULES: Final[Mapping[str, Mapping[str, Any]]] = tomllib.loads(
     files(__package__).joinpath("rules.toml").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""What a check received, and what follows from comparing segments: seams, lengths, pace.
+"""The segments that a check received, and comparisons between them: seams, lengths, pace.
 
 Pure: ``probe`` fills :class:`Run`, and the rules ask :class:`Study`.
 """
@@ -180,7 +180,7 @@ class Point:
 
 
 class Study:
-    """What the rules ask about a run.
+    """The answers to the rules' questions about a run.
 
     Args:
         run: what the check received.

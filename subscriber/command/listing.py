@@ -1,4 +1,4 @@
-"""What the control plane tells of a server's channels: for ``tricklecast channels``, and for where to begin."""
+"""Asks a server's control plane for its channels: for ``tricklecast channels``, and for the place to begin."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:
 
 
 def _cell(channel: dict[str, Any], name: str) -> str:
-    """What a column says about a channel; what an older or newer server does not say is shown as ``-``."""
+    """Return a column's text for a channel; ``-`` for a field that an older or newer server leaves out."""
     value: Any = channel
     for key in COLUMNS[name].split("."):
         value = value.get(key) if isinstance(value, dict) else None

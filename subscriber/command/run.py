@@ -344,7 +344,7 @@ def _is_final(error: TrickleError) -> bool:
 
 
 def _faults(segment: Segment) -> list[str]:
-    """What is wrong with a segment, for people."""
+    """Describe the faults of a segment, for people."""
     faults = []
     if segment.restarted:
         faults.append(f"warning: the channel's numbering began again at segment {segment.seq}")
@@ -483,7 +483,7 @@ class Progress:
         return Totals(seconds=self._clock() - self._began_at, **counted)
 
     def waiting(self) -> str:
-        """What is waited for."""
+        """Return words for the thing that the command waits for."""
         text = f"waiting for the next segment of {self.channel}"
         if self.newest_at is None:
             return text

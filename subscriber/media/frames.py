@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tricklecast.subscriber")
 
 FRAMES_AHEAD: Final = 4
-"""So many decoded frames wait for the program."""
+"""Decoded frames that may wait for the program."""
 
 FOREVER_S: Final = 1e9
 """How long ``reconnect=True`` waits for a channel, in seconds: 31 years."""
@@ -63,7 +63,7 @@ SOUNDS_AHEAD: Final = 256
 """The same with ``when_full="drop"``: few pictures, for a short delay, and much sound, which is not dropped."""
 
 HEAD_BYTES: Final = 256 * 1024
-"""So many first bytes of a segment are kept: they hold the producer's time, and the parameters of sound."""
+"""First bytes of a segment that are kept: they hold the producer's time, and the parameters of sound."""
 
 # Packets come as they are, without waiting for the next one. Each PES packet of live encoders is one frame.
 _OPTIONS: Final = {

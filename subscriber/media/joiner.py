@@ -179,7 +179,7 @@ file stays a fragmented one."""
 _MATROSKA: Final = {**_COMMON, "cluster_time_limit": "1000"}
 
 _FILTERS: Final = {"aac": "aac_adtstoasc"}
-"""What makes of packets that carry their own parameters the kind that these files hold. Muxers know the others."""
+"""Bitstream filters that turn packets with their own parameters into those of these files. Muxers know the others."""
 
 MUXERS: Final[Mapping[str, str]] = {
     ".mp4": "mp4",
