@@ -1,4 +1,14 @@
-"""A server process: sockets, signals and uvicorn around one :class:`~tricklecast.app.node.Node`."""
+"""A server process: sockets, signals and uvicorn around one :class:`~tricklecast.app.node.Node`.
+
+**Signals.** SIGTERM and SIGINT may come at any moment. While uvicorn serves, it has them: the first one drains, and a
+second one ends the server at once. Before that, a handler of ours remembers them: a server that is told to stop while
+it starts does start, and then drains, so that its access log and its data directory are complete. After that, the same
+handler keeps further signals from changing the exit code.
+
+**The last resort** begins with the first signal, whoever handles it, since any later step may hang.
+
+**uvicorn** parses no request: connections are those of :mod:`app.http1`. It has the main loop and the signal handlers.
+"""
 
 from __future__ import annotations
 
@@ -93,6 +103,13 @@ def _serve_on(
         early.append(number)
         last_resort.begin(settings.shutdown_deadline_s + LAST_S)
 
+    async def run() -> None:
+        node = Node(settings, limits, sockets, show=show, reread=reread)
+        server = Server(node, announce, early=early, last_resort=last_resort)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, partial(_hang_up, Terminal(), server, node))
+        with _few_collections():
+            await node.run(server, program)
+
     before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # the log has only just been opened
     before |= {number: signal.signal(number, _ignore) for number in _UNUSED_SIGNALS}
@@ -101,7 +118,7 @@ def _serve_on(
         if settings.health_file is not None:
             told = address_of(settings, sockets.control or sockets.main)
             write_address(settings.health_file, told)
-        uvloop.run(_serve(settings, limits, sockets, announce, early, program, show, reread, last_resort))
+        uvloop.run(run())
     except* TrickleError as group:
         raise group.exceptions[0] from None
     finally:
@@ -116,24 +133,6 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     """By default these signals end a process at once: all exchanges would break, without a drain."""
     del frame
     _LOGGER.warning("%s is ignored; SIGTERM ends the server", signal.Signals(number).name)
-
-
-async def _serve(
-    settings: Settings,
-    limits: Limits,
-    sockets: Sockets,
-    announce: Callable[[str], None],
-    early: list[int],
-    program: Program | None,
-    show: Callable[[list[str]], None] | None,
-    reread: Callable[[], Settings] | None,
-    last_resort: LastResort,
-) -> None:
-    node = Node(settings, limits, sockets, show=show, reread=reread)
-    server = Server(node, announce, early=early, last_resort=last_resort)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, partial(_hang_up, Terminal(), server, node))
-    with _few_collections():
-        await node.run(server, program)
 
 
 @contextmanager

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.restart import WINDOW_S, busiest
+from tricklecast.app import access_log, bus, node, shutdown
 from tricklecast.app.core.results import COME_BACK_S
 from tricklecast.app.shutdown import Drain
+from tricklecast.app.storage import archive
 
 SECONDS: Final = st.floats(0.0, 3600.0)
 BEGUN: Final = 100.0
@@ -103,3 +105,10 @@ def test_who_keeps_asking_is_sent_to_the_same_seconds() -> None:
     drain, rng = make(), Random(1)
     times = [BEGUN + step / 10 for step in range(100)]
     assert min(at + rng.randint(*drain.come_back_s(at)) for at in times) >= BEGUN + 12.0
+
+
+def test_the_last_resort_comes_after_all_steps() -> None:
+    """Each of them may use up its deadline; only a step that keeps to none ends the process."""
+    connections_s = shutdown.TICK_S + 4 * shutdown.CLEAN_UP_S
+    program_s = node.PROGRAM_S + node.CANCELLED_S
+    assert connections_s + bus.CLOSE_S + program_s + archive.END_S + access_log.END_S + 2.0 < shutdown.LAST_S
