@@ -198,7 +198,7 @@ def wanted_help(args: list[str]) -> str | None:
     """The name of the command of which the arguments want the help: ``""`` for the list of commands.
 
     Returns:
-        ``None`` if they want something else.
+        ``None`` if they are no request for help.
     """
     if args == ["--help"]:
         return ""

@@ -1,6 +1,6 @@
 """A thread for blocking calls that may never return.
 
-A write to a pipe that nobody reads, or to a file system that does not answer, blocks its thread until the other side
+A write to a pipe without a reader, or to a file system that does not answer, blocks its thread until the other side
 moves. Python waits at its exit for every thread of a ``ThreadPoolExecutor``, and asyncio waits for its own pool when a
 loop ends: one such write would keep a server alive after SIGTERM. :class:`DaemonThread` is an executor whose thread
 Python does not wait for, and whose owner can stop waiting (:meth:`DaemonThread.abandon`): then each call that has not
@@ -39,7 +39,7 @@ class DaemonThread(Executor):
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._thread: threading.Thread | None = None
         self._over = False  # no further call is taken; the thread ends when the queue is empty
-        self._abandoned = False  # nobody waits for what the thread still does
+        self._abandoned = False  # the owner waits for no further result
 
     @property
     def pending(self) -> int:
@@ -88,7 +88,7 @@ class DaemonThread(Executor):
                 future.set_exception(Abandoned(f"the {self._name} thread did not return in time"))
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until every call has returned; whether they have."""
+        """Wait until every call has returned, for this time at most. Returns whether they have."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._calls, timeout_s)
 

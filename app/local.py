@@ -403,7 +403,7 @@ def _plane_of(bus: Bus) -> DataPlane:
 
 
 async def _flush(plane: DataPlane) -> None:
-    """Wait until storage has what was published, where publishers are to wait for that."""
+    """Wait until storage has the published bytes, if publishers wait for storage (``--ack``)."""
     durability = plane.durability
     if durability is not None and durability.delays and not await durability.flush():
         raise _error(storage_reply(plane.jitter), None)
@@ -416,6 +416,6 @@ def _error(reply: Reply, seq: int | None) -> TrickleError:
         headers[wire.CLOSED] = wire.TERMINATED
     if reply.retry_after_s is not None:
         headers[wire.RETRY_AFTER] = str(reply.retry_after_s)
-    # 200 before the body's end: somebody else has closed the segment.
+    # 200 before the body's end: another client has closed the segment.
     status = wire.Status.CONFLICT if reply.status == wire.Status.OK else reply.status
     return error_for(status, headers, seq=seq, detail=reply.body.decode())

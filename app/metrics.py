@@ -159,7 +159,7 @@ class PlaneMetrics(Collector):
         latencies = self._plane.latencies
         yield _histograms_s(
             "wait_seconds",
-            "Arrival of a request to the first byte of its answer, whatever it waited for.",
+            "Arrival of a request to the first byte of its answer, all waiting included.",
             ["op"],
             latencies.waits,
         )
@@ -259,11 +259,13 @@ class ReaderLagMetrics(Collector):
             "reader_lag_max_bytes", "Body bytes that the furthest reader is behind.", max(0, max(lags, default=0))
         )
         counts = {str(step): float(sum(lag > step for lag in lags)) for step in LAG_BYTES}
-        yield _gauges("readers_behind", "Readers that are further behind than so many body bytes.", "bytes", counts)
+        yield _gauges("readers_behind", "Readers that lag by more than this number of body bytes.", "bytes", counts)
         longest = max(ages, default=0)
         yield _gauge("reader_lag_max_seconds", "For how long a reader has lacked what was published.", longest)
         counts = {str(step): float(sum(age > step for age in ages)) for step in LAG_S}
-        yield _gauges("readers_late", "Readers that have lacked something for more seconds.", "seconds", counts)
+        yield _gauges(
+            "readers_late", "Readers that have lacked a byte for more than this number of seconds.", "seconds", counts
+        )
 
 
 class _Rate(NamedTuple):
@@ -354,7 +356,7 @@ class LimitMetrics(Collector):
 
 
 class ServerMetrics(Collector):
-    """The program, its event loop and its access log; prometheus_client's own collector adds what the kernel knows."""
+    """The program, its event loop and its access log; prometheus_client's own collector adds the kernel's figures."""
 
     def __init__(self, plane: DataPlane, log: AccessLog | None) -> None:
         self._plane = plane

@@ -63,7 +63,7 @@ class Term(NamedTuple):
 
     Attributes:
         field: its name. sign: ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` or ``EXISTS``.
-        value: what the field is compared with; ``None`` for ``EXISTS``. prefix: whether a text need only begin so.
+        value: the field is compared with it; ``None`` for ``EXISTS``. prefix: a text need only begin with the value.
     """
 
     field: str

@@ -95,7 +95,7 @@ class Reload:
         self._reread = reread
 
     def __call__(self) -> None:
-        """Read everything again, and apply what is valid."""
+        """Read the settings and all files again, and apply each part that is valid."""
         before = self.settings
         problems: list[str] = []
         fixed: list[str] = []

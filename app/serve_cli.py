@@ -217,7 +217,7 @@ def _show(lines: list[str]) -> None:
 def _write(stream: TextIO | None, text: str) -> None:
     """Write to a standard stream, or drop the text.
 
-    The server must not wait for a terminal that its user has stopped (Ctrl-S), nor for a pipe that nobody reads.
+    The server must not wait for a terminal that its user has stopped (Ctrl-S), nor for a pipe without a reader.
     """
     with contextlib.suppress(OSError):
         if stream is not None and select.select([], [stream], [], 0)[1]:

@@ -111,7 +111,7 @@ class ServerLog(logging.Handler):
         try:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
-        except OSError:  # standard error is closed: there is nobody to tell
+        except OSError:  # standard error is closed
             self.dropped += 1
 
 

@@ -41,7 +41,7 @@ def notify(state: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
             telling.setblocking(False)
             telling.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
-    except OSError as error:  # nobody listens, or this process may open no further file
+    except OSError as error:  # systemd does not listen, or this process may open no further file
         _LOGGER.warning("cannot tell systemd %s: %s", state, error.strerror or error)
 
 

@@ -67,7 +67,6 @@ class Access:
     """All of access control.
 
     Args:
-        settings: what is switched on.
         node: this server's name, for the webhook.
 
     Attributes:

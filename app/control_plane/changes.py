@@ -30,23 +30,23 @@ from tricklecast.trickle.records import AccessRecord, Reason
 
 WAIT_S: Final = 20.0
 MAX_WAIT_S: Final = 60.0
-"""A long-poll is answered after so long. Proxies give up after 60 s."""
+"""The default and the longest time of a long-poll without facts. Proxies give up after 60 s."""
 
 LIMIT: Final = 1_000
 """Facts in one answer, and facts that are judged at a time: about a millisecond."""
 
 REST_S: Final = 0.002
-"""Between two such parts everybody else has a turn."""
+"""Between two such parts the event loop serves other requests for this time."""
 
 LOOK_S: Final = 0.5
-"""How often a request that waits looks whether the server stops, its client has left, or its token has expired."""
+"""A waiting request checks this often whether the server stops, its client has left, or its token has expired."""
 
 KEEP_ALIVE_S: Final = 15.0
-"""How often a stream that has nothing to tell says so; proxies cut off what is silent for longer (HTML standard)."""
+"""A stream without facts sends a comment this often, since proxies cut off a silent connection (HTML standard)."""
 
 
 class ChangeModel(BaseModel):
-    """A fact. What does not apply to its kind is left out."""
+    """A fact. Fields that do not apply to its kind are left out."""
 
     index: int = Field(description="Position in the journal, ascending; not every index is a fact for followers.")
     time: float = Field(description="When, in seconds since 1970.")
@@ -70,7 +70,7 @@ class LiveChannelModel(BaseModel):
 
 
 class ChangesModel(BaseModel):
-    """What has changed."""
+    """Facts, and the index from which to go on."""
 
     instance: str = Field(description="Identifies this start of the server. Send it with `after`.")
     index: int = Field(description="Send this as `after` in the next request.")
@@ -82,7 +82,7 @@ class ChangesModel(BaseModel):
 
 
 class GoneModel(BaseModel):
-    """Why one cannot go on from an index."""
+    """The reason for which a follower cannot go on from an index."""
 
     detail: str
     instance: str
@@ -95,7 +95,7 @@ class Follower:
     """One request that follows changes.
 
     Attributes:
-        seen: the index up to which it has been told everything.
+        seen: the client has been told of all facts up to this index.
     """
 
     changes: Changes
@@ -107,12 +107,11 @@ class Follower:
 
     @property
     def record(self) -> AccessRecord:
-        """Of the request."""
         record: AccessRecord = self.request.scope[RECORD]
         return record
 
     def snapshot(self) -> list[dict[str, Any]] | None:
-        """The live channels, those that the query's terms about names match; go on from there."""
+        """The live channels that the query's terms about names match. The follower goes on from this moment."""
         taken = self.changes.snapshot()
         if taken is None:
             return None
@@ -121,10 +120,10 @@ class Follower:
         return [live._asdict() for live in taken.channels if names.matches(live) and self.visible(live.channel)]
 
     async def next(self, limit: int, until: float) -> list[Change]:
-        """The next facts, at most so many; none if there are none by that time, or there is a reason to end.
+        """Wait for facts, and return at most ``limit``; none at the time ``until``, or if there is a reason to end.
 
         Raises:
-            IndexGone: facts are not kept any more that it has not been told.
+            IndexGone: facts that the client has not been told of are not kept any more.
         """
         while True:
             self.changes.check(self.seen)
@@ -143,7 +142,7 @@ class Follower:
         return self.query.matches(change) and self.visible(change.channel)
 
     def over(self) -> str | None:
-        """Why it ends now, if it does."""
+        """The reason to end now; ``None`` if there is none."""
         return why_over(self.request, self.plane)
 
     async def stream(self, snapshot: list[dict[str, Any]] | None) -> AsyncIterator[bytes]:
@@ -157,14 +156,14 @@ class Follower:
             try:
                 found = await self.next(LIMIT, self.plane.clock() + KEEP_ALIVE_S)
             except IndexGone as error:
-                # Its client has not taken what it was sent, for as long as the facts were kept.
+                # Its client has not read for as long as facts are kept.
                 reason, detail = Reason.EVICTED, str(error)
             else:
                 reason = self.over()
                 if found:
                     yield b"".join(map(self._fact, found))
                 elif reason is None:
-                    # An id without data is no event, and yet what the client goes on from.
+                    # An id without data is no event, but the client goes on from it.
                     yield b":\nid: %b\n\n" % self._id(self.seen)
         self.record.reason = reason
         if reason == Reason.SHUTDOWN:

@@ -1,4 +1,4 @@
-"""Server-Sent Events: what the streams of changes and of the dashboard have in common."""
+"""Server-Sent Events: the common part of the streams of changes and of the dashboard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tricklecast.trickle.records import AccessRecord, Reason
 EVENT_STREAM: Final = "text/event-stream"
 
 RETRY_MS: Final = 2_000
-"""How long a browser waits before it connects again."""
+"""A browser waits for this time before it connects again."""
 
 STOPS: Final = "the server is shutting down"
 
@@ -28,8 +28,7 @@ class EventStream(StreamingResponse):
     """A stream that counts as a follower while it lasts. It notices by itself that its client has left.
 
     Args:
-        events: the bytes.
-        join, leave: called when it begins and when it is over.
+        join, leave: called at its beginning and at its end.
         gzip: whether the bytes are compressed.
     """
 
@@ -51,7 +50,7 @@ class EventStream(StreamingResponse):
 
 
 def why_over(request: Request, plane: DataPlane) -> str | None:
-    """Why a request that follows ends now; ``None`` if it goes on."""
+    """The reason for which a follower's request ends now; ``None`` if it goes on."""
     connection: AsgiExchange | None = request.scope.get(CONNECTION)
     if connection is not None and connection.gone is not None:
         return connection.gone
@@ -61,12 +60,12 @@ def why_over(request: Request, plane: DataPlane) -> str | None:
 
 
 def come_back_s(plane: DataPlane) -> int:
-    """When a client that is sent away should ask again, in seconds."""
+    """The value of ``Retry-After`` for a client that is sent away, drawn evenly, in seconds."""
     return plane.jitter(*plane.registry.come_back_s)
 
 
 def come_back_later(request: Request, plane: DataPlane, detail: str) -> Response:
-    """503: there is no room, or the server stops."""
+    """Answer 503: a limit is reached, or the server stops."""
     wait_s = come_back_s(plane)
     record: AccessRecord = request.scope[RECORD]
     record.retry_after_ms = wait_s * 1000

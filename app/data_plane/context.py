@@ -166,7 +166,7 @@ class DataPlane:
         rng: the source of jitter.
         authorizer: decides about requests; ``None``: every request may do everything.
         durability: storage, if there is any.
-        witness: takes note of refusals; ``None``: nobody does.
+        witness: takes note of refusals, if there is one.
     """
 
     def __init__(

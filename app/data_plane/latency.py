@@ -80,7 +80,7 @@ class Latencies:
     def relayed(self, segment: Segment, arrived: float, *, wait_us: int, dur_us: int) -> None:
         """Note that a reader has all bytes of a closed segment.
 
-        The times of a record are rounded down, and so is what is subtracted from them: no latency is negative.
+        The times of a record are rounded down, and so are the times that are subtracted: no latency is negative.
 
         Args:
             arrived: the time of the reader's request, on the clock of the segment's times.

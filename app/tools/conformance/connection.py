@@ -237,7 +237,7 @@ class Connection:
         return self._methods.popleft() if self._methods else "GET"
 
     def _within(self, within_s: float | None) -> ResponseParser:
-        """The parser, which now has so long to receive what it needs."""
+        """The parser, with a deadline for the bytes that it needs from now on."""
         self._within_s = self._at_once_s if within_s is None else within_s
         self._deadline = time.monotonic() + self._within_s
         return self._parser

@@ -118,7 +118,7 @@ class Framing(Enum):
 
 @dataclass(slots=True, repr=False)
 class Response:
-    """A response, and what a case expects of it. Each expectation returns the response, so that others can follow.
+    """A response, and the expectations of a case. Each expectation returns the response, so that others can follow.
 
     Attributes:
         framed: how its body ends.
@@ -164,7 +164,7 @@ class Response:
         return "close" in self.tokens("Connection") or self.version == "1.0"
 
     def framing(self) -> Framing:
-        """How the body ends, unless the request was a HEAD (RFC 9112, section 6.3)."""
+        """The framing of the body, unless the request was a HEAD (RFC 9112, section 6.3)."""
         length, coding = self.get("Content-Length"), self.get("Transfer-Encoding")
         if length is not None and not re.fullmatch("[0-9]{1,15}", length):
             raise Malformed(f"Content-Length {length!r}")

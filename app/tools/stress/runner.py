@@ -214,7 +214,7 @@ class Run:
             for worker in self.workers:
                 worker.input.close()
             await self._until(lambda: self._all("publish", "ended"), END_S)
-            if not self._broken:  # otherwise subscribers may wait for the end of a channel that nobody ends
+            if not self._broken:  # otherwise subscribers may wait for the end of a channel without a publisher
                 await self._until(lambda: self._all("subscribe", "ended"), END_S)
         finally:
             for worker in self.workers:

@@ -97,7 +97,7 @@ class ParentCommand:
             self.go_ns = message["go"]
             self.go.set()
         self.closed.set()
-        self.go.set()  # nobody may wait for a start that does not come
+        self.go.set()  # no client may wait for a start that does not come
 
     async def measure(self) -> None:
         """Measure the share of a core and the lag of the event loop while the schedule runs."""

@@ -13,7 +13,7 @@ import { TsSink } from "./media/ts.js";
 const PROBE_BYTES = 2 * 188;
 /** A reader that is further behind the publisher goes on at the live edge. */
 const MAX_BEHIND_S = 3;
-/** A player that is paused reads on until it has so much, and then no more. */
+/** A paused player reads on until it has this many seconds, and then stops reading. */
 const PAUSED_S = 20;
 const QUIET_MS = 3000;
 const IDLE_MS = 2500;

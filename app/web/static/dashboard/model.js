@@ -16,7 +16,7 @@ const WRITING = 1;
 const PRECONNECTED = 2;
 const ORPHANED = 4;
 
-/** So many figures stand before a row's segments. */
+/** The number of figures before a row's segments. */
 const FIGURES = 10;
 
 /** Segments that are kept of each channel, as many as a row of the list shows, and of one that is looked at in full. */

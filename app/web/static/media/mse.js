@@ -10,7 +10,7 @@ import { ProducerClock } from "./live.js";
 
 /** Deviations of a segment's time from the end of the buffer below this are the media's own. */
 const CONTINUES_S = 0.5;
-/** What is behind the playback position is kept for so long, and removed in steps. */
+/** Media behind the playback position is kept for this time, and removed in steps. */
 const KEPT_S = 15;
 const TRIM_S = 10;
 /** A segment's beginning that is longer than this and has no init segment is none that can be played. */

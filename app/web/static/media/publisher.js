@@ -55,7 +55,7 @@ export class Publisher {
     this.stop = new AbortController();
     /** @private @type {Promise<void> | null} */
     this.sending = null;
-    /** Whether it has ended, for whatever reason. */
+    /** Whether it has ended, for any reason. */
     this.over = false;
   }
 
