@@ -1,6 +1,6 @@
-"""What `tricklecast serve` shows on its terminal: a line for each publisher and reader that comes or leaves.
+"""The lines of `tricklecast serve` on its terminal: one for each publisher and reader that comes or leaves.
 
-A client makes a request for each segment, so a line for each request would hide who is there. Once a second
+A client makes a request for each segment, so a line for each request would hide which clients are there. Once a second
 :meth:`Activity.look` walks through the open connections. Their clients are there, and so are the clients of requests
 that have ended since. A client has left when it has made no request for :data:`GONE_S`. Refused requests do not count.
 """
@@ -59,7 +59,7 @@ class Visit:
 
 
 class Activity:
-    """Who is there, and the lines that tell of changes.
+    """The clients that are there, and the lines about those that come and leave.
 
     Args:
         clock: the time in seconds.

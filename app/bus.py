@@ -410,7 +410,7 @@ class Bus:
             capacity: facts that the subscriber may be behind.
             after: begin with the facts that follow this index; ``None``: with those that come from now on.
             instance: the start of the server that told ``after``, if that may have been another one.
-            client: who subscribes: each may have so many subscriptions.
+            client: the name of the subscriber; each may have a limited number of subscriptions.
 
         Raises:
             InvalidInput: the query or the capacity makes no sense.

@@ -40,7 +40,7 @@ from tricklecast.app.storage.database import MAX_FACTS, OPENED, FactRow
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.paths import is_reserved
 
-KEPT: Final = 10_000
+KEPT_FACTS: Final = 10_000
 """Facts that are kept without a data directory; with one, as many as it keeps (:data:`MAX_FACTS`)."""
 
 MAX_FOLLOWERS: Final = 1_000
@@ -67,7 +67,7 @@ class IndexGone(TrickleError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A fact, as followers see it. What does not apply to its kind is ``None``.
+    """A fact, as followers see it. Fields that do not apply to its kind are ``None``.
 
     Attributes:
         index: position in the journal, ascending. time: when, in seconds since 1970.
@@ -102,7 +102,7 @@ class Change:
                 return cls(index, at_us / 1e6, kind, channel, epoch, content_type=detail or None)
 
     def as_dict(self) -> dict[str, Any]:
-        """What applies to its kind."""
+        """The fields that apply to its kind."""
         return {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
 
 
@@ -147,7 +147,7 @@ class Changes:
         registry: whose journal it hears from now on.
         archive: storage, when it has been restored; ``None`` if there is none.
         defer: calls a function after the present change (``loop.call_soon``).
-        keep: facts that are kept, at least; ``None``: :data:`KEPT`, or :data:`MAX_FACTS` with storage.
+        keep: facts that are kept, at least; ``None``: :data:`KEPT_FACTS`, or :data:`MAX_FACTS` with storage.
         wall_us: microseconds since 1970; with storage, its times are taken.
 
     Attributes:
@@ -172,7 +172,7 @@ class Changes:
         self.watchers: list[Callable[[], None]] = []
         self.followers = Capacity(MAX_FOLLOWERS)
         self.index = self.floor = registry.journal.index if archive is None else archive.index
-        self.keep = keep or (KEPT if archive is None else MAX_FACTS)
+        self.keep = keep or (KEPT_FACTS if archive is None else MAX_FACTS)
         self._defer, self._wall_us, self._archive = defer, wall_us, archive
         self._faults = registry.faults
         # By index; facts beyond self.index wait for storage. A whole segment becomes a Change when somebody reads it.
@@ -213,7 +213,7 @@ class Changes:
         raise IndexGone(f"{problem}; start with a snapshot", self.floor, self.index, self.instance)
 
     def part(self, after: int, most: int) -> list[Change]:
-        """The facts that follow an index, at most so many. The caller has asked :meth:`check`."""
+        """The facts that follow an index, up to the limits. The caller has called :meth:`check`."""
         first = bisect_right(self._log, after, key=_INDEX)
         last = bisect_right(self._log, self.index, first, min(len(self._log), first + most), key=_INDEX)
         found = list(map(_change, self._log[first:last], self._times[first:last]))
@@ -313,7 +313,7 @@ class Changes:
         del self._log[:count], self._times[:count]
 
     def _restore(self, registry: Registry, archive: Archive) -> None:
-        """What storage has kept from before the start."""
+        """Take over the facts that storage has kept from before the start."""
         archive.listeners.append(self.tell)
         self._wall_us = lambda: archive.noted_us  # it has heard of the fact first, and keeps it with this time
         for name, channel in registry.channels.items():

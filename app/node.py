@@ -25,8 +25,8 @@ which the next one begins all the same; docs/reference/signals.md tells operator
 5. tasks beside: the sweeper drives all of the above, so it stops when they have ended. They are cancelled.
 6. access log: last, since each step may tell it something (:data:`app.access_log.END_S`).
 
-What keeps to no deadline ends with the process (:class:`app.shutdown.LastResort`). A task that fails, such as that of
-the access log or the program, begins the same shutdown, and its exception is raised at the end.
+A part that keeps to no deadline ends with the process (:class:`app.shutdown.LastResort`). A task that fails, such as
+that of the access log or the program, begins the same shutdown, and its exception is raised at the end.
 """
 
 from __future__ import annotations
@@ -92,20 +92,20 @@ LOOK_S: Final = 0.05
 shortest grace (0.2 s for a POST that was overtaken) is longer, so it ends on time."""
 
 LEAST_SLEEP_S: Final = 0.01
-"""The sweeper sleeps at least so long, however many deadlines follow each other."""
+"""The sweeper sleeps at least for this time, also if many deadlines follow each other."""
 
 PROGRAM_S: Final = 5.0
-"""How long a program in the process may go on when its subscriptions have ended; then it is cancelled."""
+"""A program in the process may go on for this time when its subscriptions have ended; then it is cancelled."""
 
 CANCELLED_S: Final = 1.0
-"""And how long it may take to end its segments then."""
+"""A cancelled program may take this time to end its segments."""
 
 Program = Callable[[Bus], Awaitable[None]]
-"""What a program that embeds the server runs beside it, in the server's event loop."""
+"""A coroutine function of a program that embeds the server; it runs in the server's event loop."""
 
 
 class Serving(Protocol):
-    """What accepts connections for a node.
+    """A server that accepts connections for a node.
 
     Attributes:
         force_exit: whether the shutdown is to wait for nobody.

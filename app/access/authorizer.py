@@ -7,7 +7,7 @@ each be switched off; without both every client may do everything.
 A decision is :class:`Granted`, :class:`Refused`, or :class:`Pending` while the server fetches keys or asks the webhook.
 An exchange keeps its :class:`Granted` while it runs. When keys or revocations change, ``generation`` changes, and the
 data plane asks :meth:`RequestAuthorizer.holds` for each running exchange: one whose key is gone, or whose token is
-revoked, ends within a second or so. Expiry needs no such look: ``Granted`` has the time.
+revoked, ends at the next tick of the sweeper. Expiry needs no such look: ``Granted`` has the time.
 
 Secrets come from files, which SIGHUP reads again. A file with a problem changes nothing: its former content stays in
 use, and the log names the problem.

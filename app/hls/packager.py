@@ -42,15 +42,15 @@ BACKLOG_SEQS: Final = 256
 
 COUNTED_FROM_S: Final = 1_767_225_600
 COUNTED_HZ: Final = 8
-"""Media sequence numbers count from this time, so many in a second. They have 31 bits until 2034; some players have no
+"""Media sequence numbers count from this time, eight in a second. They have 31 bits until 2034; some players have no
 more."""
 
 HEAD_BYTES: Final = 64 << 10
-"""At most so many bytes of a segment are kept until its first unit is found: the time of capture stands among them."""
+"""Bytes of a segment that are kept until its first unit is found: they hold the time of capture."""
 
 RUN_BYTES: Final = 16 << 10
-"""So many bytes are looked at in one turn of the event loop: a tenth of a millisecond, or 7 if they are nothing but the
-smallest boxes."""
+"""Bytes that are scanned in one turn of the event loop: that takes 0.1 ms, or 7 ms if they are only the smallest
+boxes."""
 
 ROUNDS: Final = 4
 """States of the playlist for which requests are counted: the players that wait are as many as asked for one of them."""
@@ -62,7 +62,7 @@ PLAYER_TARGETS: Final = 3
 """After this many target durations without any request there is no player."""
 
 WAKE_BATCH: Final = 64
-"""So many waiting requests are answered in one turn of the event loop."""
+"""Waiting requests that are answered in one turn of the event loop."""
 
 NAMES: Final = 10_000
 """Channels that were packaged lately and whose numbers are remembered."""

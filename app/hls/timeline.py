@@ -171,7 +171,7 @@ class Cutter:
 
 
 class Timeline:
-    """What HLS makes of one epoch of a channel.
+    """The media segments and parts of one epoch of a channel, with their numbers, as its playlist names them.
 
     Args:
         is_held: whether a segment of the channel can still be had.
@@ -264,7 +264,7 @@ class Timeline:
         self.origin, self.discontinuities = origin, discontinuities
 
     def miss(self, segments: int, *, breaks: bool = False) -> None:
-        """So many segments have nothing that can be had.
+        """Note segments without media.
 
         Args:
             breaks: there were media, so that those behind do not follow.

@@ -88,14 +88,14 @@ _MPEG_AUDIO: Final = frozenset({0x03, 0x04})
 
 _AVC, _HEVC = 0x1B, 0x24
 _STARTS: Final = re.compile(rb"[\x40-\x7f\xc0-\xff]")
-"""In the second bytes of packets: those in which something begins."""
+"""The second bytes of packets in which a payload unit begins."""
 
 _START_CODE: Final = re.compile(rb"\x00\x00\x01(.)", re.DOTALL)
 
 
 @dataclass(slots=True)
 class Unit:
-    """What can be cut apart.
+    """The smallest piece of a segment: it can be cut before and behind it.
 
     Attributes:
         at: where it begins in the segment. time: when, in seconds of the stream's own clock.
@@ -318,7 +318,7 @@ def _ticks(payload: bytes) -> int | None:
 
 
 class _Defaults(NamedTuple):
-    """What a sample has of which nothing else is said (``trex``, section 8.8.3; ``tfhd``, 8.8.7)."""
+    """The values of a sample that does not give its own (``trex``, section 8.8.3; ``tfhd``, 8.8.7)."""
 
     duration: int
     flags: int

@@ -29,7 +29,7 @@ _REPLACED: Final = frozenset({b"expect", b"transfer-encoding", b"content-length"
 
 
 class Hosting(NamedTuple):
-    """What uvicorn gives to each protocol that it makes for a connection."""
+    """The arguments that uvicorn gives to the protocol of each connection."""
 
     config: Config
     server_state: ServerState

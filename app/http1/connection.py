@@ -974,7 +974,7 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_size = 0
 
     def deliver_rest(self) -> None:
-        """What has arrived of the body counts, half a chunk included: no more will come, or it will not be stored."""
+        """Deliver all body bytes that have arrived, half a chunk included: no more will come, or be stored."""
         if (request := self._request) is not None:
             self._flush_partial()
             if request.chunks:

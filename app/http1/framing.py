@@ -1,4 +1,4 @@
-"""What a head must be beyond what the parser asks for, and how many bytes may stand around a body.
+"""The framing of requests: checks of a head that the parser does not make, and a limit of the bytes around a body.
 
 The parser accepts heads that another server would read differently (:func:`objection`), and it reads on for ever where
 no payload comes: a header that never ends, chunks of one byte each with a long extension, trailer fields without end.

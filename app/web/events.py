@@ -1,4 +1,4 @@
-"""What has just happened on a server: the list of events that the dashboard shows.
+"""The newest events on a server, as the dashboard lists them.
 
 Refusals may come by the ten thousand in a second. So equal ones of one second are one event with a count. At most
 :data:`PER_SECOND` different ones of a second are kept. Those beyond, and all beyond the first :data:`EXAMINED`, are
@@ -16,7 +16,7 @@ from typing import Final
 from tricklecast.app.changes import Change
 from tricklecast.trickle.records import Reason
 
-KEPT: Final = 200
+KEPT_EVENTS: Final = 200
 """Events that are kept for those who come later."""
 
 PER_SECOND: Final = 20
@@ -67,7 +67,7 @@ class Events:
 
     def __init__(self, clock: Callable[[], float], wall_us: Callable[[], int]) -> None:
         self._clock, self._wall_us = clock, wall_us
-        self._kept: deque[Happened] = deque(maxlen=KEPT)
+        self._kept: deque[Happened] = deque(maxlen=KEPT_EVENTS)
         self._number = 0
         self._until = 0.0
         self._room = EXAMINED
@@ -86,7 +86,7 @@ class Events:
         seq: int | None = None,
         count: int = 1,
     ) -> None:
-        """Something happened, now. See :class:`~tricklecast.app.data_plane.context.Witness`."""
+        """Note an event of this moment; see :class:`~tricklecast.app.data_plane.context.Witness`."""
         if why in ORDINARY and kind == "refused":
             return
         now = self._clock()

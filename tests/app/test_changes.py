@@ -12,7 +12,7 @@ import pytest
 
 from tests.app.core.support import created
 from tests.support.waiting import until
-from tricklecast.app.changes import KEPT, Change, Changes, IndexGone
+from tricklecast.app.changes import KEPT_FACTS, Change, Changes, IndexGone
 from tricklecast.app.core.facts import Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -99,9 +99,9 @@ def test_the_oldest_facts_are_dropped_and_the_floor_says_so() -> None:
 def test_without_storage_ten_thousand_facts_are_kept() -> None:
     """At least so many, and not many more."""
     bench = Bench()
-    for _ in range(2 * KEPT):
+    for _ in range(2 * KEPT_FACTS):
         created(bench.registry.journal, "a")
-    assert KEPT <= 2 * KEPT - bench.changes.floor <= KEPT * 9 // 8
+    assert KEPT_FACTS <= 2 * KEPT_FACTS - bench.changes.floor <= KEPT_FACTS * 9 // 8
 
 
 def test_an_index_of_another_numbering_is_refused() -> None:

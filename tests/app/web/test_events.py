@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.app.core.support import grant, make_registry, publish
 from tricklecast.app.changes import Changes
-from tricklecast.app.web.events import KEPT, MAX_NAME, PER_SECOND, Events
+from tricklecast.app.web.events import KEPT_EVENTS, MAX_NAME, PER_SECOND, Events
 
 
 class Clock:
@@ -56,12 +56,12 @@ def test_the_list_and_its_texts_are_bounded() -> None:
     """Old events go; a client does not decide how long its name is here."""
     clock = Clock()
     events = Events(clock, clock.wall_us)
-    for _ in range(KEPT + 50):
+    for _ in range(KEPT_EVENTS + 50):
         events.note("cut_off", "lag_s", "cam", b"n" * 5000)
         clock.now += 1.0
     events.seal()
     told = events.after(0)
-    assert (len(told), told[-1].number, len(told[0].client)) == (KEPT, KEPT + 50, MAX_NAME)
+    assert (len(told), told[-1].number, len(told[0].client)) == (KEPT_EVENTS, KEPT_EVENTS + 50, MAX_NAME)
 
 
 def test_what_the_protocol_answers_every_day_is_no_event() -> None:
