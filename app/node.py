@@ -167,7 +167,7 @@ class Node:
             storage=self.archive,
         )
         if self.archive is not None:
-            _restore(self.archive, self.registry, loop.time())
+            _restore(self.archive, self.registry, time.monotonic())  # the loop's own time stands still meanwhile
         changes = Changes(self.registry, self.archive, defer=loop.call_soon)
         self.access = Access(settings, self.name)
         sinks = [sink] if sink is not None else []

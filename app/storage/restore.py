@@ -75,9 +75,9 @@ def restore(archive: Archive, registry: Registry, now: float) -> Restoration:
 
 def _restore(archive: Archive, registry: Registry, now: float) -> Restoration:
     database = archive.database
+    now_us = archive.wall_us()  # at the time ``now``: to read the directory may take long
     contents = database.contents()
     report = Restoration(damaged=contents.damaged)
-    now_us = archive.wall_us()
     batch = Batch()
     registry.journal.index = archive.index = contents.index
     boot = boot_id()

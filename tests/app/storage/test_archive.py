@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,15 @@ import pytest
 from tests.app.data_plane.support import connections, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.core.facts import Journal
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.state import Channel
+from tricklecast.app.core.window import Budget
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
-from tricklecast.app.storage.database import Batch, Database, StorageError, segment_path
+from tricklecast.app.storage.database import Batch, Contents, Database, StorageError, segment_path
+from tricklecast.app.storage.restore import restore
 from tricklecast.app.tools.conformance.http1 import ConnectionCut
 from tricklecast.app.tools.conformance.target import Target
 
@@ -53,6 +60,31 @@ def body(seq: int, size: int = 1000) -> bytes:
 def folder(tmp_path: Path) -> Path:
     """A data directory that does not exist yet."""
     return tmp_path / "data"
+
+
+def test_a_directory_that_takes_long_to_read_makes_no_channel_older(folder: Path) -> None:
+    """It was created when it was, by the clocks of both servers: names and numbers of HLS follow from that."""
+    wall_us = [1_800_000_000_000_000]
+
+    class Slow(Database):
+        def contents(self) -> Contents:
+            wall_us[0] += 10_000_000
+            return super().contents()
+
+    async def start(database: Database) -> float:
+        journal, limits = Journal(), Limits()
+        budget = Budget(limits.total_bytes, journal.faults)
+        archive = Archive(database, journal, budget, wall_us=lambda: wall_us[0])
+        registry = Registry(limits, autocreate=True, journal=journal, budget=budget, storage=archive)
+        restore(archive, registry, 1000.0)
+        channel = registry.channels.get("c") or registry.create("c", "", 1000.0)
+        assert isinstance(channel, Channel)
+        await archive.close()
+        return channel.created_at
+
+    assert asyncio.run(start(Database(folder))) == 1000.0
+    wall_us[0] += 60_000_000
+    assert asyncio.run(start(Slow(folder))) == 940.0
 
 
 @pytest.mark.parametrize("ack", ACKS)
