@@ -111,6 +111,7 @@ class BodyDecoder:
     # The states.
 
     def _read_size(self) -> bytes | None:
+        # "1a3;extension CRLF"; a size of 0 is the last chunk, behind which trailers stand.
         line = self._take_until(b"\r\n", MAX_SIZE_LINE)
         if line is None:
             return None
@@ -126,6 +127,7 @@ class BodyDecoder:
         return b""
 
     def _read_bytes(self) -> bytes | None:
+        # A chunk is collected up to MAX_CHUNK bytes; a body without chunks is returned as it comes.
         most = MAX_CHUNK - self._part_bytes
         if self._left is not None and self._left < most:
             most = self._left
@@ -153,7 +155,7 @@ class BodyDecoder:
         return b""
 
     def _read_trailers(self) -> bytes | None:
-        if self._data.startswith(b"\r\n", self._at):
+        if self._data.startswith(b"\r\n", self._at):  # there are none
             self._at += 2
             self.over = True
             return None

@@ -499,10 +499,10 @@ class _Exchange:
         if not has_left:
             await self._flush()
         self._head_sent = True
-        self._head_changes.notify()
-        if body is None:
+        self._head_changes.notify()  # an iterated body may begin
+        if body is None:  # the common GET: one wait, with a deadline for all of it
             return self._checked(await connection.answer(request.read_s))
-        if not isinstance(body, LiveBody):
+        if not isinstance(body, LiveBody):  # _write_stream() writes it, in the second task
             return await self._answer()
         self._body_over = False
         try:

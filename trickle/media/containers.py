@@ -448,7 +448,7 @@ class _Sections:
         if not self.is_open:
             return
         self.data += payload
-        while len(self.data) >= 3 and self.data[0] != 0xFF:  # stuffing follows the last section
+        while len(self.data) >= 3 and self.data[0] != 0xFF:  # 0xFF is stuffing, which follows the last section
             size = 3 + (number(self.data, 1, 2) & 0xFFF)
             if size > MAX_SECTION:
                 self.is_open = False

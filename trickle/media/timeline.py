@@ -196,27 +196,28 @@ class Timeline:
 
     def _anchor(self, track: _Track, raw: int, shown: int) -> _Anchor:
         """Return the stretch of a packet: an existing one, or a new one if the source's clock has jumped."""
-        if not self._anchors:
+        if not self._anchors:  # the first packet of a source
             if self._resume_at is None:
                 return self._begin(max(0, LEAD - raw))
             return self._begin(self._resume_at - (raw if self._first is None else shown))
+        # The numbers are those of the module's head.
         own, newest = track.anchor, self._anchors[-1]
         fitting = own if own is not None and self._fits(track, raw + own.shift, MAX_BACK) else None
         is_settled = fitting is not None and fitting.packets > 1
-        if fitting is not None and (
+        if fitting is not None and (  # 1.
             raw + fitting.shift <= self._newest + MAX_OVERLAP or (fitting is newest and is_settled)  # after a pause
         ):
             return fitting
-        if newest is not own and self._fits(track, raw + newest.shift, MAX_OVERLAP):
+        if newest is not own and self._fits(track, raw + newest.shift, MAX_OVERLAP):  # 2.
             if raw + newest.shift < track.last - MAX_BACK:
                 newest.shift = track.end - shown  # this stream had come further than the one that jumped first
             return newest
-        for older in () if is_settled else reversed(self._anchors):
+        for older in () if is_settled else reversed(self._anchors):  # 3.
             if self._fits(track, raw + older.shift, MAX_BACK) and raw + older.shift <= self._newest + MAX_BACK:
                 return older
-        if fitting is not None:
+        if fitting is not None:  # 4.
             return fitting
-        wrapped = (newest.shift + wrap for wrap in WRAPS)
+        wrapped = (newest.shift + wrap for wrap in WRAPS)  # 5.
         exact = (shift for shift in wrapped if self._fits(track, raw + shift, MAX_BACK))
         return self._begin(next(exact, self._end - shown))
 
