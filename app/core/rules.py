@@ -250,7 +250,8 @@ class OwnedChannel(Channel):
             self._freed.clear(seq)
         self._expect_begin(segment, now)
         self.note(BodyBegun, now, seq, key, segment.body_at)
-        self._notify()
+        if self._preempted or self._to_wake:
+            self._notify()
         return writer
 
     def append(self, writer: Writer[OwnedChannel], chunks: Sequence[bytes], now: float) -> Outcome | None:
@@ -560,11 +561,8 @@ class OwnedChannel(Channel):
 
     def _notify(self) -> None:
         """The change is done: wake the readers of closed segments, and tell the preempted writers."""
-        preempted = self._preempted
-        if preempted:
-            self._preempted = []
-        if self._to_wake:
-            self.wake_readers()
+        preempted, self._preempted = self._preempted, []
+        self.wake_readers()
         for writer in preempted:
             assert writer.outcome is not None, "a preempted writer is settled"
             try:
