@@ -76,7 +76,7 @@ from tricklecast.app.storage.restore import restore
 from tricklecast.app.systemd import Watchdog
 from tricklecast.app.usage import limits_in_use, troubles
 from tricklecast.app.web.events import Events
-from tricklecast.app.web.feed import Feed, feed_router
+from tricklecast.app.web.feed import DashboardFeed, feed_router
 from tricklecast.app.web.pages import Pages, is_open, pages_router
 from tricklecast.app.web.reports import Reports, reports_router
 from tricklecast.trickle import __version__
@@ -198,7 +198,7 @@ class Node:
             start_changefeed(changes, self.registry, loop.time)
         self.reload = Reload(settings, self.access, self.plane, reread)  # has the settings that are in force
         uses = partial(limits_in_use, self.plane, self.log, self.bus)
-        self.feed = None if events is None else Feed(self.plane, events, uses)  # None: there are no web pages
+        self.feed = None if events is None else DashboardFeed(self.plane, events, uses)  # None: there are no web pages
         self.control_plane = _control_plane(self)  # the application for everything outside the base path
 
     async def run(self, serving: Serving, program: Program | None = None) -> None:

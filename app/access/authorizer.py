@@ -180,7 +180,7 @@ class RequestAuthorizer:
 
     @property
     def generation(self) -> int:
-        """Another number whenever keys or revocations have changed."""
+        """A number that changes whenever keys or revocations have changed."""
         return 0 if self._tokens is None else self._tokens.generation
 
     def holds(self, granted: Granted) -> bool:

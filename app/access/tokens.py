@@ -133,7 +133,7 @@ class TokenVerifier:
 
     @property
     def generation(self) -> int:
-        """Another number whenever keys or revocations have changed."""
+        """A number that changes whenever keys or revocations have changed."""
         self._look()
         return self._generation
 

@@ -80,7 +80,7 @@ class Authorizer(Protocol):
 
     @property
     def generation(self) -> int:
-        """Another number whenever permissions may have been withdrawn."""
+        """A number that changes whenever permissions may have been withdrawn."""
 
     def holds(self, granted: Granted) -> bool:
         """Whether a permission has not been withdrawn since it was given."""

@@ -96,7 +96,7 @@ def forwarded_for(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def plain(ip: str) -> str:
-    """An address as it is written: ``::ffff:192.0.2.1`` of a dual-stack socket becomes ``192.0.2.1``."""
+    """An address in its usual form: ``::ffff:192.0.2.1`` of a dual-stack socket becomes ``192.0.2.1``."""
     address = _parsed(ip) if ip.startswith("::") else None
     return ip if address is None else str(address)
 

@@ -50,7 +50,7 @@ class Upload(Exchange):
 
     @property
     def idle(self) -> bool:
-        """Whether it is a preconnect. With an ended empty body it waits for storage, and is none any more."""
+        """Whether it is a preconnect: no byte of its body has arrived, and the body has not ended."""
         return self.writer is not None and not self.received and self.ending is None
 
     @property

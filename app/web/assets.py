@@ -36,7 +36,7 @@ def takes_gzip(accepted: str) -> bool:
 
 
 class Asset(NamedTuple):
-    """A file as it is served: its media type, its bytes, and the same compressed by gzip."""
+    """A file: its media type, its bytes, and the same bytes compressed by gzip."""
 
     media_type: str
     content: bytes

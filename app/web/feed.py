@@ -336,7 +336,7 @@ class Process:
             return None
 
 
-class Feed:
+class DashboardFeed:
     """Makes the frames while there are followers.
 
     Args:
@@ -604,7 +604,7 @@ class Feed:
         }  # fmt: skip
 
 
-async def _events(feed: Feed, request: Request, visible: MayManage, *, gzip: bool) -> AsyncIterator[bytes]:
+async def _events(feed: DashboardFeed, request: Request, visible: MayManage, *, gzip: bool) -> AsyncIterator[bytes]:
     """The feed for one follower, as Server-Sent Events."""
     plane = feed.plane
     retry = b"retry: %d\n\n" % RETRY_MS
@@ -618,7 +618,7 @@ async def _events(feed: Feed, request: Request, visible: MayManage, *, gzip: boo
     yield pack(end) if gzip else end
 
 
-def feed_router(feed: Feed) -> APIRouter:
+def feed_router(feed: DashboardFeed) -> APIRouter:
     """The route ``/api/v1/dashboard``."""
     router = APIRouter(tags=["dashboard"])
     plane = feed.plane

@@ -36,7 +36,7 @@ from tricklecast.app.web.feed import (
     STALLED_S,
     WRITING,
     ChannelView,
-    Feed,
+    DashboardFeed,
     Frame,
 )
 
@@ -323,7 +323,7 @@ def test_a_follower_that_reads_nothing_gets_a_snapshot_later(server: LocalServer
         registry, _ = make_registry()
         publish(registry, "cam", 0)
         plane = DataPlane(registry, Options())
-        feed = Feed(plane, events_module.Events(plane.clock, plane.wall_us), lambda dashboards: [])
+        feed = DashboardFeed(plane, events_module.Events(plane.clock, plane.wall_us), lambda dashboards: [])
         feed.followers.take()
         feed._lag_counts = list(feed.plane.loop_lag.counts)
         over: list[str] = []
@@ -416,6 +416,6 @@ def test_a_token_shows_only_the_channels_that_it_may_manage(guarded: LocalServer
         assert Events(target, bearer(token())).event()[1]["server"]["cpu"] >= 0
 
 
-def _feed(server: LocalServer) -> Feed:
+def _feed(server: LocalServer) -> DashboardFeed:
     assert server.node.feed is not None
     return server.node.feed
