@@ -32,7 +32,7 @@ class Scene:
         self.activity.note_exchange(record)
 
     def look(self, after_s: float = 0.0) -> list[str]:
-        """What is shown after so much time, when no connection is open."""
+        """The lines that are shown after this time, when no connection is open."""
         self.now += after_s
         return self.activity.look([])
 
@@ -78,7 +78,7 @@ def test_a_client_without_a_name_is_shown_by_its_program(scene: Scene) -> None:
 
 
 def test_names_cannot_control_the_terminal(scene: Scene) -> None:
-    """What clients call themselves and their channels is shown without control characters."""
+    """Names of clients and channels are shown without control characters."""
     scene.request("\x1b[2Jx", channel="a\x9b")
     assert scene.look() == ["a?: reader ?[2Jx (192.0.2.1)"]
 

@@ -167,7 +167,7 @@ async def test_a_subscriber_goes_on_from_an_index() -> None:
 
 @in_loop
 async def test_one_that_falls_behind_ends_and_knows_where_to_go_on() -> None:
-    """What was delivered is read first; then the reason, the same one for ever; nothing is lost or doubled."""
+    """Delivered facts are read first; then each call raises the same reason; no fact is lost or doubled."""
     bench = Bench()
     facts = bench.bus.subscribe("kind = 'added'", capacity=3)
     bench.settle()
@@ -262,7 +262,7 @@ async def test_unsubscribing_does_not_overtake_what_was_delivered() -> None:
 
 @in_loop
 async def test_a_task_that_waits_hears_of_the_end() -> None:
-    """Whoever ends the subscription."""
+    """A task that waits for a fact is told when another one ends the subscription, or the bus closes."""
     bench = Bench()
     facts, others = bench.bus.subscribe(), bench.bus.subscribe()
     waiting = [asyncio.ensure_future(anext(one)) for one in (facts, others)]
@@ -277,7 +277,7 @@ async def test_a_task_that_waits_hears_of_the_end() -> None:
 
 @in_loop
 async def test_a_task_that_is_cancelled_loses_nothing() -> None:
-    """What came at that moment is there for the next call."""
+    """Facts that came at that moment are there for the next call."""
     bench = Bench()
     facts = bench.bus.subscribe()
     waiting = asyncio.ensure_future(anext(facts))

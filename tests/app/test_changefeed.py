@@ -86,7 +86,7 @@ def test_a_change_without_memory_is_told_and_the_next_one_is_announced(
 
 
 def test_names_of_the_server_are_no_change() -> None:
-    """What begins with _ is not announced."""
+    """A channel whose name begins with _ is not announced."""
     bench = Bench()
     bench.registry.create("_own", "", 0.0, force=True)
     assert bench.later == []

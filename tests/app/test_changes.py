@@ -49,7 +49,7 @@ def shown(changes: Changes, after: int) -> list[tuple[int, str, str]]:
 
 
 def test_each_kind_of_fact_has_what_applies_to_it() -> None:
-    """What does not apply is left out of its dictionary."""
+    """Fields that do not apply are left out of its dictionary."""
     bench = Bench()
     bench.registry.create("a", "text/plain", 0.0)
     bench.registry.publish_own("a", "", b"four", 0.0)
@@ -150,7 +150,7 @@ def test_a_snapshot_is_that_of_its_index() -> None:
 
 
 def test_watchers_are_called_once_for_many_facts_after_the_change() -> None:
-    """Whoever watches is never called in the middle of a change."""
+    """A follower is never called in the middle of a change."""
     bench = Bench()
     calls: list[int] = []
     bench.registry.create("early", "", 0.0)
@@ -263,7 +263,7 @@ class Life:
         self.disk.close()
 
     async def retry(self) -> None:
-        """What happens by itself after some seconds."""
+        """Let storage try again, as it does by itself after some seconds."""
         self.archive._retry()
         await until(lambda: self.archive._busy is None)
 
@@ -406,7 +406,7 @@ def test_more_facts_than_are_kept_while_the_disk_fails(tmp_path: Path) -> None:
 
 
 def test_a_hole_in_the_facts_of_before_is_the_floor(tmp_path: Path) -> None:
-    """What is missing in the directory cannot be asked for."""
+    """Facts that the directory lacks cannot be requested."""
 
     async def main() -> None:
         life = Life(tmp_path, "one")

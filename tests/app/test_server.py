@@ -270,7 +270,7 @@ def test_its_lateness_is_the_event_loops(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_idle_channel_ends_by_itself() -> None:
-    """What expires, expires without any request: the channel ends, and is then forgotten."""
+    """An idle channel expires without any request: it ends, and is then forgotten."""
     with local_server(idle_timeout_s=0.2, channel_drain_s=0.2) as server, server.client() as target:
         channel = target.channel("idle")
         channel.publish(0)

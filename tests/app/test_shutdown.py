@@ -81,7 +81,7 @@ def test_who_comes_during_the_drain_is_refused_in_words(way: Way) -> None:
 
 @pytest.mark.parametrize("path", ["/trickle/c/0", "/healthz"])
 def test_a_kept_connection_is_closed_at_its_next_answer(way: Way, path: str) -> None:
-    """Whoever sends a request in the moment of the stop is answered, and told that the connection ends."""
+    """A client that sends a request at the moment of the stop is answered, and told that the connection ends."""
     with local_server(**way, **LONG) as server, server.client() as target:
         channel = target.channel("c")
         channel.publish(0)

@@ -21,7 +21,7 @@ PICTURES = {number: b"".join(ts_pictures(0.0, number)) for number in (12, 25, 50
 
 
 class Sent(NamedTuple):
-    """What becomes of one segment of a channel.
+    """One segment of a channel, and its fate.
 
     Attributes:
         pictures: of its media; 0: it has none. pause: how many pictures are missing before it.
@@ -102,7 +102,7 @@ def test_a_playlist_is_sound_whatever_happens(events: list[Sent], evicted: int) 
 
 
 def check(timeline: Timeline, one: MediaSegment) -> None:
-    """What holds for each media segment."""
+    """Check the rules that hold for each media segment."""
     if one.duration is None or not timeline.target_s:
         return
     assert one.duration <= timeline.target_s + ROUNDING_S
