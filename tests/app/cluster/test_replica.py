@@ -416,3 +416,13 @@ def test_a_fact_of_another_kind_is_told_to_the_replica_as_such() -> None:
         held.channel.apply(BodyLeft(0, 1, 0.0, "c", 1, 3))
     with pytest.raises(FeedError):
         held.receive(facts((BodyLeft, 3)))
+
+
+def test_a_feed_that_ends_while_others_are_told_of_a_fact() -> None:
+    """It takes the fact no more, and leaves no cursor in the segment."""
+    both = pair()
+    assert both.feed is not None
+    both.owner.journal.subscribe(lambda fact: both.feed.evict() if both.feed else None, SegmentOpened)
+    writer = grant(both.owner, "c", 1)
+    writer.channel.append(writer, [b"x"], 1.0)
+    assert (both.feed.over, writer.segment.taps, writer.channel.followers) == (Over.LAG, (), [])
