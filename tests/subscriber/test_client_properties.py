@@ -139,7 +139,7 @@ def _short_waits() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(script, starts, st.sampled_from(OnLag), st.integers(0, 99), st.lists(starts, max_size=3))
 def test_the_client_keeps_to_the_bound(
     answers: list[Reply | str], start: AnyStart, on_lag: OnLag, seed: int, seeks: list[AnyStart]

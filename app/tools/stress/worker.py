@@ -30,6 +30,9 @@ from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, TrickleError, error_for
 from tricklecast.trickle.terminal import tls_context
 
+EARLY_NS: Final = 1_000_000
+"""A timer of the event loop is set in whole milliseconds: a publisher may write a millisecond early."""
+
 REPORT_S: Final = 0.1
 """Time between two reports: few enough messages, and the command's progress line is still current."""
 
@@ -294,9 +297,9 @@ class _Subscriber(_Client):
             news.segments += 1
             news.bytes += compared.size
             whole_ns = last_ns - go_ns - published.due_ns(-1)
-            if whole_ns >= 0:  # after Ctrl-C publishers write the last segment ahead of the schedule
-                news.samples["first_byte"].append((first_ns - go_ns - published.due_ns(0)) // 1000)
-                news.samples["whole"].append(whole_ns // 1000)
+            if whole_ns > -EARLY_NS:  # after Ctrl-C publishers write the last segment ahead of the schedule
+                news.samples["first_byte"].append(max(0, first_ns - go_ns - published.due_ns(0)) // 1000)
+                news.samples["whole"].append(max(0, whole_ns) // 1000)
 
 
 async def serve(role: Role, process: int, heard: IO[bytes], out: IO[bytes]) -> None:
