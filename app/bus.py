@@ -200,7 +200,7 @@ class Facts(Subscription[Change]):
         return self.seen < changes.index if self._present else len(self._delivered) < self.capacity
 
     def fill(self, changes: Changes, most: int) -> None:
-        """Deliver what has been told since; at most so many facts are judged. It :meth:`is_behind`."""
+        """Deliver the facts told since; at most ``most`` are judged. The caller has asked :meth:`is_behind`."""
         room, before = self.capacity - len(self._delivered), self.seen
         if before < changes.floor:
             self.end(OutOfCapacity(before))

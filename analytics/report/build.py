@@ -110,7 +110,7 @@ def build(
 
     Args:
         connection: on which all steps of the rules have run, and :func:`analytics.report.figures.prepare`.
-        incidents: what they found. params: their thresholds. logs: what was read.
+        incidents: found by the rules. params: thresholds of the rules. logs: that were read.
         lines: some lines of each incident, by its id. baseline: rates here and in other logs.
         history: what earlier reports say of an incident; lifts: what sets its requests apart; muted: why it does not
             count. By its id; those that have none are not there.

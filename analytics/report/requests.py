@@ -83,7 +83,7 @@ FROM (
 
 _CLIENT: Final = "m.client = l.client AND m.named = l.named"
 _NETWORK_OF_CLIENT: Final = "m.client = l.network AND l.named AND NOT m.named"
-"""Who a line is from: the member itself, or a client that stands for nothing but its network."""
+"""A line belongs to a member by its client, or by its network, if the member is one."""
 
 _PLACE: Final = {False: "NOT m.everywhere AND m.channel IS NOT DISTINCT FROM l.channel", True: "m.everywhere"}
 """Where it is a member: on one channel, or everywhere."""

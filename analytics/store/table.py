@@ -128,7 +128,7 @@ class Reader(Protocol):
     """Reads logs for a table, with one of the engines."""
 
     def versions(self, uris: Sequence[str]) -> Mapping[str, str | None]:
-        """What changes when the object of a URI is written again."""
+        """For each URI a text that changes when its object is written again; ``None`` if there is none."""
 
     def recognise(self, files: LogFiles) -> Recognised:
         """The formats of files, or what is wrong with them as the only ones."""
@@ -137,7 +137,7 @@ class Reader(Protocol):
         """Rolls up units, by their numbers; those are left out in which there is something else than a log."""
 
     def shared(self, units: Mapping[int, Unit], made: Mapping[int, Source]) -> list[set[int]]:
-        """Numbers of sources that share requests, exactly of what was read now; negative ones are of former runs."""
+        """Groups of sources that share requests, by number: those read now exactly; below 0 are former runs."""
 
     def write(self, table: Table, name: str, sources: Sequence[Source]) -> dict[str, str]:
         """Writes the rows of sources for a commit; returns the checksums of the files."""
@@ -488,7 +488,7 @@ class Embedded:
         self._con.execute("CREATE TEMP TABLE ids (unit INT, id UBIGINT)")
 
     def versions(self, uris: Sequence[str]) -> Mapping[str, str | None]:
-        """What changes when the object of a URI is written again: there are none."""
+        """Files are known by their heads, so none is needed."""
         return {}
 
     def recognise(self, files: LogFiles) -> Recognised:

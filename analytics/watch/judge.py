@@ -72,7 +72,7 @@ class Judge:
     ) -> None:
         """
         Args:
-            store: the state of earlier runs. receivers: names of those who are told, in the outbox.
+            store: the state of earlier runs. receivers: their names in the outbox.
             params: thresholds.
             kept: rows are written down as well, for the next run. maintenance: when alerts are held back.
             clock: seconds; wall_us: microseconds since the epoch.

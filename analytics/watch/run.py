@@ -66,7 +66,7 @@ class WatchRequest:
         logs: files, folders, patterns, or ``-``. reading: how lines are read. params: what a storm is.
         earliest: begin with what is there already, if the state knows no better.
         state: folder of what must survive a restart; ``None`` for nothing.
-        json: JSON lines on standard output, instead of words. receivers: others who are told.
+        json: JSON lines on standard output, instead of words. receivers: of alerts, beside standard output.
         maintenance: when alerts are held back.
         quiet: nothing but alerts and errors.
     """
@@ -271,7 +271,7 @@ class Running:
 
     Attributes:
         store: the state. stop: set when the run is to end. status: its messages about itself.
-        local: who is told on standard output; senders: those who tell others.
+        local: the receiver on standard output; senders: one for each other receiver.
     """
 
     store: Store
@@ -303,7 +303,7 @@ def running(
     """Runs a watch: the state is open, signals are heard, receivers are told. All ends in order, and in time.
 
     Args:
-        made: makes the watch of a state and of the names of those who are told. name: the command.
+        made: makes the watch from a state and the names of the receivers. name: of the command.
         durable: as of :class:`Store`. end_s: so long after a signal the process is ended, if it is ours.
 
     Raises:

@@ -18,7 +18,7 @@ kind       payload
 Times are microseconds since 1970, since the clocks of two processes have nothing else in common.
 
 A peer may be broken, or of another version. So :class:`Parser` lets nothing through but values of the right type and
-size, and its users have only to ask whether a record fits to what is there.
+size. Its users need only ask whether a record fits the channel: bytes of segment 7 do not, if 7 is not open.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Over(StrEnum):
 
 
 class FeedError(TrickleError):
-    """The peer sends no feed, or not one of this version, or one that does not fit to what is there."""
+    """The peer sends no feed, or one of another version, or one that does not fit the channel that is held."""
 
 
 class Held(NamedTuple):

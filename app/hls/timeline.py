@@ -36,10 +36,10 @@ from tricklecast.trickle.media.containers import Container
 
 LISTED: Final = 6
 MAX_LISTED: Final = 128
-"""A playlist names what lasts so many target durations, and so many segments at most."""
+"""A playlist names the newest segments: as many as last 6 target durations, and at most 128 of them."""
 
 HELD_BACK: Final = 3
-"""For so many target durations from the end of the playlist its parts are named, and gone segments as gaps (6.2.2)."""
+"""Target durations from the end of the playlist in which it names parts, and gone segments as gaps (6.2.2)."""
 
 PART_S: Final = 0.4
 """Longest part. The longest segment is divided into equal parts that are no longer. A player keeps three of them behind
