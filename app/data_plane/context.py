@@ -229,6 +229,7 @@ class DataPlane:
         self.bytes_in = 0  # body bytes of segment routes
         self.bytes_out = 0
         self.streamed = dict.fromkeys(Streamed, 0)  # segments of streams
+        self.unix_s = self.wall_us() / 1e6 - self.clock()  # the clock's time 0, in seconds since 1970
         self._date = 0  # the second of `common`
         self.common = b""  # date and server, as header lines
         self._set_date()

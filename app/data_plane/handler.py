@@ -333,7 +333,7 @@ def _head(connection: Caller, request: Request, route: Route, found: Serve | Wai
     if not segment.closed and (parked := _delay(connection, request, route, Answer.KNOWN, segment.seq)):
         return parked
     registry = connection.plane.registry
-    tag = tag_of(channel, segment, registry.instance)
+    tag = tag_of(channel, segment, connection.plane.unix_s)
     return placed(request, registry, route, head_reply(channel, segment, head, tag))
 
 

@@ -44,7 +44,7 @@ def part_of(connection: Caller, request: Request, channel: Channel, segment: Seg
     if RANGE not in headers and IF_NONE_MATCH not in headers:
         return None
     size, reason = segment.size, REASON_OF_STATE[segment.state]
-    tag = tag_of(channel, segment, connection.plane.registry.instance)
+    tag = tag_of(channel, segment, connection.plane.unix_s)
     known = request.text(IF_NONE_MATCH)
     if known and (known == "*" or (tag and tag in _TAG.findall(known))):
         return Reply(Status.NOT_MODIFIED, reason, (*head_fields(channel, segment), *validators(tag)), content_type="")

@@ -233,5 +233,5 @@ class Reader(Exchange):
             keep_alive=self.keep_alive,
             cors=self.cors,
             http10=self.http10,
-            tag=tag_of(self.channel, segment, self.plane.registry.instance) if segment.closed else "",
+            tag=tag_of(self.channel, segment, self.plane.unix_s) if segment.closed else "",
         )

@@ -226,20 +226,20 @@ def segment_end(size: int, why: str) -> bytes:
     return end + header_lines([(wire.TRUNCATED, why)]) + b"\r\n" if why else end + b"\r\n"
 
 
-def tag_of(channel: Channel, segment: Segment, instance: str) -> str:
-    """The entity tag of a segment; ``""`` while it has none.
+def tag_of(channel: Channel, segment: Segment, unix_s: float) -> str:
+    """The entity tag of a segment, which every holder of the channel gives it; ``""`` while it has none.
 
-    Without storage the tag has the start of the server, the epoch and the seq, which never name other bytes. With a
+    Without storage the tag names the second in which the channel was created, the epoch, the seq and the size. With a
     data directory segments outlive the server, and a crash may lose one that is then published with other bytes. So the
-    tag has the size and the CRC-32 of the bytes instead, and is the same after a restart.
+    tag has the CRC-32 of the bytes in place of the second, and is the same after a restart.
 
     Args:
-        instance: the name of this start of the server.
+        unix_s: the registry's time 0, in seconds since 1970.
     """
     if not segment.closed or not segment.size:
         return ""
     if channel.retained is None:
-        return f'"{instance}.{channel.epoch}.{segment.seq}"' if instance else ""
+        return f'"{round(channel.created_at + unix_s):x}.{channel.epoch}.{segment.seq}.{segment.size:x}"'
     crc = channel.retained.crc(segment.seq)
     if crc is None:
         if segment.size > SUMMED_BYTES or segment.source is not None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from typing import Any
+
 from tests.app.cluster.bridge import Bridge, one_address
 from tests.support.local import local_server
 from tricklecast.app.tools.conformance.cases import CASES
+from tricklecast.app.tools.conformance.http1 import Response
 from tricklecast.app.tools.conformance.runner import CaseOutcome, Runner
-from tricklecast.app.tools.conformance.target import Address
+from tricklecast.app.tools.conformance.target import Address, Channel, Target
+
+DRAWN = frozenset({"date", "retry-after"})
+"""Header fields that differ between two responses of one server, too."""
 
 
 def test_a_replica_keeps_the_rules_of_reading() -> None:
@@ -21,3 +28,58 @@ def test_a_replica_keeps_the_rules_of_reading() -> None:
     wrong = [result for result in results if result.outcome is CaseOutcome.FAIL]
     assert [(result.case.name, result.expected, result.got, *result.transcript) for result in wrong] == []
     assert min(len(bridge.replicas), sum(result.outcome is CaseOutcome.PASS for result in results)) > 30
+
+
+def test_a_replica_answers_with_the_owners_headers() -> None:
+    """A GET or HEAD of any kind: the same status, headers, body and trailers, so that a tag of one holds at the other.
+
+    The requests are for segments in each state, for ranges, with conditions that have the owner's tag, and for seqs
+    that are not there.
+    """
+    settings: dict[str, Any] = {"storm_guard": "off", "window_segments": 6}
+    with local_server(**settings) as owner, local_server(**settings) as holder:
+        bridge = Bridge(owner, holder)
+        with closing(owner.target()) as at_owner, closing(holder.target()) as at_replica:
+            for name, ends in (("live", False), ("over", True)):
+                channel = _published(at_owner.channel(name))
+                if ends:
+                    channel.end()
+                bridge.hold(name)
+                tag = channel.get(2).get("ETag")
+                assert tag is not None
+                for seq, method, headers in _requests(tag):
+                    answers = [_answer(target, method, channel.at(seq), headers) for target in (at_owner, at_replica)]
+                    assert answers[0] == answers[1], (name, seq, method, headers)
+        bridge.close()
+
+
+def _published(channel: Channel) -> Channel:
+    """A channel with a segment in each closed state, an old one that is evicted, and a head of 9."""
+    channel.create("video/mp2t")
+    for seq in range(3):
+        channel.publish(seq, b"0123456789" * (seq + 1))
+    channel.started(3, b"cut short")
+    channel.close(3, {"Lp-Trickle-Truncated": "1"}).expect(200)
+    channel.post(4, b"")
+    channel.publish(6, b"5 is skipped").publish(7, b"7").publish(8, b"8")
+    return channel
+
+
+def _requests(tag: str) -> list[tuple[int | str, str, dict[str, str]]]:
+    seqs = [-1000, -3, -2, *range(9), 9999, "next"]
+    plain: list[tuple[int | str, str, dict[str, str]]] = [
+        (seq, method, {}) for seq in seqs for method in ("GET", "HEAD") if seq != 5
+    ]
+    conditions = [
+        {"If-None-Match": tag},
+        {"Range": "bytes=2-5"},
+        {"Range": "bytes=2-5", "If-Range": tag},
+        {"Range": "bytes=99-"},
+    ]
+    return plain + [(2, "GET", headers) for headers in conditions] + [(2, "HEAD", {"If-None-Match": tag})]
+
+
+def _answer(target: Target, method: str, path: str, headers: dict[str, str]) -> tuple[object, ...]:
+    response: Response = target.ask(method, path, headers)
+    fields = sorted((name.lower(), value) for name, value in response.headers if name.lower() not in DRAWN)
+    return response.status, fields, response.body, response.trailers
