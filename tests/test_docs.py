@@ -2,6 +2,7 @@
 
 Its code is real: each Python block runs, each command exists with the options that are shown, and each TOML, JSON and
 YAML block can be read. Programs of more than a few lines are files in ``examples/``, which `tests/examples` runs.
+The page on architecture names files and functions that exist, and each of its walks passes five files at most.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 300
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.M | re.S)
+ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
+WALK = re.compile(r"^### Walk \d: (.+)\n((?:(?!#).*\n)*)", re.M)
+STEP = re.compile(r"^\d\. `(.+?)`: (.*(?:\n   .*)*)", re.M)
+CALL = re.compile(r"`([\w.]+)\([^`]*\)`")
+FILE = re.compile(r"`([\w/]+\.(?:py|js))`")
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +190,57 @@ def test_json_blocks_can_be_read(block: Block) -> None:
 def test_yaml_blocks_can_be_read(block: Block) -> None:
     """Each is a whole YAML document."""
     yaml.safe_load(block.text)
+
+
+def _functions(path: Path) -> set[str]:
+    """The functions and methods of a file, the latter also as ``Class.method``."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".js":
+        return set(re.findall(r"^ *(?:export )?(?:async )?(?:function )?(\w+)\(.*\) \{$", text, re.M))
+    tree = ast.parse(text)
+    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        found |= {f"{owner.name}.{one.name}" for one in owner.body if hasattr(one, "name")}
+    return found
+
+
+@pytest.fixture(scope="module")
+def functions() -> dict[str, set[str]]:
+    """The functions of each file of the packages, by path."""
+    packages = ("app", "trickle", "tricklecast", "publisher", "subscriber", "analytics")
+    found = (path for name in packages for kind in ("*.py", "*.js") for path in (ROOT / name).rglob(kind))
+    return {str(path.relative_to(ROOT)): _functions(path) for path in found if "vendor" not in path.parts}
+
+
+WALKS = WALK.findall(ARCHITECTURE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("title", "text"), WALKS, ids=[title for title, _ in WALKS])
+def test_each_walk_passes_five_files_whose_functions_exist(
+    title: str, text: str, functions: dict[str, set[str]]
+) -> None:
+    """A step names a file and functions of it, or ``module.function()`` of another file."""
+    steps = STEP.findall(text)
+    assert 1 < len({path for path, _ in steps}) <= 5
+    for path, said in steps:
+        for call in CALL.findall(said):
+            module, _, name = call.rpartition(".")
+            elsewhere = {known for file, names in functions.items() if Path(file).stem == module for known in names}
+            assert call in functions[path] or name in elsewhere, f"{path} has no {call}()"
+
+
+def test_there_are_walks() -> None:
+    """A POST, a GET, a playlist, a dashboard event, and a segment that is stored and replayed can be followed."""
+    assert len(WALKS) == 5
+
+
+def test_the_page_on_architecture_names_what_exists(functions: dict[str, set[str]]) -> None:
+    """Each function and each file that it names is there."""
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    known = set().union(*functions.values())
+    assert [call for call in CALL.findall(text) if call not in known and call.rpartition(".")[2] not in known] == []
+    classes = [call for call in CALL.findall(text) if call[0].isupper() and "." in call]
+    assert [call for call in classes if call not in known] == []
+    files = [f"/{path}" for path in functions]
+    ours = [name for name in FILE.findall(text) if not name.startswith("tests/")]
+    assert [name for name in ours if not any(path.endswith(f"/{name}") for path in files)] == []
