@@ -3,8 +3,9 @@
 **Construction.** A part is made after those that it uses, and gets them when it is made. From the bottom to the top:
 
 1. access log: nothing may happen that it does not hear of, and its first line says what the server runs with.
-2. journal, archive, registry: the archive hears of facts, and the registry asks it for epochs and for segments that
-   have left a window. Then what the data directory holds comes back, before anybody can ask for a channel.
+2. inventory of the data directory, journal, archive, registry: the journal goes on at the inventory's index, the
+   archive hears of facts, and the registry asks it for epochs and for segments that have left a window. Then the
+   channels in the directory come back, before anybody can ask for one.
 3. changes: the log of facts goes on at the index at which the archive stopped.
 4. access, the dashboard's events, data plane: it answers requests from the core, and tells the events of refusals.
 5. bus: subscriptions in the process, and by the data plane also publications.
@@ -72,7 +73,7 @@ from tricklecast.app.settings import Settings
 from tricklecast.app.sockets import Sockets
 from tricklecast.app.storage.archive import Ack, Archive
 from tricklecast.app.storage.database import Database
-from tricklecast.app.storage.restore import restore
+from tricklecast.app.storage.restore import Inventory, take_inventory
 from tricklecast.app.systemd import Watchdog
 from tricklecast.app.usage import limits_in_use, troubles
 from tricklecast.app.web.events import Events
@@ -151,13 +152,25 @@ class Node:
         self.log = _access_log(settings, self.name)  # None: nobody wants one
         self._show = show
         self._activity = None if show is None else Activity(loop.time)
-        journal = Journal()
+        database = None if settings.data_dir is None else Database(settings.data_dir, fsync=settings.ack is Ack.FSYNC)
+        inventory = Inventory() if database is None else take_inventory(database, time.time_ns() // 1000)
+        journal = Journal(index=inventory.index)
         if self.log is not None:
             journal.subscribe(self.log.note_fact, ChannelCreated, ChannelEnded)
         if self._activity is not None:
             journal.subscribe(self._activity.note_fact, ChannelCreated, ChannelEnded)
         budget = Budget(limits.total_bytes, journal.faults)
-        self.archive = _archive(settings, journal, budget)  # None: channels are in memory only
+        self.archive: Archive | None = None  # channels are in memory only
+        if database is not None:
+            self.archive = Archive(
+                database,
+                inventory,
+                journal,
+                budget,
+                ack=settings.ack,
+                on_full=settings.on_disk_full,
+                retention=settings.retention(),
+            )
         self.registry = Registry(
             limits,
             autocreate=settings.autocreate,
@@ -167,7 +180,7 @@ class Node:
             storage=self.archive,
         )
         if self.archive is not None:
-            _restore(self.archive, self.registry, time.monotonic())  # the loop's own time stands still meanwhile
+            self.archive.bring_back(self.registry, time.monotonic())  # the loop's own time stands still meanwhile
         changes = Changes(self.registry, self.archive, defer=loop.call_soon)
         self.access = Access(settings, self.name)
         sinks = [sink] if sink is not None else []
@@ -347,33 +360,6 @@ def _control_plane(node: Node) -> FastAPI:
     api.add_middleware(LimitRequests, plane=plane)
     api.add_middleware(RecordRequests, plane=plane)
     return api
-
-
-def _archive(settings: Settings, journal: Journal, budget: Budget) -> Archive | None:
-    if settings.data_dir is None:
-        return None
-    database = Database(settings.data_dir, fsync=settings.ack is Ack.FSYNC)
-    return Archive(
-        database,
-        journal,
-        budget,
-        ack=settings.ack,
-        on_full=settings.on_disk_full,
-        retention=settings.retention(),
-    )
-
-
-def _restore(archive: Archive, registry: Registry, now: float) -> None:
-    """Bring back what the data directory holds, and tell the operator."""
-    found = restore(archive, registry, now)
-    _LOGGER.info(
-        "%s: %d channels, %d segments (%d bytes), %d of them truncated",
-        archive.database.folder,
-        found.channels,
-        found.segments,
-        found.bytes,
-        found.truncated,
-    )
 
 
 def _access_log(settings: Settings, node: str) -> AccessLog | None:

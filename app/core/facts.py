@@ -192,6 +192,7 @@ class Journal:
 
     Args:
         faults: told of the listeners that raise; the others are told of the fact all the same. New ones if ``None``.
+        index: of the last indexed fact before the first one that this journal counts.
 
     Attributes:
         index: of the last indexed fact. listeners: of each kind.
@@ -200,10 +201,10 @@ class Journal:
 
     __slots__ = ("closed", "faults", "index", "listeners")
 
-    def __init__(self, faults: Faults | None = None) -> None:
+    def __init__(self, faults: Faults | None = None, *, index: int = 0) -> None:
         self.faults = faults or Faults()
         self.listeners: dict[type[Fact], list[FactListener]] = {kind: [] for kind in KINDS}
-        self.index = 0
+        self.index = index
         self.closed = {state: 0 for state in State if state not in (WAITING, OPEN)}
 
     def subscribe(self, listener: FactListener, *kinds: type[Fact]) -> None:

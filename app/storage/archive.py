@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
+from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import WAITING, Segment, State
 from tricklecast.app.core.state import Channel, SegmentSummary
 from tricklecast.app.core.window import Budget
@@ -57,9 +58,12 @@ from tricklecast.app.storage.database import (
     Database,
     FactRow,
     SegmentRow,
+    ServerStart,
+    boot_id,
     unwritten,
 )
 from tricklecast.app.storage.replay import StoredSegment, replayed
+from tricklecast.app.storage.restore import Inventory
 from tricklecast.trickle.paths import is_reserved
 
 logger = logging.getLogger("tricklecast.storage")
@@ -284,7 +288,7 @@ class Archive:
     """Keeps the channels of a registry, whose storage it is, in a data directory.
 
     Args:
-        journal: the registry's, which the archive subscribes to.
+        inventory: what the directory holds. journal: the registry's, which goes on at the inventory's index.
         budget: the registry's memory, which also holds bytes that are not written yet, and those of replays.
         ack: when publishers are answered. on_full: the behaviour while the directory cannot be written.
         wall_us: the time, microseconds since 1970.
@@ -293,6 +297,7 @@ class Archive:
     def __init__(
         self,
         database: Database,
+        inventory: Inventory,
         journal: Journal,
         budget: Budget,
         *,
@@ -313,16 +318,16 @@ class Archive:
         self.live: dict[str, StoredChannel] = {}  # the latest epoch of each name; if remembered, also an ended one
         self.ended: dict[int, StoredChannel] = {}  # epochs that have ended, by id, in the order of their ends
         self.epochs: dict[str, int] = {}  # the last epoch of each name
-        self.index = 0  # of the last fact that is written; no later start of the server gives it to another fact
+        self.index = inventory.stored_index  # of the last fact that is written; no other fact ever gets it
         self.noted_us = 0  # when the last fact happened, microseconds since 1970
         self.listeners: list[Callable[[int], None]] = []  # told of the index when it has changed
-        self.server_starts: dict[str, int] = {}  # earlier starts, and the index up to which the facts of each are kept
-        self.figures = Figures()
-        self.next_channel = self.next_file = 1  # ids that no channel and no file has had yet
+        self.server_starts = inventory.server_starts  # by name, the index up to which facts of the start are kept
+        self.figures = Figures(damaged=len(inventory.damaged))
+        self._next_channel, self._next_file = inventory.next_channel, inventory.next_file  # ids that were never used
         self.files: dict[tuple[int, int], int] = {}  # by channel and file: segments in it, plus replays that read it
         self.order: deque[tuple[StoredChannel, int]] = deque()  # all segments, the oldest first; removed ones linger
         self.bytes = self.segments = 0  # of all channels
-        self._batch = Batch()  # the next one
+        self._batch = inventory.batch  # the next one
         self._touched: dict[StoredChannel, None] = {}  # channels whose rows have changed since the last batch
         self._waiting: list[Callable[[bool], None]] = []  # told when the next batch is written, or could not be
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None  # calls _write
@@ -345,7 +350,72 @@ class Archive:
         self._newest_lost = 0, ""  # seq and channel of the newest of them
         self._say_at = 0.0  # no further line before this time
         self._journal = journal
+        self._enter(inventory)
         journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
+
+    # The start.
+
+    def _enter(self, inventory: Inventory) -> None:
+        """Enter the channels and segments that are in the directory."""
+        channels = {row.id: StoredChannel(self, row) for row in inventory.channels}
+        for stored in channels.values():
+            row = stored.row
+            if self.epochs.get(row.name, 0) < row.epoch:
+                self.live.pop(row.name, None)  # so that the names come in the order in which these epochs ended
+                self.live[row.name], self.epochs[row.name] = stored, row.epoch
+            if row.ended_us is not None:
+                self.ended[row.id] = stored
+        for segment in inventory.segments:
+            assert segment.closed_us is not None, "an inventory has closed segments only"
+            place = segment.size, segment.crc, segment.file, segment.start, segment.opened_us
+            entry = StoredSegment(State(segment.state), *place, segment.closed_us)
+            self._add(channels[segment.channel], segment.seq, entry)
+            if segment.size:
+                key = segment.channel, segment.file
+                self.files[key] = self.files.get(key, 0) + 1
+        for (channel, file), end in inventory.ends.items():
+            if end < FILE_BYTES and (channel, file) in self.files and channels[channel].row.ended_us is None:
+                channels[channel].room.append((file, end))
+
+    def bring_back(self, registry: Registry, now: float) -> None:
+        """Tell the registry of the channels in the directory, before the first request, and write the first batch.
+
+        The latest epoch of each name comes back: live, in the rest of its drain, or as a tombstone. If the batch cannot
+        be written, storage has failed; the server starts all the same, and serves the segments that it has.
+
+        Args:
+            registry: has no channels yet; its storage is this archive.
+            now: the registry's time, seconds.
+        """
+        now_us, limits = self.wall_us(), registry.limits
+        for stored in list(self.live.values()):
+            row = stored.row
+            age_s = (now_us - row.created_us) / 1e6
+            restored = Restored(row.name, row.epoch, row.content_type, row.next_seq, age_s)
+            if row.ended_us is None:
+                registry.restore(restored, now)
+                continue
+            ended_s = max(0.0, (now_us - row.ended_us) / 1e6)
+            forgotten_s = limits.channel_drain_s + limits.tombstone_s
+            if ended_s < limits.channel_drain_s:
+                registry.restore(restored._replace(drain_s=limits.channel_drain_s - ended_s), now)
+            elif ended_s < forgotten_s:
+                registry.bury(row.name, row.epoch, row.next_seq, now + forgotten_s - ended_s)
+        self.expire(self._all())
+        batch, self._batch = self._batch, Batch()
+        batch.server_start = ServerStart(registry.instance, self.index, now_us, boot_id())
+        try:
+            self.database.commit(batch)
+        except (OSError, sqlite3.Error) as error:
+            self._fail(error, batch, [])
+            return
+        self.index = self._journal.index
+        for stored in self._all():
+            stored.known = True
+        try:
+            self.database.probe(self._written_to())
+        except OSError as error:
+            self._fail(error, Batch(), [])
 
     # Asked by the core.
 
@@ -369,9 +439,9 @@ class Archive:
             self._end(present, present.channel.next_seq, "", self.wall_us())
             self._touched[present] = None
         row = ChannelRow(
-            self.next_channel, channel.name, channel.epoch, channel.content_type, channel.next_seq, self.wall_us()
+            self._next_channel, channel.name, channel.epoch, channel.content_type, channel.next_seq, self.wall_us()
         )
-        self.next_channel += 1
+        self._next_channel += 1
         found = StoredChannel(self, row, channel)
         self.live[channel.name] = found
         self.epochs[channel.name] = channel.epoch
@@ -553,8 +623,8 @@ class Archive:
         if stored.room:
             file, start = stored.room.pop()
         else:
-            file, start = self.next_file, 0
-            self.next_file += 1
+            file, start = self._next_file, 0
+            self._next_file += 1
         key = stored.row.id, file
         self.files[key] = self.files.get(key, 0) + 1
         tap = Tap(stored, segment, file, start, opened_us)
@@ -573,37 +643,6 @@ class Archive:
         self.order.append((stored, seq))
         self.bytes += entry.size
         self.segments += 1
-
-    def keep(self, stored: StoredChannel, row: SegmentRow) -> None:
-        """Enter a closed segment that is in the directory from before a restart."""
-        assert row.closed_us is not None, "it is closed"
-        place = row.size, row.crc, row.file, row.start, row.opened_us
-        self._add(stored, row.seq, StoredSegment(State(row.state), *place, row.closed_us))
-        if row.size:
-            key = row.channel, row.file
-            self.files[key] = self.files.get(key, 0) + 1
-
-    def start(self, batch: Batch, before: int) -> None:
-        """Write the first batch of a start, and check that the folders of channels can be written.
-
-        If not, storage has failed; the server starts all the same, and serves the segments that it has.
-
-        Args:
-            before: the index of the last fact from before the start.
-        """
-        try:
-            self.database.commit(batch)
-        except (OSError, sqlite3.Error) as error:
-            self._fail(error, batch, [])
-            self.index = before
-            return
-        self.index = self._journal.index
-        for stored in self._all():
-            stored.known = True
-        try:
-            self.database.probe(self._written_to())
-        except OSError as error:
-            self._fail(error, Batch(), [])
 
     # Writing.
 

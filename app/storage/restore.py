@@ -1,15 +1,18 @@
 """The restore after a restart: channels go on as if every client had merely lost its connection.
 
-Stop, crash and restart are one case: the directory is as the last whole batch left it. The restore reads its rows, and
+Stop, crash and restart are one case: the directory is as the last whole batch left it. :func:`take_inventory` reads it
+before anything else of a server is made, since the journal and the archive begin where the directory ends. It
 
 1. checks each segment against its file: the file must be long enough. The bytes of open segments must match their
    checksums; after a crash of the machine also those of the last two minutes, which the kernel may not have written.
    Other checksums are compared when a reader asks for the segment;
-2. closes segments that were open as truncated, with the bytes that are written;
-3. brings back the latest epoch of each name: live, in the rest of its drain, or as a tombstone. Older epochs keep their
-   segments until retention removes them;
-4. removes files that no row names. If rows of the database are lost, it renames these files instead;
-5. writes all this as the first batch, with the index of the last fact, so that no index is given twice.
+2. closes segments that were open as truncated, with the bytes that are written. Each such end is a fact, which gets the
+   next index;
+3. removes files that no row names. If rows of the database are lost, it renames these files instead.
+
+Then :meth:`~app.storage.archive.Archive.bring_back` tells the registry of the latest epoch of each name, and writes all
+this as the first batch, with the index of the last fact, so that no index is given twice. Older epochs keep their
+segments until retention removes them.
 """
 
 from __future__ import annotations
@@ -23,10 +26,18 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import State
-from tricklecast.app.storage.archive import FILE_BYTES, Archive, StoredChannel
-from tricklecast.app.storage.database import Batch, FactRow, ServerStart, boot_id, unusable, unused_name
+from tricklecast.app.storage.database import (
+    Batch,
+    ChannelRow,
+    Contents,
+    Database,
+    FactRow,
+    SegmentRow,
+    boot_id,
+    unusable,
+    unused_name,
+)
 
 logger = logging.getLogger("tricklecast.storage")
 
@@ -41,62 +52,88 @@ _READ: Final = 1 << 20  # bytes read at a time
 
 
 @dataclass(slots=True)
-class Restoration:
-    """The result of a restore.
+class Inventory:
+    """The contents of a data directory at the start of a server, with which its archive begins.
 
     Attributes:
-        channels: live ones. segments, bytes: those of live and ended channels.
-        truncated: segments that were open. damaged: one sentence about each thing that could not be read.
+        channels: in the order in which they ended, live ones last. Of each name only the latest epoch may be live.
+        segments: the closed ones whose bytes are there, in the order in which they closed.
+        ends: by channel and file, the end of the last segment in it.
+        next_channel, next_file: ids that no channel and no file has had yet.
+        server_starts: earlier starts, and the index up to which the facts of each are kept.
+        stored_index: of the last fact in the directory. index: of the last fact, those of ``batch`` included.
+        batch: the changes that the check of the directory has made, which are to be written first.
+        damaged: one sentence about each thing that is unreadable.
     """
 
-    channels: int = 0
-    segments: int = 0
-    bytes: int = 0
-    truncated: int = 0
+    channels: list[ChannelRow] = field(default_factory=list)
+    segments: list[SegmentRow] = field(default_factory=list)
+    ends: dict[tuple[int, int], int] = field(default_factory=dict)
+    next_channel: int = 1
+    next_file: int = 1
+    server_starts: dict[str, int] = field(default_factory=dict)
+    stored_index: int = 0
+    index: int = 0
+    batch: Batch = field(default_factory=Batch)
     damaged: list[str] = field(default_factory=list)
 
 
-def restore(archive: Archive, registry: Registry, now: float) -> Restoration:
-    """Bring channels back, before the first request. Damaged segments are removed and reported; the others stay.
+def take_inventory(database: Database, now_us: int) -> Inventory:
+    """Read and check a data directory. Damaged segments are removed and reported; the others stay.
 
     Args:
-        archive: the storage of the registry.
-        registry: has no channels yet.
-        now: the registry's time, seconds.
+        now_us: the time, microseconds since 1970, at which open segments are closed.
 
     Raises:
-        StorageError: permission to read a folder or a file is missing. Its segments are not taken for lost.
+        StorageError: the directory cannot be read. Where only a permission is missing, nothing is taken for lost.
     """
     try:
-        return _restore(archive, registry, now)
+        return _take_inventory(database, now_us)
     except PermissionError as error:
-        raise unusable(archive.database.folder, error) from error
+        raise unusable(database.folder, error) from error
 
 
-def _restore(archive: Archive, registry: Registry, now: float) -> Restoration:
-    database = archive.database
-    now_us = archive.wall_us()  # at the time ``now``: to read the directory may take long
+def _take_inventory(database: Database, now_us: int) -> Inventory:
     contents = database.contents()
-    report = Restoration(damaged=contents.damaged)
-    batch = Batch()
-    registry.journal.index = archive.index = contents.index
+    sizes = {(channel, file): size for channel, file, size in files_of(database.folder)}
+    found = Inventory(stored_index=contents.index, index=contents.index, damaged=contents.damaged)
+    _check_segments(found, contents, sizes, database, now_us)
+    _end_channels(found, contents, now_us)
+    ids = [row.id for row in contents.channels] + [row.channel for row in contents.segments]
+    found.next_channel = max([*ids, *(channel for channel, _ in sizes)], default=0) + 1
+    found.next_file = max((file for _, file in (*sizes, *found.ends)), default=0) + 1
+    ends_at = [*(start.began_at for start in contents.server_starts[1:]), contents.index]
+    found.server_starts = {start.instance: last for start, last in zip(contents.server_starts, ends_at, strict=False)}
+    named = {(row.channel, row.file) for row in found.segments if row.size}
+    unknown = [key for key in sizes if key not in named]
+    if unknown and not contents.complete:
+        found.damaged.append(_set_aside(database, unknown))
+    else:
+        _remove(database, unknown)
+    for one in found.damaged[:MAX_LINES]:
+        logger.error("%s: %s", database.folder, one)
+    if (more := len(found.damaged) - MAX_LINES) > 0:
+        logger.error("%s: %d more of these", database.folder, more)
+    return found
+
+
+def _check_segments(
+    found: Inventory, contents: Contents, sizes: dict[tuple[int, int], int], database: Database, now_us: int
+) -> None:
+    """Compare segments with their files, and close those that are open."""
     boot = boot_id()
     crashed = not contents.server_starts or not boot or contents.server_starts[-1].boot != boot
     latest = max((row.closed_us or row.opened_us for row in contents.segments), default=0)
     doubtful_us = latest - UNWRITTEN_S * 1_000_000 if crashed else latest + 1
-    channels = {row.id: StoredChannel(archive, row) for row in contents.channels}
-    sizes = _sizes(database.folder)
-    ends: dict[tuple[int, int], int] = {}
-    heads: dict[int, int] = {}
+    channels = {row.id: row for row in contents.channels}
     for row in sorted(contents.segments, key=lambda row: (row.closed_us or now_us, row.seq)):
-        stored = channels.get(row.channel)
-        if stored is None:
-            report.damaged.append(f"segment {row.seq} belongs to an unknown channel and is left out")
-            batch.removed.append((row.channel, row.seq))
+        channel = channels.get(row.channel)
+        if channel is None:
+            found.damaged.append(f"segment {row.seq} belongs to an unknown channel and is left out")
+            found.batch.removed.append((row.channel, row.seq))
             continue
-        heads[row.channel] = max(heads.get(row.channel, 0), row.seq + 1)
         key = row.channel, row.file
-        ends[key] = max(ends.get(key, 0), row.start + row.size)
+        found.ends[key] = max(found.ends.get(key, 0), row.start + row.size)
         why = ""
         if row.size and row.start + row.size > sizes.get(key, 0):
             why = "its file is missing" if key not in sizes else "its file is too short"
@@ -104,50 +141,30 @@ def _restore(archive: Archive, registry: Registry, now: float) -> Restoration:
             same = checksum(database.path(*key), row.start, row.size) == row.crc
             why = "" if same else "its checksum does not match"
         if why:
-            report.damaged.append(f"segment {row.seq} of {stored.row.name!r} (epoch {stored.row.epoch}): {why}")
-            batch.removed.append((row.channel, row.seq))
+            found.damaged.append(f"segment {row.seq} of {channel.name!r} (epoch {channel.epoch}): {why}")
+            found.batch.removed.append((row.channel, row.seq))
             continue
         if row.closed_us is None:
             row = row._replace(state=State.TRUNCATED.value, closed_us=now_us)
-            report.truncated += 1
-            registry.journal.index += 1
-            batch.segments.append((row, None))
-            place = stored.row.name, stored.row.epoch, row.seq, row.state, row.size
-            batch.facts.append(FactRow(registry.journal.index, now_us, "closed", *place))
-        archive.keep(stored, row)
-    report.segments, report.bytes = archive.segments, archive.bytes
-    latest_of = {stored.row.name: stored for stored in sorted(channels.values(), key=lambda one: one.row.epoch)}
-    for stored in sorted(channels.values(), key=lambda one: one.row.ended_us or now_us):
-        if latest_of[stored.row.name] is stored:
-            head = max(stored.row.next_seq, heads.get(stored.row.id, 0))
-            report.channels += _bring_back(archive, registry, stored, head, now, now_us)
-            continue
-        if stored.row.ended_us is None:  # its end was not written, and the next one has begun
-            stored.row = stored.row._replace(ended_us=now_us)
-            batch.channels[stored.row.id] = stored.row
-        archive.ended[stored.row.id] = stored
-    for (channel, file), end in ends.items():
-        if file and end < FILE_BYTES and (channel, file) in archive.files and channels[channel].row.ended_us is None:
-            channels[channel].room.append((file, end))
-    unknown = [key for key in sizes if key not in archive.files]
-    archive.expire(channels.values())
-    known = [row.id for row in contents.channels] + [row.channel for row in contents.segments]
-    archive.next_channel = max([*known, *(channel for channel, _ in sizes)], default=0) + 1
-    archive.next_file = max((file for _, file in (*sizes, *ends)), default=0) + 1
-    batch.server_start = ServerStart(registry.instance, contents.index, now_us, boot)
-    archive.start(batch, contents.index)
-    ends_at = [*(start.began_at for start in contents.server_starts[1:]), contents.index]
-    archive.server_starts = {start.instance: last for start, last in zip(contents.server_starts, ends_at, strict=False)}
-    if unknown and not contents.complete:
-        report.damaged.append(_set_aside(archive, unknown))
-    else:
-        _remove(archive, unknown)
-    archive.figures.damaged += len(report.damaged)
-    for one in report.damaged[:MAX_LINES]:
-        logger.error("%s: %s", database.folder, one)
-    if (more := len(report.damaged) - MAX_LINES) > 0:
-        logger.error("%s: %d more of these", database.folder, more)
-    return report
+            found.index += 1
+            found.batch.segments.append((row, None))
+            place = channel.name, channel.epoch, row.seq, row.state, row.size
+            found.batch.facts.append(FactRow(found.index, now_us, "closed", *place))
+        found.segments.append(row)
+
+
+def _end_channels(found: Inventory, contents: Contents, now_us: int) -> None:
+    """Find the head of each channel, and end those whose end was not written before the next epoch began."""
+    heads: dict[int, int] = {}
+    for segment in contents.segments:
+        heads[segment.channel] = max(heads.get(segment.channel, 0), segment.seq + 1)
+    latest = {row.name: row.id for row in sorted(contents.channels, key=lambda row: row.epoch)}
+    for row in contents.channels:
+        row = row._replace(next_seq=max(row.next_seq, heads.get(row.id, 0)))
+        if row.ended_us is None and latest[row.name] != row.id:
+            row = found.batch.channels[row.id] = row._replace(ended_us=now_us)
+        found.channels.append(row)
+    found.channels.sort(key=lambda row: (row.ended_us is None, row.ended_us))
 
 
 def checksum(path: Path, start: int, size: int) -> int | None:
@@ -183,47 +200,21 @@ def files_of(folder: Path) -> Iterator[tuple[int, int, int]]:
                     yield int(channel.name), int(name), entry.stat().st_size
 
 
-def _sizes(folder: Path) -> dict[tuple[int, int], int]:
-    return {(channel, file): size for channel, file, size in files_of(folder)}
-
-
-def _bring_back(
-    archive: Archive, registry: Registry, stored: StoredChannel, next_seq: int, now: float, now_us: int
-) -> bool:
-    """Bring the latest epoch of a name back: live, in its drain, or as a tombstone. Returns whether it is live."""
-    row = stored.row
-    limits = registry.limits
-    archive.live[row.name] = stored
-    archive.epochs[row.name] = row.epoch
-    age_s = (now_us - row.created_us) / 1e6
-    if row.ended_us is None:
-        registry.restore(Restored(row.name, row.epoch, row.content_type, next_seq, age_s), now)
-        return True
-    archive.ended[row.id] = stored
-    ended_s = max(0.0, (now_us - row.ended_us) / 1e6)
-    if ended_s < limits.channel_drain_s:
-        drain_s = limits.channel_drain_s - ended_s
-        registry.restore(Restored(row.name, row.epoch, row.content_type, next_seq, age_s, drain_s), now)
-    elif ended_s < limits.channel_drain_s + limits.tombstone_s:
-        registry.bury(row.name, row.epoch, next_seq, now + limits.channel_drain_s + limits.tombstone_s - ended_s)
-    return False
-
-
-def _remove(archive: Archive, unknown: Iterable[tuple[int, int]]) -> None:
+def _remove(database: Database, unknown: Iterable[tuple[int, int]]) -> None:
     """Remove files that no row names: the server ended between a batch and the removal of its files."""
     for channel, file in unknown:
-        path = archive.database.path(channel, file)
+        path = database.path(channel, file)
         with suppress(OSError):
             path.unlink()
             path.parent.rmdir()
 
 
-def _set_aside(archive: Archive, unknown: Sequence[tuple[int, int]]) -> str:
+def _set_aside(database: Database, unknown: Sequence[tuple[int, int]]) -> str:
     """Rename files that no row of a damaged or lost database names. Returns a sentence about it."""
-    folder = archive.database.folder
+    folder = database.folder
     name = unused_name(folder, "segments.unknown")
     for channel, file in unknown:
-        path = archive.database.path(channel, file)
+        path = database.path(channel, file)
         new = folder / name / path.parent.name / path.name
         with suppress(OSError):
             new.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -37,7 +38,7 @@ from tricklecast.app.query import InvalidQuery
 from tricklecast.app.storage.archive import Archive, Retention
 from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.replay import PART_BYTES
-from tricklecast.app.storage.restore import restore
+from tricklecast.app.storage.restore import take_inventory
 from tricklecast.trickle.errors import ChannelEnded, InvalidInput, LocalProtocolError
 
 
@@ -647,11 +648,13 @@ async def test_storage_is_asked_once_for_each_part() -> None:
 
 def stored(folder: Path, retention: Retention | None = None) -> tuple[Registry, Archive]:
     """A registry whose channels are kept in a folder, and whose windows hold one segment."""
-    journal, limits = Journal(), Limits(window_segments=1)
+    database = Database(folder)
+    inventory = take_inventory(database, time.time_ns() // 1000)
+    journal, limits = Journal(index=inventory.index), Limits(window_segments=1)
     budget = Budget(limits.total_bytes, journal.faults)
-    archive = Archive(Database(folder), journal, budget, retention=retention)
+    archive = Archive(database, inventory, journal, budget, retention=retention)
     registry = Registry(limits, autocreate=True, journal=journal, budget=budget, storage=archive)
-    restore(archive, registry, 0.0)
+    archive.bring_back(registry, 0.0)
     return registry, archive
 
 

@@ -18,9 +18,9 @@ from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.core.window import Budget
-from tricklecast.app.storage.archive import Archive, OnDiskFull
+from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch, Database
-from tricklecast.app.storage.restore import restore
+from tricklecast.app.storage.restore import take_inventory
 
 T_US = 1_700_000_000_000_000
 
@@ -231,16 +231,17 @@ class Life:
     """A server's core with storage, from one start to the next."""
 
     def __init__(self, folder: Path, instance: str, keep: int | None = None) -> None:
-        journal, limits = Journal(), Limits()
-        budget = Budget(limits.total_bytes, journal.faults)
         self.disk = Disk(folder)
         # A clock that never says the same twice.
         ticks = count(T_US)
-        self.archive = Archive(self.disk, journal, budget, on_full=OnDiskFull.MEMORY, wall_us=lambda: next(ticks))
+        inventory = take_inventory(self.disk, next(ticks))
+        journal, limits = Journal(index=inventory.index), Limits()
+        budget = Budget(limits.total_bytes, journal.faults)
+        self.archive = Archive(self.disk, inventory, journal, budget, wall_us=lambda: next(ticks))
         self.registry = Registry(
             limits, autocreate=True, instance=instance, journal=journal, budget=budget, storage=self.archive
         )
-        restore(self.archive, self.registry, 0.0)
+        self.archive.bring_back(self.registry, 0.0)
         defer = asyncio.get_running_loop().call_soon
         self.changes = Changes(self.registry, self.archive, defer=defer, keep=keep)
 

@@ -39,7 +39,7 @@ from tricklecast.app.core.window import Budget
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Ack, Archive, Retention
 from tricklecast.app.storage.database import Database
-from tricklecast.app.storage.restore import restore
+from tricklecast.app.storage.restore import take_inventory
 
 NAMES = ("a", "b")
 READERS = 3
@@ -151,11 +151,19 @@ class StorageMachine(RuleBasedStateMachine):
     def start(self) -> None:
         """A server starts on what is there."""
         self.starts += 1
-        journal = Journal()
-        budget = Budget(LIMITS.total_bytes, journal.faults)
         self.database = Database(self.folder)
+        inventory = take_inventory(self.database, round(self.now * 1e6))
+        assert inventory.damaged == []
+        journal = Journal(index=inventory.index)
+        budget = Budget(LIMITS.total_bytes, journal.faults)
         self.archive = Archive(
-            self.database, journal, budget, ack=self.ack, retention=RETENTION, wall_us=lambda: round(self.now * 1e6)
+            self.database,
+            inventory,
+            journal,
+            budget,
+            ack=self.ack,
+            retention=RETENTION,
+            wall_us=lambda: round(self.now * 1e6),
         )
         self.registry = Registry(
             LIMITS,
@@ -168,8 +176,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.archive._thread.shutdown()
         self.steps = Steps()
         self.archive._thread = self.steps  # type: ignore[assignment]
-        report = restore(self.archive, self.registry, self.now)
-        assert report.damaged == []
+        self.archive.bring_back(self.registry, self.now)
 
     def key(self, channel: Channel, seq: int) -> Key:
         return channel.name, channel.epoch, seq

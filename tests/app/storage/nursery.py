@@ -29,11 +29,11 @@ def main() -> None:
 
     changed: dict[tuple[ModuleType, str], object] = {
         (archive, "FILE_BYTES"): FILE_BYTES,
-        (restore, "FILE_BYTES"): FILE_BYTES,
         (archive, "BEHIND_S"): 0.001,
         (archive, "RETRY_S"): 0.05,
         (database, "prepare"): prepared,
         (restore, "boot_id"): lambda: os.environ.get("SEAM_BOOT", "the same"),
+        (archive, "boot_id"): lambda: os.environ.get("SEAM_BOOT", "the same"),
     }
     for (module, name), value in changed.items():
         assert hasattr(module, name)

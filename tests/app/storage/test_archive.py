@@ -22,7 +22,7 @@ from tricklecast.app.core.window import Budget
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch, Contents, Database, StorageError, segment_path
-from tricklecast.app.storage.restore import restore
+from tricklecast.app.storage.restore import take_inventory
 from tricklecast.app.tools.conformance.http1 import ConnectionCut
 from tricklecast.app.tools.conformance.target import Target
 
@@ -72,19 +72,20 @@ def test_a_directory_that_takes_long_to_read_makes_no_channel_older(folder: Path
             return super().contents()
 
     async def start(database: Database) -> float:
-        journal, limits = Journal(), Limits()
+        inventory = take_inventory(database, wall_us[0])
+        journal, limits = Journal(index=inventory.index), Limits()
         budget = Budget(limits.total_bytes, journal.faults)
-        archive = Archive(database, journal, budget, wall_us=lambda: wall_us[0])
+        archive = Archive(database, inventory, journal, budget, wall_us=lambda: wall_us[0])
         registry = Registry(limits, autocreate=True, journal=journal, budget=budget, storage=archive)
-        restore(archive, registry, 1000.0)
-        channel = registry.channels.get("c") or registry.create("c", "", 1000.0)
+        archive.bring_back(registry, wall_us[0] / 1e6)
+        channel = registry.channels.get("c") or registry.create("c", "", wall_us[0] / 1e6)
         assert isinstance(channel, Channel)
         await archive.close()
         return channel.created_at
 
-    assert asyncio.run(start(Database(folder))) == 1000.0
+    created_at = asyncio.run(start(Database(folder)))
     wall_us[0] += 60_000_000
-    assert asyncio.run(start(Slow(folder))) == 940.0
+    assert asyncio.run(start(Slow(folder))) == created_at
 
 
 @pytest.mark.parametrize("ack", ACKS)
