@@ -22,6 +22,7 @@ they are told by the journal itself, since the line belongs before that of the r
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from array import array
 from bisect import bisect_right
@@ -39,9 +40,16 @@ from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import MAX_FACTS, OPENED, FactRow
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.paths import is_reserved
+from tricklecast.trickle.wire import CHANGEFEED
+
+logger = logging.getLogger("tricklecast.changes")
 
 KEPT_FACTS: Final = 10_000
 """Facts that are kept without a data directory; with one, as many as it keeps (:data:`MAX_FACTS`)."""
+
+MAX_UNHEARD: Final = 30_000
+"""Facts of one turn of the event loop that listeners get: three for each of 10,000 channels, such as begun, truncated,
+ended. Further ones are left out, and the log says how many."""
 
 MAX_FOLLOWERS: Final = 1_000
 """Requests that follow changes at a time."""
@@ -179,6 +187,7 @@ class Changes:
         self._log: list[Change | Fact] = []
         self._times = array("q")  # of the facts in the log
         self._unheard: list[Change] = []  # facts of this turn of the event loop, for the listeners
+        self._left_out = 0  # facts of this turn beyond MAX_UNHEARD
         self._live: dict[str, Live] = {}
         self._applied = 0  # facts at the beginning of the log that are in the table of live channels
         self._news: asyncio.Event | None = None  # set when facts are told; None: no request waits
@@ -261,7 +270,10 @@ class Changes:
             if len(self._log) > self.keep + (self.keep >> 3):
                 self._drop(len(self._log) - self.keep)  # many at once: it moves all others
             if self.listeners and isinstance(entry, Change):
-                self._unheard.append(entry)
+                if len(self._unheard) < MAX_UNHEARD:
+                    self._unheard.append(entry)
+                else:
+                    self._left_out += 1
                 self._wake_soon()
         if self._archive is None:
             self.tell(fact.index)
@@ -292,6 +304,10 @@ class Changes:
         """The change is done: tell all that follow."""
         self._waking = False
         news, self._unheard = self._unheard, []
+        if self._left_out:
+            text = "%d facts are missing on %s and on the dashboard: more than %d came at once"
+            logger.warning(text, self._left_out, CHANGEFEED, MAX_UNHEARD)
+            self._left_out = 0
         for listener in self.listeners:
             try:
                 listener(news)

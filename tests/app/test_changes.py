@@ -187,6 +187,24 @@ def test_listeners_get_all_facts_of_a_turn_but_whole_segments() -> None:
     assert heard[2] == [(6, "removed")]
 
 
+def test_listeners_get_a_limited_number_of_facts_of_a_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says how many are left out; followers get all of them, and listeners all of the next turn."""
+    monkeypatch.setattr("tricklecast.app.changes.MAX_UNHEARD", 3)
+    bench, heard = Bench(), list[list[int]]()
+    bench.changes.listeners.append(lambda facts: heard.append([fact.index for fact in facts]))
+    for name in "abcde":
+        bench.registry.create(name, "", 0.0)
+    bench.run()
+    assert "2 facts are missing" in caplog.text
+    caplog.clear()
+    bench.registry.end("a", 0.0)
+    bench.run()
+    assert (heard, caplog.text) == ([[1, 2, 3], [6]], "")
+    assert len(bench.told()) == 6
+
+
 def test_whoever_waits_is_woken_or_gets_to_know_that_the_time_is_over() -> None:
     """Facts that are there are not waited for."""
 
