@@ -149,7 +149,6 @@ class Publisher:
         transport: replaces the transport. It must read the answer while it writes the body, as
             :class:`~tricklecast.trickle.client.transport.TrickleTransport` does and httpx's own does not. Proxies from
             the environment are not used.
-        rng: where the jitter of retries comes from.
 
     Raises:
         InvalidInput: an argument is wrong.
@@ -175,7 +174,6 @@ class Publisher:
         verify: ssl.SSLContext | bool = True,
         on_event: Callable[[PublisherEvent], None] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
-        rng: Random | None = None,
     ) -> None:
         check_number("preconnect", preconnect, at_least=0, at_most=MAX_PRECONNECT, whole=True)
         check_number("buffer_bytes", buffer_bytes, at_least=0, whole=True)
@@ -187,7 +185,7 @@ class Publisher:
         check_header_value("Content-Type", content_type)
         check_headers(headers or {})
         self.url = channel_url(url)
-        self._plan = Plan(parse_start(start), rng=rng or Random(), name=uuid4().hex)
+        self._plan = Plan(parse_start(start), rng=Random(), name=uuid4().hex)
         self._idle_rotation_s = idle_rotation_s
         self._buffer_s = buffer_s
         self._http = TrickleClient(

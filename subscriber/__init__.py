@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         SubscriberEvent,
         SubscriberStatistics,
     )
-    from tricklecast.subscriber.fetch import Runtime
     from tricklecast.subscriber.media.joiner import NotMedia
     from tricklecast.subscriber.messages import BadMessage, Message, Messages, json_lines, json_messages
     from tricklecast.subscriber.segment import Segment
@@ -42,7 +41,6 @@ _HOMES = {
     ".core": "AnyStart OnLag",
     ".events": "Connected Ended Failed Gap Lagging Restarted Retrying SegmentBroken SegmentResumed SegmentTruncated "
     "SkippedAhead SubscriberEvent SubscriberStatistics",
-    ".fetch": "Runtime",
     ".media.joiner": "NotMedia",
     ".messages": "BadMessage Message Messages json_lines json_messages",
     ".segment": "Segment",
@@ -70,7 +68,6 @@ __all__ = [
     "Recording",
     "Restarted",
     "Retrying",
-    "Runtime",
     "Segment",
     "SegmentBroken",
     "SegmentResumed",

@@ -630,7 +630,6 @@ async def record(
     keep_segments: int | None = None,
     keep_bytes: int | None = None,
     on_segment: Callable[[Entry], None] | None = None,
-    disk: Disk | None = None,
     **options: Any,
 ) -> Recording:
     """Record a channel until its end: one file per segment, and an index (``index.jsonl``).
@@ -650,7 +649,6 @@ async def record(
         keep_segments, keep_bytes: how much the folder may hold; the oldest segments are removed, and the index says
             so. ``None``: everything is kept.
         on_segment: is told each segment that was recorded.
-        disk: the file system, for tests.
         options: of :class:`tricklecast.subscriber.Subscriber`.
 
     Raises:
@@ -661,7 +659,7 @@ async def record(
     """
     channel = ChannelURL.parse(url).channel
     keep = Keep(keep_segments, keep_bytes)
-    async with FolderWriter(Path(directory), channel, keep=keep, disk=disk) as writer:
+    async with FolderWriter(Path(directory), channel, keep=keep) as writer:
         folder = writer.folder
         removed = folder.removed
         options = {"on_lag": OnLag.EARLIEST} | options | {"on_broken": "skip"}

@@ -116,7 +116,6 @@ class Subscriber:
         client: an ``httpx.AsyncClient`` to use (for proxies); it is not closed here. Give it a
             :class:`TrickleTransport` to see truncations. Its headers must not be those of the connection or of a
             body's framing (``Content-Length``, ``Host`` …).
-        runtime: clock, delays and random numbers, for tests.
 
     Raises:
         InvalidInput: an argument is wrong.
@@ -138,7 +137,6 @@ class Subscriber:
         auth: Auth | None = None,
         verify: ssl.SSLContext | bool = True,
         client: httpx.AsyncClient | None = None,
-        runtime: Runtime | None = None,
     ) -> None:
         self.url: Final = channel_url(url)
         check_number("wait_for_channel_s", wait_for_channel_s, at_least=0)
@@ -155,7 +153,7 @@ class Subscriber:
             if transport is not None:
                 raise InvalidInput("pass either client or transport: a client has a transport of its own")
         begin = Start.parse(start)
-        self._runtime = runtime or Runtime()
+        self._runtime: Final = Runtime()
         self._cursor = Cursor(
             begin,
             on_lag=None if on_lag is None else OnLag(on_lag),

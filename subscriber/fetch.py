@@ -63,12 +63,12 @@ COMPARED_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Clock, delays and random numbers, so that tests can replace them.
+    """The clock, the delays and the random numbers of a subscriber.
 
     Attributes:
         rng: where jitter comes from.
         now: seconds on a monotonic clock.
-        sleep: waits for so many seconds.
+        sleep: waits for a number of seconds.
     """
 
     rng: Random = field(default_factory=Random)

@@ -25,7 +25,6 @@ from tricklecast.media import (
     RelayStatistics,
     _called,
     frames,
-    process_frames,
     relay,
 )
 from tricklecast.subscriber import Subscriber
@@ -118,13 +117,12 @@ async def test_the_target_begins_with_the_source(base: str) -> None:
 async def test_a_function_that_fails_ends_the_relay(source: str) -> None:
     """Its own error is raised; the target's channel stays open for a successor."""
 
-    @process_frames(source, f"{source}-broken", start="earliest")
     def broken(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         raise ZeroDivisionError("no picture")
 
     with anyio.fail_after(LIMIT_S):
         with pytest.raises(ZeroDivisionError, match="no picture"):
-            await broken()
+            await relay(source, f"{source}-broken", broken, start="earliest")
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"{source}-broken/next")
     assert answer.status_code == 200

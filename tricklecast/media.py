@@ -40,7 +40,6 @@ __all__ = [
     "MediaStatistics",
     "RelayStatistics",
     "frames",
-    "process_frames",
     "relay",
 ]
 
@@ -187,34 +186,6 @@ def _sum(before: MediaStatistics | None, now: MediaStatistics) -> MediaStatistic
         return now
     names = [field.name for field in fields(now) if field.name != "seq"]
     return replace(now, **{name: getattr(before, name) + getattr(now, name) for name in names})
-
-
-def process_frames(source: str, target: str, **options: Any) -> Callable[[Function], Callable[[], Awaitable[Any]]]:
-    """Turn a function of pictures into a relay::
-
-        @process_frames("http://127.0.0.1:2939/trickle/cam", "http://127.0.0.1:2939/trickle/dark")
-        def darker(picture):
-            return picture // 2
-
-        anyio.run(darker)
-
-    Args:
-        source: the channel to read.
-        target: the channel to publish.
-        options: as for :func:`relay`.
-
-    Returns:
-        A decorator; the decorated function takes no argument, and runs the relay.
-    """
-
-    def decorate(function: Function) -> Callable[[], Awaitable[Any]]:
-        async def run() -> RelayStatistics:
-            return await relay(source, target, function, **options)
-
-        run.__name__, run.__doc__ = getattr(function, "__name__", "relay"), function.__doc__
-        return run
-
-    return decorate
 
 
 async def _called(function: Function, picture: Any) -> Any:

@@ -163,7 +163,6 @@ class DataPlane:
         options: see :class:`Options`.
         sink: takes the access record of each exchange when it ended; ``None`` if there is no access log.
         node: this server's name in the records.
-        rng: the source of jitter.
         authorizer: decides about requests; ``None``: every request may do everything.
         durability: storage, if there is any.
         witness: takes note of refusals, if there is one.
@@ -176,7 +175,6 @@ class DataPlane:
         *,
         sink: RecordSink | None = None,
         node: str | None = None,
-        rng: random.Random | None = None,
         authorizer: Authorizer | None = None,
         durability: Durability | None = None,
         witness: Witness | None = None,
@@ -185,7 +183,7 @@ class DataPlane:
         self.options = options
         self.sink = sink
         self.node = node
-        self.rng = rng or random.Random()
+        self.rng = random.Random()
         self.authorizer = authorizer
         self.durability = durability
         self.witness = witness

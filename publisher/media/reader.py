@@ -101,7 +101,7 @@ class MediaInput:
 
     def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
         """As :func:`read_media`."""
-        reader = _Reader(self.what, self.options, report, is_stopped, Random())
+        reader = _Reader(self.what, self.options, report, is_stopped)
         steps = reader.open()
         self.content_type, self.shorten = reader.content_type, reader.segmenter.shorten
         return steps
@@ -111,9 +111,7 @@ class SourceBroke(InvalidInput):
     """A source could be opened, and broke later; the packets before that have been handed out."""
 
 
-def read_media(
-    what: Input, options: MediaOptions, report: Report, is_stopped: IsStopped, *, rng: Random | None = None
-) -> Iterator[Step]:
+def read_media(what: Input, options: MediaOptions, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
     """Open an input; returns its chunks, and the cuts between segments.
 
     Args:
@@ -121,21 +119,20 @@ def read_media(
         options: how it is read and written.
         report: is told what happens.
         is_stopped: the steps end soon after it returns ``True``, at the latest with the read under way.
-        rng: the source of the jitter of delays.
 
     Raises:
         InvalidInput: it cannot be read. The steps raise it, too, if the input broke and does not come back.
     """
-    return _Reader(what, options, report, is_stopped, rng or Random()).open()
+    return _Reader(what, options, report, is_stopped).open()
 
 
 class _Reader:
-    def __init__(self, what: Input, options: MediaOptions, report: Report, is_stopped: IsStopped, rng: Random) -> None:
+    def __init__(self, what: Input, options: MediaOptions, report: Report, is_stopped: IsStopped) -> None:
         self._input = what
         self._options = options
         self._report = report
         self._is_stopped = is_stopped
-        self._rng = rng
+        self._rng: Final = Random()
         self.content_type = wire.MPEG_TS  # of the segments, once it is open
         self._said: set[str] = set()
         self._failures = 0

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, Final
+from unittest.mock import patch
 
 import anyio
 import pytest
 
 from tests.integration.weather import Weather, weather
+from tests.subscriber.fake import timed
 from tests.support.waiting import until
 from tricklecast.publisher import Publisher
 from tricklecast.publisher import Segment as Written
@@ -80,7 +82,9 @@ class Channel:
     async def publish(self, url: str, over: anyio.Event) -> None:
         """Publish through a storm, and then once more in fine weather."""
         rng = Random(f"{SEED} {self.name}")
-        async with Publisher(url, rng=Short(1), **self.options) as publisher:
+        with patch("tricklecast.publisher.client.Random", lambda: Short(1)):
+            publisher = Publisher(url, **self.options)
+        async with publisher:
             async with anyio.create_task_group() as tasks:
                 while not over.is_set():
                     segment = publisher.segment(wait=False)
@@ -136,7 +140,7 @@ class Reader:
         start: int | Position = 0
         while True:
             options: dict[str, Any] = {"on_lag": "earliest", "wait_for_channel_s": 20, "stall_timeout_s": 5}
-            subscriber = Subscriber(url, start=start, runtime=Runtime(rng=Short(2)), **options)
+            subscriber = timed(Runtime(rng=Short(2)), Subscriber, url, start=start, **options)
             try:
                 async with subscriber:
                     await self._read(subscriber)

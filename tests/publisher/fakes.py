@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
+from unittest.mock import patch
 
 from tests.support.peers import FakeServer, Head, Peer
 from tricklecast.publisher import Publisher
@@ -123,8 +125,13 @@ def cut(*, after: int = 0) -> Answer:
     return answer
 
 
-def publisher(server: FakeServer, *, most: int | None = None, **options: object) -> Publisher:
-    """A publisher whose retries do not take long, and in whose buffer so many segments have room."""
-    made = Publisher(f"{server.base}/c", rng=NoWait(), **options)  # type: ignore[arg-type]
+def publisher(at: FakeServer | str, *, most: int | None = None, **options: Any) -> Publisher:
+    """A publisher whose retries do not wait, and whose buffer has room for at most ``most`` segments.
+
+    Args:
+        at: a fake server, or the URL of a channel.
+    """
+    with patch("tricklecast.publisher.client.Random", NoWait):
+        made = Publisher(at if isinstance(at, str) else f"{at.base}/c", **options)
     made._segments.most = most or made._segments.most
     return made

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
 
 import anyio
 import httpx
 import pytest
 
 from tests.app.core.support import owned
-from tests.publisher.fakes import NoWait
+from tests.publisher.fakes import publisher
 from tests.publisher.proxies import WITHOUT_ANSWER, proxy
 from tests.support.local import LocalServer, local_server
 from tests.support.peers import run
@@ -30,13 +29,6 @@ def server() -> Iterator[LocalServer]:
     """One server for all tests, each of which has a channel of its own."""
     with local_server() as running:
         yield running
-
-
-def publisher(url: str, *, most: int | None = None, **options: Any) -> Publisher:
-    """A publisher whose retries do not take long, and in whose buffer so many segments have room."""
-    made = Publisher(url, rng=NoWait(), **options)
-    made._segments.most = most or made._segments.most
-    return made
 
 
 async def get(server: LocalServer, channel: str, seq: int | str) -> httpx.Response:

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from tests.support.waiting import WITHIN_S
+from tricklecast.subscriber.fetch import Runtime
 
 T = TypeVar("T")
 
@@ -22,6 +24,12 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
             return await main()
 
     return asyncio.run(bounded())
+
+
+def timed(runtime: Runtime, make: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Make a subscriber, or what reads with one, that has this clock, these delays and random numbers."""
+    with patch("tricklecast.subscriber.client.Runtime", lambda: runtime):
+        return make(*arguments, **options)
 
 
 @dataclass

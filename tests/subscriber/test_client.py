@@ -15,14 +15,14 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
+from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run, timed
 from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tests.trickle.client.test_connection import unused_port
-from tricklecast.subscriber import Runtime, Segment, Subscriber, TrickleTransport
+from tricklecast.subscriber import Segment, Subscriber, TrickleTransport
 from tricklecast.subscriber.core import REJOIN_WAIT_S
 from tricklecast.subscriber.events import Retrying
-from tricklecast.subscriber.fetch import CHECK_WAITS
+from tricklecast.subscriber.fetch import CHECK_WAITS, Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.errors import (
@@ -56,10 +56,12 @@ class Slept:
 
 
 @asynccontextmanager
-async def subscribed(handler: Handler, **options: Any) -> AsyncIterator[tuple[Subscriber, FakeServer]]:
+async def subscribed(
+    handler: Handler, *, runtime: Runtime | None = None, **options: Any
+) -> AsyncIterator[tuple[Subscriber, FakeServer]]:
     """A subscriber to a fake server, which must be left without any connection at the end."""
     async with fake(handler) as server:
-        async with Subscriber(server.url, **options) as subscriber:
+        async with timed(runtime or Runtime(), Subscriber, server.url, **options) as subscriber:
             yield subscriber, server
         await server.all_closed()
 
@@ -687,7 +689,7 @@ class TestCutSegments:
 
         async def main() -> None:
             slept = Slept()
-            options = {"refresh_s": 0.02, "runtime": slept.runtime, "on_event": events.append}
+            options: dict[str, Any] = {"refresh_s": 0.02, "runtime": slept.runtime, "on_event": events.append}
             async with subscribed(Exchange.closed_by_client, start=start, **options) as (subscriber, server):
                 with pytest.raises(ConnectionLost, match=r"no answer within 0\.02 s") as caught:
                     await anext(subscriber)

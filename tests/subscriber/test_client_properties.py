@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import anyio.lowlevel
 import httpx
@@ -13,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.subscriber.fake import timed
 from tests.subscriber.test_core_properties import starts
 from tests.support.waiting import WITHIN_S
-from tricklecast.subscriber import OnLag, Runtime, Subscriber
+from tricklecast.subscriber import OnLag, Subscriber
 from tricklecast.subscriber.core import AnyStart
+from tricklecast.subscriber.fetch import Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.retry import MIN_DELAY_S
 from tricklecast.trickle.errors import TrickleError
@@ -114,9 +117,8 @@ async def _consume(world: World, start: AnyStart, on_lag: OnLag, seed: int, seek
     """Read to the end, over errors while there are seeks left."""
     runtime = Runtime(rng=Random(seed), now=lambda: world.now, sleep=world.sleep)
     transport = httpx.MockTransport(world.answer)
-    async with Subscriber(
-        "http://host/trickle/cam", start=start, on_lag=on_lag, refresh_s=0.002, transport=transport, runtime=runtime
-    ) as subscriber:
+    options: dict[str, Any] = {"start": start, "on_lag": on_lag, "refresh_s": 0.002, "transport": transport}
+    async with timed(runtime, Subscriber, "http://host/trickle/cam", **options) as subscriber:
         while True:
             try:
                 async for segment in subscriber:

@@ -35,8 +35,8 @@ def events_of(handler: Handler, **options: Any) -> tuple[list[SubscriberEvent], 
 
     async def main() -> tuple[list[SubscriberEvent], SubscriberStatistics]:
         events: list[SubscriberEvent] = []
-        options.setdefault("runtime", Slept().runtime)
-        async with subscribed(handler, **{"start": 0, "on_event": events.append} | options) as (subscriber, _):
+        given: dict[str, Any] = {"start": 0, "on_event": events.append, "runtime": Slept().runtime} | options
+        async with subscribed(handler, **given) as (subscriber, _):
             with suppress(TrickleError):
                 await drain(subscriber)
             return events, subscriber.statistics()

@@ -8,10 +8,11 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from tests.subscriber.fake import run
+from tests.subscriber.fake import run, timed
 from tests.support.local import local_server
 from tricklecast.publisher import Publisher
-from tricklecast.subscriber import Runtime, Subscriber
+from tricklecast.subscriber import Subscriber
+from tricklecast.subscriber.fetch import Runtime
 from tricklecast.trickle.errors import Refused, TrickleError
 
 
@@ -41,7 +42,7 @@ def test_a_refused_reader_comes_back_when_it_was_told_to(limit: dict[str, Any], 
                     await first.aclose()
                     await anyio.lowlevel.checkpoint()
 
-                async with Subscriber(url, start=0, runtime=Runtime(sleep=leave)) as subscriber:
+                async with timed(Runtime(sleep=leave), Subscriber, url, start=0) as subscriber:
                     received = await anext(subscriber)
                     await segment.write(b"two")
                     assert await anext(received) == b"one "

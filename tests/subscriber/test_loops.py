@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 import tricklecast.testing
-from tests.subscriber.fake import Exchange, fake, run
+from tests.subscriber.fake import Exchange, fake, run, timed
 from tests.subscriber.test_client import Slept, channel, collect
 from tests.support.waiting import until
 from tricklecast.subscriber import Message, Messages, Position, Subscriber, json_lines, json_messages
@@ -382,7 +382,7 @@ class TestReading:
         async def main() -> None:
             async with fake(handler) as server:
                 with pytest.raises(ConnectionLost) as caught:
-                    await collect(Subscriber(server.url, start=0, runtime=Slept().runtime))
+                    await collect(timed(Slept().runtime, Subscriber, server.url, start=0))
                 assert caught.value.resume == Position(1, 3)
                 await server.all_closed()
             async with fake(missing) as server:

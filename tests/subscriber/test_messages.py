@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.subscriber.fake import Exchange, Handler, fake, run
+from tests.subscriber.fake import Exchange, Handler, fake, run, timed
 from tests.subscriber.test_client import Slept, channel, ended
 from tricklecast.subscriber import BadMessage, Message, Messages, Position, Subscriber, json_lines, json_messages
 from tricklecast.subscriber.messages import _value
@@ -27,8 +27,7 @@ def received(open_messages: Open, handler: Handler, **options: Any) -> list[Mess
     async def main() -> list[Message | BadMessage]:
         got: list[Message | BadMessage] = []
         async with fake(handler) as server:
-            options.setdefault("runtime", Slept().runtime)
-            async with open_messages(server.url, **{"start": 0} | options) as messages:
+            async with timed(Slept().runtime, open_messages, server.url, **{"start": 0} | options) as messages:
                 while True:
                     try:
                         got.append(await anext(messages))

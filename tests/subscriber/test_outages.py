@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.subscriber.fake import Exchange, fake, run
+from tests.subscriber.fake import Exchange, fake, run, timed
 from tests.subscriber.test_client import Slept, collect, subscribed
 from tests.support.certificates import make_certificate
 from tricklecast.subscriber import Subscriber
@@ -98,7 +98,7 @@ def test_an_outage_is_waited_for_as_long(look: Look) -> None:
     async def main() -> None:
         slept = Slept()
         async with fake(handler) as server:
-            async with Subscriber(server.url, start=0, runtime=slept.runtime) as subscriber:
+            async with timed(slept.runtime, Subscriber, server.url, start=0) as subscriber:
                 with pytest.raises((ConnectionLost, Refused)) as caught:
                     await collect(subscriber)
                 assert str(caught.value.resume) == "1"
@@ -136,7 +136,7 @@ def test_a_handshake_that_breaks_is_no_other_outage(tmp_path: Path, garbage: byt
 
         async with fake(handler, theirs) as server, await asyncio.start_server(pass_on, "127.0.0.1", 0) as gateway:
             url = f"https://127.0.0.1:{gateway.sockets[0].getsockname()[1]}/trickle/cam"
-            async with Subscriber(url, start=0, verify=ours, runtime=Slept().runtime) as subscriber:
+            async with timed(Slept().runtime, Subscriber, url, start=0, verify=ours) as subscriber:
                 assert await collect(subscriber) == [(0, b"bytes"), (1, b"bytes")]
                 assert subscriber._cursor._budget.tokens == pytest.approx(BUDGET_RESERVE - 1 + 0.2)
         assert taken > 1 + FAILURES

@@ -100,17 +100,19 @@ def test_it_goes_on_where_it_was_left(server: LocalServer, channel: Channel, tmp
     assert stored(tmp_path)[-1] == (5, b"five", 0)
 
 
-def test_a_full_disk_says_where_to_go_on(server: LocalServer, channel: Channel, tmp_path: Path) -> None:
+def test_a_full_disk_says_where_to_go_on(
+    server: LocalServer, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the next call completes the recording."""
     channel.end()
     counter = FaultyDisk()
-    run(lambda: record(url_of(server, channel), tmp_path / "whole", start=0, disk=counter))
+    monkeypatch.setattr("tricklecast.subscriber.archive.Disk", lambda: counter)
+    run(lambda: record(url_of(server, channel), tmp_path / "whole", start=0))
+    full = FaultyDisk(counter.steps - 9, error=FULL)
+    monkeypatch.setattr("tricklecast.subscriber.archive.Disk", lambda: full)
     with pytest.raises(SinkFailed, match="No space left") as failed:
-        run(
-            lambda: record(
-                url_of(server, channel), tmp_path / "full", start=0, disk=FaultyDisk(counter.steps - 9, error=FULL)
-            )
-        )
+        run(lambda: record(url_of(server, channel), tmp_path / "full", start=0))
+    monkeypatch.undo()
     last = read_index(tmp_path / "full")[-1]
     assert failed.value.resume == Position(last.seq + 1, 1, last.numbering)
     run(lambda: record(url_of(server, channel), tmp_path / "full"))

@@ -17,10 +17,11 @@ import httpx
 import pytest
 
 import tricklecast.testing
-from tests.subscriber.fake import run
+from tests.subscriber.fake import run, timed
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
-from tricklecast.subscriber import Position, Runtime, Segment, Subscriber
+from tricklecast.subscriber import Position, Segment, Subscriber
+from tricklecast.subscriber.fetch import Runtime
 from tricklecast.trickle.client import transport as transport_module
 from tricklecast.trickle.client.sockets import SocketStream
 from tricklecast.trickle.client.sockets import connect_tcp as really_connect
@@ -409,7 +410,10 @@ class TestCuts:
                     await publish(http, url, seq, body)
                 await http.delete(url)
             cuts = [rng.randrange(1, 250_000) for _ in range(7)]
-            async with cutting(url, cuts) as through, Subscriber(through, start=0, runtime=quick(seed)) as subscriber:
+            async with (
+                cutting(url, cuts) as through,
+                timed(quick(seed), Subscriber, through, start=0) as subscriber,
+            ):
                 # The first answer of all is not cut in its head: a server that was never met is not tried again.
                 cuts.insert(0, 5_000)
                 got = [(segment.seq, await segment.read()) async for segment in subscriber]
@@ -427,7 +431,7 @@ class TestCuts:
 
         async def main(running: LocalServer) -> None:
             url = f"http://127.0.0.1:{running.port}/trickle/slow"
-            async with httpx.AsyncClient() as http, Subscriber(url, start=0, runtime=quick()) as subscriber:
+            async with httpx.AsyncClient() as http, timed(quick(), Subscriber, url, start=0) as subscriber:
                 await publish(http, url, 0, body)
                 await http.delete(url)
                 segment = await anext(subscriber)

@@ -12,16 +12,16 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import httpx
 import pytest
 
-from tests.subscriber.fake import run
+from tests.subscriber.fake import run, timed
 from tests.support.forked import forked
 from tests.support.server import RunningServer, serve
-from tricklecast.subscriber import Runtime, Subscriber
+from tricklecast.subscriber import Subscriber
+from tricklecast.subscriber.fetch import Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import ChannelNotFound
 
@@ -46,10 +46,10 @@ async def publish(http: httpx.AsyncClient, url: str, seq: int, data: bytes) -> N
     assert answer.status_code == 200
 
 
-async def receive(url: str, began: asyncio.Event, **options: Any) -> list[tuple[int, int, str]]:
+async def receive(reading: Subscriber, began: asyncio.Event) -> list[tuple[int, int, str]]:
     """Seq, gap and digest of each segment until the end."""
     got = []
-    async with Subscriber(url, **options) as subscriber:
+    async with reading as subscriber:
         async for segment in subscriber:
             began.set()
             got.append((segment.seq, segment.gap, hashlib.sha256(await segment.read()).hexdigest()))
@@ -69,8 +69,8 @@ def test_nothing_is_lost_from_the_first_byte_to_the_end(url: str) -> None:
                 missing.set()
                 await anyio.sleep(delay_s)
 
-            runtime = Runtime(sleep=sleep)
-            task = group.create_task(receive(url, began, wait_for_channel_s=10, runtime=runtime))
+            reading = timed(Runtime(sleep=sleep), Subscriber, url, wait_for_channel_s=10)
+            task = group.create_task(receive(reading, began))
             await missing.wait()
             await publish(http, url, 0, data[0])
             await began.wait()
@@ -142,7 +142,7 @@ def test_the_end_costs_few_requests(tmp_path: Path) -> None:
         async with httpx.AsyncClient() as http, asyncio.TaskGroup() as group:
             began = asyncio.Event()
             await publish(http, url, 0, b"x")
-            task = group.create_task(receive(url, began, start=0))
+            task = group.create_task(receive(Subscriber(url, start=0), began))
             await began.wait()
             await publish(http, url, 1, b"")
             await http.delete(url)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -231,8 +230,8 @@ def transcript(packets: list[bytes], *, together: bool) -> tuple[bytes, bool, li
             Registry(Limits(overtaking_grace_s=1000.0), autocreate=True),
             Options(storm_guard=False),
             sink=records.append,
-            rng=Random(1),
         )
+        plane.rng.seed(1)
         plane.common = b""
         connection, wire = Connection(Endpoint(plane)), Wire()
         connection.connection_made(wire)

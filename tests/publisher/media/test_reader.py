@@ -39,6 +39,12 @@ class Hasty(Random):
         return a
 
 
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers do not wait long before they open a source again."""
+    monkeypatch.setattr(reader, "Random", Hasty)
+
+
 class Report:
     """Keeps what is said."""
 
@@ -63,9 +69,7 @@ class Run:
         self.segments: list[bytes] = []
         self._stopped = False
         what = Input.parse(text, input_options)
-        self._open: Callable[[], Iterator[Step]] = lambda: read_media(
-            what, options, self.report, lambda: self._stopped, rng=Hasty()
-        )
+        self._open: Callable[[], Iterator[Step]] = lambda: read_media(what, options, self.report, lambda: self._stopped)
 
     def run(self, segments: int = 1000, said: int = 0) -> Run:
         """Collect so many segments, until so much was said; not the one under way when it is stopped."""
