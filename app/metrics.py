@@ -159,19 +159,19 @@ class PlaneMetrics(Collector):
         latencies = self._plane.latencies
         yield _histograms_s(
             "wait_seconds",
-            "Arrival of a request to the first byte of its answer, all waiting included.",
+            "From the arrival of a request to the first byte of its answer, all waits included.",
             ["op"],
             latencies.waits,
         )
         yield _histograms_s(
             "first_byte_seconds",
-            "First byte of a segment published, to its way to a reader that waited for it.",
+            "From the arrival of a segment's first byte to its write to a reader that waited for it.",
             [],
             {"": latencies.first_byte},
         )
         yield _histograms_s(
             "delivery_seconds",
-            "End of a segment, to its way to a reader that was there already.",
+            "From the close of a segment to the write of its last byte to a reader that came before.",
             [],
             {"": latencies.delivery},
         )
@@ -181,20 +181,18 @@ class PlaneMetrics(Collector):
         totals = registry.totals()
         yield _gauge("channels", "Channels that are live.", totals.live)
         yield _gauge("channels_draining", "Channels that have ended and are still readable.", totals.draining)
-        yield _gauge("segments_kept", "Closed segments kept over all channels.", totals.segments)
+        yield _gauge("segments_kept", "Closed segments in the windows of all channels.", totals.segments)
         yield _gauge("segments_written", "Segments that are being written.", totals.writing)
-        yield _gauge("segments_orphaned", "Segments whose publisher has gone and may come back.", totals.orphaned)
-        yield _gauge(
-            "preconnects", "Publishers that are connected and have not begun their segment.", totals.preconnected
-        )
-        yield _gauge("held_bytes", "Memory that all segments take.", registry.budget.used)
+        yield _gauge("segments_orphaned", "Open segments whose publisher is gone and may return.", totals.orphaned)
+        yield _gauge("preconnects", "Open POSTs whose body has not begun.", totals.preconnected)
+        yield _gauge("held_bytes", "Bytes of memory that all segments take.", registry.budget.used)
         closed = {str(state): float(n) for state, n in registry.journal.closed.items()}
         yield _counters("segments_closed", "Segments that have closed.", "state", closed)
         evicted = {str(why): n for why, n in registry.evictions().items()}
         yield _counters("segments_evicted", "Segments that have left their windows.", "reason", evicted)
         yield _gauge("audience", "Clients that read: subscribers, streams and players of HLS.", totals.audience)
-        yield _gauge("readers", "Exchanges reading a segment, waiting ones included.", registry.readers)
-        yield _gauge("readers_waiting", "Readers of a segment that has no byte yet.", totals.waiting)
+        yield _gauge("readers", "Requests that read a segment or wait for one.", registry.readers)
+        yield _gauge("readers_waiting", "Readers that wait for the first byte of a segment.", totals.waiting)
 
     def _connections(self) -> Iterator[Metric]:
         plane = self._plane
@@ -203,14 +201,14 @@ class PlaneMetrics(Collector):
         yield _counter("failed_handshakes", "TLS handshakes that failed.", plane.failed_handshakes)
         yield _gauge("idle_connections", "Kept-alive connections between requests.", len(plane.timeouts.resting))
         cut_offs = {str(why): float(n) for why, n in plane.slow_peers.cut_offs.items()}
-        yield _counters("cut_offs", "Connections that were cut off, since their peer did not read.", "reason", cut_offs)
+        yield _counters("cut_offs", "Connections that the server cut off.", "reason", cut_offs)
         yield _gauge("stalled_connections", "Connections whose peer does not read.", len(plane.slow_peers.stalled))
         yield _gauge(
             "overtaking_posts",
-            "POSTs that wait for those that they have overtaken.",
+            "POSTs that have overtaken POSTs of lower seqs and wait for them.",
             len(plane.parked[ParkedFor.OVERTAKEN]),
         )
-        yield _gauge("guarded", "Exchanges that the storm guard holds back.", len(plane.parked[ParkedFor.GUARD]))
+        yield _gauge("guarded", "Requests that the storm guard delays at present.", len(plane.parked[ParkedFor.GUARD]))
 
     def _exchanges(self) -> Iterator[Metric]:
         plane = self._plane
@@ -230,17 +228,15 @@ class PlaneMetrics(Collector):
         yield _counters("refusals", "Requests refused by a limit.", "limit", dict(refusals))
         yield _counter("errors", "Requests that ended in a fault of the server.", errors)
         yield _counter("memory_errors", "Times that the process could not get memory.", plane.memory_errors)
-        yield _counter("faults", "Faults of the server itself, those outside of requests included.", plane.faults)
+        yield _counter("faults", "Faults of the server, in requests and outside of them.", plane.faults)
         yield _counter(
             "publisher_waits", "Times that a channel's publishers waited for its readers.", plane.pacing.waits
         )
-        yield _counter("guard_holds", "Answers that the storm guard held back.", plane.holds)
-        yield _counter("guard_held_seconds", "For how long it held them back, altogether.", plane.held_us / 1e6)
-        yield _counter("guard_unheld", "Answers that it let go, since it held too many.", plane.unheld)
+        yield _counter("guard_holds", "Answers that the storm guard has delayed.", plane.holds)
+        yield _counter("guard_held_seconds", "Seconds of all delays by the storm guard.", plane.held_us / 1e6)
+        yield _counter("guard_unheld", "Answers not delayed, since too many others were.", plane.unheld)
         streamed = {str(what): float(n) for what, n in plane.streamed.items()}
-        yield _counters(
-            "stream_segments", "Segments that streams have come to, by what became of them.", "outcome", streamed
-        )
+        yield _counters("stream_segments", "Segments that streams have passed, by outcome.", "outcome", streamed)
         yield _counter("received_bytes", "Body bytes published.", plane.bytes_in)
         yield _counter("sent_bytes", "Body bytes delivered.", plane.bytes_out)
 
@@ -255,13 +251,11 @@ class ReaderLagMetrics(Collector):
         plane = self._plane
         readers = lagging(plane)
         lags, ages = [reader.lag() for reader in readers], [plane.slow_peers.lag_s(reader) for reader in readers]
-        yield _gauge(
-            "reader_lag_max_bytes", "Body bytes that the furthest reader is behind.", max(0, max(lags, default=0))
-        )
+        yield _gauge("reader_lag_max_bytes", "Body bytes that the slowest reader lacks.", max(0, max(lags, default=0)))
         counts = {str(step): float(sum(lag > step for lag in lags)) for step in LAG_BYTES}
         yield _gauges("readers_behind", "Readers that lag by more than this number of body bytes.", "bytes", counts)
         longest = max(ages, default=0)
-        yield _gauge("reader_lag_max_seconds", "For how long a reader has lacked what was published.", longest)
+        yield _gauge("reader_lag_max_seconds", "Age of the oldest published byte that a reader lacks.", longest)
         counts = {str(step): float(sum(age > step for age in ages)) for step in LAG_S}
         yield _gauges(
             "readers_late", "Readers that have lacked a byte for more than this number of seconds.", "seconds", counts
@@ -304,7 +298,7 @@ class ChannelRates(Collector):
         received = {rate.channel: rate.received for rate in self._shown}
         sent = {rate.channel: rate.sent for rate in self._shown}
         name = "channel_{}_bytes_per_second"
-        text = "Body bytes published per second, the busiest channels."
+        text = "Body bytes published per second, of the busiest channels."
         yield _gauges(name.format("received"), text, "channel", received)
         yield _gauges(name.format("sent"), "Body bytes delivered per second by reads that have ended.", "channel", sent)
 
@@ -350,9 +344,9 @@ class LimitMetrics(Collector):
         limits: dict[str, float] = {use.limit: use.most for use in uses if use.most is not None}
         used: dict[str, float] = {use.limit: use.used for use in uses if use.most is not None}
         yield _gauges("limit", "Limits that all clients share.", "limit", limits)
-        yield _gauges("limit_used", "How much of each limit is used.", "limit", used)
+        yield _gauges("limit_used", "How much of each limit is in use.", "limit", used)
         closed = {use.limit: not use.joinable for use in uses if use.joinable is not None}
-        yield _gauges("limit_joins_refused", "1 while only those who go on are let in.", "limit", closed)
+        yield _gauges("limit_joins_refused", "1 while the limit admits no new clients.", "limit", closed)
 
 
 class ServerMetrics(Collector):
@@ -364,23 +358,25 @@ class ServerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         plane = self._plane
-        build = GaugeMetricFamily(PREFIX + "build_info", "What runs; always 1.", labels=["version", "python", "node"])
+        build = GaugeMetricFamily(
+            PREFIX + "build_info", "Versions and node of the server; always 1.", labels=["version", "python", "node"]
+        )
         build.add_metric([__version__, platform.python_version(), plane.node or ""], 1)
         yield build
         draining = plane.registry.shutting_down
-        yield _gauge("draining", "Whether the server is going away: 1 from SIGTERM on.", draining)
+        yield _gauge("draining", "1 from SIGTERM on, while the server shuts down.", draining)
         yield _histograms_s(
-            "loop_lag_seconds", "How late a timer was, about 20 times a second.", [], {"": plane.loop_lag}
+            "loop_lag_seconds", "How late a timer was, measured 20 times a second.", [], {"": plane.loop_lag}
         )
-        yield _counter("journal_facts", "Lifecycle facts so far.", plane.registry.journal.index)
+        yield _counter("journal_facts", "Facts so far: the index of the newest one.", plane.registry.journal.index)
         if (log := self._log) is not None:
             yield _gauge("log_queue_records", "Access records that wait to be written.", log.queued)
             yield _counter("log_records_written", "Access records written.", log.written)
             yield _counter("log_records_dropped", "Access records dropped: the queue was full.", log.dropped)
-            text = "For how long no access record could be written, although some wait."
+            text = "For how long access records have waited while none could be written."
             yield _gauge("log_stalled_seconds", text, log.stalled_s)
         lost = sum(handler.dropped for handler in logging.root.handlers if isinstance(handler, ServerLog))
-        yield _counter("server_log_lines_dropped", "Lines of the server's own log that nobody read in time.", lost)
+        yield _counter("server_log_lines_dropped", "Lines of the server's own log dropped unread.", lost)
 
 
 class AccessMetrics(Collector):
@@ -397,12 +393,12 @@ class AccessMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         verifier, webhook = self._tokens, self._webhook
         tokens: Mapping[str, float] = verifier.outcomes if verifier is not None else {}
-        yield _counters("tokens", "Tokens that came with requests, by what was found.", "outcome", tokens)
+        yield _counters("tokens", "Tokens in requests, by the result of their check.", "outcome", tokens)
         keys = verifier.remote if verifier is not None else None
         fetches = {} if keys is None else {"done": keys.fetches - keys.failures, "failed": keys.failures}
-        yield _counters("key_fetches", "Fetches of the keys that tokens are checked with.", "outcome", fetches)
+        yield _counters("key_fetches", "Fetches of the keys that verify tokens.", "outcome", fetches)
         answers = {str(status): n for status, n in webhook.outcomes.items()} if webhook is not None else {}
-        yield _counters("webhook_answers", "Answers of the webhook; 503 is none.", "status", answers)
+        yield _counters("webhook_answers", "Answers of the webhook; 503 if it gave none.", "status", answers)
         waiting = webhook.waiting if webhook is not None else 0
         yield _gauge("webhook_waiting", "Questions that the webhook has not answered yet.", waiting)
 
@@ -421,13 +417,13 @@ class ReloadMetrics(Collector):
         outcomes = Outcomes() if self._reload is None else self._reload.outcomes
         results: dict[str, float] = {"succeeded": outcomes.succeeded, "failed": outcomes.failed}
         yield _counters("reload", "Reloads of settings and files (SIGHUP).", "result", results)
-        yield _gauge("last_reload_timestamp_seconds", "When the last reload was; 0: there was none.", outcomes.last_at)
-        yield _gauge("last_reload_failed", "Whether a part of the last reload could not be used.", outcomes.last_failed)
+        yield _gauge("last_reload_timestamp_seconds", "Time of the last reload; 0: none yet.", outcomes.last_at)
+        yield _gauge("last_reload_failed", "1 if the last reload met an invalid setting or file.", outcomes.last_failed)
         tls = None if self._reload is None else self._reload.tls
         begins, ends = (None, None) if tls is None else tls.valid  # without TLS there are no samples
-        text = "From when on the certificate is valid."
+        text = "Start of the certificate's validity, seconds since 1970."
         yield GaugeMetricFamily(PREFIX + "tls_not_before_timestamp_seconds", text, value=begins)
-        text = "When the certificate expires."
+        text = "End of the certificate's validity, seconds since 1970."
         yield GaugeMetricFamily(PREFIX + "tls_not_after_timestamp_seconds", text, value=ends)
 
 
@@ -446,17 +442,15 @@ class StorageMetrics(Collector):
         yield _gauge("storage_failed", "1 while the data directory cannot be written.", failed)
         yield _gauge("storage_bytes", "Bytes of closed segments in the data directory.", size)
         yield _gauge("storage_segments", "Closed segments in the data directory.", segments)
-        yield _gauge("storage_backlog_bytes", "Bytes that were published and are not written yet.", backlog)
-        yield _counter("storage_commits", "Batches that were written.", figures.commits)
-        yield _counter("storage_commit_seconds", "How long writing them took, altogether.", figures.commit_s)
-        yield _counter(
-            "storage_failures", "Batches that could not be written, further attempts included.", figures.failures
-        )
-        yield _counter("storage_written_bytes", "Bytes of segments that were written.", figures.written)
-        yield _counter("storage_replayed_bytes", "Bytes of segments that were read for readers.", figures.replayed)
-        yield _counter("storage_lost", "Segments that the data directory will never get.", figures.lost)
-        yield _counter("storage_removed", "Segments that were removed from it.", figures.removed)
-        yield _counter("storage_damaged", "Findings of damage: at the start, and when a reader asked.", figures.damaged)
+        yield _gauge("storage_backlog_bytes", "Published bytes that are not in the data directory yet.", backlog)
+        yield _counter("storage_commits", "Batches written to the data directory.", figures.commits)
+        yield _counter("storage_commit_seconds", "Seconds spent on writing batches.", figures.commit_s)
+        yield _counter("storage_failures", "Attempts to write a batch that failed.", figures.failures)
+        yield _counter("storage_written_bytes", "Bytes of segments written to the data directory.", figures.written)
+        yield _counter("storage_replayed_bytes", "Bytes of stored segments read for readers.", figures.replayed)
+        yield _counter("storage_lost", "Segments that left memory before they were stored.", figures.lost)
+        yield _counter("storage_removed", "Segments removed from the data directory.", figures.removed)
+        yield _counter("storage_damaged", "Damage found at the start, or by a reader.", figures.damaged)
 
 
 class ChangesMetrics(Collector):
@@ -467,7 +461,7 @@ class ChangesMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         changes = self._bus.changes
-        yield _gauge("changes_index", "The newest fact that followers can read.", changes.index)
-        yield _gauge("changes_floor", "Facts up to this one are not kept any more.", changes.floor)
+        yield _gauge("changes_index", "Index of the newest fact that followers can read.", changes.index)
+        yield _gauge("changes_floor", "Index up to which facts are no longer kept.", changes.floor)
         ends = {kind.__name__: self._bus.ends[kind.__name__] for kind in ENDS}
-        yield _counters("subscription_ends", "Subscriptions in the process that have ended.", "reason", ends)
+        yield _counters("subscription_ends", "Subscriptions of embedding programs that ended.", "reason", ends)
