@@ -25,15 +25,14 @@ from tricklecast.app.core.segment import TERMINATED, Segment, State
 from tricklecast.app.core.state import Channel, Serve, Wait
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.query import Query, parse
-from tricklecast.trickle.errors import ChannelEnded, InvalidInput, LocalProtocolError, TrickleError
+from tricklecast.trickle.errors import ChannelEnded, LocalProtocolError, TrickleError
 from tricklecast.trickle.wire import SEQ_NEXT
 
 CAPACITY: Final = 256
 """Facts, or segments, that a subscriber may be behind. (Tendermint's event bus: 100 messages.)"""
 
-MAX_CLIENTS: Final = 100
-MAX_SUBSCRIPTIONS: Final = 5
-"""Of each client. (Both are Tendermint's defaults for subscriptions.)"""
+MAX_SUBSCRIPTIONS: Final = 500
+"""Subscriptions at a time (Tendermint: 100 clients with 5 each)."""
 
 STEPS: Final = 1_000
 """Facts that are judged in one turn of the event loop, over all subscriptions: about a millisecond."""
@@ -101,15 +100,13 @@ class Subscription(Generic[T]):
     """An asynchronous iterator, for one task at a time. ``async with`` ends it at the end of the block.
 
     Attributes:
-        client: who has subscribed. capacity: how far it may be behind.
         ended: why it has ended; ``None`` while it lives.
     """
 
-    def __init__(self, bus: Bus, client: str, capacity: int) -> None:
-        self.client = client
-        self.capacity = capacity
+    def __init__(self, bus: Bus) -> None:
         self.ended: SubscriptionEnded | ChannelEnded | None = None
         self._bus = bus
+        self._capacity = CAPACITY  # facts, or segments, that it may be behind
         self._waiter: asyncio.Future[None] | None = None
 
     def __aiter__(self) -> Self:
@@ -172,14 +169,14 @@ class Facts(Subscription[Change]):
     """Facts that a query matches.
 
     A subscriber that begins in the past takes what is there at its own pace, as long as it is kept. Once it has reached
-    the present it may be ``capacity`` facts behind.
+    the present it may be :data:`CAPACITY` facts behind.
 
     Attributes:
         query: which facts. seen: the index up to which all of them have been delivered.
     """
 
-    def __init__(self, bus: Bus, client: str, capacity: int, query: Query, after: int) -> None:
-        super().__init__(bus, client, capacity)
+    def __init__(self, bus: Bus, query: Query, after: int) -> None:
+        super().__init__(bus)
         self.query = query
         self.seen = after
         self._present = False  # whether it has reached the present: until then it takes facts only as they are read
@@ -197,11 +194,11 @@ class Facts(Subscription[Change]):
 
     def is_behind(self, changes: Changes) -> bool:
         """Whether there is something for it, and it has room or may not do without."""
-        return self.seen < changes.index if self._present else len(self._delivered) < self.capacity
+        return self.seen < changes.index if self._present else len(self._delivered) < self._capacity
 
     def fill(self, changes: Changes, most: int) -> None:
         """Deliver the facts told since; at most ``most`` are judged. The caller has asked :meth:`is_behind`."""
-        room, before = self.capacity - len(self._delivered), self.seen
+        room, before = self._capacity - len(self._delivered), self.seen
         if before < changes.floor:
             self.end(OutOfCapacity(before))
             return
@@ -221,21 +218,21 @@ class Segments(Subscription[Part]):
     """The segments of one life of a channel, in parts, as they are written.
 
     It is a reader as any other (:class:`~tricklecast.app.core.segment.Cursor`), counted as one. Segments that were
-    there when it began are no lag; of those that come later its subscriber may be ``capacity`` behind.
+    there when it began are no lag; of those that come later its subscriber may be :data:`CAPACITY` behind.
 
     Attributes:
         channel: the name. epoch: which life. seq: the segment that is read. gap: segments before it that are lost.
     """
 
-    def __init__(self, bus: Bus, client: str, capacity: int, channel: str, registry: Registry) -> None:
-        super().__init__(bus, client, capacity)
+    def __init__(self, bus: Bus, channel: str, registry: Registry) -> None:
+        super().__init__(bus)
         self.channel = channel
         self.epoch = 0
         self.seq = self.gap = 0
         self._registry = registry
         self._at: tuple[Channel, Segment] | None = None
         self._done = self._asked = 0
-        self._allowed = capacity
+        self._allowed = self._capacity  # segments that it may be behind
 
     def begin(self, start: int, epoch: int | None) -> None:
         """Attach to the first segment.
@@ -257,7 +254,7 @@ class Segments(Subscription[Part]):
                     raise CannotSubscribe(f"epoch {epoch} of the channel has ended; it is now in epoch {channel.epoch}")
         self.epoch = channel.epoch
         self._attach(channel, found.segment)
-        self._allowed = max(self.capacity, channel.next_seq - self.seq)
+        self._allowed = max(self._capacity, channel.next_seq - self.seq)
 
     def wake(self) -> None:
         """There is more, or the segment has closed. (The segment calls this.)"""
@@ -273,7 +270,7 @@ class Segments(Subscription[Part]):
             behind = self._at[0].next_seq - self.seq
             if behind > self._allowed:
                 self.end(OutOfCapacity(self.seq))
-            self._allowed = max(self.capacity, min(self._allowed, behind))
+            self._allowed = max(self._capacity, min(self._allowed, behind))
 
     def detach(self) -> None:
         """Let go of the segment."""
@@ -362,12 +359,12 @@ class Bus:
         changes: the facts. registry: all channels.
         plane: of the server, for those who publish in the process; without it nobody can.
         defer: calls a function in a later turn of the event loop (``loop.call_soon``).
-        max_clients, max_subscriptions: how many clients, and how many subscriptions of each, there may be. A new one is
-            refused from 80 % of all on, until less than 60 % are used; one that goes on (with ``after``) may use all.
 
     Attributes:
         instance: the name of this start of the server; kept with an index, it makes sure that the index means the same.
-        used: subscriptions that live. ends: how many have ended, by the name of the reason.
+        used: subscriptions that live. A new one is refused from 80 % of :data:`MAX_SUBSCRIPTIONS` on, until less than
+            60 % are used; one that goes on (with ``after``) may use all.
+        ends: the number of those that have ended, by the name of the reason.
     """
 
     def __init__(
@@ -377,18 +374,14 @@ class Bus:
         plane: DataPlane | None = None,
         *,
         defer: Callable[[Callable[[], None]], object],
-        max_clients: int = MAX_CLIENTS,
-        max_subscriptions: int = MAX_SUBSCRIPTIONS,
     ) -> None:
         self.changes = changes
         self.instance = changes.instance
         self.plane = plane
-        self.used = Capacity(max_clients * max_subscriptions)
+        self.used = Capacity(MAX_SUBSCRIPTIONS)
         self.ends: Counter[str] = Counter()
         self._registry = registry
         self._defer = defer
-        self._max_clients, self._max_subscriptions = max_clients, max_subscriptions
-        self._clients: Counter[str] = Counter()
         self._facts: dict[Facts, None] = {}
         self._segments: dict[Segments, None] = {}
         self._pumping = False
@@ -398,31 +391,27 @@ class Bus:
         self,
         query: str = "",
         *,
-        capacity: int = CAPACITY,
         after: int | None = None,
         instance: str | None = None,
-        client: str = "",
     ) -> Facts:
         """Subscribe to facts.
 
         Args:
             query: which facts (docs/reference/changes.md); all of them, if empty.
-            capacity: facts that the subscriber may be behind.
             after: begin with the facts that follow this index; ``None``: with those that come from now on.
             instance: the start of the server that told ``after``, if that may have been another one.
-            client: the name of the subscriber; each may have a limited number of subscriptions.
 
         Raises:
-            InvalidInput: the query or the capacity makes no sense.
+            InvalidQuery: the query does not follow the grammar.
             IndexGone: the facts behind ``after`` are not kept any more.
             CannotSubscribe: there are too many subscriptions, or the server is stopping.
         """
         parsed = parse(query, FIELDS)
         if after is not None:
             self.changes.check(after, instance)
-        self._admit(client, capacity, join=after is None)
-        found = Facts(self, client, capacity, parsed, self.changes.index if after is None else after)
-        self._enter(client)
+        self._admit(join=after is None)
+        found = Facts(self, parsed, self.changes.index if after is None else after)
+        self._enter()
         self._facts[found] = None
         self.pump_soon()
         return found
@@ -433,8 +422,6 @@ class Bus:
         start: int = SEQ_NEXT,
         *,
         epoch: int | None = None,
-        capacity: int = CAPACITY,
-        client: str = "",
     ) -> Segments:
         """Subscribe to the segments of a channel, while they are written.
 
@@ -442,17 +429,14 @@ class Bus:
             channel: the name.
             start: the first segment, as in a GET: N, -1 for the next one to begin, -2 for the newest one that has.
             epoch: the life of the channel that is meant; ``None``: the present one.
-            capacity: segments that the subscriber may be behind, beyond those that are there now.
-            client: who subscribes.
 
         Raises:
-            InvalidInput: the capacity makes no sense.
             CannotSubscribe: there is no such channel, life or segment, a limit is reached, or the server is stopping.
         """
-        self._admit(client, capacity, join=start < 0)
-        found = Segments(self, client, capacity, channel, self._registry)
+        self._admit(join=start < 0)
+        found = Segments(self, channel, self._registry)
         found.begin(start, epoch)
-        self._enter(client)
+        self._enter()
         self._segments[found] = None
         return found
 
@@ -466,9 +450,6 @@ class Bus:
         self.used.give_back()
         if not self.used.used:
             self.changes.watchers.remove(self._told)
-        self._clients[subscription.client] -= 1
-        if not self._clients[subscription.client]:
-            del self._clients[subscription.client]
         self.ends[type(subscription.ended).__name__] += 1
 
     def pump_soon(self) -> None:
@@ -489,23 +470,16 @@ class Bus:
         for subscription in living:
             subscription.end(ServerClosed(subscription.position()))
 
-    def _admit(self, client: str, capacity: int, *, join: bool) -> None:
-        if capacity < 1:
-            raise InvalidInput("the capacity of a subscription must be at least 1")
+    def _admit(self, *, join: bool) -> None:
         if self._closed:
             raise CannotSubscribe("the server is stopping")
-        if self._clients[client] >= self._max_subscriptions:
-            raise CannotSubscribe(f"client {client!r} has {self._max_subscriptions} subscriptions, which is the limit")
-        if client not in self._clients and len(self._clients) >= self._max_clients:
-            raise CannotSubscribe(f"{self._max_clients} clients have subscriptions, which is the limit")
         if not self.used.admits(join=join):
             raise CannotSubscribe(f"{self.used.used} of {self.used.limit} subscriptions are used")
 
-    def _enter(self, client: str) -> None:
+    def _enter(self) -> None:
         if not self.used.used:
             self.changes.watchers.append(self._told)
         self.used.take()
-        self._clients[client] += 1
 
     def _told(self) -> None:
         for reader in list(self._segments):

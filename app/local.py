@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Final, Self, cast
 from urllib.parse import quote
 
-from tricklecast.app.bus import CAPACITY, Bus, Part, Segments
+from tricklecast.app.bus import Bus, Part, Segments
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import AlreadyStored, Outcome, Refusal, Verdict
 from tricklecast.app.core.rules import OwnedChannel
@@ -260,8 +260,6 @@ class LocalSubscriber:
         channel: the name.
         start: the first segment, as in a GET: N, -1 for the next one to begin, -2 for the newest one that has.
         wait_for_channel_s: the time to wait for a channel that does not exist yet, in seconds.
-        capacity: the number of segments that it may be behind, beyond those that are there when it begins.
-        client: the name under which the subscription counts: each client may have five.
     """
 
     def __init__(
@@ -271,15 +269,11 @@ class LocalSubscriber:
         *,
         start: int = wire.SEQ_NEXT,
         wait_for_channel_s: float = 0.0,
-        capacity: int = CAPACITY,
-        client: str = "local",
     ) -> None:
         self.channel = channel
         self._bus = bus
         self._start = start
         self._wait_s = wait_for_channel_s
-        self._capacity = capacity
-        self._client = client
         self._parts: Segments | None = None
         self._segment: ReceivedSegment | None = None
 
@@ -297,11 +291,11 @@ class LocalSubscriber:
             start = 0 if start == wire.SEQ_NEXT else start  # it began meanwhile
         if self.channel not in registry.channels:
             raise ChannelNotFound(wire.Status.NOT_FOUND)
-        self._parts = self._bus.read(self.channel, start, capacity=self._capacity, client=self._client)
+        self._parts = self._bus.read(self.channel, start)
         return self
 
     async def _created(self) -> None:
-        async with self._bus.subscribe("kind = 'added'", client=self._client) as facts:
+        async with self._bus.subscribe("kind = 'added'") as facts:
             while (await anext(facts)).channel != self.channel:
                 pass
 

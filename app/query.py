@@ -10,7 +10,6 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from tricklecast.trickle.errors import InvalidInput
@@ -32,7 +31,6 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
-_TO_ESCAPE: Final = re.compile(r"['*\\]")
 
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
@@ -71,19 +69,6 @@ class Term(NamedTuple):
     value: str | int | float | None = None
     prefix: bool = False
 
-    def __str__(self) -> str:
-        match self.value:
-            case None:
-                return f"{self.field} {self.sign}"
-            case str():
-                text = _TO_ESCAPE.sub(r"\\\g<0>", self.value)
-                return f"{self.field} {self.sign} '{text}{'*' if self.prefix else ''}'"
-            case int():
-                return f"{self.field} {self.sign} {self.value}"
-            case float():
-                digits = format(Decimal(repr(self.value)), "f")
-                return f"{self.field} {self.sign} {digits}{'' if '.' in digits else '.0'}"
-
     def judge(self, value: object) -> bool:
         """Whether the term is true for this value of its field; ``None``: the object has no such value."""
         if value is None:
@@ -99,12 +84,9 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query matches an object for which all of its terms are true. ``str()`` returns its text."""
+    """A query matches an object for which all of its terms are true."""
 
     terms: tuple[Term, ...] = ()
-
-    def __str__(self) -> str:
-        return f" {_AND} ".join(map(str, self.terms))
 
     def matches(self, value: object) -> bool:
         """Whether all terms are true for an object that has the query's fields as attributes."""

@@ -7,12 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
 from tests.app.core.support import created, owned
 from tests.support.waiting import until
+from tricklecast.app import bus as buses
 from tricklecast.app.bus import (
     STEPS,
     Bus,
@@ -39,7 +40,10 @@ from tricklecast.app.storage.archive import Archive, Retention
 from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.replay import PART_BYTES
 from tricklecast.app.storage.restore import take_inventory
-from tricklecast.trickle.errors import ChannelEnded, InvalidInput, LocalProtocolError
+from tricklecast.trickle.errors import ChannelEnded, LocalProtocolError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Owner:
@@ -51,11 +55,13 @@ class Owner:
 class Bench:
     """A registry, a bus, and a loop that turns when it is told to."""
 
-    def __init__(self, limits: Limits | None = None, keep: int | None = None, **bus: Any) -> None:
+    def __init__(self, limits: Limits | None = None, keep: int | None = None, subscriptions: int = 500) -> None:
         self.later: list[Callable[[], None]] = []
         self.registry = Registry(limits or Limits(), autocreate=True, instance="me")
         self.changes = Changes(self.registry, defer=self.later.append, keep=keep, wall_us=lambda: 0)
-        self.bus = Bus(self.changes, self.registry, defer=self.later.append, **bus)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(buses, "MAX_SUBSCRIPTIONS", subscriptions)
+            self.bus = Bus(self.changes, self.registry, defer=self.later.append)
 
     def turn(self) -> None:
         """One turn of the event loop."""
@@ -86,6 +92,13 @@ class Bench:
     def publish(self, channel: str, seq: int, *chunks: bytes) -> None:
         writer = self.write(channel, seq)
         writer.channel.finish(writer, chunks, 0.0)
+
+
+def within(capacity: int, subscribe: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Subscribe where a subscriber may be this far behind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buses, "CAPACITY", capacity)
+        return subscribe(*args, **kwargs)
 
 
 def now(subscription: Subscription[Any]) -> list[Any]:
@@ -157,7 +170,7 @@ async def test_a_subscriber_goes_on_from_an_index() -> None:
     bench = Bench()
     for number in range(3 * STEPS):
         created(bench.registry.journal, f"c{number}")
-    facts = bench.bus.subscribe(after=7, capacity=2)
+    facts = within(2, bench.bus.subscribe, after=7)
     found: list[int] = []
     while len(found) < 3 * STEPS - 7:
         bench.settle()
@@ -170,7 +183,7 @@ async def test_a_subscriber_goes_on_from_an_index() -> None:
 async def test_one_that_falls_behind_ends_and_knows_where_to_go_on() -> None:
     """Delivered facts are read first; then each call raises the same reason; no fact is lost or doubled."""
     bench = Bench()
-    facts = bench.bus.subscribe("kind = 'added'", capacity=3)
+    facts = within(3, bench.bus.subscribe, "kind = 'added'")
     bench.settle()
     bench.create(*"abc")
     bench.settle()
@@ -191,8 +204,8 @@ async def test_one_that_falls_behind_ends_and_knows_where_to_go_on() -> None:
 @in_loop
 async def test_going_on_after_an_eviction_works_at_once() -> None:
     """Even while newcomers are refused; a backlog of any size is no reason to end it again."""
-    bench = Bench(max_clients=1, max_subscriptions=5)
-    facts = bench.bus.subscribe(capacity=2)
+    bench = Bench(subscriptions=5)
+    facts = within(2, bench.bus.subscribe)
     others = [bench.bus.subscribe() for _ in range(3)]
     bench.settle()
     bench.create(*"abcdefghij")
@@ -202,7 +215,7 @@ async def test_going_on_after_an_eviction_works_at_once() -> None:
     others.append(bench.bus.subscribe(after=0))
     with pytest.raises(CannotSubscribe, match="4 of 5 subscriptions are used"):
         bench.bus.subscribe()
-    again = bench.bus.subscribe(after=reason.index, capacity=2)
+    again = within(2, bench.bus.subscribe, after=reason.index)
     found = []
     for _ in range(10):
         bench.settle()
@@ -215,7 +228,7 @@ async def test_going_on_after_an_eviction_works_at_once() -> None:
 async def test_facts_about_others_do_not_count() -> None:
     """A subscriber is behind by the facts that it wants."""
     bench = Bench()
-    facts = bench.bus.subscribe("channel = 'mine'", capacity=1)
+    facts = within(1, bench.bus.subscribe, "channel = 'mine'")
     bench.settle()
     for number in range(500):
         bench.create(f"c{number}")
@@ -230,7 +243,7 @@ async def test_facts_that_are_not_kept_any_more_end_it() -> None:
     """With the index that it has seen, which cannot be gone on from: nothing is passed over without a word."""
     bench = Bench(keep=8)
     bench.create("a", "b")
-    facts = bench.bus.subscribe(after=0, capacity=1)
+    facts = within(1, bench.bus.subscribe, after=0)
     bench.settle()
     bench.create(*(f"c{number}" for number in range(30)))
     bench.settle()
@@ -312,7 +325,7 @@ async def test_closing_delivers_what_has_been_told_and_ends_all() -> None:
     loop = asyncio.get_running_loop()
     bus = Bus(bench.changes, bench.registry, defer=loop.call_soon)
     bench.create("a", "b")
-    facts, stuck = bus.subscribe(after=0), bus.subscribe(after=0, capacity=1)
+    facts, stuck = bus.subscribe(after=0), within(1, bus.subscribe, after=0)
     await asyncio.sleep(0)
     bench.create("c")
     await bus.close()
@@ -339,7 +352,7 @@ async def test_closing_has_a_deadline() -> None:
 @in_loop
 async def test_only_the_living_are_counted() -> None:
     """One that has ended, in any way, makes room at once, though nobody has read its end."""
-    bench = Bench(max_clients=2, max_subscriptions=2)
+    bench = Bench()
 
     def evict(facts: Facts) -> None:
         bench.settle()
@@ -350,13 +363,10 @@ async def test_only_the_living_are_counted() -> None:
         assert isinstance(facts.ended, OutOfCapacity)
 
     for end in (Facts.unsubscribe, evict, Facts.unsubscribe):
-        first = bench.bus.subscribe(client="a", capacity=1)
-        kept = bench.bus.subscribe(client="a", capacity=99)
-        with pytest.raises(CannotSubscribe, match="client 'a' has 2"):
-            bench.bus.subscribe(client="a", after=0)
+        first, kept = within(1, bench.bus.subscribe), bench.bus.subscribe()
         end(first)
         assert bench.bus.used.used == 1
-        again = bench.bus.subscribe(client="a")
+        again = bench.bus.subscribe()
         for one in (again, kept):
             one.unsubscribe()
         assert bench.bus.used.used == 0
@@ -365,32 +375,30 @@ async def test_only_the_living_are_counted() -> None:
 
 @in_loop
 async def test_limits_of_all_subscriptions() -> None:
-    """Newcomers are refused from 80 % on until less than 60 % are used; there are so many clients and no more."""
-    bench = Bench(max_clients=2, max_subscriptions=5)
+    """Newcomers are refused from 80 % on until less than 60 % are used; one that goes on may use all."""
+    bench = Bench(subscriptions=10)
     subscribe = bench.bus.subscribe
-    held = [subscribe(client=client) for client in "abababab"]
+    held = [subscribe() for _ in range(8)]
     with pytest.raises(CannotSubscribe, match="8 of 10"):
-        subscribe(client="a")
-    with pytest.raises(CannotSubscribe, match="2 clients"):
-        subscribe(client="c", after=0)
-    held.append(subscribe(client="a", after=0))
-    for _ in range(3):
+        subscribe()
+    held += [subscribe(after=0), subscribe(after=0)]
+    with pytest.raises(CannotSubscribe, match="10 of 10"):
+        subscribe(after=0)
+    for _ in range(4):
         held.pop(0).unsubscribe()
         with pytest.raises(CannotSubscribe):
-            subscribe(client="b")
+            subscribe()
     held.pop(0).unsubscribe()
     assert bench.bus.used.used == 5
-    assert subscribe(client="b").ended is None
+    assert subscribe().ended is None
 
 
 @in_loop
 async def test_what_cannot_be_subscribed_to_counts_nothing() -> None:
-    """A query, capacity or index that makes no sense is told, and nothing has changed."""
+    """A query or index that makes no sense is told, and nothing has changed."""
     bench = Bench()
     with pytest.raises(InvalidQuery):
         bench.bus.subscribe("chanel = 'a'")
-    with pytest.raises(InvalidInput, match="must be at least 1"):
-        bench.bus.subscribe(capacity=0)
     with pytest.raises(IndexGone):
         bench.bus.subscribe(after=1)
     with pytest.raises(IndexGone):
@@ -499,8 +507,8 @@ async def test_a_reader_that_falls_behind_ends_at_the_segment_that_it_reads() ->
     bench.create("c")
     for seq in range(5):
         bench.publish("c", seq, b"x")
-    slow = bench.bus.read("c", 0, capacity=2)
-    fast = bench.bus.read("c", 0, capacity=2)
+    slow = within(2, bench.bus.read, "c", 0)
+    fast = within(2, bench.bus.read, "c", 0)
     bench.settle()
     assert len(now(fast)) == 10
     for seq in range(5, 8):

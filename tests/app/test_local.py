@@ -270,13 +270,16 @@ def test_the_schedulers_hold_it(shared: LocalServer, name: str, monkeypatch: pyt
     run(shared, program)
 
 
-def test_a_subscriber_that_is_too_far_behind_is_told(shared: LocalServer, name: str) -> None:
+def test_a_subscriber_that_is_too_far_behind_is_told(
+    shared: LocalServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And where to go on."""
+    monkeypatch.setattr("tricklecast.app.bus.CAPACITY", 1)
 
     async def program(bus: Bus) -> int:
         publisher = LocalPublisher(bus, name)
         await publisher.publish(b"x")
-        async with LocalSubscriber(bus, name, start=0, capacity=1) as subscriber:
+        async with LocalSubscriber(bus, name, start=0) as subscriber:
             for _ in range(5):
                 await publisher.publish(b"x")
             with pytest.raises(OutOfCapacity) as raised:

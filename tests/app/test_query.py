@@ -1,8 +1,9 @@
-"""The query language: what is true of what, how a query prints, and where it says that it is wrong."""
+"""The query language: what is true of what, and where a query says that it is wrong."""
 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -53,7 +54,6 @@ def test_a_character_with_a_meaning_can_be_written() -> None:
     """A backslash takes the meaning from a quote, a star and itself."""
     query = parse(r"channel = 'it\'s\\5\*'", FIELDS)
     assert query.terms == (Term("channel", "=", r"it's\5*"),)
-    assert str(query) == r"channel = 'it\'s\\5\*'"
     assert parse(r"channel = 'a\**'", FIELDS).terms == (Term("channel", "=", "a*", prefix=True),)
 
 
@@ -109,7 +109,7 @@ def test_a_query_has_limits() -> None:
 def test_the_terms_about_one_field() -> None:
     """The others are left out."""
     query = parse("channel = 'a*' AND kind = 'added' AND channel != 'ab'", FIELDS)
-    assert str(query.about("channel")) == "channel = 'a*' AND channel != 'ab'"
+    assert query.about("channel") == parse("channel = 'a*' AND channel != 'ab'", FIELDS)
 
 
 TEXTS = st.text("ab'*\\ é", max_size=3)
@@ -157,10 +157,24 @@ def naive(term: Term, fact: dict[str, object]) -> bool:
     }[term.sign]
 
 
+def written(term: Term) -> str:
+    """The text of a term."""
+    match term.value:
+        case None:
+            return f"{term.field} {term.sign}"
+        case str():
+            text = re.sub(r"['*\\]", r"\\\g<0>", term.value)
+            return f"{term.field} {term.sign} '{text}{'*' if term.prefix else ''}'"
+        case int():
+            return f"{term.field} {term.sign} {term.value}"
+        case float():
+            digits = format(Decimal(repr(term.value)), "f")
+            return f"{term.field} {term.sign} {digits}{'' if '.' in digits else '.0'}"
+
+
 @given(st.lists(TERMS, max_size=5), FACTS)
-def test_a_query_prints_to_itself_and_judges_as_its_terms_do(terms: list[Term], fact: dict[str, object]) -> None:
-    """Its text has the same terms, and each of them says what its words say."""
+def test_a_query_is_read_and_judges_as_its_terms_do(terms: list[Term], fact: dict[str, object]) -> None:
+    """The terms that are read are those that were written, and each of them says what its words say."""
     query = Query(tuple(terms))
-    assert parse(str(query), FIELDS) == query
-    assert str(parse(str(query), FIELDS)) == str(query)
+    assert parse(" AND ".join(map(written, terms)), FIELDS) == query
     assert query.matches(SimpleNamespace(**fact)) == all(naive(term, fact) for term in terms)

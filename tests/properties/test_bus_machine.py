@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tricklecast.app import bus as buses
-from tricklecast.app.bus import Bus, CannotSubscribe, Facts, OutOfCapacity, SubscriptionEnded, Unsubscribed
+from tricklecast.app.bus import CAPACITY, Bus, CannotSubscribe, Facts, OutOfCapacity, SubscriptionEnded, Unsubscribed
 from tricklecast.app.changes import Changes, IndexGone
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 
 KEEP: Final = 24
-MAX_CLIENTS, MAX_SUBSCRIPTIONS = 2, 5
+MAX_SUBSCRIPTIONS: Final = 10
 QUERIES: Final = st.sampled_from(["", "kind = 'added'", "channel = 'a*'", "channel = 'b' AND kind != 'removed'"])
 
 
@@ -27,8 +27,8 @@ class Subscriber:
     """A subscription, and what its subscriber has seen of it."""
 
     facts: Facts
+    query: str
     after: int
-    live_capacity: int | None
     read: list[int] = field(default_factory=list)
     reason: SubscriptionEnded | None = None
 
@@ -44,13 +44,7 @@ class BusMachine(RuleBasedStateMachine):
         self.later: list[Callable[[], None]] = []
         self.registry = Registry(Limits(channel_drain_s=0.0), autocreate=True)
         self.changes = Changes(self.registry, defer=self.later.append, keep=KEEP, wall_us=lambda: 0)
-        self.bus = Bus(
-            self.changes,
-            self.registry,
-            defer=self.later.append,
-            max_clients=MAX_CLIENTS,
-            max_subscriptions=MAX_SUBSCRIPTIONS,
-        )
+        self.bus = Bus(self.changes, self.registry, defer=self.later.append)
         self.history: dict[int, tuple[str, str]] = {}
         self.all: list[Subscriber] = []
         self.joinable = True
@@ -98,28 +92,24 @@ class BusMachine(RuleBasedStateMachine):
         query=QUERIES,
         capacity=st.integers(1, 6),
         back=st.none() | st.integers(0, 30),
-        client=st.sampled_from(["x", "y", "z"]),
     )
-    def subscribe(self, query: str, capacity: int, back: int | None, client: str) -> Subscriber | None:
+    def subscribe(self, query: str, capacity: int, back: int | None) -> Subscriber | None:
         after = None if back is None else max(0, self.registry.journal.index - back)
-        living = [one for one in self.all if one.facts.ended is None]
-        of_client = sum(one.facts.client == client for one in living)
-        clients = {one.facts.client for one in living}
+        living = sum(one.facts.ended is None for one in self.all)
+        buses.CAPACITY = capacity  # type: ignore[misc]
         try:
-            facts = self.bus.subscribe(query, capacity=capacity, after=after, client=client)
+            facts = self.bus.subscribe(query, after=after)
         except IndexGone:
             assert after is not None
             assert after < self.changes.floor, "an index that is kept is never refused"
             return None
         except CannotSubscribe:
-            full = of_client == MAX_SUBSCRIPTIONS or (client not in clients and len(clients) == MAX_CLIENTS)
-            assert full or (after is None and not self.joinable), "only the living are counted"
+            assert living == MAX_SUBSCRIPTIONS or (after is None and not self.joinable), "only the living are counted"
             return None
-        assert of_client < MAX_SUBSCRIPTIONS
-        assert len(clients | {client}) <= MAX_CLIENTS
+        assert living < MAX_SUBSCRIPTIONS
         assert after is not None or self.joinable
         assert after is None or after >= self.changes.floor, "a cursor below the floor is never moved"
-        found = Subscriber(facts, self.registry.journal.index if after is None else after, capacity)
+        found = Subscriber(facts, query, self.registry.journal.index if after is None else after)
         self.all.append(found)
         return found
 
@@ -141,14 +131,15 @@ class BusMachine(RuleBasedStateMachine):
         """Whoever was behind subscribes again, with what the reason says: at once, and without loss."""
         last = next(one for one in reversed(self.all) if isinstance(one.reason, OutOfCapacity))
         assert last.reason is not None
+        buses.CAPACITY = CAPACITY  # type: ignore[misc]
         try:
-            facts = self.bus.subscribe(str(last.facts.query), after=last.reason.index, client=last.facts.client)
+            facts = self.bus.subscribe(last.query, after=last.reason.index)
         except IndexGone:
             assert last.reason.index < self.changes.floor
             return None
         except CannotSubscribe:
             return None
-        found = Subscriber(facts, last.after, None, list(last.read))
+        found = Subscriber(facts, last.query, last.after, list(last.read))
         self.all.append(found)
         return found
 
@@ -188,9 +179,9 @@ class BusMachine(RuleBasedStateMachine):
     def only_the_living_are_counted(self) -> None:
         living = sum(one.facts.ended is None for one in self.all)
         assert self.bus.used.used == living
-        if living >= MAX_CLIENTS * MAX_SUBSCRIPTIONS * 8 // 10:
+        if living >= MAX_SUBSCRIPTIONS * 8 // 10:
             self.joinable = False
-        elif living < MAX_CLIENTS * MAX_SUBSCRIPTIONS * 6 // 10:
+        elif living < MAX_SUBSCRIPTIONS * 6 // 10:
             self.joinable = True
         assert self.bus.used.joinable is self.joinable
 
@@ -205,7 +196,7 @@ class BusMachine(RuleBasedStateMachine):
         assert {channel.channel for channel in snapshot.channels} == live
 
     def matching(self, one: Subscriber) -> list[int]:
-        text = str(one.facts.query)
+        text = one.query
         return [
             index
             for index, (kind, name) in self.history.items()
@@ -219,6 +210,7 @@ class BusMachine(RuleBasedStateMachine):
 def test_no_interleaving_loses_doubles_or_hides_a_fact() -> None:
     """With turns of the loop that judge only a few facts, so that the pump is always in the middle of something."""
     steps, buses.STEPS = buses.STEPS, 7  # type: ignore[misc]
+    subscriptions, buses.MAX_SUBSCRIPTIONS = buses.MAX_SUBSCRIPTIONS, MAX_SUBSCRIPTIONS  # type: ignore[misc]
     try:
         run_state_machine_as_test(
             BusMachine,
@@ -230,4 +222,4 @@ def test_no_interleaving_loses_doubles_or_hides_a_fact() -> None:
             ),
         )
     finally:
-        buses.STEPS = steps  # type: ignore[misc]
+        buses.STEPS, buses.MAX_SUBSCRIPTIONS, buses.CAPACITY = steps, subscriptions, CAPACITY  # type: ignore[misc]
