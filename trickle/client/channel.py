@@ -31,7 +31,7 @@ class Head:
 
     Attributes:
         next_seq: one past the newest segment that has begun; 0 if none has.
-        epoch: counts the lives of the channel's name; ``None`` if the server does not say.
+        epoch: counts the channels of this name; ``None`` if the server does not say.
         ended: the channel has ended.
     """
 

@@ -13,7 +13,7 @@ export async function copy(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Without HTTPS there is no clipboard but this one.
+    // Without HTTPS the browser has no navigator.clipboard; it still copies a selected field.
     const { activeElement } = document;
     const field = element("textarea", { value: text, className: "visually-hidden", readOnly: true });
     (document.querySelector("dialog[open]") ?? document.body).append(field);

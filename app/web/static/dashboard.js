@@ -1,4 +1,4 @@
-/** The dashboard: all channels as they are, one of them in full, and what happens on the server. */
+/** The dashboard: the list of all channels, one channel in full, and the events of the server. */
 
 import { byId, channelUrl, element, hasTokens, icon, signIn, token } from "./session.js";
 import { Tooltip, onColours, refreshColours } from "./dashboard/charts.js";
@@ -52,7 +52,7 @@ search.addEventListener("keydown", (event) => {
   }
 });
 
-// No channels at all: what to do first.
+// No channels at all: commands for the first one.
 
 const example = channelUrl("cam");
 const credentials = hasTokens ? "TRICKLECAST_TOKEN=… " : "";
@@ -124,7 +124,7 @@ const board = element("div", { className: "board" },
     element("div", { className: "right" }, detail.box, events.box)),
   storms.box);
 
-/** Take the place of what the server has rendered, as soon as there is something to show. */
+/** Replace the part of the page that the server has rendered, as soon as there is something to show. */
 function begin() {
   if (board.isConnected) return;
   document.getElementById("first-view")?.remove();
@@ -168,7 +168,7 @@ function route() {
   try {
     name = decodeURIComponent(encoded ?? "");
   } catch {
-    // Not of ours: there is no such channel.
+    // Not a fragment of this page: it names no channel.
   }
   main.classList.toggle("detailed", name !== "");
   if (!name) {

@@ -7,7 +7,7 @@ import { TestPicture } from "./media/picture.js";
 import { letters, Publisher } from "./media/publisher.js";
 import { byId, channelUrl, element, signIn, token } from "./session.js";
 
-/** MP4 first: HLS has no WebM. Sound that no encoder is there for is left out of the name. */
+/** Recording types, the best one first. MP4 comes before WebM, since HLS has no WebM. */
 const TYPES = [
   "video/mp4;codecs=avc1.42E01F,mp4a.40.2",
   "video/mp4;codecs=avc1.42E01F,opus",
@@ -21,9 +21,9 @@ const QUALITY = /** @type {Record<string, {width: number, bits: number}>} */ ({
   1080: { width: 1920, bits: 5_000_000 },
 });
 const SOUND_BITS = 96_000;
-/** From keyframe to keyframe: a segment. */
+/** A segment lasts from one keyframe to the next. */
 const SEGMENT_MS = 500;
-/** The recorder hands over what it has at least this often; it writes whole segments anyhow. */
+/** The recorder hands over its bytes at least this often. */
 const SLICE_MS = 20;
 const LAST_S = 5;
 const UPDATE_MS = 500;
@@ -37,7 +37,7 @@ const preview = /** @type {HTMLVideoElement} */ (byId("preview"));
  *   startedMs: number}} Session
  */
 
-/** What is on air. @type {Session | null} */
+/** The present broadcast. @type {Session | null} */
 let session = null;
 let lastBytes = 0;
 let trouble = "";
@@ -197,7 +197,7 @@ function hear({ kind, text }) {
   stop();
 }
 
-// What the page shows.
+// The page's texts and figures.
 
 /**
  * @param {string} text

@@ -1,5 +1,5 @@
 /**
- * What every page's script begins with: where the server's parts are, elements, and requests with the user's token.
+ * The base of every page's script: the URLs of the server's parts, DOM elements, and requests with the user's token.
  *
  * On a server with access control the user signs in with a token. The tab keeps it (sessionStorage) until it is closed
  * or the user signs out. It is sent in the header `Authorization` only, so it stands in no URL and no log; and since
@@ -173,7 +173,7 @@ export async function request(url, init = {}) {
 }
 
 /**
- * Says in one line why the server has refused a request: its own words where it has some.
+ * Says in one line why the server has refused a request, in the server's own words if it sent any.
  * @param {Response} response
  */
 export async function problem(response) {

@@ -9,11 +9,11 @@ import { MseSink, Unplayable } from "./media/mse.js";
 import { pause, Reader } from "./media/trickle.js";
 import { TsSink } from "./media/ts.js";
 
-/** What is known before the container is decided: the first packets of MPEG-TS, or less of anything else. */
+/** Bytes that decide the container of a segment: two packets of MPEG-TS. Of a shorter segment, all bytes decide. */
 const PROBE_BYTES = 2 * 188;
 /** A reader that is further behind the publisher goes on at the live edge. */
 const MAX_BEHIND_S = 3;
-/** A paused player reads on until it has this many seconds, and then stops reading. */
+/** A paused player reads on until it has this many seconds of media, and then stops reading. */
 const PAUSED_S = 20;
 const QUIET_MS = 3000;
 const IDLE_MS = 2500;
@@ -28,19 +28,19 @@ const messages = new Messages(byId("messages-list"));
 
 /** @type {Reader | null} */
 let reader = null;
-/** @type {MseSink | TsSink | Messages | null} what takes the segments; null until it is known what they are */
+/** @type {MseSink | TsSink | Messages | null} takes the segments; null until their container is known */
 let sink = null;
 /** Why nothing arrives; empty while something does. */
 let trouble = { title: `Looking for ${channel}`, text: "", busy: true };
-let firstFrame = false;
-let contentType = "";
+let firstFrame = false; // a picture was shown
+let contentType = ""; // of the present segment, like seq
 let seq = 0;
-let gaps = 0;
-let truncations = 0;
+let gaps = 0; // segments that were missed
+let truncations = 0; // segments that were cut short
 let lastChunkAt = 0;
-let segmentS = 1;
-let segmentAt = 0;
-/** @type {{at: number, bytes: number}[]} */
+let segmentS = 1; // mean time from segment to segment, in seconds
+let segmentAt = 0; // when the present segment began
+/** Bytes that arrived lately, for the bitrate. @type {{at: number, bytes: number}[]} */
 let arrivals = [];
 
 // Reading.
@@ -75,7 +75,7 @@ async function follow() {
 }
 
 /**
- * Hand what the reader reports to the sink.
+ * Hand the reader's events to the sink.
  * @param {Reader} source
  * @returns {Promise<{status: number, text: string} | null>} the refusal that ended it
  */
@@ -185,7 +185,7 @@ function hls() {
   }
 }
 
-// Saying what happens.
+// Texts for the user.
 
 /**
  * @param {string} title
@@ -225,7 +225,7 @@ function duration(seconds) {
 function latency() {
   const producer = sink && !(sink instanceof Messages) ? sink.producerMs : null;
   const seconds = producer === null ? NaN : (Date.now() - producer) / 1000;
-  // Clocks differ, and files are published that are older.
+  // Clocks differ, and a published file may be older.
   return seconds > -0.5 && seconds < 600 ? Math.max(0, seconds) : null;
 }
 
@@ -276,7 +276,7 @@ function update() {
   } else if (!firstFrame && !said.title) said = { title: "Loading", text: "", busy: true };
   const playing = !player.paused && firstFrame && !isDry;
   const state = byId("state");
-  // A short stall needs no words, and what plays none.
+  // A short stall needs no text.
   state.hidden = playing || (edge.paused && !edge.blocked) || !said.title;
   state.classList.toggle("busy", said.busy);
   setText("state-title", said.title);
@@ -311,7 +311,7 @@ function setText(id, text) {
   if (found.textContent !== text) found.textContent = text;
 }
 
-// What the user does.
+// The user's actions.
 
 function toggleSound() {
   player.muted = !player.muted;

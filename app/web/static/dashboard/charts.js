@@ -31,7 +31,7 @@ export function onColours(redraw) {
   });
 }
 
-/** Read the colours again: when the style sheets have been loaded. */
+/** Read the colours again. Call it when the style sheets have been loaded. */
 export function refreshColours() {
   colours = readColours();
 }
@@ -161,7 +161,7 @@ export function segmentAt(segments, x, { width, bar }) {
 }
 
 /**
- * What a segment is, in words.
+ * Describes a segment in words.
  * @param {Segment} segment
  * @param {number} nowMs of the server, as frames count
  */

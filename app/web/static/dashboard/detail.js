@@ -1,4 +1,4 @@
-/** One channel in full: its timeline, publisher, readers and window, commands to copy, and what can be done to it. */
+/** One channel in full: its timeline, publisher, readers and window, commands to copy, and two actions. */
 
 import { channelUrl, element, hasTokens, icon, problem, request } from "../session.js";
 import { ask, copyLine } from "./parts.js";
@@ -87,7 +87,7 @@ export class Detail {
     return this.model.byName.get(this.name);
   }
 
-  /** Show a channel by its name; it may come later. @param {string} name */
+  /** Show a channel by its name, as soon as it exists. @param {string} name */
   open(name) {
     this.name = name;
     this.picked = undefined;
@@ -250,5 +250,5 @@ export class Detail {
   }
 }
 
-/** A word of a shell's command. @param {string} word */
+/** Quote a word for a shell. @param {string} word */
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);

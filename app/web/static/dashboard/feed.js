@@ -10,10 +10,10 @@ import { isAsking, problem, request } from "../session.js";
 const FIRST_PAUSE_MS = 1_000;
 const LONGEST_PAUSE_MS = 30_000;
 
-/** The server sends a frame at least every 5 s; without one for so long it is lost. */
+/** The server sends a frame at least every 5 s. After this time without one the connection counts as lost. */
 const SILENT_MS = 12_000;
 
-/** An event that is longer is no event of ours. */
+/** Longest event, in characters. A longer one does not come from this server. */
 const MAX_EVENT = 64 << 20;
 
 /**
@@ -48,7 +48,7 @@ export class Feed {
     this.status = { state: "connecting", since: Date.now() };
   }
 
-  /** Follow, for ever. */
+  /** Follow the feed, with a new connection after each one that ends. Never returns. */
   async run() {
     this._say({ state: "connecting", since: Date.now() });
     for (;;) {
@@ -94,7 +94,7 @@ export class Feed {
       });
       if (!response.ok || !response.body) {
         this._refused = response.status === 401 || response.status === 403;
-        // To try again needs another token: the user says when.
+        // Another attempt needs another token, which only the user has.
         this._retryMs = this._refused ? Infinity : 1000 * (Number(response.headers.get("Retry-After")) || 0);
         return response.status === 403 ? "your token lacks the right `manage`" : await problem(response);
       }
@@ -123,7 +123,7 @@ export class Feed {
     }
   }
 
-  /** @param {string} block @returns {string} why the stream ends, if it says so */
+  /** Take one event. @param {string} block @returns {string} why the server ends the stream; empty if it goes on */
   _event(block) {
     let kind = "message";
     let data = "";

@@ -1,4 +1,4 @@
-/** Figures as people read them. A figure that is not known is a dash. */
+/** Figures as people read them. An unknown figure is a dash. */
 
 const UNITS = ["", "k", "M", "G", "T"];
 
@@ -20,7 +20,7 @@ function scaled(value, base, unit) {
 /** Bytes. @param {number | null | undefined} value */
 export const bytes = (value) => (value == null ? "–" : scaled(value, 1024, "B"));
 
-/** Bits per second, of bytes per second. @param {number} value */
+/** Turn bytes per second into a text in bits per second. @param {number} value */
 export const bitrate = (value) => (value ? scaled(8 * value, 1000, "bit/s") : "–");
 
 const grouped = new Intl.NumberFormat("en").format;
@@ -45,10 +45,10 @@ export function duration(value) {
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 
-/** A time of day, of seconds since 1970. @param {number} seconds */
+/** Turn seconds since 1970 into a time of day. @param {number} seconds */
 export const time = (seconds) => clock.format(new Date(1000 * seconds));
 
-/** A text of somebody else, short and without characters that turn or hide what follows. @param {string} text */
+/** Cut a text of a client, without characters that reverse or hide the text behind them. @param {string} text */
 export function plain(text, most = 120) {
   const clean = text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, "\ufffd");
   return clean.length > most ? `${clean.slice(0, most - 1)}…` : clean;

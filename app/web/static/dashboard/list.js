@@ -59,7 +59,7 @@ class Row {
   }
 }
 
-/** Set a text only if it is another one: layout is what costs. @param {HTMLElement} box @param {string} text */
+/** Set a text only if it differs, since each change costs a layout. @param {HTMLElement} box @param {string} text */
 function set(box, text) {
   if (box.textContent !== text) box.textContent = text;
 }
@@ -93,7 +93,7 @@ export class List {
       button.addEventListener("click", () => this.sortBy(name));
       return element("span", { className: `cell ${name}`, role: "columnheader", "data-column": name }, button);
     }));
-    // The header scrolls with the rows, and sticks: so its columns are exactly as wide as theirs.
+    // The header is a sticky row of the same box, so its columns are exactly as wide as those of the rows.
     this.scroller = element("div", {
       className: "rows", role: "grid", tabIndex: 0, "aria-label": "Channels",
     }, this.header, this.spacer);
@@ -134,7 +134,7 @@ export class List {
     return parseFloat(getComputedStyle(this.box).getPropertyValue("--row")) || 44;
   }
 
-  /** Make room for all rows, of which few are there. */
+  /** Make the scrolled box as high as all rows, although only the visible ones are elements. */
   _stretch() {
     const height = `${this.shown.length * (this._height ?? this.rowHeight)}px`;
     if (this.spacer.style.height !== height) this.spacer.style.height = height;
@@ -184,7 +184,7 @@ export class List {
     this.scroller.scrollTop = 0;
   }
 
-  /** A frame has come, or what is to be shown is something else. @param {boolean} [anew] */
+  /** A frame has come, or the filter or the order has changed. @param {boolean} [anew] */
   update(anew = false) {
     const { model } = this;
     const { column, falls } = this.sort;
@@ -206,7 +206,7 @@ export class List {
     this.draw();
   }
 
-  /** Draw soon, once. */
+  /** Draw once, before the next repaint. */
   draw() {
     this._drawing ||= requestAnimationFrame(() => {
       this._drawing = 0;

@@ -1,5 +1,5 @@
 /**
- * What the page knows of the server: channels by their numbers, brought up to date by each frame of the feed
+ * The page's copy of the server's state: channels by their numbers. Each frame of the feed brings it up to date
  * (docs/reference/dashboard-feed.md).
  */
 
@@ -19,7 +19,7 @@ const ORPHANED = 4;
 /** The number of figures before a row's segments. */
 const FIGURES = 10;
 
-/** Segments that are kept of each channel, as many as a row of the list shows, and of one that is looked at in full. */
+/** Segments that are kept: of each channel, as many as a row of the list shows; of the channel that is shown in full. */
 const KEPT = 64;
 export const KEPT_IN_FULL = 240;
 
@@ -29,7 +29,7 @@ const RATES = 60;
 /** Events that are kept. */
 const EVENTS = 300;
 
-/** Frames over which a shown rate is averaged: what a publisher writes comes in bursts. */
+/** Frames over which a shown rate is averaged, since publishers write in bursts. */
 const SMOOTH = 3;
 
 /**
@@ -87,7 +87,7 @@ export class Channel {
     this.type = "";
     this.publisher = "";
     this.created = 0;
-    /** What the filter searches. */
+    /** The text that the filter searches: name, content type and publisher, in lower case. */
     this.text = "";
     this.state = 0;
     this.head = 0;
@@ -207,7 +207,7 @@ export class Model {
     this.cpu = new Series(RATES);
     this.received = new Series(RATES);
     this.sent = new Series(RATES);
-    /** Counts changes of the set of channels, and of what is searched. */
+    /** Counts changes of the set of channels, and of the texts that the filter searches. */
     this.changes = 0;
     this.frame = 0;
   }
@@ -226,11 +226,11 @@ export class Model {
       this.changes++;
       this.events = [];
       for (const [number, name, epoch] of frame.about) {
-        // What was seen before goes on: the rates, and segments that the snapshot does not have.
+        // A channel of the same epoch keeps its rates, and the segments that the snapshot does not have.
         const channel = restarted ? undefined : known.get(name);
         if (channel?.epoch === epoch) {
           channel.number = number;
-          // Those that were not closed may have closed, or vanished, while nothing was heard.
+          // An unclosed segment may have closed, or vanished, while no frame came.
           channel.segments = channel.segments.filter((segment) => segment.state > OPEN);
           this.channels.set(number, channel);
         }

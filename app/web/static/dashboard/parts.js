@@ -9,7 +9,7 @@ import { bitrate, bytes, count, duration, percent, plain, time } from "./format.
 /** @typedef {import("./model.js").Happened} Happened */
 
 /**
- * Ask before something is done, do it, and say what went wrong.
+ * Ask the user before an action, carry it out, and show the error if it fails.
  * @param {{ title: string, text: string, action: string, run: () => Promise<string> }} question `run` gives why it
  *   failed; empty if it did not
  */
@@ -71,7 +71,7 @@ const KINDS = {
   ended: ["ended", "faint", "ended"],
 };
 
-/** What the server's reasons mean, where the word alone does not say it. @type {Record<string, string>} */
+/** Texts for the server's reasons whose word alone is not clear. @type {Record<string, string>} */
 const REASONS = {
   lag_bytes: "too far behind", lag_s: "too late", standing_still: "does not read", memory: "memory was needed",
   storage: "storage could not follow", total_bytes: "memory was short", deleted: "by request", idle: "nothing published",
@@ -134,10 +134,10 @@ function why(reason) {
 /** The fragment of a channel's details. @param {string} name */
 export const fragment = (name) => `#/channel/${encodeURIComponent(name)}`;
 
-/** From this share of a limit on newcomers are refused, and the limit is shown as nearly reached. */
+/** From this share of a limit on the server refuses new clients, and the page shows the limit as nearly reached. */
 const NEAR = 0.8;
 
-/** The server's figures, and how far its limits are used. */
+/** The server's figures, and the use of its limits. */
 export class Strip {
   /** @param {Model} model */
   constructor(model) {

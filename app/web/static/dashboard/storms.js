@@ -1,6 +1,6 @@
 /**
- * Retry storms: what `tricklecast storms watch` tells now, and the newest report of `tricklecast storms`. The report is
- * shown in a frame of its own origin, without scripts.
+ * Retry storms: the open alerts of `tricklecast storms watch`, and the newest report of `tricklecast storms`. The report
+ * is shown in a frame of its own origin, without scripts.
  */
 
 import { element, icon, problem, request } from "../session.js";

@@ -1,12 +1,12 @@
-// What a page must know of media containers: which one it is, the codecs' names for Media Source Extensions, where a
-// segment begins on its time line, and the producer's clock (docs/reference/test-source.md). Not a demuxer: the browser
-// and mpegts.js read the media themselves.
+// Reads media containers as far as a page needs it: the container's kind, the codecs' names for Media Source Extensions,
+// the beginning of a segment on its time line, and the producer's clock (docs/reference/test-source.md). Not a demuxer:
+// the browser and mpegts.js read the media themselves.
 
 /**
  * @typedef {'mp4' | 'webm' | 'mpegts' | 'aac' | 'mp3' | 'text' | 'bytes'} Container
  * @typedef {{type: string, start: number, end: number, body: number}} Box `body`: where its content begins
  * @typedef {{id: number, timescale: number, kind: 'video' | 'audio' | 'other', codec: string}} Track
- * @typedef {{mime: string, tracks: Track[]}} Init what the beginning of a segment says of it
+ * @typedef {{mime: string, tracks: Track[]}} Init the content of an init segment
  * @typedef {{startS: number | null, producerMs: number | null}} SegmentTimes `startS`: when the segment's first frame
  *   is shown, on the media's time line; `producerMs`: when it was captured, in milliseconds since 1970
  */
@@ -215,7 +215,7 @@ function mp4aCodec(descriptors) {
 }
 
 /**
- * What the init segment of an MP4 says; null as long as it is not whole.
+ * Reads the init segment of an MP4; null until it is whole.
  * @param {Uint8Array} head
  * @returns {Init | null}
  */
@@ -415,7 +415,7 @@ function unsigned(data, from, to) {
 }
 
 /**
- * What the init segment of a WebM says; null as long as its tracks are not whole.
+ * Reads the init segment of a WebM; null until its tracks are whole.
  * @param {Uint8Array} head
  * @returns {Init | null}
  */
@@ -469,7 +469,7 @@ export function readWebmTimes(head, tracks) {
 
 /**
  * When an MPEG-TS segment's first frame is shown (its PES header), and when it was made (a TEMI descriptor, Annex U);
- * null as long as the head holds no such time.
+ * null until the head holds such a time.
  * @param {Uint8Array} head
  * @returns {SegmentTimes | null}
  */
@@ -515,9 +515,9 @@ function readTemi(data, view, field, end) {
 }
 
 /**
- * Follows a segment's bytes, to tell at its end whether it is whole: the server may cut a segment short while a page
- * reads it, and says so in a trailer, which a page cannot see. MP4 must end with a box, MPEG-TS with a packet; of the
- * other containers nothing is known.
+ * Follows a segment's bytes, to tell at its end whether it is whole. The server may cut a segment short while a page
+ * reads it, and says so in a trailer, which a page cannot see. MP4 must end with a box, MPEG-TS with a packet. Segments
+ * of other containers always count as whole.
  */
 export class Whole {
   /** @param {Container} container */

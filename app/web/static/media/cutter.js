@@ -1,6 +1,5 @@
 /**
- * Cuts what a MediaRecorder records into segments that each begin by themselves: an init segment, then media from a
- * keyframe on.
+ * Cuts the output of a MediaRecorder into segments that stand alone: an init segment, then media from a keyframe on.
  *
  * The recorder runs through, so that nothing is lost between two segments. Chromium writes one fragment (`moof`, `mdat`)
  * for each keyframe.
@@ -27,19 +26,19 @@ const NTP_EPOCH_S = 2_208_988_800;
  */
 export class Mp4Cutter {
   constructor() {
-    /** @private @type {Uint8Array} what is not a whole fragment yet */
+    /** @private @type {Uint8Array} the beginning of a fragment that is not whole */
     this.rest = new Uint8Array();
-    /** @private @type {Uint8Array} */
+    /** @private @type {Uint8Array} the init segment */
     this.init = new Uint8Array();
-    /** @private @type {import("./containers.js").Track[]} */
+    /** @private of the init segment @type {import("./containers.js").Track[]} */
     this.tracks = [];
     /** @private @type {Uint8Array[]} the segment that is being gathered */
     this.parts = [];
-    /** @private whether a fragment is a segment; else, several are */
+    /** @private each fragment so far began with a keyframe, so each is a segment */
     this.oneEach = true;
     /** @private @type {number} Unix time at which the time line begins, in milliseconds: the earliest estimate */
     this.originMs = Infinity;
-    /** @private */
+    /** @private when the last fragment begins on the media's time line */
     this.startS = 0;
   }
 
@@ -116,11 +115,11 @@ export class Mp4Cutter {
 /** Cuts WebM. Chromium begins a Cluster with each keyframe and, between them, whenever one has lasted 100 ms. */
 export class WebmCutter {
   constructor() {
-    /** @private @type {Uint8Array} */
+    /** @private @type {Uint8Array} bytes of the segment that is not whole */
     this.rest = new Uint8Array();
-    /** @private @type {Uint8Array | null} */
+    /** @private @type {Uint8Array | null} the init segment, once it is whole */
     this.init = null;
-    /** @private @type {number | undefined} */
+    /** @private @type {number | undefined} the number of the video track */
     this.picture = 0;
   }
 

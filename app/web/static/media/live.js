@@ -1,11 +1,11 @@
 /**
  * Keeps a media element at the live edge.
  *
- * What counts is the *reserve*: the least that was buffered ahead of the playback position in the last moments. It is the
- * right measure for every channel: frames arrive one by one from our own publisher, and in lumps of half a second from a
- * page that publishes. If the reserve is larger than needed, the element plays a little faster; if it is smaller, a
- * little slower; if it is far too large, the position jumps. After a stall the reserve that is aimed at grows, and it
- * shrinks again while nothing stalls.
+ * It measures the *reserve*: the least media that was buffered ahead of the playback position in the last second or so.
+ * The reserve does not depend on how media arrive: one by one from `tricklecast publish`, or in lumps of half a second
+ * from a page that publishes. If the reserve is larger than wanted, the element plays a little faster. If it is smaller,
+ * a little slower. If it is more than 2 s too large, the position jumps. After a stall the wanted reserve grows; while
+ * nothing stalls it shrinks again.
  */
 
 const LEAST_RESERVE_S = 0.08;
@@ -14,7 +14,7 @@ const JUMP_S = 2;
 /** The element plays at most this much faster or slower: less than people hear in speech. */
 const FASTER = 0.12;
 const SLOWER = 0.05;
-/** Differences below this are left alone. */
+/** A difference below this changes nothing. */
 const TOLERANCE_S = 0.04;
 const TICK_MS = 100;
 /** The first stalls tell how the media arrives, not that the network is bad. */
@@ -27,7 +27,7 @@ const CALM_MS = 10_000;
 
 const MAX_ANCHORS = 64;
 
-/** When the pictures on the screen were made, by what the producer wrote at the beginning of each segment. */
+/** Tells when a picture was made, from the times that the producer wrote at the beginning of each segment. */
 export class ProducerClock {
   constructor() {
     /** @private media times, with milliseconds since 1970 @type {{atS: number, ms: number}[]} */
@@ -59,7 +59,7 @@ export class LiveEdge {
   /** @param {HTMLMediaElement} video */
   constructor(video) {
     this.video = video;
-    /** The reserve that is aimed at, in seconds. */
+    /** The wanted reserve, in seconds. */
     this.wanted = LEAST_RESERVE_S;
     /** How often playback had to wait for data, and how often it jumped. */
     this.stalls = 0;
@@ -67,23 +67,23 @@ export class LiveEdge {
     /** Whether the user has stopped it, or the browser lets nothing play before the user does something. */
     this.paused = false;
     this.blocked = false;
-    /** @private @type {{at: number, ahead: number}[]} */
+    /** @private buffered seconds ahead of the position, of the last moments @type {{at: number, ahead: number}[]} */
     this.samples = [];
-    /** @private when the first sample was taken since they were thrown away */
+    /** @private when the oldest sample since the last reset was taken */
     this.sampledFrom = 0;
-    /** @private */
+    /** @private the end of the buffer, in seconds of media */
     this.end = 0;
-    /** @private */
+    /** @private when the buffer last grew */
     this.grown = 0;
     /** @private the longest time between two arrivals of late, in milliseconds */
     this.interval = 0;
     /** @private when the last long time between two arrivals was over */
     this.awayUntil = -Infinity;
-    /** @private */
+    /** @private when the present time line began to play; 0: not yet */
     this.began = 0;
-    /** @private */
+    /** @private when the present stall began; 0: there is none */
     this.stalledAt = 0;
-    /** @private */
+    /** @private since when nothing has stalled, or the wanted reserve was last made smaller */
     this.calmSince = performance.now();
     this.stop = new AbortController();
     const options = { signal: this.stop.signal };
@@ -93,7 +93,7 @@ export class LiveEdge {
     this.stop.signal.addEventListener("abort", () => clearInterval(timer));
   }
 
-  /** Leave the element alone. */
+  /** Stop following the element. */
   close() {
     this.stop.abort();
   }
@@ -186,7 +186,7 @@ export class LiveEdge {
     }
     this.end = end;
     if (this.paused) return;
-    // A hole, after a gap in the channel: nothing comes into it any more. Before it there may be too little to seek to.
+    // A gap in the channel has left a hole in the buffer, which will never be filled: play on behind it.
     if (last > 0 && video.readyState < 3 && video.currentTime < buffered.start(last)) {
       video.currentTime = buffered.start(last);
       return;

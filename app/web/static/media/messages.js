@@ -13,13 +13,13 @@ export class Messages {
     this.count = 0;
     /** Whether new messages are only counted. */
     this.paused = false;
-    /** @private */
+    /** @private of the present segment; a character may be cut between two chunks */
     this.decoder = new TextDecoder();
     /** @private the message that is being received */
     this.text = "";
-    /** @private */
+    /** @private characters of the message that are not shown */
     this.cut = 0;
-    /** @private */
+    /** @private the segment that is being received */
     this.seq = 0;
     /** @private whether each line is a message, because JSON stands in it */
     this.byLine = false;

@@ -21,7 +21,7 @@ const EAGER_HEAD = 64 << 10;
 /** The browser cannot play this media; the message says what it is. */
 export class Unplayable extends Error {}
 
-/** @param {string} mime what the browser has no decoder for */
+/** @param {string} mime the type for which the browser has no decoder */
 export function unsupported(mime) {
   return new Unplayable(`This browser cannot play ${codecNames(mime)} (${mime}).`);
 }
@@ -40,24 +40,24 @@ export class MseSink {
     /** The media's type with its codecs, as `video/mp4; codecs="avc1.64001f,mp4a.40.2"`. */
     this.mime = "";
     this.clock = new ProducerClock();
-    /** @private @type {MediaSource | null} */
+    /** @private null until the first segment is known @type {MediaSource | null} */
     this.source = null;
-    /** @private @type {SourceBuffer | null} */
+    /** @private takes the bytes; null until the first segment is known @type {SourceBuffer | null} */
     this.buffer = null;
-    /** @private @type {import("./containers.js").Track[]} */
+    /** @private of the newest init segment @type {import("./containers.js").Track[]} */
     this.tracks = [];
-    /** @private the beginning of a segment, until it is known what it is @type {Uint8Array[] | null} */
+    /** @private the beginning of a segment, until its times are known @type {Uint8Array[] | null} */
     this.head = null;
-    /** @private bytes of it, and how many there must be before it is looked at */
+    /** @private size of the beginning, in bytes */
     this.headBytes = 0;
-    /** @private */
+    /** @private the beginning is not looked at before it has this size */
     this.lookAt = 0;
     this.whole = new Whole(container);
-    /** @private */
+    /** @private the last segment was not whole: the buffer must drop the rest of its last box */
     this.broken = false;
     /** @private whether the present time line has a segment */
     this.placed = false;
-    /** @private */
+    /** @private of the media source, for the element */
     this.url = "";
   }
 

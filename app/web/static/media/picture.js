@@ -1,4 +1,4 @@
-/** A picture that moves, with a clock, and a tone: something to publish without a camera. */
+/** A test picture that moves, with a clock and a tone, to publish without a camera. */
 
 const RATE = 25;
 

@@ -14,8 +14,7 @@ const MAX_QUEUE = 30;
 const REQUEST_MS = 20_000;
 
 /**
- * What went wrong, in words, which are empty when a retry has brought it right; a publisher that reports `fatal` has
- * stopped.
+ * A fault, in words. They are empty when a retry has succeeded. After `fatal` and `denied` the publisher has stopped.
  * @typedef {{kind: 'retry' | 'dropped' | 'fatal' | 'denied', text: string}} Trouble
  */
 
@@ -40,26 +39,29 @@ export class Publisher {
     this.report = report;
     /** @type {Uint8Array<ArrayBuffer>[]} segments without a number yet */
     this.queue = [];
-    /** Segments and bytes that the server has; segments that were dropped; the last POST's duration in milliseconds. */
+    /** Segments that the server has. */
     this.sent = 0;
+    /** Bytes that the server has. */
     this.bytes = 0;
+    /** Segments that were dropped. */
     this.dropped = 0;
+    /** Duration of the last POST, in milliseconds. */
     this.roundTripMs = NaN;
-    /** @private */
+    /** @private sent as `Trickle-Client` */
     this.name = `browser-${letters(8)}`;
-    /** @private */
+    /** @private the numbering with which it goes on, as in `Lp-Trickle-Life` */
     this.life = "";
     /** @private @type {number | null} the next segment's number, once the server has told it */
     this.seq = null;
-    /** @private */
+    /** @private ends all requests */
     this.stop = new AbortController();
-    /** @private @type {Promise<void> | null} */
+    /** @private drain(), while it runs @type {Promise<void> | null} */
     this.sending = null;
     /** Whether it has ended, for any reason. */
     this.over = false;
   }
 
-  /** What it means that there is no answer. A browser does not say that the server refused a page of another origin. */
+  /** Explains a request without an answer. A browser does not tell a page of another origin that the server refused it. */
   get silence() {
     if (new URL(this.url).origin === location.origin) return "The server does not answer.";
     return `The server does not answer, or lets no page of ${location.origin} publish (--cors-write-origins).`;
@@ -71,7 +73,7 @@ export class Publisher {
   }
 
   /**
-   * Create the channel, if need be, and learn at which number to go on.
+   * Create the channel if it does not exist, and ask for the number of the next segment.
    * @returns {Promise<boolean>} whether the server lets us publish
    */
   async begin() {
@@ -101,7 +103,7 @@ export class Publisher {
   }
 
   /**
-   * Send what waits, but not for longer than some seconds, and end the channel.
+   * Send the waiting segments, for at most some seconds, and end the channel.
    * @param {number} seconds
    */
   async end(seconds) {
@@ -111,7 +113,7 @@ export class Publisher {
     this.leave();
   }
 
-  /** End the channel now, also if the page is being closed. */
+  /** End the channel now. The request is made even if the page is being closed. */
   leave() {
     if (this.over) return;
     this.over = true;
@@ -156,13 +158,13 @@ export class Publisher {
   }
 
   /**
-   * Make a request again and again until the server has answered it in one way or the other.
+   * Repeat a request until the server accepts it or refuses it for good.
    * @private
    * @param {string} method
-   * @param {string} path below the channel; the segment's number takes its place if there is a body
+   * @param {string} path below the channel; with a body the segment's number is used instead
    * @param {Uint8Array<ArrayBuffer> | null} body
    * @param {Record<string, string>} more headers
-   * @returns {Promise<Response | null>} a 200; null if the segment is given up, or all is over
+   * @returns {Promise<Response | null>} a 200; null if the segment is given up, or the publisher has stopped
    */
   async persist(method, path, body, more) {
     let key = letters(20);
@@ -179,7 +181,7 @@ export class Publisher {
         const where = body ? `/${this.seq}` : path;
         answer = await fetch(this.url + where, { method, headers, body, signal, cache: "no-store" });
       } catch {
-        // No answer: the server is away, or the network.
+        // No answer: the server or the network is down.
       }
       if (this.over) return null;
       if (answer?.ok) {
@@ -214,11 +216,11 @@ export class Publisher {
         default:
       }
       if (body && latest && (answer?.status === 409 || answer?.status === 470)) {
-        // The segment of this number is closed, or the channel stands elsewhere: it gets another number.
+        // That number is taken, or is not the next one: the segment gets another one.
         this.seq = Number(latest);
         key = letters(20);
       } else if (body && answer?.status === 404) {
-        // A server that was restarted, and makes no channel by itself.
+        // The server was restarted, and creates no channel at a POST of a segment.
         await this.create();
       } else {
         this.report({ kind: "retry", text: `${answer ? text : this.silence} Trying again.` });

@@ -17,16 +17,16 @@ const FIRST_DELAY_S = 1;
 const LONGEST_DELAY_S = 8;
 
 /**
- * What a reader reports.
+ * An event that a reader reports.
  * - `segment`: the answer for a segment has begun. `behind`: how many newer segments the channel has. `restarted`: the
- *   segment does not follow the one before it (another publisher, or the channel's next life).
+ *   segment does not follow the one before it (another publisher, or the channel's next epoch).
  * - `chunk`: bytes of that segment, as they arrived.
- * - `end`: the segment is over. `truncated`: why it is not whole, as far as HTTP says so; else empty.
+ * - `end`: the segment is over. `truncated`: why it is not whole, if HTTP says so; else empty.
  * - `gap`: segments from `from` to before `to` are missing.
  * - `wait`: nothing can be read now; the next request follows in `seconds`. `why`: `missing` (no such channel), `ended`,
  *   `behind` (the publisher sends segments again), `refused` (the server's limits), `offline` (no answer).
- * - `denied`: the server wants another token, or none would do. The reader stops.
- * - `invalid`: the request is wrong, and would be wrong again. The reader stops.
+ * - `denied`: the server accepts only another token, or no token at all. The reader stops.
+ * - `invalid`: the request is wrong, so a retry cannot help. The reader stops.
  * @typedef {{kind: 'segment', seq: number, type: string, epoch: number, restarted: boolean, behind: number}
  *   | {kind: 'chunk', seq: number, data: Uint8Array}
  *   | {kind: 'end', seq: number, truncated: string}
@@ -42,8 +42,8 @@ const LONGEST_DELAY_S = 8;
 
 /**
  * Delay before the next attempt, in seconds.
- * @param {number} failures attempts in a row that brought nothing, 1 or more
- * @param {number} atLeast what `Retry-After` said; the jitter comes on top of it
+ * @param {number} failures failed attempts in a row, 1 or more
+ * @param {number} atLeast the value of `Retry-After`; the jitter comes on top of it
  */
 export function retryDelay(failures, atLeast = 0) {
   const ceiling = Math.min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** Math.min(failures - 1, 10));
@@ -106,17 +106,17 @@ export class Reader {
     this.next = LIVE;
     /** @private the name of the numbering, once it is known */
     this.life = '';
-    /** @private */
+    /** @private of the channel, as the server said last */
     this.epoch = 0;
     /** @private whether the next segment continues no earlier one */
     this.restarted = false;
     /** @private @type {number | null} the first segment that was left out on the way to the live edge */
     this.skipping = null;
-    /** @private @type {{seq: number, answer: Promise<Answer>, stop: AbortController} | null} */
+    /** @private the request for the next segment @type {{seq: number, answer: Promise<Answer>, stop: AbortController} | null} */
     this.ahead = null;
     /** @private @type {AbortController | null} the body that is being read */
     this.reading = null;
-    /** @private */
+    /** @private waits in a row for one reason */
     this.failures = 0;
     /** @private the reason of the last wait */
     this.why = "";
@@ -225,7 +225,7 @@ export class Reader {
   async *wait(why, text, atLeast = 0) {
     this.ahead?.stop.abort();
     this.ahead = null;
-    // Another reason is news: the server is back, for example, and only the publisher is not.
+    // Another reason means progress, so the delays begin anew: for example, the server is back, and the publisher is not.
     this.failures = why === this.why ? this.failures + 1 : 1;
     this.why = why;
     const seconds = retryDelay(this.failures, atLeast);
@@ -324,8 +324,8 @@ export class Reader {
   }
 
   /**
-   * The bytes of a segment; at the end, the reason why it is not whole. A body that breaks off is asked for again, and
-   * the bytes that were there are passed over.
+   * Yields the bytes of a segment, and at the end the reason if it is not whole. If a body breaks off, the reader asks for
+   * the segment again, and skips the bytes that it has.
    * @private
    * @param {number} seq
    * @param {Response} first

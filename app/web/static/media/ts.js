@@ -1,6 +1,6 @@
 /**
- * Plays MPEG-TS segments through mpegts.js (Apache-2.0, in `vendor/`), which makes fragmented MP4 of them for Media Source
- * Extensions. Here it gets the bytes, and a new time line when another publisher begins.
+ * Plays MPEG-TS segments through mpegts.js (Apache-2.0, in `vendor/`), which turns them into fragmented MP4 for Media
+ * Source Extensions. This module gives it the bytes, and begins a new time line when another publisher begins.
  */
 
 import { joined, readTsTimes, Whole } from "./containers.js";
@@ -22,8 +22,8 @@ function library() {
     const scope = /** @type {Record<string, unknown>} */ (/** @type {unknown} */ (globalThis));
     /** @type {Mpegts.Library | null} */
     let loaded = null;
-    // The library is no module. It gives itself to an AMD loader, if there is one; a script element of our own would
-    // need an exception from Trusted Types.
+    // The library is not an ES module. It registers with an AMD loader, if there is one: here is a small one. A script
+    // element would need an exception from Trusted Types.
     const define = (/** @type {unknown} */ _, /** @type {() => Mpegts.Library} */ make) => (loaded = make());
     scope["define"] = Object.assign(define, { amd: true });
     try {
@@ -50,21 +50,21 @@ export class TsSink {
     this.mime = "";
     this.clock = new ProducerClock();
     this.whole = new Whole("mpegts");
-    /** @private @type {Mpegts.Player | null} */
+    /** @private of the present time line @type {Mpegts.Player | null} */
     this.player = null;
-    /** @private @type {((data: Uint8Array) => void) | null} */
+    /** @private gives bytes to the player @type {((data: Uint8Array) => void) | null} */
     this.feed = null;
-    /** @private @type {Uint8Array[] | null} */
+    /** @private the beginning of a segment, until its times are known @type {Uint8Array[] | null} */
     this.head = null;
     /** @private @type {Uint8Array} the beginning of a packet */
     this.rest = new Uint8Array();
-    /** @private the media time at which the present time line begins, and that of the newest segment */
+    /** @private the media time at which the present time line begins */
     this.baseS = NaN;
-    /** @private */
+    /** @private the media time at which the newest segment begins */
     this.newestS = NaN;
-    /** Why nothing can be played, which may become known long after the bytes were taken. @type {Unplayable | null} */
+    /** Why nothing can be played. The player may find out long after it took the bytes. @type {Unplayable | null} */
     this.failure = null;
-    /** @private whether the player has failed: it is destroyed later, since it goes on after it has said so */
+    /** @private the player has failed. The next segment destroys it: it still runs while it reports the error. */
     this.broken = false;
   }
 
@@ -97,7 +97,7 @@ export class TsSink {
   }
 
   /**
-   * Hand over whole packets. What is left when a segment is cut short would shift all later ones.
+   * Hand over whole packets. Half a packet, left by a segment that was cut short, would shift all later ones.
    * @private
    * @param {Uint8Array} data
    */
@@ -168,7 +168,7 @@ export class TsSink {
       open() {
         this._status = mpegts.LoaderStatus.kBuffering;
         opened((data) => {
-          // It keeps what it gets.
+          // The player keeps the array.
           const own = data.slice().buffer;
           this.received += own.byteLength;
           this._onDataArrival?.(own, this.received - own.byteLength, this.received);
