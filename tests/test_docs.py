@@ -2,7 +2,7 @@
 
 Its code is real: each Python block runs, each command exists with the options that are shown, and each TOML, JSON and
 YAML block can be read. Programs of more than a few lines are files in ``examples/``, which `tests/examples` runs.
-The page on architecture names files and functions that exist, and each of its walks passes five files at most.
+The pages about the code name files and functions that exist, and each walk through it passes five files at most.
 """
 
 from __future__ import annotations
@@ -234,13 +234,13 @@ def test_there_are_walks() -> None:
     assert len(WALKS) == 5
 
 
-def test_the_page_on_architecture_names_what_exists(functions: dict[str, set[str]]) -> None:
-    """Each function and each file that it names is there."""
-    text = ARCHITECTURE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", [ARCHITECTURE, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_pages_about_the_code_name_what_exists(page: Path, functions: dict[str, set[str]]) -> None:
+    """Each function and each file that they name is there."""
+    text = page.read_text(encoding="utf-8")
     known = set().union(*functions.values())
-    assert [call for call in CALL.findall(text) if call not in known and call.rpartition(".")[2] not in known] == []
-    classes = [call for call in CALL.findall(text) if call[0].isupper() and "." in call]
-    assert [call for call in classes if call not in known] == []
-    files = [f"/{path}" for path in functions]
+    calls = CALL.findall(text)
+    assert [call for call in calls if call not in known and call.rpartition(".")[2] not in known] == []
+    assert [call for call in calls if call[0].isupper() and "." in call and call not in known] == []
     ours = [name for name in FILE.findall(text) if not name.startswith("tests/")]
-    assert [name for name in ours if not any(path.endswith(f"/{name}") for path in files)] == []
+    assert [name for name in ours if not any(f"/{path}".endswith(f"/{name}") for path in functions)] == []
