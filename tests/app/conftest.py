@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +26,6 @@ def target(server: LocalServer) -> Iterator[Target]:
 
 
 @pytest.fixture
-def channel(target: Target) -> Channel:
+def channel(target: Target) -> RemoteChannel:
     """A channel that nobody else uses; it is not created yet."""
     return target.channel()

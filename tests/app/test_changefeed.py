@@ -15,7 +15,7 @@ from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.encoding import encode
-from tricklecast.app.tools.conformance.connection import Connection
+from tricklecast.app.tools.conformance.connection import RawConnection
 
 
 class Bench:
@@ -95,7 +95,7 @@ def test_names_of_the_server_are_no_change() -> None:
 def test_a_reader_follows_the_changes() -> None:
     """Over the wire: each change is one segment of one chunk, to be waited for like any other."""
     with local_server() as server, server.client() as target:
-        connection: Connection = target.send("GET", "/trickle/_changes/0")
+        connection: RawConnection = target.send("GET", "/trickle/_changes/0")
         target.settle()
         assert target.ask("POST", "/trickle/a", body=b"").status == 200
         response = connection.response()

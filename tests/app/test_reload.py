@@ -26,7 +26,7 @@ from tricklecast.app.cli import cli
 from tricklecast.app.listener import CannotServe, Tls, validity
 from tricklecast.app.reload import RELOADED
 from tricklecast.app.settings import Settings, load
-from tricklecast.app.tools.conformance.http1 import Failure
+from tricklecast.app.tools.conformance.response import Failure
 from tricklecast.app.tools.conformance.target import Target
 
 OTHER = b"another secret of more than thirty-two bytes"

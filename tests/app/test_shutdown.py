@@ -16,7 +16,7 @@ from tricklecast.app import shutdown
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
-from tricklecast.app.tools.conformance.http1 import ConnectionCut, Response
+from tricklecast.app.tools.conformance.response import ConnectionCut, Response
 from tricklecast.app.tools.conformance.target import Address, Target
 
 Way = dict[str, Any]

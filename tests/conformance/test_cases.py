@@ -7,10 +7,10 @@ import re
 import pytest
 
 from tricklecast.app.tools.conformance.cases import CASES, GROUPS
-from tricklecast.app.tools.conformance.http1 import equal
 from tricklecast.app.tools.conformance.profiles import ANY, PROFILES, Profile, ServerSettings
+from tricklecast.app.tools.conformance.response import equal
 from tricklecast.app.tools.conformance.runner import Case, Group, each, needs
-from tricklecast.app.tools.conformance.target import Address, Channel, Target
+from tricklecast.app.tools.conformance.target import Address, RemoteChannel, Target
 
 
 def test_names_are_distinct() -> None:
@@ -48,11 +48,11 @@ def test_a_group_makes_cases_of_methods() -> None:
     """Name and rule of a case come from the method; private methods are none; marks are kept."""
 
     class TwoWords(Group, section="9. Nothing"):
-        def some_rule(self, c: Channel) -> None:
+        def some_rule(self, c: RemoteChannel) -> None:
             """It holds."""
 
         @needs("idle", alone=True, within="idle_timeout_s")
-        def another(self, c: Channel) -> None:
+        def another(self, c: RemoteChannel) -> None:
             """That, too."""
 
         def _helper(self) -> None: ...
@@ -73,7 +73,7 @@ def test_a_method_with_rows_is_a_case_for_each() -> None:
     class Table(Group, section="9. Nothing"):
         @needs("root")
         @each(("one", "1", 1), ("two", "2", 2))
-        def has_X(self, c: Channel, value: int) -> None:
+        def has_X(self, c: RemoteChannel, value: int) -> None:
             """It has {}."""
             equal(c.name, value, 1)
 
@@ -93,7 +93,7 @@ def test_a_case_needs_its_rule(text: str | None) -> None:
     """A method without a rule of one line is refused when its group is read."""
 
     class Untold(Group, section="9. Nothing"):
-        def rule(self, c: Channel) -> None: ...
+        def rule(self, c: RemoteChannel) -> None: ...
 
     Untold.rule.__doc__ = text
     with pytest.raises(ValueError, match="docstring of one line"):

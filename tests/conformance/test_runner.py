@@ -14,12 +14,12 @@ from rich.console import Console
 
 from tests.conformance.fakes import scripted, unused_address
 from tests.support.waiting import WITHIN_S
-from tricklecast.app.tools.conformance.http1 import Failure, Skip, check, equal
 from tricklecast.app.tools.conformance.profiles import ServerSettings
+from tricklecast.app.tools.conformance.response import Failure, Skip, check, equal
 from tricklecast.app.tools.conformance.runner import Case, CaseOutcome, Report, Result, Runner, print_rules
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import RemoteChannel
 
-Check = Callable[[Channel], object]
+Check = Callable[[RemoteChannel], object]
 
 _ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno\n"
 
@@ -32,15 +32,15 @@ def _run(check: Check) -> Result:
     return Runner(unused_address()).run_case(_case(check))
 
 
-def _holds(c: Channel) -> None:
+def _holds(c: RemoteChannel) -> None:
     del c
 
 
-def _fails(c: Channel) -> None:
+def _fails(c: RemoteChannel) -> None:
     raise Failure("one", "two")
 
 
-def _skips(c: Channel) -> None:
+def _skips(c: RemoteChannel) -> None:
     raise Skip("too slow")
 
 
@@ -56,7 +56,7 @@ def test_a_case_passes_fails_or_is_skipped() -> None:
 def test_an_answer_that_breaks_the_case_is_a_failure() -> None:
     """A number that is none, or a socket that breaks, fails the case and not the run."""
 
-    def reads_a_number(c: Channel) -> None:
+    def reads_a_number(c: RemoteChannel) -> None:
         int("x")
 
     result = _run(reads_a_number)
@@ -81,7 +81,7 @@ def test_results_come_in_order() -> None:
     """Results have the order of the cases, whichever ends first."""
     later = threading.Event()
 
-    def first(c: Channel) -> None:
+    def first(c: RemoteChannel) -> None:
         check(later.wait(WITHIN_S), "the second case to run beside the first", "nothing")
 
     cases = [_case(first, "g/first"), _case(lambda c: later.set(), "g/second")]
@@ -96,11 +96,11 @@ def test_cases_that_must_be_alone_come_last() -> None:
     """A case that fills a limit runs when no other does."""
     running: set[str] = set()
 
-    def beside(c: Channel) -> None:
+    def beside(c: RemoteChannel) -> None:
         running.add("beside")
         running.discard("beside")
 
-    def alone(c: Channel) -> None:
+    def alone(c: RemoteChannel) -> None:
         equal("what runs beside it", running, set())
 
     cases = [_case(alone, "g/alone", alone=True), *(_case(beside, f"g/{number}") for number in range(20))]
@@ -132,7 +132,7 @@ def test_a_run_that_is_closed_interrupts_its_cases() -> None:
     """A case that waits for the server ends at once, no further case begins, and no connection is opened."""
     waits, ended, refused = threading.Event(), threading.Event(), threading.Event()
 
-    def endless(c: Channel) -> None:
+    def endless(c: RemoteChannel) -> None:
         reader = c.read(0)
         waits.set()
         try:

@@ -17,7 +17,7 @@ from tests.integration.conftest import Serve
 from tests.support.logs import logged, matching, read_log
 from tests.support.server import RunningServer
 from tests.support.waiting import eventually
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 SUBSCRIBERS = 5
 
@@ -29,7 +29,7 @@ class NaiveSubscriber(threading.Thread):
         answers: status, seq, size of the body and Closed of every answer.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: RemoteChannel) -> None:
         super().__init__(daemon=True)
         self._connection = channel.target.open()
         self._path = channel.at(-1)
@@ -45,7 +45,7 @@ class NaiveSubscriber(threading.Thread):
                 return
 
 
-def close_first(channel: Channel, preconnect: Callable[[], None], server: RunningServer) -> None:
+def close_first(channel: RemoteChannel, preconnect: Callable[[], None], server: RunningServer) -> None:
     """The order of the old publishers: the preconnect ends, and some time later the channel."""
     preconnect()
     assert server.access_log is not None
@@ -57,13 +57,13 @@ def close_first(channel: Channel, preconnect: Callable[[], None], server: Runnin
     channel.end()
 
 
-def delete_first(channel: Channel, preconnect: Callable[[], None], server: RunningServer) -> None:
+def delete_first(channel: RemoteChannel, preconnect: Callable[[], None], server: RunningServer) -> None:
     """The right order: the channel ends, then the preconnect."""
     channel.end()
     preconnect()
 
 
-def at_once(channel: Channel, preconnect: Callable[[], None], server: RunningServer) -> None:
+def at_once(channel: RemoteChannel, preconnect: Callable[[], None], server: RunningServer) -> None:
     """Both at the same moment."""
     ending = channel.target.open()
     ending.request("DELETE", channel.path)
@@ -74,7 +74,7 @@ def at_once(channel: Channel, preconnect: Callable[[], None], server: RunningSer
 @pytest.mark.parametrize("how", [close_first, delete_first, at_once])
 @pytest.mark.parametrize("drain", ["10", "0"])
 def test_a_naive_subscriber_makes_at_most_two_requests_at_the_end(
-    quiet_serve: Serve, how: Callable[[Channel, Callable[[], None], RunningServer], None], drain: str
+    quiet_serve: Serve, how: Callable[[RemoteChannel, Callable[[], None], RunningServer], None], drain: str
 ) -> None:
     """Between the zero-byte close and the channel's end there are at most two requests each, on either side counted."""
     with quiet_serve("--channel-drain-s", drain) as server, server.client() as target:
@@ -100,7 +100,7 @@ def test_a_naive_subscriber_makes_at_most_two_requests_at_the_end(
     assert end["next_seq"] == (2 if how is close_first else end["next_seq"])
 
 
-def begin(target: Target) -> tuple[Channel, list[NaiveSubscriber]]:
+def begin(target: Target) -> tuple[RemoteChannel, list[NaiveSubscriber]]:
     """A channel with one segment, and subscribers that have read it and wait for the next."""
     channel = target.channel("live")
     upload = channel.upload(0)

@@ -11,7 +11,7 @@ from threading import Event, Thread
 from tests.support.logs import Record, logged, matching
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import eventually
-from tricklecast.app.tools.conformance.http1 import Failure
+from tricklecast.app.tools.conformance.response import Failure
 from tricklecast.app.tools.conformance.target import Target
 
 

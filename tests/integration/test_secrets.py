@@ -82,7 +82,7 @@ def _everything(target: Target, tokens: list[str], said: list[bytes]) -> None:
             for method, path in requests:
                 body = b'{"name": 7}' if method == "POST" else None
                 response = target.ask(method, path + query, headers, body)
-                said += [response.body, *(value.encode("latin-1") for _, value in response.headers)]
+                said += [response.body, *(value for _, value in response.head.headers)]
     long = f"{target.base}/c/next?token={tokens[0]}{'x' * 9000}"
     said.append(target.ask("GET", long).body)
     connection = target.open()

@@ -12,7 +12,7 @@ from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.server import serve
 from tests.support.waiting import eventually
-from tricklecast.app.tools.conformance.http1 import ConnectionCut
+from tricklecast.app.tools.conformance.response import ConnectionCut
 from tricklecast.app.tools.conformance.target import Address, Target
 
 Certificate = tuple[Path, Path]

@@ -6,13 +6,13 @@ import pytest
 
 from tests.app.conftest import target
 from tests.app.data_plane.conftest import server
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 __all__ = ["channel", "server", "target"]
 
 
 @pytest.fixture
-def channel(target: Target) -> Channel:
+def channel(target: Target) -> RemoteChannel:
     """A channel as an orchestrator hands it out: created, nobody has used it yet."""
     channel = target.channel()
     channel.create("video/mp2t")

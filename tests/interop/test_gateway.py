@@ -7,13 +7,13 @@ which no header is sent before the first byte; a segment whose body nobody has t
 
 from __future__ import annotations
 
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 from tricklecast.trickle import wire
 
 RESET = {wire.RESET: "1", "Content-Type": "video/mp2t"}
 
 
-def test_a_publisher_that_joins_takes_its_place_from_a_header(channel: Channel) -> None:
+def test_a_publisher_that_joins_takes_its_place_from_a_header(channel: RemoteChannel) -> None:
     """`Lp-Trickle-Latest` of `/next` is the seq to publish; the reset frees a reader that its predecessor left."""
     channel.publish(0)
     _, stuck = channel.started(1, b"left open")
@@ -34,7 +34,7 @@ def test_without_a_channel_the_first_place_is_minus_one(target: Target) -> None:
     channel.get(0).segment(0, b"first")
 
 
-def test_empty_segments_keep_a_channel_in_step(channel: Channel) -> None:
+def test_empty_segments_keep_a_channel_in_step(channel: RemoteChannel) -> None:
     """Each roll is one answer for each reader, with the content type, and never an end or a 470."""
     reader = channel.target.open()
     for seq in range(6):
@@ -47,7 +47,7 @@ def test_empty_segments_keep_a_channel_in_step(channel: Channel) -> None:
         answer.expect(closed=None)
 
 
-def test_a_connection_that_says_nothing_is_a_preconnect_all_the_same(channel: Channel) -> None:
+def test_a_connection_that_says_nothing_is_a_preconnect_all_the_same(channel: RemoteChannel) -> None:
     """Headers and the first chunk come together, after the server has waited: the segment is whole and in its place."""
     channel.publish(0)
     quiet = channel.target.open()
@@ -59,7 +59,7 @@ def test_a_connection_that_says_nothing_is_a_preconnect_all_the_same(channel: Ch
     reader.response().segment(1, b"words")
 
 
-def test_a_segment_whose_connection_broke_untouched_is_taken_at_once(channel: Channel) -> None:
+def test_a_segment_whose_connection_broke_untouched_is_taken_at_once(channel: RemoteChannel) -> None:
     """The second attempt may come before the server has noticed the end of the first; nothing is lost or doubled."""
     channel.publish(0)
     broken = channel.preconnect(1)
@@ -71,7 +71,7 @@ def test_a_segment_whose_connection_broke_untouched_is_taken_at_once(channel: Ch
     assert channel.next_seq() == 2
 
 
-def test_a_segment_dropped_half_read_does_not_stop_the_next(channel: Channel) -> None:
+def test_a_segment_dropped_half_read_does_not_stop_the_next(channel: RemoteChannel) -> None:
     """A consumer that falls behind releases a segment in the middle, connection and all, and reads on elsewhere."""
     upload, reader = channel.started(0, b"first half, ")
     reader.abort()

@@ -8,11 +8,11 @@ wherever a 470 points it.
 from __future__ import annotations
 
 from tests.support.local import LocalServer, local_server
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.trickle import wire
 
 
-def test_a_segment_written_again_goes_on_under_an_open_preconnect(channel: Channel) -> None:
+def test_a_segment_written_again_goes_on_under_an_open_preconnect(channel: RemoteChannel) -> None:
     """The second attempt's bytes follow the first's, which is told; the preconnect of the next segment stays good."""
     first, reader = channel.started(0, b"Hello")
     ahead = channel.preconnect(1)
@@ -27,7 +27,7 @@ def test_a_segment_written_again_goes_on_under_an_open_preconnect(channel: Chann
     channel.get(1).segment(1, b"next")
 
 
-def test_a_dropped_segment_may_be_closed_before_its_delete_arrives(channel: Channel) -> None:
+def test_a_dropped_segment_may_be_closed_before_its_delete_arrives(channel: RemoteChannel) -> None:
     """`Close` of a segment ends its body and sends a DELETE elsewhere: both are 200, and its reader moves on."""
     channel.publish(0)
     upload = channel.preconnect(1)
@@ -40,7 +40,7 @@ def test_a_dropped_segment_may_be_closed_before_its_delete_arrives(channel: Chan
     channel.get(2).segment(2, b"goes on")
 
 
-def test_a_dropped_segment_may_be_deleted_before_its_body_ends(channel: Channel) -> None:
+def test_a_dropped_segment_may_be_deleted_before_its_body_ends(channel: RemoteChannel) -> None:
     """The same with the DELETE first: the publisher is answered 200 at once, and its late end goes nowhere."""
     channel.publish(0)
     upload, reader = channel.started(1, b"half")
@@ -51,7 +51,7 @@ def test_a_dropped_segment_may_be_deleted_before_its_body_ends(channel: Channel)
     assert channel.next_seq() == 2
 
 
-def test_a_segment_asked_for_twice_at_once_is_served_twice(channel: Channel) -> None:
+def test_a_segment_asked_for_twice_at_once_is_served_twice(channel: RemoteChannel) -> None:
     """Two requests of one subscriber race for the next segment; the one it forgets, unread, holds nobody up."""
     forgotten, used = channel.waiting(0), channel.waiting(0)
     upload = channel.upload(0, b"first ", b"segment").end()
@@ -62,7 +62,7 @@ def test_a_segment_asked_for_twice_at_once_is_served_twice(channel: Channel) -> 
     forgotten.response().segment(0, b"first segment")
 
 
-def test_a_wait_that_is_given_up_and_asked_again_loses_nothing(channel: Channel, server: LocalServer) -> None:
+def test_a_wait_that_is_given_up_and_asked_again_loses_nothing(channel: RemoteChannel, server: LocalServer) -> None:
     """A segment that begins between the two requests is read from its first byte, and the old request is no error."""
     channel.publish(0)
     old = channel.waiting(1)
@@ -90,7 +90,7 @@ def test_a_reader_that_fell_behind_is_told_once_and_then_waits() -> None:
         server.record(op="read", status=470)  # the only one
 
 
-def test_the_bytes_of_an_ended_channel_are_not_lost_to_a_late_preconnect(channel: Channel) -> None:
+def test_the_bytes_of_an_ended_channel_are_not_lost_to_a_late_preconnect(channel: RemoteChannel) -> None:
     """A subscriber whose next GET comes after DELETE still reads the last segment, and then hears of the end."""
     channel.publish(0, b"first", b"last")
     channel.end()

@@ -11,13 +11,13 @@ from tests.app.data_plane.support import later
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.data_plane.scheduling import HALF_CLOSED_S
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 from tricklecast.trickle import wire
 
 ALONE = {"Connection": "close", "Content-Type": "video/mp2t"}
 
 
-def test_every_segment_has_its_own_connection(channel: Channel) -> None:
+def test_every_segment_has_its_own_connection(channel: RemoteChannel) -> None:
     """The connection ends with the answer, which is the whole of it; the reader's too."""
     for seq in range(3):
         upload = channel.upload(seq, b"segment ", b"%d" % seq, headers=ALONE).end()
@@ -27,7 +27,7 @@ def test_every_segment_has_its_own_connection(channel: Channel) -> None:
         reader.closed()
 
 
-def test_the_second_segment_may_come_before_the_first(channel: Channel) -> None:
+def test_the_second_segment_may_come_before_the_first(channel: RemoteChannel) -> None:
     """Where nothing was written yet, both are kept under their numbers, and a subscriber that comes reads both."""
     channel.post(1, b"second", ALONE).expect(200)
     channel.post(0, b"first", ALONE).expect(200)
@@ -36,7 +36,7 @@ def test_the_second_segment_may_come_before_the_first(channel: Channel) -> None:
     assert channel.next_seq() == 2
 
 
-def test_a_publisher_that_cancels_everything_leaves_a_channel_to_go_on_with(channel: Channel) -> None:
+def test_a_publisher_that_cancels_everything_leaves_a_channel_to_go_on_with(channel: RemoteChannel) -> None:
     """Its readers wait through the cancelled preconnect and get what the next publisher writes under that number."""
     channel.publish(0)
     cancelled = channel.preconnect(1)
@@ -75,7 +75,7 @@ def test_an_immediate_retry_of_a_refused_segment_is_the_last_one() -> None:
         connection.response().segment(latest, b"the next one")
 
 
-def test_a_wait_that_times_out_again_and_again_is_no_harm(channel: Channel, server: LocalServer) -> None:
+def test_a_wait_that_times_out_again_and_again_is_no_harm(channel: RemoteChannel, server: LocalServer) -> None:
     """Five waits are cut on the client's side; the sixth gets the segment, and no reader is left over."""
     channel.publish(0)
     for _ in range(5):
@@ -93,7 +93,7 @@ def test_a_wait_that_times_out_again_and_again_is_no_harm(channel: Channel, serv
     eventually(lambda: given_up() == 5, what="five waits that were given up")
 
 
-def test_a_control_message_comes_in_one_piece(channel: Channel, target: Target) -> None:
+def test_a_control_message_comes_in_one_piece(channel: RemoteChannel, target: Target) -> None:
     """The first piece is the whole message; the connection is then closed without reading on, and the next works."""
     for seq, message in enumerate([b'{"prompt": "one"}', b'{"prompt": "' + b"x" * 30_000 + b'"}']):
         reader = channel.waiting(seq)

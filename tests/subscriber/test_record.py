@@ -13,7 +13,7 @@ from tests.subscriber.fake import run
 from tests.subscriber.faulty_disk import FULL, FaultyDisk
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import until
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.subscriber import DirectoryInUse, Entry, Position, Recording, read_index, record
 from tricklecast.subscriber.archive import INDEX
 from tricklecast.subscriber.sinks import SinkFailed
@@ -28,7 +28,7 @@ def server() -> Iterator[LocalServer]:
 
 
 @pytest.fixture
-def channel(server: LocalServer, request: pytest.FixtureRequest) -> Iterator[Channel]:
+def channel(server: LocalServer, request: pytest.FixtureRequest) -> Iterator[RemoteChannel]:
     """A channel of five segments."""
     with server.client() as target:
         channel = target.channel(request.node.name)
@@ -37,7 +37,7 @@ def channel(server: LocalServer, request: pytest.FixtureRequest) -> Iterator[Cha
         yield channel
 
 
-def url_of(server: LocalServer, channel: Channel) -> str:
+def url_of(server: LocalServer, channel: RemoteChannel) -> str:
     """Where subscribers find it."""
     return f"http://127.0.0.1:{server.port}{channel.path}"
 
@@ -52,7 +52,7 @@ def stored(path: Path) -> list[tuple[int, bytes, int]]:
     return found
 
 
-def test_a_channel_is_in_the_folder(server: LocalServer, channel: Channel, tmp_path: Path) -> None:
+def test_a_channel_is_in_the_folder(server: LocalServer, channel: RemoteChannel, tmp_path: Path) -> None:
     """Each segment is a file of the right kind, told as it comes, and summed up at the end."""
     channel.end()
     told: list[Entry] = []
@@ -74,7 +74,7 @@ def test_a_channel_is_in_the_folder(server: LocalServer, channel: Channel, tmp_p
     assert b'"kind": "ended"' in (tmp_path / INDEX).read_bytes()
 
 
-def test_it_goes_on_where_it_was_left(server: LocalServer, channel: Channel, tmp_path: Path) -> None:
+def test_it_goes_on_where_it_was_left(server: LocalServer, channel: RemoteChannel, tmp_path: Path) -> None:
     """Cancelled in the middle of a segment, and called again: nothing is missing, and nothing twice."""
     upload = channel.upload(5, b"fi")
     channel.arrived(5, b"fi")
@@ -101,7 +101,7 @@ def test_it_goes_on_where_it_was_left(server: LocalServer, channel: Channel, tmp
 
 
 def test_a_full_disk_says_where_to_go_on(
-    server: LocalServer, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: LocalServer, channel: RemoteChannel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the next call completes the recording."""
     channel.end()
@@ -119,7 +119,7 @@ def test_a_full_disk_says_where_to_go_on(
     assert stored(tmp_path / "full") == stored(tmp_path / "whole")
 
 
-def test_a_reborn_channel_is_another_life(server: LocalServer, channel: Channel, tmp_path: Path) -> None:
+def test_a_reborn_channel_is_another_life(server: LocalServer, channel: RemoteChannel, tmp_path: Path) -> None:
     """Its segments have the same numbers; none is replaced."""
     channel.end()
     run(lambda: record(url_of(server, channel), tmp_path, start=3))
@@ -135,7 +135,7 @@ def test_a_reborn_channel_is_another_life(server: LocalServer, channel: Channel,
     assert entries[-1].restarted
 
 
-def test_a_limited_folder_holds_the_newest(server: LocalServer, channel: Channel, tmp_path: Path) -> None:
+def test_a_limited_folder_holds_the_newest(server: LocalServer, channel: RemoteChannel, tmp_path: Path) -> None:
     """And the call says how many it has removed."""
     channel.end()
     got = run(lambda: record(url_of(server, channel), tmp_path, start=0, keep_segments=2))
@@ -145,7 +145,7 @@ def test_a_limited_folder_holds_the_newest(server: LocalServer, channel: Channel
         run(lambda: record(url_of(server, channel), tmp_path, keep_bytes=0))
 
 
-def test_a_folder_in_use_is_refused(server: LocalServer, channel: Channel, tmp_path: Path) -> None:
+def test_a_folder_in_use_is_refused(server: LocalServer, channel: RemoteChannel, tmp_path: Path) -> None:
     """Before anything is asked of the server."""
 
     async def main() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.tools.conformance.http1 import Response
+from tricklecast.app.tools.conformance.response import Response
 from tricklecast.app.tools.conformance.target import Target
 
 

@@ -80,9 +80,14 @@ class BodyDecoder:
         """Whether there are bytes that no state has taken."""
         return self._at < len(self._data)
 
+    @property
+    def rest(self) -> bytes:
+        """The bytes that no state has taken; behind the body, they belong to the next response."""
+        return self._data[self._at :]
+
     def feed(self, data: bytes) -> None:
         """Take the bytes of the connection's next read."""
-        self._data = self._data[self._at :] + data if self.has_rest else data
+        self._data = self.rest + data if self.has_rest else data
         self._at = 0
 
     def end(self) -> bool:

@@ -1,4 +1,9 @@
-"""One raw connection: it sends bytes exactly as a case wants them, and reads responses with the strict parser.
+"""One raw connection: it sends bytes exactly as a case wants them, and forgives a server nothing.
+
+A client library hides faults: it forgives a bare line feed, a second Content-Length, or a body that stops early. This
+connection reads with the grammar of our clients (:mod:`~tricklecast.trickle.client.heads` and
+:mod:`~tricklecast.trickle.client.decoder`), which allows a response one meaning only, and keeps chunks apart, because
+the protocol has rules about single chunks.
 
 Deadlines are generous: they only end a case that has failed. A case proves that something does *not* come by order,
 not by speed. :meth:`Connection.silent` may miss a fault on a slow machine, and never invents one.
@@ -9,6 +14,7 @@ A ``within_s`` is a deadline in seconds; by default it is that for an answer tha
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import struct
@@ -18,16 +24,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tricklecast.app.tools.conformance.http1 import (
+from tricklecast.app.tools.conformance.response import (
+    ConnectionCut,
     Failure,
+    MalformedResponse,
     Response,
-    ResponseParser,
     Skip,
     Wanted,
     check,
     equal,
     shorten,
 )
+from tricklecast.trickle.client.decoder import BodyDecoder, InvalidBody
+from tricklecast.trickle.client.heads import InvalidHead, parse_response
 
 AT_ONCE_S: Final = 10.0
 """Deadline for an answer that must come at once: long enough for a busy machine, shorter than an endless wait."""
@@ -37,6 +46,10 @@ QUIET_S: Final = 0.25
 
 _TRANSCRIPT_LINES: Final = 40
 _RECEIVE_BYTES: Final = 1 << 16
+
+_BARE_LINE_FEED: Final = re.compile(rb"(?<!\r)\n")
+_STATUS_BYTES: Final = len(b"HTTP/1.1 200")
+"""A space stands behind the status, also if no reason follows (RFC 9112, section 4)."""
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
 
@@ -75,7 +88,7 @@ class Transcript:
         )
 
 
-class Connection:
+class RawConnection:
     """A TCP (or TLS) connection to the server; the transcript, where it has this number, records its bytes."""
 
     def __init__(
@@ -87,8 +100,10 @@ class Connection:
         self._transcript = transcript
         self._at_once_s = self._within_s = at_once_s
         self._deadline = 0.0
-        self._parser = ResponseParser(self._receive)
-        self._methods: deque[str] = deque()
+        self._methods: deque[str] = deque()  # of the requests without a response yet
+        self._buffer = bytearray()  # received bytes that belong to no response yet
+        self._current: Response | None = None  # the last response whose head was read
+        self._decoder: BodyDecoder | None = None  # of its body; None when the body is over
 
     # Sending
 
@@ -135,19 +150,32 @@ class Connection:
 
     def response(self, within_s: float | None = None) -> Response:
         """The next response with its whole body."""
-        return self._within(within_s).response(self._next_method())
+        response = self.head(within_s)
+        self._read_rest()
+        return response
 
     def head(self, within_s: float | None = None) -> Response:
-        """Status line and headers of the next response; its body is then read with :meth:`chunk`."""
-        return self._within(within_s).head(self._next_method())
+        """Status line and headers of the next final response; its body is then read with :meth:`chunk`."""
+        self._begin(within_s)
+        method = self._methods.popleft() if self._methods else "GET"
+        while (response := self._read_head()).status < 200:
+            if response.status == 101:
+                raise MalformedResponse("101 Switching Protocols, which the client did not ask for")
+        self._current = response
+        self._decoder = BodyDecoder(response.head, bytes(self._buffer), is_empty=method == "HEAD")
+        self._buffer.clear()
+        self._finish()
+        return response
 
     def interim(self, within_s: float | None = None) -> Response:
         """The next status line and headers, which may be those of an interim response."""
-        return self._within(within_s).next_head()
+        self._begin(within_s)
+        return self._read_head()
 
     def chunk(self, within_s: float | None = None) -> bytes | None:
         """The next piece of the body, one HTTP chunk if it is chunked; ``None`` after the end of the body."""
-        return self._within(within_s).chunk()
+        self._begin(within_s)
+        return self._read_chunk()
 
     def body(self, count: int, within_s: float | None = None) -> bytes:
         """The next ``count`` bytes of the body, or fewer at its end, in any number of pieces."""
@@ -158,7 +186,8 @@ class Connection:
 
     def rest(self, within_s: float | None = None) -> bytes:
         """The body from here to its end."""
-        return self._within(within_s).rest()
+        self._begin(within_s)
+        return self._read_rest()
 
     # Expectations
 
@@ -177,36 +206,34 @@ class Connection:
         self.closed()
         return response
 
-    def gets(self, data: bytes) -> Connection:
+    def gets(self, data: bytes) -> RawConnection:
         """Expect these bytes next in the body."""
         equal("the bytes", self.body(len(data)), data)
         return self
 
     def ends(self, data: bytes = b"", within_s: float | None = None) -> Response:
         """Expect these bytes as the rest of the body; returns the response, which has its trailers now."""
-        response = self._parser.current
+        response = self._current
         equal("the rest", self.rest(within_s), data)
         assert response is not None, "a case reads the head first"
         return response
 
-    def silent(self, watch_s: float = QUIET_S) -> Connection:
+    def silent(self, watch_s: float = QUIET_S) -> RawConnection:
         """Expect that nothing has come, and that the connection is open."""
-        if self._parser.buffer:
-            raise Failure("nothing yet", shorten(bytes(self._parser.buffer)))
-        self._within(watch_s)
+        self._begin(watch_s)
         with contextlib.suppress(Late):
-            data = self._receive()
-            raise Failure("nothing yet", shorten(data) if data else "the end of the connection")
+            raise Failure("nothing yet", self._unread() or "the end of the connection")
         return self
 
     def closed(self, within_s: float | None = None) -> None:
         """Expect that the server closes the connection and sends nothing more."""
         try:
-            data = bytes(self._within(within_s).buffer) or self._receive()
+            self._begin(within_s)
+            got = self._unread()
         except Late:
-            raise Failure("the end of the connection", f"open after {self._within_s:g} s") from None
-        if data:
-            raise Failure("the end of the connection", shorten(data))
+            got = f"open after {self._within_s:g} s"
+        if got:
+            raise Failure("the end of the connection", got)
 
     # Ending
 
@@ -233,14 +260,78 @@ class Connection:
             # Not the method of an SSL socket, which must not be called beside a read.
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
-    def _next_method(self) -> str:
-        return self._methods.popleft() if self._methods else "GET"
-
-    def _within(self, within_s: float | None) -> ResponseParser:
-        """The parser, with a deadline for the bytes that it needs from now on."""
+    def _begin(self, within_s: float | None) -> None:
+        """Set the deadline for the bytes that are needed from now on."""
         self._within_s = self._at_once_s if within_s is None else within_s
         self._deadline = time.monotonic() + self._within_s
-        return self._parser
+
+    def _unread(self) -> str:
+        """The next bytes that no case has read, for people; empty at the end of the connection."""
+        data = bytes(self._buffer)
+        while not data:
+            if self._decoder is not None:
+                data = self._decode(self._decoder) or self._decoder.rest
+                if data or self._decoder.over:
+                    break
+            if not (data := self._receive()):
+                return ""
+            if self._decoder is not None:  # perhaps it is only the line end behind a chunk
+                self._decoder.feed(data)
+                data = b""
+        return shorten(data) if data else "the end of the body"
+
+    def _read_head(self) -> Response:
+        searched = 0
+        try:
+            while (found := parse_response(self._buffer, searched)) is None:
+                if _BARE_LINE_FEED.search(self._buffer, searched):
+                    raise MalformedResponse("a line that ends without CR")
+                searched = len(self._buffer)
+                if not (data := self._receive()):
+                    after = f", after {shorten(bytes(self._buffer))}" if self._buffer else ""
+                    raise ConnectionCut(f"before a response{after}")
+                self._buffer += data
+        except InvalidHead as error:
+            raise MalformedResponse(str(error)) from None
+        head, size = found
+        if self._buffer[_STATUS_BYTES : _STATUS_BYTES + 1] != b" ":
+            raise MalformedResponse("no space behind the status")
+        if (head.status_code < 200 or head.status_code == 204) and (head.chunked or head.length is not None):
+            raise MalformedResponse(f"a body announced in a {head.status_code}")
+        del self._buffer[:size]
+        return Response(head)
+
+    def _read_chunk(self) -> bytes | None:
+        while (decoder := self._decoder) is not None:
+            chunk = self._decode(decoder)
+            if chunk is None and not decoder.over:
+                if data := self._receive():
+                    decoder.feed(data)
+                elif not decoder.end():
+                    raise ConnectionCut("in the body")
+            self._finish()
+            if chunk is not None:
+                assert self._current is not None, "a decoder has a response"
+                self._current.chunks.append(chunk)
+                return chunk
+        return None
+
+    def _decode(self, decoder: BodyDecoder) -> bytes | None:
+        try:
+            return decoder.next_chunk()
+        except InvalidBody as error:
+            raise MalformedResponse(str(error)) from None
+
+    def _finish(self) -> None:
+        """Take the trailers at the end of a body, and the bytes behind it, which belong to the next response."""
+        if self._decoder is not None and self._decoder.over:
+            assert self._current is not None, "a decoder has a response"
+            self._current.trailers = self._decoder.trailers
+            self._buffer += self._decoder.rest
+            self._decoder = None
+
+    def _read_rest(self) -> bytes:
+        return b"".join(iter(self._read_chunk, None))
 
     def _receive(self) -> bytes:
         # A timeout of zero would make the socket non-blocking.
@@ -257,17 +348,17 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class ChunkedPost:
     """A POST with a chunked body that a case writes piece by piece, after its head was sent on the connection."""
 
-    connection: Connection
+    connection: RawConnection
 
-    def chunk(self, data: bytes) -> Upload:
+    def chunk(self, data: bytes) -> ChunkedPost:
         """Send one HTTP chunk in one piece."""
         self.connection.send(encode_chunk(data))
         return self
 
-    def end(self) -> Upload:
+    def end(self) -> ChunkedPost:
         """Send the final chunk."""
         self.connection.send(b"0\r\n\r\n")
         return self
@@ -284,7 +375,7 @@ class Upload:
         """Expect an answer that announces the end of the connection, and then that end."""
         return self.connection.last(*statuses, **headers)
 
-    def silent(self) -> Upload:
+    def silent(self) -> ChunkedPost:
         """Expect no answer yet."""
         self.connection.silent()
         return self

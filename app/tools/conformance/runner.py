@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from tricklecast.app.tools.conformance.http1 import Failure, Skip
 from tricklecast.app.tools.conformance.profiles import ANY, PROFILES, ServerSettings
-from tricklecast.app.tools.conformance.target import CLEANUP_S, Address, Channel, Target
+from tricklecast.app.tools.conformance.response import Failure, Skip
+from tricklecast.app.tools.conformance.target import CLEANUP_S, Address, RemoteChannel, Target
 from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Case:
     name: str
     section: str
     rule: str
-    check: Callable[[Channel], object]
+    check: Callable[[RemoteChannel], object]
     profiles: tuple[str, ...] = ANY
     alone: bool = False
     within: str = ""
@@ -86,7 +86,7 @@ class Group:
                 yield Case(name.replace("X", key), cls.section, rule.replace("{}", words), check, **marks)
 
 
-def _check(method: Callable[..., None], group: Group, values: Sequence[Any], channel: Channel) -> None:
+def _check(method: Callable[..., None], group: Group, values: Sequence[Any], channel: RemoteChannel) -> None:
     method(group, channel, *values)
 
 

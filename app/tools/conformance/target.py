@@ -11,9 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from tricklecast.app.tools.conformance.connection import AT_ONCE_S, Connection, Headers, Transcript, Upload, pairs
-from tricklecast.app.tools.conformance.http1 import Failure, Response, equal, number
+from tricklecast.app.tools.conformance.connection import (
+    AT_ONCE_S,
+    ChunkedPost,
+    Headers,
+    RawConnection,
+    Transcript,
+    pairs,
+)
 from tricklecast.app.tools.conformance.profiles import ServerSettings
+from tricklecast.app.tools.conformance.response import Failure, Response, equal, number
 from tricklecast.trickle import wire
 
 CLEANUP_S: Final = 2.0
@@ -72,11 +79,11 @@ class Target:
         self.base = address.base_path
         self.settings = settings or ServerSettings()
         self.transcript = Transcript()
-        self._connections: list[Connection] = []
-        self._channels: list[Channel] = []
+        self._connections: list[RawConnection] = []
+        self._channels: list[RemoteChannel] = []
         self._interrupted = False
 
-    def open(self) -> Connection:
+    def open(self) -> RawConnection:
         """A new connection."""
         connection = self._connect(self.at_once_s)
         if self._interrupted:
@@ -85,7 +92,7 @@ class Target:
 
     def send(
         self, method: str, path: str, headers: Headers = (), body: bytes | None = None, version: str = "1.1"
-    ) -> Connection:
+    ) -> RawConnection:
         """Send a request on a new connection, and leave the response unread."""
         connection = self.open()
         connection.request(method, path, headers, body, version)
@@ -98,9 +105,9 @@ class Target:
         connection.close()
         return response
 
-    def channel(self, name: str | None = None) -> Channel:
+    def channel(self, name: str | None = None) -> RemoteChannel:
         """A channel that no other client uses, by default of a random name. The server does not know it yet."""
-        channel = Channel(self, f"conformance-{secrets.token_hex(8)}" if name is None else name)
+        channel = RemoteChannel(self, f"conformance-{secrets.token_hex(8)}" if name is None else name)
         self._channels.append(channel)
         return channel
 
@@ -138,18 +145,18 @@ class Target:
                 connection.response(left_s)
         self.close()
 
-    def _connect(self, within_s: float) -> Connection:
+    def _connect(self, within_s: float) -> RawConnection:
         try:
             sock = self.address.connect(within_s)
         except OSError as error:
             raise Failure("a connection", str(error)) from None
         count = len(self._connections) + 1
-        connection = Connection(sock, self.address.authority, count, self.transcript, self.at_once_s)
+        connection = RawConnection(sock, self.address.authority, count, self.transcript, self.at_once_s)
         self._connections.append(connection)
         return connection
 
 
-class Channel:
+class RemoteChannel:
     """One channel on the server, by its decoded name."""
 
     def __init__(self, target: Target, name: str) -> None:
@@ -163,23 +170,23 @@ class Channel:
 
     # Requests that must succeed, and expectations of the channel itself: others can follow
 
-    def create(self, mime: str | None = None) -> Channel:
+    def create(self, mime: str | None = None) -> RemoteChannel:
         """Create the channel."""
         self.ask("POST", {} if mime is None else {wire.EXPECT_CONTENT: mime}, b"").expect(200)
         return self
 
-    def publish(self, seq: int, *bodies: bytes) -> Channel:
+    def publish(self, seq: int, *bodies: bytes) -> RemoteChannel:
         """Publish segments from this seq on; by default one."""
         for at, body in enumerate(bodies or (b"x",), seq):
             self.post(at, body).expect(200)
         return self
 
-    def has(self, seq: int, body: bytes, **headers: str | int | None) -> Channel:
+    def has(self, seq: int, body: bytes, **headers: str | int | None) -> RemoteChannel:
         """Expect that a segment is kept, with this body and these headers."""
         self.get(seq).segment(seq, body, **headers)
         return self
 
-    def head_is(self, seq: int) -> Channel:
+    def head_is(self, seq: int) -> RemoteChannel:
         """Expect this head."""
         equal("the head", self.next_seq(), seq)
         return self
@@ -216,44 +223,44 @@ class Channel:
 
     # Readers and publishers whose requests stay open
 
-    def read(self, seq: int | str, headers: Headers = ()) -> Connection:
+    def read(self, seq: int | str, headers: Headers = ()) -> RawConnection:
         """Send a GET, and leave the response unread."""
         return self.target.send("GET", self.at(seq), headers)
 
-    def waiting(self, seq: int | str) -> Connection:
+    def waiting(self, seq: int | str) -> RawConnection:
         """Send a GET that has to wait, and let it arrive."""
         reader = self.read(seq)
         self.target.settle()
         return reader
 
-    def upload(self, seq: int, *chunks: bytes, headers: Headers = ()) -> Upload:
+    def upload(self, seq: int, *chunks: bytes, headers: Headers = ()) -> ChunkedPost:
         """Begin a chunked POST: the head and these chunks. Without a chunk it is a preconnect."""
         headers = [*pairs(headers), ("Transfer-Encoding", "chunked")]
-        upload = Upload(self.target.send("POST", self.at(seq), headers))
+        upload = ChunkedPost(self.target.send("POST", self.at(seq), headers))
         for chunk in chunks:
             upload.chunk(chunk)
         return upload
 
-    def preconnect(self, seq: int) -> Upload:
+    def preconnect(self, seq: int) -> ChunkedPost:
         """Open a POST without a byte of body, and let it arrive."""
         upload = self.upload(seq)
         self.target.settle()
         return upload
 
-    def started(self, seq: int, *chunks: bytes, headers: Headers = ()) -> tuple[Upload, Connection]:
+    def started(self, seq: int, *chunks: bytes, headers: Headers = ()) -> tuple[ChunkedPost, RawConnection]:
         """An open segment with these chunks, and a reader that has received all of them."""
         upload = self.upload(seq, *chunks, headers=headers)
         # A server that handles requests in parallel could otherwise tell the reader that the channel is missing.
         self.target.settle()
         return upload, self.arrived(seq, b"".join(chunks))
 
-    def arrived(self, seq: int, data: bytes) -> Connection:
+    def arrived(self, seq: int, data: bytes) -> RawConnection:
         """Wait until the server has these first bytes of a segment; returns the reader that received them."""
         reader = self.read(seq)
         reader.head().expect(200)
         return reader.gets(data)
 
-    def lose(self, client: Upload | Connection) -> None:
+    def lose(self, client: ChunkedPost | RawConnection) -> None:
         """Reset a client's connection, and let the server notice."""
         client.abort()
         self.target.settle()

@@ -8,9 +8,9 @@ from typing import Any
 from tests.app.cluster.bridge import Bridge, one_address
 from tests.support.local import local_server
 from tricklecast.app.tools.conformance.cases import CASES
-from tricklecast.app.tools.conformance.http1 import Response
+from tricklecast.app.tools.conformance.response import Response
 from tricklecast.app.tools.conformance.runner import CaseOutcome, Runner
-from tricklecast.app.tools.conformance.target import Address, Channel, Target
+from tricklecast.app.tools.conformance.target import Address, RemoteChannel, Target
 
 DRAWN = frozenset({"date", "retry-after"})
 """Header fields that differ between two responses of one server, too."""
@@ -53,7 +53,7 @@ def test_a_replica_answers_with_the_owners_headers() -> None:
         bridge.close()
 
 
-def _published(channel: Channel) -> Channel:
+def _published(channel: RemoteChannel) -> RemoteChannel:
     """A channel with a segment in each closed state, an old one that is evicted, and a head of 9."""
     channel.create("video/mp2t")
     for seq in range(3):
@@ -81,5 +81,5 @@ def _requests(tag: str) -> list[tuple[int | str, str, dict[str, str]]]:
 
 def _answer(target: Target, method: str, path: str, headers: dict[str, str]) -> tuple[object, ...]:
     response: Response = target.ask(method, path, headers)
-    fields = sorted((name.lower(), value) for name, value in response.headers if name.lower() not in DRAWN)
+    fields = sorted(pair for pair in response.head.headers if pair[0].decode() not in DRAWN)
     return response.status, fields, response.body, response.trailers

@@ -25,7 +25,7 @@ from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
 from tricklecast.app.core.window import Eviction
 from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.metrics import collectors
-from tricklecast.app.tools.conformance.http1 import Response
+from tricklecast.app.tools.conformance.response import Response
 from tricklecast.app.tools.conformance.target import Target
 from tricklecast.trickle import __version__
 

@@ -15,8 +15,8 @@ from tests.support.waiting import eventually
 from tricklecast.app.changes import Changes
 from tricklecast.app.control_plane import changes as route
 from tricklecast.app.core.limits import Capacity
-from tricklecast.app.tools.conformance.connection import Connection
-from tricklecast.app.tools.conformance.http1 import Response
+from tricklecast.app.tools.conformance.connection import RawConnection
+from tricklecast.app.tools.conformance.response import Response
 from tricklecast.app.tools.conformance.target import Target
 
 PATH = "/api/v1/changes"
@@ -57,7 +57,7 @@ class Events:
 
     def __init__(self, target: Target, *, last: str = "", **options: object) -> None:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
-        self.connection: Connection = target.send("GET", url(**options), headers)
+        self.connection: RawConnection = target.send("GET", url(**options), headers)
         self._text = ""
 
     def begin(self) -> list[str]:

@@ -21,7 +21,7 @@ from tricklecast.app.data_plane import exchange
 from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import Reply
-from tricklecast.app.tools.conformance.http1 import Failure, Response
+from tricklecast.app.tools.conformance.response import Failure, Response
 from tricklecast.app.tools.conformance.target import Target
 
 OPERATIONS = {

@@ -20,8 +20,8 @@ from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Parked
 from tricklecast.app.data_plane.scheduling import PARKED
 from tricklecast.app.http1 import connection as connection_module
-from tricklecast.app.tools.conformance.connection import Connection
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.connection import RawConnection
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 from tricklecast.trickle.records import AccessRecord
 from tricklecast.trickle.wire import CLIENT, IDEMPOTENCY_KEY, RESET
 
@@ -69,7 +69,7 @@ def held(server: LocalServer, count: int = 1) -> list[Parked]:
     return [exchange for exchange in list(parked) if isinstance(exchange, Parked)]
 
 
-def reads(server: LocalServer, channel: Channel, count: int) -> list[AccessRecord]:
+def reads(server: LocalServer, channel: RemoteChannel, count: int) -> list[AccessRecord]:
     """Wait until so many reads of a channel have ended."""
 
     def found() -> list[AccessRecord]:
@@ -92,7 +92,7 @@ def none_left(server: LocalServer) -> None:
 # The real rule, over the wire.
 
 
-def test_a_loop_is_answered_later_and_later_and_never_refused(channel: Channel, server: LocalServer) -> None:
+def test_a_loop_is_answered_later_and_later_and_never_refused(channel: RemoteChannel, server: LocalServer) -> None:
     """The first answers come at once, the others with holds; status and body stay what they are."""
     connection = channel.target.open()
     begun = time.monotonic()
@@ -117,7 +117,12 @@ def test_a_loop_is_answered_later_and_later_and_never_refused(channel: Channel, 
     ids=["named", "unnamed"],
 )
 def test_a_client_is_known_by_its_name_and_not_by_its_connection(
-    headers: dict[str, str], other: dict[str, str], free: int, channel: Channel, target: Target, server: LocalServer
+    headers: dict[str, str],
+    other: dict[str, str],
+    free: int,
+    channel: RemoteChannel,
+    target: Target,
+    server: LocalServer,
 ) -> None:
     """A client with a name has few free answers; address and user agent alone may be many readers, and have more."""
     clock = server.plane.clock
@@ -337,7 +342,7 @@ def test_a_shutdown_sends_the_held_away() -> None:
         script.hold_s = FOR_EVER_S
         connections = [channel.read(0), channel.upload(5, headers={RESET: ""})]
         held(server)
-        reader: Connection = connections[0]  # type: ignore[assignment]
+        reader: RawConnection = connections[0]  # type: ignore[assignment]
         server.stop()
         response = reader.response()
         assert response.status == 503
@@ -427,7 +432,7 @@ def test_a_held_publisher_is_not_read_from(begun: bool) -> None:
         none_left(server)
 
 
-def _named(channel: Channel) -> bytes:
+def _named(channel: RemoteChannel) -> bytes:
     return b'{"name": "%b"}' % channel.name.encode()
 
 

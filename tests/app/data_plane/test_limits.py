@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 from tricklecast.app.core.storm_guard import DOUBLED, FREE
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.http1.connection import MAX_SURPLUS
-from tricklecast.app.tools.conformance.connection import Connection
+from tricklecast.app.tools.conformance.connection import RawConnection
 from tricklecast.trickle.wire import CLIENT
 
 FORWARDED = "X-Forwarded-For"
@@ -111,7 +111,7 @@ def test_silent_connections_do_not_keep_an_operator_out() -> None:
     with limited(max_connections=1) as (server, target):
         taken = target.open()
         eventually(lambda: server.plane.registry.capacities.connections.used == 1)
-        silent: list[Connection] = []
+        silent: list[RawConnection] = []
         for number in range(MAX_SURPLUS + 3):
             silent.append(target.open())
             expected = min(number + 1, MAX_SURPLUS)
@@ -232,7 +232,7 @@ def test_clients_behind_a_proxy_have_limits_of_their_own() -> None:
         channel = target.channel()
         channel.create()
 
-        def read(address: str) -> Connection:
+        def read(address: str) -> RawConnection:
             return channel.read(0, {FORWARDED: address})
 
         for readers, address in enumerate(("192.0.2.7", "192.0.2.8", "2001:db8::1"), 1):

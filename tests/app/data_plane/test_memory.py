@@ -16,7 +16,7 @@ import pytest
 from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.segment import Segment
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import RemoteChannel
 
 KEPT = 4
 
@@ -89,29 +89,29 @@ def only_for_the_collector() -> Counter[str]:
         gc.garbage.clear()
 
 
-def whole_segments(channel: Channel) -> None:
+def whole_segments(channel: RemoteChannel) -> None:
     channel.publish(0, b"one")
     channel.get(0)
     assert channel.end().status == 200
 
 
-def body_that_breaks_off(channel: Channel) -> None:
+def body_that_breaks_off(channel: RemoteChannel) -> None:
     channel.upload(0, b"one").abort()
 
 
-def body_that_nobody_wants(channel: Channel) -> None:
+def body_that_nobody_wants(channel: RemoteChannel) -> None:
     channel.publish(0, b"one")
     refused = channel.upload(0, b"again")
     assert refused.answer().status == 409
     refused.abort()
 
 
-def reader_that_leaves(channel: Channel) -> None:
+def reader_that_leaves(channel: RemoteChannel) -> None:
     channel.create()
     channel.waiting(0).abort()
 
 
-def question_of_the_control_plane(channel: Channel) -> None:
+def question_of_the_control_plane(channel: RemoteChannel) -> None:
     assert channel.target.ask("GET", "/api/v1/channels").status == 200
 
 
@@ -120,7 +120,7 @@ def question_of_the_control_plane(channel: Channel) -> None:
     [question_of_the_control_plane, whole_segments, body_that_breaks_off, body_that_nobody_wants, reader_that_leaves],
     ids=lambda f: f.__name__,
 )
-def test_what_is_over_is_freed_without_the_collector(life: Callable[[Channel], None]) -> None:
+def test_what_is_over_is_freed_without_the_collector(life: Callable[[RemoteChannel], None]) -> None:
     """Connections, requests and segments, however they ended: a full collection is rare, as it stops the server."""
     with local_server(channel_drain_s=0.05) as server, no_collector():
         with server.client() as target:

@@ -32,7 +32,7 @@ from tricklecast.app.core.segment import Segment
 from tricklecast.app.data_plane import players
 from tricklecast.app.hls import packager as module
 from tricklecast.app.hls import timeline, units
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.trickle import wire
 from tricklecast.trickle.media.containers import Container, box, full_box, sniff
 
@@ -44,7 +44,7 @@ FORMATS: dict[str, Pictures] = {"video/mp2t": ts_pictures, "video/mp4": mp4_pict
 class Live:
     """A channel to which segments of 25 pictures in a second are published, and a player that watches its playlist."""
 
-    def __init__(self, channel: Channel, content_type: str = "video/mp2t") -> None:
+    def __init__(self, channel: RemoteChannel, content_type: str = "video/mp2t") -> None:
         self.channel, self.content_type = channel, content_type
         self.pictures: Pictures = FORMATS[content_type]
         self.watcher = Watcher()
@@ -86,7 +86,7 @@ class Live:
 
 
 @pytest.fixture(params=FORMATS)
-def live(request: pytest.FixtureRequest, channel: Channel) -> Live:
+def live(request: pytest.FixtureRequest, channel: RemoteChannel) -> Live:
     """A channel of either kind."""
     return Live(channel, request.param)
 
@@ -238,7 +238,7 @@ def test_a_playlist_waits_for_the_first_segment(live: Live) -> None:
     assert seqs(read(waiting.response().expect(200).body.decode())) == ["0"]
 
 
-def test_a_playlist_that_does_not_come(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_playlist_that_does_not_come(channel: RemoteChannel, monkeypatch: pytest.MonkeyPatch) -> None:
     """404, and when to ask again; a HEAD does not wait at all."""
     channel.get("index.m3u8").expect(404)
     channel.create("video/mp2t")
@@ -249,7 +249,7 @@ def test_a_playlist_that_does_not_come(channel: Channel, monkeypatch: pytest.Mon
     assert answer.get("Retry-After") in ("1", "2")
 
 
-def test_other_media_are_nothing_for_hls(channel: Channel) -> None:
+def test_other_media_are_nothing_for_hls(channel: RemoteChannel) -> None:
     """415, and one line."""
     channel.publish(0, b'{"a": 1}', b'{"a": 2}')
     assert channel.get("index.m3u8").expect(415).body.startswith(b"HLS needs MPEG-TS or fragmented MP4")
@@ -278,7 +278,7 @@ VIDEO, SOUND = (b"vide", b"avc1"), (b"soun", b"mp4a")
         (sample_entries(VIDEO, SOUND, (b"soun", b"Opus")) + fragment(0), b"players of HLS take one track of sound"),
     ],
 )
-def test_media_that_no_player_can_play_are_not_offered(channel: Channel, data: bytes, why: bytes) -> None:
+def test_media_that_no_player_can_play_are_not_offered(channel: RemoteChannel, data: bytes, why: bytes) -> None:
     """415 says why and what to do; media that can be played are found when they come."""
     channel.post(0, data).expect(200)
     assert channel.get("index.m3u8").expect(415).body.startswith(why)
@@ -286,7 +286,7 @@ def test_media_that_no_player_can_play_are_not_offered(channel: Channel, data: b
     channel.get("index.m3u8").expect(200)
 
 
-def test_sound_alone_is_named_as_sound(channel: Channel) -> None:
+def test_sound_alone_is_named_as_sound(channel: RemoteChannel) -> None:
     """Shaka takes the type from the name."""
     channel.post(0, sample_entries(SOUND) + fragment(0, (90_000,))).expect(200)
     found = read(channel.get("index.m3u8").expect(200).body.decode())
@@ -295,7 +295,7 @@ def test_sound_alone_is_named_as_sound(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize("kind", [0x03, 0x04])
-def test_mp3_in_mpeg_ts_has_no_parts(channel: Channel, kind: int) -> None:
+def test_mp3_in_mpeg_ts_has_no_parts(channel: RemoteChannel, kind: int) -> None:
     """hls.js plays only the first one of each segment."""
     live = Live(channel)
     stream = struct.pack(">BHH", kind, 0xE101, 0xF000)
@@ -308,7 +308,7 @@ def test_mp3_in_mpeg_ts_has_no_parts(channel: Channel, kind: int) -> None:
 
 @pytest.mark.parametrize("content_type", FORMATS)
 def test_a_segment_that_is_no_media_is_looked_at_once(
-    channel: Channel, server: LocalServer, monkeypatch: pytest.MonkeyPatch, content_type: str
+    channel: RemoteChannel, server: LocalServer, monkeypatch: pytest.MonkeyPatch, content_type: str
 ) -> None:
     """Its first bytes only, however many follow; media that come later are found, and the channel is suited then."""
     looked: list[int] = []
@@ -333,7 +333,7 @@ def test_a_segment_that_is_no_media_is_looked_at_once(
 
 
 def test_a_segment_that_is_given_up_has_what_was_found(
-    channel: Channel, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+    channel: RemoteChannel, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of it is not looked at, and the segments behind it are as they should be."""
     monkeypatch.setattr(units, "MAX_SKIPPED", 1000)
@@ -347,13 +347,13 @@ def test_a_segment_that_is_given_up_has_what_was_found(
 
 
 @pytest.mark.parametrize("query", ["_HLS_msn=x", "_HLS_msn=-1", "_HLS_part=1", "_HLS_msn=1&_HLS_part=1.5"])
-def test_a_bad_query_is_refused_with_one_line(channel: Channel, query: str) -> None:
+def test_a_bad_query_is_refused_with_one_line(channel: RemoteChannel, query: str) -> None:
     """400."""
     answer = channel.get(f"index.m3u8?{query}").expect(400)
     assert b"_HLS_" in answer.body
 
 
-def test_a_player_that_is_too_far_ahead_is_told(channel: Channel) -> None:
+def test_a_player_that_is_too_far_ahead_is_told(channel: RemoteChannel) -> None:
     """Two segments beyond the last one are 400; a whole segment, and what is there, is answered at once."""
     live = Live(channel)
     for seq in range(3):
@@ -367,7 +367,7 @@ def test_a_player_that_is_too_far_ahead_is_told(channel: Channel) -> None:
     live.playlist(f"?_HLS_msn={last}&_HLS_part=0&other=x")
 
 
-def test_a_player_does_not_wait_for_ever(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_player_does_not_wait_for_ever(channel: RemoteChannel, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 after three target durations without anything new."""
     monkeypatch.setattr(players, "BLOCKING_TARGETS", 0.02)
     live = Live(channel)
@@ -378,7 +378,7 @@ def test_a_player_does_not_wait_for_ever(channel: Channel, monkeypatch: pytest.M
     channel.get(live.watcher.last.hint).expect(404)
 
 
-def test_a_token_in_the_url_is_in_each_url(channel: Channel) -> None:
+def test_a_token_in_the_url_is_in_each_url(channel: RemoteChannel) -> None:
     """So that players that know nothing of tokens can follow; it cannot break out of its line."""
     live = Live(channel, "video/mp4")
     live.publish(0)
@@ -392,7 +392,7 @@ def test_a_token_in_the_url_is_in_each_url(channel: Channel) -> None:
     assert other.whole[0].uri.endswith(".m4s?token=other")
 
 
-def test_what_no_playlist_names_is_not_there(channel: Channel) -> None:
+def test_what_no_playlist_names_is_not_there(channel: RemoteChannel) -> None:
     """404, of whatever form; 405 for a method that changes something; and a HEAD has everything but the body."""
     live = Live(channel)
     data = live.publish(0)
@@ -416,7 +416,7 @@ def test_what_no_playlist_names_is_not_there(channel: Channel) -> None:
     assert answer.get("Access-Control-Allow-Origin") == "*"
 
 
-def test_a_player_of_http_1_0(channel: Channel) -> None:
+def test_a_player_of_http_1_0(channel: RemoteChannel) -> None:
     """It gets media with their length, and the end of the connection."""
     live = Live(channel)
     data = live.publish(0)
@@ -427,7 +427,7 @@ def test_a_player_of_http_1_0(channel: Channel) -> None:
     connection.closed()
 
 
-def test_a_playlist_moves_on(channel: Channel) -> None:
+def test_a_playlist_moves_on(channel: RemoteChannel) -> None:
     """It names what lasts six target durations, and parts near its end only; the numbers count what has gone."""
     live = Live(channel)
     for seq in range(30):
@@ -439,7 +439,7 @@ def test_a_playlist_moves_on(channel: Channel) -> None:
     assert [bool(segment.parts) for segment in last.whole] == [False] * 6 + [True] * 6
 
 
-def test_media_can_be_had_after_they_left_the_playlist(channel: Channel) -> None:
+def test_media_can_be_had_after_they_left_the_playlist(channel: RemoteChannel) -> None:
     """By a player that is late: whole segments as long as the window has them, and parts as long as those are named."""
     live, parts = Live(channel), list[Part]()
     data = [live.publish(seq) for seq in range(3)]
@@ -495,7 +495,7 @@ def test_a_server_that_is_restarted_with_its_data_answers_alike(tmp_path: Path, 
     answers = []
     for start in range(2):
         with local_server(data_dir=tmp_path) as server:
-            live = Live(Channel(server.target(), "cam"), content_type)
+            live = Live(RemoteChannel(server.target(), "cam"), content_type)
             if not start:
                 for seq in range(8):
                     live.publish(seq)
@@ -533,7 +533,7 @@ def _undated(text: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if "DATE-TIME" not in line)
 
 
-def test_the_times_of_mpeg_ts_begin_anew(channel: Channel) -> None:
+def test_the_times_of_mpeg_ts_begin_anew(channel: RemoteChannel) -> None:
     """Their clock has 33 bits; between segments that is no jump, and no discontinuity."""
     live = Live(channel)
     for seq in range(3):
@@ -543,7 +543,7 @@ def test_the_times_of_mpeg_ts_begin_anew(channel: Channel) -> None:
     assert [segment.duration for segment in found.whole] == pytest.approx([1.0] * 3)
 
 
-def test_a_fragment_that_was_cut_off_is_left_out(channel: Channel) -> None:
+def test_a_fragment_that_was_cut_off_is_left_out(channel: RemoteChannel) -> None:
     """Its beginning would spoil the next segment; a segment that has nothing else is a gap."""
     live = Live(channel, "video/mp4")
     live.publish(0)
@@ -591,7 +591,7 @@ def test_a_longer_segment_becomes_several(live: Live) -> None:
     assert steps == pytest.approx([1.0, 2.0, 2.0, 2.0], abs=0.002)
 
 
-def test_a_longer_segment_of_one_key_picture_is_cut_before_any(channel: Channel) -> None:
+def test_a_longer_segment_of_one_key_picture_is_cut_before_any(channel: RemoteChannel) -> None:
     """Where no key picture comes in time, a player goes on with the picture that does."""
     live = Live(channel)
     live.publish(0)
@@ -601,7 +601,7 @@ def test_a_longer_segment_of_one_key_picture_is_cut_before_any(channel: Channel)
     assert [segment.duration for segment in live.until(2).whole] == pytest.approx([1.0, 2.48, 1.52, 1.0])
 
 
-def test_a_longer_segment_without_parts_becomes_several(channel: Channel) -> None:
+def test_a_longer_segment_without_parts_becomes_several(channel: RemoteChannel) -> None:
     """Of whole fragments; only one that is too long itself raises the target, to a minute: nobody can cut it."""
     live = Live(channel, "video/mp4")
     for seq, pictures, at_s in ((0, 1, 0.0), (1, 5, 1.2), (2, 1, 7.2)):
@@ -616,7 +616,7 @@ def test_a_longer_segment_without_parts_becomes_several(channel: Channel) -> Non
         assert live.watcher.see(last, constant_target=False).target == target
 
 
-def test_a_player_that_names_no_part_waits_for_the_first_one(channel: Channel) -> None:
+def test_a_player_that_names_no_part_waits_for_the_first_one(channel: RemoteChannel) -> None:
     """Safari asks so for a segment that is about to begin."""
     live = Live(channel)
     for seq in range(3):
@@ -647,7 +647,9 @@ def test_a_film_that_is_published_at_once_advances_as_it_plays(live: Live) -> No
     assert steps[3] < 0
 
 
-def test_one_turn_looks_at_few_bytes(channel: Channel, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_turn_looks_at_few_bytes(
+    channel: RemoteChannel, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However large the pieces are in which media arrive: nobody else waits for long."""
     monkeypatch.setattr(module, "RUN_BYTES", 1000)
     live = Live(channel)
@@ -669,7 +671,7 @@ def test_one_turn_looks_at_few_bytes(channel: Channel, server: LocalServer, monk
     assert server.inside(resume) >= len(data) / module.RUN_BYTES
 
 
-def test_a_segment_of_too_many_parts_has_none(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_of_too_many_parts_has_none(channel: RemoteChannel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A playlist does not grow with the number of parts: the segment is named without them."""
     monkeypatch.setattr(timeline, "MAX_PARTS", 4)
     live = Live(channel)
@@ -694,7 +696,7 @@ def test_a_segment_with_too_long_a_part_has_none(live: Live) -> None:
     assert [bool(segment.parts) for segment in found.whole[1:]] == [False, True]
 
 
-def test_media_of_one_piece_have_no_parts(channel: Channel) -> None:
+def test_media_of_one_piece_have_no_parts(channel: RemoteChannel) -> None:
     """A fragment of more than a second cannot be divided: the playlist has whole segments only."""
     live = Live(channel, "video/mp4")
     for seq in range(3):
@@ -725,7 +727,7 @@ def test_what_nobody_asks_for_is_forgotten() -> None:
         assert [(segment.msn, segment.uri) for segment in after.whole] == named
 
 
-def test_a_client_that_leaves_waits_no_longer(channel: Channel, server: LocalServer) -> None:
+def test_a_client_that_leaves_waits_no_longer(channel: RemoteChannel, server: LocalServer) -> None:
     """Its request is forgotten."""
     live = Live(channel)
     live.publish(0)
@@ -737,7 +739,7 @@ def test_a_client_that_leaves_waits_no_longer(channel: Channel, server: LocalSer
     eventually(lambda: not packager.waiting)
 
 
-def test_many_players_wait_for_the_same_part(channel: Channel, server: LocalServer) -> None:
+def test_many_players_wait_for_the_same_part(channel: RemoteChannel, server: LocalServer) -> None:
     """All of them get it, some in each turn of the event loop."""
     live = Live(channel)
     for seq in range(2):
@@ -752,7 +754,7 @@ def test_many_players_wait_for_the_same_part(channel: Channel, server: LocalServ
     upload.stored()
 
 
-def test_players_are_counted_as_people_do(channel: Channel, server: LocalServer) -> None:
+def test_players_are_counted_as_people_do(channel: RemoteChannel, server: LocalServer) -> None:
     """Those that wait for the same part, and those that just ask; the server's own cursor is none, nor is a fetch."""
     live = Live(channel)
     for seq in range(2):
@@ -776,7 +778,7 @@ def test_players_are_counted_as_people_do(channel: Channel, server: LocalServer)
     assert server.inside(lambda: found.audience) == 0
 
 
-def test_what_is_remembered_of_players_is_bounded(channel: Channel, server: LocalServer) -> None:
+def test_what_is_remembered_of_players_is_bounded(channel: RemoteChannel, server: LocalServer) -> None:
     """Any number of requests for playlists is told from the newest ones."""
     Live(channel).publish(0)
     found = server.plane.registry.channels[channel.name]

@@ -15,8 +15,8 @@ from tests.app.data_plane.support import pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.data_plane import responses
-from tricklecast.app.tools.conformance.http1 import Response
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.response import Response
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 BODY = b"0123456789"
 LARGE = 300_000
@@ -41,7 +41,7 @@ def part(answer: Response) -> tuple[int, str | None, bytes]:
         ("Bytes= 2 - 5 ", (2, 6)),
     ],
 )  # fmt: skip
-def test_a_range_of_a_finished_segment(channel: Channel, asked: str, place: tuple[int, int]) -> None:
+def test_a_range_of_a_finished_segment(channel: RemoteChannel, asked: str, place: tuple[int, int]) -> None:
     """206 with these bytes, and where they stand; the answer says what that of the whole segment does."""
     channel.publish(0, BODY)
     answer = channel.get(0, {"Range": asked})
@@ -55,7 +55,7 @@ def test_a_range_of_a_finished_segment(channel: Channel, asked: str, place: tupl
 
 
 @pytest.mark.parametrize("asked", ["bytes=10-", "bytes=10-12", "bytes=-0", "bytes=99999999999999999999999-"])
-def test_a_range_that_the_segment_does_not_have(channel: Channel, asked: str) -> None:
+def test_a_range_that_the_segment_does_not_have(channel: RemoteChannel, asked: str) -> None:
     """416 with the size."""
     channel.publish(0, BODY)
     refused = channel.get(0, {"Range": asked})
@@ -65,13 +65,13 @@ def test_a_range_that_the_segment_does_not_have(channel: Channel, asked: str) ->
 @pytest.mark.parametrize(
     "asked", ["bytes=0-1,4-5", "bytes=", "bytes=-", "bytes=5-2", "lines=0-1", "bytes", "bytes=a-b", "bytes=" + "1" * 99]
 )
-def test_other_ranges_are_ignored(channel: Channel, asked: str) -> None:
+def test_other_ranges_are_ignored(channel: RemoteChannel, asked: str) -> None:
     """Several at once, malformed ones and those of another unit: the whole segment."""
     channel.publish(0, BODY)
     assert part(channel.get(0, {"Range": asked})) == (200, None, BODY)
 
 
-def test_a_range_only_of_the_segment_that_the_client_knows(channel: Channel) -> None:
+def test_a_range_only_of_the_segment_that_the_client_knows(channel: RemoteChannel) -> None:
     """`If-Range` with another tag, a weak one or a date: the whole segment."""
     channel.publish(0, BODY)
     tag = channel.get(0).get("ETag")
@@ -80,7 +80,7 @@ def test_a_range_only_of_the_segment_that_the_client_knows(channel: Channel) -> 
         assert channel.get(0, {"Range": "bytes=2-5", "If-Range": known}).status == status
 
 
-def test_a_client_that_has_the_segment_is_told_so(channel: Channel) -> None:
+def test_a_client_that_has_the_segment_is_told_so(channel: RemoteChannel) -> None:
     """`If-None-Match`: 304 without a body, for GET and HEAD, also before a range; the connection stays usable."""
     channel.publish(0, BODY)
     tag = str(channel.get(0).get("ETag"))
@@ -95,7 +95,7 @@ def test_a_client_that_has_the_segment_is_told_so(channel: Channel) -> None:
     assert channel.get(0, {"If-None-Match": '"other"'}).body == BODY
 
 
-def test_a_head_tells_the_tag_and_knows_no_range(channel: Channel) -> None:
+def test_a_head_tells_the_tag_and_knows_no_range(channel: RemoteChannel) -> None:
     """RFC 9110 defines ranges for GET only."""
     channel.publish(0, BODY)
     answer = channel.target.ask("HEAD", channel.at(0), {"Range": "bytes=0-1"})
@@ -106,7 +106,7 @@ def test_a_head_tells_the_tag_and_knows_no_range(channel: Channel) -> None:
     )
 
 
-def test_an_open_segment_has_neither(channel: Channel) -> None:
+def test_an_open_segment_has_neither(channel: RemoteChannel) -> None:
     """It is sent whole, as it comes, whatever is asked; so is one without bytes."""
     upload, _ = channel.started(0, BODY)
     conditions = {"Range": "bytes=2-5", "If-None-Match": "*"}
@@ -183,7 +183,7 @@ def test_segments_in_the_data_directory_have_the_same(
         assert channel.get(0).get("ETag") not in (tag, None)
 
 
-def test_a_tag_in_memory_names_the_channel_and_the_segment(channel: Channel, server: LocalServer) -> None:
+def test_a_tag_in_memory_names_the_channel_and_the_segment(channel: RemoteChannel, server: LocalServer) -> None:
     """The second in which the channel was created, its epoch, the seq and the size: nothing of the process."""
     before = round(time.time())
     channel.publish(0, BODY)
@@ -207,7 +207,7 @@ def test_a_range_held_by_the_storm_guard_stays_a_range() -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "identity, gzip"])
-def test_a_coded_body_is_refused(channel: Channel, coding: str) -> None:
+def test_a_coded_body_is_refused(channel: RemoteChannel, coding: str) -> None:
     """Its coding would not be told to readers: 415 with what to do, and nothing is created."""
     refused = channel.post(0, b"x", {"Content-Encoding": coding})
     assert (refused.status, refused.body) == (
@@ -220,7 +220,7 @@ def test_a_coded_body_is_refused(channel: Channel, coding: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["channel", "segment", "api channel", "api segment"])
-def test_what_came_before_a_delete_reaches_the_readers(channel: Channel, what: str) -> None:
+def test_what_came_before_a_delete_reaches_the_readers(channel: RemoteChannel, what: str) -> None:
     """Half a chunk included; then the end that says that the segment was cut short."""
     upload, reader = channel.started(0, b"begun")
     upload.connection.send(b"64\r\nhalf a chunk")

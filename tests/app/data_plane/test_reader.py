@@ -12,20 +12,20 @@ from tests.app.data_plane.support import later, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.data_plane import scheduling
-from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
-from tricklecast.app.tools.conformance.http1 import ConnectionCut
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.connection import RawConnection, encode_chunk
+from tricklecast.app.tools.conformance.response import ConnectionCut
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 READERS = 60
 
 
-def state(target: Target, channel: Channel) -> dict[str, Any]:
+def state(target: Target, channel: RemoteChannel) -> dict[str, Any]:
     """The control plane's description of a channel."""
     found: dict[str, Any] = json.loads(target.ask("GET", f"/api/v1/channels/{channel.name}").body)
     return found
 
 
-def test_many_readers_get_exactly_the_same_bytes(channel: Channel, target: Target) -> None:
+def test_many_readers_get_exactly_the_same_bytes(channel: RemoteChannel, target: Target) -> None:
     """Those who wait, those who come in the middle and those who come late: the same chunks in the same order."""
     channel.create("video/mp2t")
     waiting = [channel.read(0) for _ in range(READERS)]
@@ -52,7 +52,7 @@ def test_many_readers_get_exactly_the_same_bytes(channel: Channel, target: Targe
 
 
 def test_the_next_segment_goes_before_the_end_of_the_last(
-    channel: Channel, target: Target, server: LocalServer
+    channel: RemoteChannel, target: Target, server: LocalServer
 ) -> None:
     """When a segment closes, readers of other things do not wait until all its readers are told."""
     upload, first = channel.started(0, b"begun")
@@ -98,7 +98,9 @@ def test_readers_of_several_channels_get_only_theirs(target: Target) -> None:
             assert connection.response().body == b"%d" % number * 1000
 
 
-def test_a_waiting_reader_that_goes_leaves_no_trace(channel: Channel, target: Target, server: LocalServer) -> None:
+def test_a_waiting_reader_that_goes_leaves_no_trace(
+    channel: RemoteChannel, target: Target, server: LocalServer
+) -> None:
     """The segment it waited for is forgotten with it; the head has not moved."""
     channel.create()
     reader = channel.read(0)
@@ -113,7 +115,9 @@ def test_a_waiting_reader_that_goes_leaves_no_trace(channel: Channel, target: Ta
     assert (record.reason, record.status, record.bytes_out, record.rseq) == ("client_gone", None, 0, 0)
 
 
-def test_a_reader_that_goes_mid_segment_disturbs_nobody(channel: Channel, target: Target, server: LocalServer) -> None:
+def test_a_reader_that_goes_mid_segment_disturbs_nobody(
+    channel: RemoteChannel, target: Target, server: LocalServer
+) -> None:
     """Others get everything, and the record says how much the lost one had been sent."""
     upload, staying = channel.started(0, b"12345678")
     leaving = channel.arrived(0, b"12345678")
@@ -129,7 +133,7 @@ def test_a_reader_that_goes_mid_segment_disturbs_nobody(channel: Channel, target
 CHUNK = 64 << 10
 
 
-def stall(channel: Channel, server: LocalServer, chunks: int) -> Connection:
+def stall(channel: RemoteChannel, server: LocalServer, chunks: int) -> RawConnection:
     """Publish so much to a reader that takes nothing that its connection is full; the publisher is not slowed."""
     upload = channel.upload(0, b"begun---")
     reader = channel.read(0)
@@ -189,7 +193,7 @@ def test_a_reader_of_an_old_segment_may_take_its_time_as_long_as_it_takes() -> N
         assert reader.rest() == body
 
 
-def test_readers_that_break_while_chunks_come(channel: Channel, server: LocalServer) -> None:
+def test_readers_that_break_while_chunks_come(channel: RemoteChannel, server: LocalServer) -> None:
     """A write to a connection that is gone breaks only that connection."""
     upload, staying = channel.started(0, b"begun")
     for _ in range(20):
@@ -201,7 +205,7 @@ def test_readers_that_break_while_chunks_come(channel: Channel, server: LocalSer
     eventually(lambda: server.plane.registry.readers == 0)
 
 
-def test_answers_behind_a_stalled_one_come_in_order(channel: Channel, server: LocalServer) -> None:
+def test_answers_behind_a_stalled_one_come_in_order(channel: RemoteChannel, server: LocalServer) -> None:
     """A request behind a large segment on the same connection waits for its bytes, although the client reads late."""
     body = pattern(6 << 20)
     channel.publish(0, body)
@@ -217,7 +221,7 @@ def test_answers_behind_a_stalled_one_come_in_order(channel: Channel, server: Lo
         assert connection.response().status == 470
 
 
-def test_a_publisher_that_says_it_is_done_is_answered(channel: Channel) -> None:
+def test_a_publisher_that_says_it_is_done_is_answered(channel: RemoteChannel) -> None:
     """Half-closing after a whole request is no disconnect: the answer comes."""
     connection = channel.target.open()
     connection.request("POST", channel.at(0), body=b"body")
@@ -226,7 +230,7 @@ def test_a_publisher_that_says_it_is_done_is_answered(channel: Channel) -> None:
     assert channel.get(0).body == b"body"
 
 
-def test_a_publisher_that_half_closes_in_the_middle_is_lost(channel: Channel, server: LocalServer) -> None:
+def test_a_publisher_that_half_closes_in_the_middle_is_lost(channel: RemoteChannel, server: LocalServer) -> None:
     """Without the end of its body it can be resumed like any other lost publisher."""
     upload, reader = channel.started(0, b"one,")
     upload.connection.half_close()

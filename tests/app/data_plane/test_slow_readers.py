@@ -19,7 +19,7 @@ from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
 from tricklecast.app.core.slow_readers import PACE_BYTES, Cut
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.listener import UNSENT_BYTES
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import RemoteChannel
 
 CHUNK = 64 << 10
 
@@ -31,7 +31,7 @@ def server() -> Iterator[LocalServer]:
         yield running
 
 
-def get(channel: Channel, seq: int = 0, version: str = "1.1") -> bytes:
+def get(channel: RemoteChannel, seq: int = 0, version: str = "1.1") -> bytes:
     return f"GET {channel.at(seq)} HTTP/{version}\r\nHost: h\r\n\r\n".encode()
 
 
@@ -67,7 +67,7 @@ def witnessed(server: LocalServer, kind: str) -> list[tuple[str, str, str]]:
 
 
 @contextmanager
-def slow_reader(server: LocalServer, channel: Channel, publish: object, chunks: int) -> Iterator[SlowPeer]:
+def slow_reader(server: LocalServer, channel: RemoteChannel, publish: object, chunks: int) -> Iterator[SlowPeer]:
     """A reader that was there when so many chunks were published, and has read none of them."""
     assert callable(publish)
     peer = SlowPeer(server.port, get(channel))
@@ -149,14 +149,14 @@ SEGMENT = 16 * FRAME
 """Four turns of a reader, of four frames each; every turn is more than the kernel takes at once of a small buffer."""
 
 
-def stored(server: LocalServer, channel: Channel) -> int:
+def stored(server: LocalServer, channel: RemoteChannel) -> int:
     """Bytes of the channel's first segment."""
     found = server.plane.registry.channels.get(channel.name)
     return found.segments[0].size if found is not None and 0 in found.segments else 0
 
 
 @contextmanager
-def handed_over(server: LocalServer, channel: Channel, behind: bytes = b"") -> Iterator[tuple[SlowPeer, int]]:
+def handed_over(server: LocalServer, channel: RemoteChannel, behind: bytes = b"") -> Iterator[tuple[SlowPeer, int]]:
     """A reader to whom all of a segment was handed over and that has not taken it; and how much it has read."""
     upload = channel.upload(0)
     for size in range(FRAME, SEGMENT + 1, FRAME):

@@ -14,21 +14,21 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.data_plane.context import Streamed
-from tricklecast.app.tools.conformance.connection import Connection
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.connection import RawConnection
+from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.trickle import wire
 
 CHUNK = 64 << 10
 
 
-def opened(channel: Channel, query: str = "") -> Connection:
+def opened(channel: RemoteChannel, query: str = "") -> RawConnection:
     """A stream whose request has arrived."""
     stream = channel.read("stream" + query)
     channel.target.settle()
     return stream
 
 
-def test_a_stream_is_all_segments_from_the_newest_on(channel: Channel, server: LocalServer) -> None:
+def test_a_stream_is_all_segments_from_the_newest_on(channel: RemoteChannel, server: LocalServer) -> None:
     """It begins with the newest segment that has begun, relays each chunk as it comes, and ends with the channel."""
     channel.create("video/mp2t").publish(0, b"zero")
     upload = channel.upload(1, b"one")
@@ -45,7 +45,10 @@ def test_a_stream_is_all_segments_from_the_newest_on(channel: Channel, server: L
         assert stream.chunk() == b"%d>" % seq
     channel.end()
     response = stream.ends()
-    assert dict(response.trailers) == {wire.NEXT: "5", wire.GAPS: "0", wire.CLOSED: "terminated"}
+    trailers = {wire.NEXT: "5", wire.GAPS: "0", wire.CLOSED: "terminated"}
+    assert {name.decode(): value.decode() for name, value in response.trailers} == {
+        name.lower(): value for name, value in trailers.items()
+    }
     record = server.record(channel=channel.name, op="stream")
     assert (record.status, record.reason, record.seq, record.rseq, record.next_seq) == (200, "terminated", -2, 1, 5)
     assert record.bytes_out == len(b"one, and more" + b"<22><33><44>")
@@ -68,7 +71,7 @@ def test_a_stream_is_all_segments_from_the_newest_on(channel: Channel, server: L
         ("4", 4),
     ],
 )
-def test_where_a_stream_starts(channel: Channel, start: str, first: int) -> None:
+def test_where_a_stream_starts(channel: RemoteChannel, start: str, first: int) -> None:
     """A seq, a number from the head as in a GET, or a name."""
     channel.publish(0, b"a", b"b", b"c", b"d")
     stream = opened(channel, f"?start={start}&cache=x")
@@ -79,14 +82,14 @@ def test_where_a_stream_starts(channel: Channel, start: str, first: int) -> None
 
 
 @pytest.mark.parametrize("start", ["now", "1.5", "--1", "0x1", "%20", "1" * 16])
-def test_a_bad_start_is_refused_with_one_line(channel: Channel, start: str) -> None:
+def test_a_bad_start_is_refused_with_one_line(channel: RemoteChannel, start: str) -> None:
     """400, and the line says what it may be."""
     channel.publish(0)
     answer = channel.get(f"stream?start={start}").expect(400)
     assert answer.body == b"Invalid start: it is earliest, latest, next, N or -N"
 
 
-def test_what_a_stream_cannot_have_is_answered_as_for_a_segment(channel: Channel) -> None:
+def test_what_a_stream_cannot_have_is_answered_as_for_a_segment(channel: RemoteChannel) -> None:
     """404 without the channel, 470 beyond its head, 405 for a POST, and an empty 200 when it has ended."""
     channel.get("stream").expect(404)
     channel.publish(0)
@@ -97,7 +100,7 @@ def test_what_a_stream_cannot_have_is_answered_as_for_a_segment(channel: Channel
     assert answer.body == b""
 
 
-def test_a_head_is_answered_at_once(channel: Channel, server: LocalServer) -> None:
+def test_a_head_is_answered_at_once(channel: RemoteChannel, server: LocalServer) -> None:
     """With what is known; and it leaves nothing behind."""
     channel.create("video/mp2t")
     target = channel.target
@@ -107,7 +110,7 @@ def test_a_head_is_answered_at_once(channel: Channel, server: LocalServer) -> No
     assert server.plane.registry.readers == 0
 
 
-def test_gaps_are_passed_over_and_counted(channel: Channel, server: LocalServer) -> None:
+def test_gaps_are_passed_over_and_counted(channel: RemoteChannel, server: LocalServer) -> None:
     """Empty segments are no gap; skipped ones are left out, truncated ones are cut short, and the trailer says so."""
     before = dict(server.plane.streamed)
     channel.publish(0, b"zero,")
@@ -142,7 +145,7 @@ def test_a_stream_from_a_seq_that_is_gone_begins_later() -> None:
         assert stream.ends(b"cd").marked(wire.GAPS) == "2"
 
 
-def test_a_stream_that_waits_for_the_first_segment(channel: Channel, server: LocalServer) -> None:
+def test_a_stream_that_waits_for_the_first_segment(channel: RemoteChannel, server: LocalServer) -> None:
     """No byte of the response comes before the first byte of a segment; empty ones do not count."""
     channel.create()
     stream = opened(channel)
@@ -157,7 +160,7 @@ def test_a_stream_that_waits_for_the_first_segment(channel: Channel, server: Loc
     assert empty.response().expect(200, closed="terminated").body == b""
 
 
-def test_a_client_of_http_1_0_reads_until_the_connection_ends(channel: Channel) -> None:
+def test_a_client_of_http_1_0_reads_until_the_connection_ends(channel: RemoteChannel) -> None:
     """It gets the bytes without chunks, over several segments."""
     channel.publish(0, b"zero,")
     connection = channel.target.open()
@@ -171,7 +174,7 @@ def test_a_client_of_http_1_0_reads_until_the_connection_ends(channel: Channel) 
     assert connection.rest() == b""
 
 
-def test_a_stream_does_not_go_on_with_another_epoch(channel: Channel) -> None:
+def test_a_stream_does_not_go_on_with_another_epoch(channel: RemoteChannel) -> None:
     """The channel's new life is another stream."""
     channel.publish(0, b"old")
     stream = opened(channel)
@@ -182,7 +185,7 @@ def test_a_stream_does_not_go_on_with_another_epoch(channel: Channel) -> None:
     assert opened(channel).head().get(wire.EPOCH) == "2"
 
 
-def test_two_segments_at_a_time_are_relayed_one_after_the_other(channel: Channel) -> None:
+def test_two_segments_at_a_time_are_relayed_one_after_the_other(channel: RemoteChannel) -> None:
     """The next one has begun before this one ends: its bytes come behind."""
     first, stream = channel.upload(0, b"a"), opened(channel)
     stream.head().expect(200)
@@ -233,7 +236,7 @@ def test_a_stream_ends_at_the_end_of_a_segment_when_the_server_shuts_down() -> N
         streams[1].gets(b"whole")
         server.inside(server.stop)
         assert streams[1].ends().marked(wire.NEXT) == "1"
-        assert streams[1]._parser.current is None
+        assert streams[1]._decoder is None
         streams[2].last(503)
         upload.chunk(b"rest").end()
         assert streams[0].ends(b"rest").marked(wire.NEXT) == "1"
@@ -248,7 +251,7 @@ def patient() -> Iterator[LocalServer]:
         yield running
 
 
-def stuck(server: LocalServer, channel: Channel, query: str = "") -> SlowPeer:
+def stuck(server: LocalServer, channel: RemoteChannel, query: str = "") -> SlowPeer:
     """A client of a stream that reads nothing."""
     return SlowPeer(
         server.port, f"GET {channel.at('stream' + query)} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode()
@@ -338,7 +341,7 @@ def test_a_stream_reads_what_storage_keeps(tmp_path: Path) -> None:
         assert stream.ends().marked(wire.GAPS) == "0"
 
 
-def test_the_bytes_of_a_stream_count_as_they_go_by(channel: Channel, server: LocalServer) -> None:
+def test_the_bytes_of_a_stream_count_as_they_go_by(channel: RemoteChannel, server: LocalServer) -> None:
     """A stream may last for days: the counters do not wait for its end, and count nothing twice."""
     before = server.inside(lambda: server.plane.bytes_out)
     channel.publish(0, b"12345")

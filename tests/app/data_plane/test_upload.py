@@ -15,14 +15,14 @@ from tricklecast.app.data_plane.scheduling import CHANNEL, SlowReader
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.http1.connection import UNSPLIT, Connection
 from tricklecast.app.tools.conformance.connection import encode_chunk
-from tricklecast.app.tools.conformance.http1 import ConnectionCut
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.response import ConnectionCut
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 # How chunks reach readers.
 
 
 @pytest.mark.parametrize("size", [8, 1000, UNSPLIT])
-def test_a_small_chunk_in_many_packets_stays_one_chunk(channel: Channel, target: Target, size: int) -> None:
+def test_a_small_chunk_in_many_packets_stays_one_chunk(channel: RemoteChannel, target: Target, size: int) -> None:
     """A chunk of at most 32 KiB reaches a waiting reader as one HTTP chunk, however it was cut by TCP."""
     upload = channel.upload(0)
     reader = channel.waiting(0)
@@ -38,7 +38,7 @@ def test_a_small_chunk_in_many_packets_stays_one_chunk(channel: Channel, target:
     assert upload.answer().get("Lp-Trickle-Size") == str(size)
 
 
-def test_chunks_in_one_packet_stay_apart(channel: Channel) -> None:
+def test_chunks_in_one_packet_stay_apart(channel: RemoteChannel) -> None:
     """Control clients read one chunk at a time: chunks are not merged either."""
     upload = channel.upload(0)
     upload.connection.send(b"".join(map(encode_chunk, (b"one", b"two", b"three"))))
@@ -47,7 +47,7 @@ def test_chunks_in_one_packet_stay_apart(channel: Channel) -> None:
     assert channel.get(0).chunks == [b"one", b"two", b"three"]
 
 
-def test_a_large_chunk_streams(channel: Channel) -> None:
+def test_a_large_chunk_streams(channel: RemoteChannel) -> None:
     """Readers do not wait for the end of a chunk of more than 32 KiB."""
     body = pattern(1 << 20)
     upload = channel.upload(0)
@@ -63,7 +63,7 @@ def test_a_large_chunk_streams(channel: Channel) -> None:
     assert channel.get(0).body == body
 
 
-def test_a_counted_body_is_relayed_as_it_arrives(channel: Channel) -> None:
+def test_a_counted_body_is_relayed_as_it_arrives(channel: RemoteChannel) -> None:
     """With Content-Length there are no chunks to keep together: readers get what has arrived."""
     connection = channel.target.open()
     connection.send(connection.render("POST", channel.at(0), {"Content-Length": "10"}) + b"01234")
@@ -74,7 +74,7 @@ def test_a_counted_body_is_relayed_as_it_arrives(channel: Channel) -> None:
     assert reader.rest() == b"56789"
 
 
-def test_what_arrived_of_a_chunk_counts_when_its_publisher_is_lost(channel: Channel) -> None:
+def test_what_arrived_of_a_chunk_counts_when_its_publisher_is_lost(channel: RemoteChannel) -> None:
     """Half a chunk is half a chunk: it is kept and can be continued by a second POST."""
     upload = channel.upload(0)
     upload.connection.send(b"a\r\n01234")
@@ -95,7 +95,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("bad", MALFORMED.values(), ids=MALFORMED.keys())
-def test_a_malformed_chunk_is_refused_and_what_came_before_is_kept(channel: Channel, bad: bytes) -> None:
+def test_a_malformed_chunk_is_refused_and_what_came_before_is_kept(channel: RemoteChannel, bad: bytes) -> None:
     """The publisher is told at once; its segment stays open for one that can go on."""
     upload = channel.upload(0, b"good ")
     reader = channel.arrived(0, b"good ")
@@ -108,7 +108,7 @@ def test_a_malformed_chunk_is_refused_and_what_came_before_is_kept(channel: Chan
     assert reader.rest()[-5:] == b"again"
 
 
-def test_chunks_before_a_malformed_one_in_the_same_packet_are_kept(channel: Channel) -> None:
+def test_chunks_before_a_malformed_one_in_the_same_packet_are_kept(channel: RemoteChannel) -> None:
     """The result for good chunks does not depend on how TCP cut the stream."""
     upload = channel.upload(0)
     upload.connection.send(encode_chunk(b"good ") + b"xyz\r\n")
@@ -117,7 +117,7 @@ def test_chunks_before_a_malformed_one_in_the_same_packet_are_kept(channel: Chan
     assert channel.get(0).body == b"good again"
 
 
-def test_a_malformed_chunk_first_leaves_nothing(channel: Channel, server: LocalServer) -> None:
+def test_a_malformed_chunk_first_leaves_nothing(channel: RemoteChannel, server: LocalServer) -> None:
     """A preconnect that turns out to be nonsense moves no head and leaves no segment."""
     channel.create()
     upload = channel.upload(0)
@@ -210,7 +210,7 @@ def test_a_channel_that_holds_less_gets_the_memory_of_the_one_that_holds_most() 
         other.has(0, bytes(50_000))
 
 
-def test_an_unfit_content_type_is_refused(channel: Channel, server: LocalServer) -> None:
+def test_an_unfit_content_type_is_refused(channel: RemoteChannel, server: LocalServer) -> None:
     """It would stand in every reader's headers: too long or not printable is 400, and creates nothing."""
     for headers in ({"Content-Type": "x" * 300}, {"Content-Type": "caf\xe9"}, {"Idempotency-Key": "k" * 300}):
         assert channel.post(0, b"x", headers).status == 400
@@ -254,7 +254,7 @@ def test_what_came_with_a_held_post_is_kept(ended: bool) -> None:
         assert early.response().get("Lp-Trickle-Size") == "5"
 
 
-def test_a_post_that_is_ahead_for_good_is_refused_after_the_grace(channel: Channel, server: LocalServer) -> None:
+def test_a_post_that_is_ahead_for_good_is_refused_after_the_grace(channel: RemoteChannel, server: LocalServer) -> None:
     """Nobody comes: 470, with where the head is, and the record counts from its arrival."""
     channel.publish(0)
     upload = channel.upload(3, b"x")

@@ -15,7 +15,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.http1.connection import Connection
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import RemoteChannel
 
 CONTROL: Final = "control"
 CONTROL_BODIES: Final = (b"first", b"second")
@@ -78,7 +78,7 @@ def watched(**settings: Any) -> Iterator[Watched]:
     # The control channel does not age, and who repeats itself is not held back: these tests do little else.
     defaults: dict[str, Any] = {"idle_timeout_s": 1e6, "window_age_s": 1e6, "storm_guard": "off"}
     with local_server(**{**defaults, **settings}) as server:
-        channel = Channel(server.target(), CONTROL)
+        channel = RemoteChannel(server.target(), CONTROL)
         channel.publish(0, *CONTROL_BODIES)
         assert healthy(server)
         eventually(lambda: not server.plane.connections)

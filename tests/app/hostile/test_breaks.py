@@ -12,7 +12,7 @@ from tests.support.local import LocalServer
 from tests.support.resets import reset_when_closed
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.core.segment import State
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import RemoteChannel
 
 COUNTED = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nABCDEFGH"
 CHUNKED = (
@@ -58,7 +58,7 @@ def gone(server: LocalServer) -> None:
 @ENDS
 @pytest.mark.parametrize("wire", [COUNTED, CHUNKED], ids=["counted", "chunked"])
 def test_a_publish_that_ends_at_any_byte(
-    server: LocalServer, channel: Channel, wire: bytes, end: Callable[[socket.socket], None]
+    server: LocalServer, channel: RemoteChannel, wire: bytes, end: Callable[[socket.socket], None]
 ) -> None:
     """It never completes a segment before its last byte; what has arrived of it stays for one that goes on."""
     channel.create()
@@ -81,7 +81,7 @@ def test_a_publish_that_ends_at_any_byte(
 @ENDS
 @pytest.mark.parametrize("seq", [0, 1], ids=["served", "waiting"])
 def test_a_read_that_ends_at_any_byte(
-    server: LocalServer, channel: Channel, seq: int, end: Callable[[socket.socket], None]
+    server: LocalServer, channel: RemoteChannel, seq: int, end: Callable[[socket.socket], None]
 ) -> None:
     """Waiting or served: the reader is forgotten, and the channel is as it was."""
     channel.publish(0, b"data")
@@ -95,7 +95,7 @@ def test_a_read_that_ends_at_any_byte(
 
 @pytest.mark.parametrize("end", [reset, close])
 def test_a_read_whose_client_stops_anywhere_in_the_answer(
-    server: LocalServer, channel: Channel, end: Callable[[socket.socket], None]
+    server: LocalServer, channel: RemoteChannel, end: Callable[[socket.socket], None]
 ) -> None:
     """While a segment is being written: others receive it whole, and the publisher notices nothing."""
     upload, reader = channel.started(0, b"first")
@@ -118,7 +118,7 @@ def test_a_read_whose_client_stops_anywhere_in_the_answer(
 @ENDS
 @pytest.mark.parametrize("wire", [COUNTED, CHUNKED], ids=["counted", "chunked"])
 def test_a_refused_publish_that_ends_at_any_byte(
-    server: LocalServer, channel: Channel, wire: bytes, end: Callable[[socket.socket], None]
+    server: LocalServer, channel: RemoteChannel, wire: bytes, end: Callable[[socket.socket], None]
 ) -> None:
     """One that is answered before its body is there, too: 409, and the segment stays as it is."""
     channel.publish(0, b"data")
@@ -149,7 +149,7 @@ def only_listen(sock: socket.socket) -> None:
 
 @pytest.mark.parametrize("end", [reset, close, only_listen])
 def test_a_pipeline_that_ends_at_any_byte(
-    server: LocalServer, channel: Channel, end: Callable[[socket.socket], None]
+    server: LocalServer, channel: RemoteChannel, end: Callable[[socket.socket], None]
 ) -> None:
     """Behind a request that waits, one that publishes and one to the control plane: none of them is begun by half."""
     channel.create()
@@ -166,7 +166,7 @@ def test_a_pipeline_that_ends_at_any_byte(
     assert channel.next_seq() == 0
 
 
-def test_packets_of_one_byte(server: LocalServer, channel: Channel) -> None:
+def test_packets_of_one_byte(server: LocalServer, channel: RemoteChannel) -> None:
     """The same requests, whole, in as many packets as they have bytes, are served as in one."""
     data = CHUNKED % channel.at(0).encode() + GET % channel.at(0).encode() + GET % b"/healthz"
     connection = channel.target.open()

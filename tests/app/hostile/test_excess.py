@@ -17,8 +17,8 @@ from tricklecast.app.data_plane.scheduling import TURN_BYTES
 from tricklecast.app.http1 import connection as module
 from tricklecast.app.http1.connection import QUEUE_REQUESTS, SLICE_BYTES, TURN_REQUESTS, UNREAD_BYTES
 from tricklecast.app.http1.framing import CHUNK_OVERHEAD, EXCESS_BYTES, FIELD_BYTES
-from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.connection import RawConnection, encode_chunk
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 CREATE = "/api/v1/channels"
 NEXT = "/trickle/control/next"
@@ -54,7 +54,7 @@ def test_a_head_that_never_ends_is_refused(target: Target) -> None:
     assert connection.response().status == 431
 
 
-def test_a_hundred_thousand_tiny_chunks_are_a_body(channel: Channel, server: LocalServer) -> None:
+def test_a_hundred_thousand_tiny_chunks_are_a_body(channel: RemoteChannel, server: LocalServer) -> None:
     """One byte each: stored whole, and others are served meanwhile."""
     upload = channel.upload(0)
     batch = encode_chunk(b"x") * 10_000
@@ -67,7 +67,7 @@ def test_a_hundred_thousand_tiny_chunks_are_a_body(channel: Channel, server: Loc
 
 
 @pytest.mark.parametrize(("excess", "accepted"), [(-1, True), (0, True), (1, False)])
-def test_extensions_of_a_chunk_are_bounded(channel: Channel, excess: int, accepted: bool) -> None:
+def test_extensions_of_a_chunk_are_bounded(channel: RemoteChannel, excess: int, accepted: bool) -> None:
     """16 KiB beyond what a chunk may cost; one byte more is 400, and the chunks before it are kept."""
     upload = channel.upload(0, b"good")
     channel.arrived(0, b"good")
@@ -85,7 +85,7 @@ def test_extensions_of_a_chunk_are_bounded(channel: Channel, excess: int, accept
     assert channel.get(0).body[:4] == b"good"
 
 
-def test_moderate_extensions_of_every_chunk_are_fine(channel: Channel) -> None:
+def test_moderate_extensions_of_every_chunk_are_fine(channel: RemoteChannel) -> None:
     """A signature of 80 bytes beside each kibibyte of payload, as some clients send: no limit adds them up."""
     upload = channel.upload(0)
     for _ in range(100):
@@ -100,7 +100,9 @@ def test_moderate_extensions_of_every_chunk_are_fine(channel: Channel) -> None:
     ids=["extension", "zeros", "quoted extension"],
 )
 @pytest.mark.parametrize("path", ["segment", "control plane"])
-def test_an_extension_that_never_ends_is_refused(target: Target, channel: Channel, wire: bytes, path: str) -> None:
+def test_an_extension_that_never_ends_is_refused(
+    target: Target, channel: RemoteChannel, wire: bytes, path: str
+) -> None:
     """Within the first chunk, too, and on every route."""
     connection = target.open()
     where = channel.at(0) if path == "segment" else CREATE
@@ -114,7 +116,7 @@ def test_an_extension_that_never_ends_is_refused(target: Target, channel: Channe
     assert connection.response().status == 400
 
 
-def test_small_packets_hide_no_extensions(channel: Channel, target: Target) -> None:
+def test_small_packets_hide_no_extensions(channel: RemoteChannel, target: Target) -> None:
     """Bytes that are no payload are added up over packets, also if each packet ends with a chunk's beginning."""
     upload = channel.upload(0)
     connection = upload.connection
@@ -172,7 +174,7 @@ def test_trailer_fields_are_no_header_fields(target: Target) -> None:
     target.ask("DELETE", f"{CREATE}/trailing")
 
 
-def pipelined(channel: Channel, count: int) -> Connection:
+def pipelined(channel: RemoteChannel, count: int) -> RawConnection:
     """A reader that waits, and so many requests behind it in the same packet."""
     connection = channel.target.open()
     wire = connection.render("GET", channel.at(0)) + connection.render("GET", channel.at("next")) * count
@@ -182,7 +184,7 @@ def pipelined(channel: Channel, count: int) -> Connection:
     return connection
 
 
-def test_ten_thousand_pipelined_requests(channel: Channel, server: LocalServer) -> None:
+def test_ten_thousand_pipelined_requests(channel: RemoteChannel, server: LocalServer) -> None:
     """Those behind a read that waits are neither read nor parsed beyond a bound, and all are answered in the end."""
     channel.create()
     connection = channel.target.open()
@@ -220,7 +222,7 @@ def test_control_plane_requests_at_once(target: Target) -> None:
 
 @pytest.mark.parametrize("method", ["OPTIONS", "HEAD"])
 def test_requests_that_offer_another_protocol(
-    channel: Channel, target: Target, caplog: pytest.LogCaptureFixture, method: str
+    channel: RemoteChannel, target: Target, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     """500 in one packet (36 KB), with a DELETE behind them: each is answered, and the DELETE is done."""
     channel.publish(0, b"data")
@@ -236,7 +238,7 @@ def test_requests_that_offer_another_protocol(
     assert not caplog.records
 
 
-def test_a_client_that_pipelines_lets_others_come_first(channel: Channel, server: LocalServer) -> None:
+def test_a_client_that_pipelines_lets_others_come_first(channel: RemoteChannel, server: LocalServer) -> None:
     """However much it sends at once, the server begins few of its requests in one turn of the event loop."""
     channel.create()
     turns: list[int] = []
@@ -265,7 +267,7 @@ def test_a_client_that_pipelines_lets_others_come_first(channel: Channel, server
 
 
 @pytest.mark.parametrize(("count", "paused"), [(QUEUE_REQUESTS - 1, 0), (QUEUE_REQUESTS, 0), (QUEUE_REQUESTS + 1, 1)])
-def test_reading_pauses_at_the_limit(channel: Channel, server: LocalServer, count: int, paused: int) -> None:
+def test_reading_pauses_at_the_limit(channel: RemoteChannel, server: LocalServer, count: int, paused: int) -> None:
     """64 requests may wait behind another one; while there are more, nothing is read."""
     channel.create()
     pipelined(channel, count)
@@ -273,17 +275,17 @@ def test_reading_pauses_at_the_limit(channel: Channel, server: LocalServer, coun
     assert server.inside(lambda: len(server.plane.pipelined)) == paused
 
 
-def test_a_client_that_leaves_a_full_pipeline_is_noticed(channel: Channel, server: LocalServer) -> None:
+def test_a_client_that_leaves_a_full_pipeline_is_noticed(channel: RemoteChannel, server: LocalServer) -> None:
     """Nothing is read from it any more; its waiting request is forgotten all the same."""
     channel.create()
-    for leave in (Connection.close, Connection.abort, Connection.half_close):
+    for leave in (RawConnection.close, RawConnection.abort, RawConnection.half_close):
         connection = pipelined(channel, QUEUE_REQUESTS + 1)
         eventually(lambda: server.inside(lambda: len(server.plane.pipelined)) == 1, what="reading has paused")
         leave(connection)
         eventually(lambda: not server.inside(lambda: left_over(server.plane)), what=f"{leave} is noticed")
 
 
-def test_a_full_pipeline_of_a_client_that_stays_is_served(channel: Channel, server: LocalServer) -> None:
+def test_a_full_pipeline_of_a_client_that_stays_is_served(channel: RemoteChannel, server: LocalServer) -> None:
     """Pausing, and being looked at, ends nobody's wait."""
     channel.create()
     connection = pipelined(channel, QUEUE_REQUESTS + 1)
@@ -295,7 +297,7 @@ def test_a_full_pipeline_of_a_client_that_stays_is_served(channel: Channel, serv
     eventually(lambda: not server.inside(lambda: server.plane.pipelined), what="and is read from again")
 
 
-def test_large_heads_fill_a_pipeline_sooner(channel: Channel, server: LocalServer) -> None:
+def test_large_heads_fill_a_pipeline_sooner(channel: RemoteChannel, server: LocalServer) -> None:
     """Pipelined requests are counted with their heads: reading pauses at 64 KiB."""
     channel.create()
     connection = channel.waiting(0)
@@ -316,7 +318,7 @@ def test_deep_paths_are_not_found(target: Target) -> None:
         assert connection.response().status == 404
 
 
-def test_a_length_of_thousands_of_digits(channel: Channel) -> None:
+def test_a_length_of_thousands_of_digits(channel: RemoteChannel) -> None:
     """Leading zeros are allowed, as many as a header may hold; Python alone would not read such a number."""
     connection = channel.target.open()
     connection.send(connection.render("POST", channel.at(0), {"Content-Length": "0" * 10_000 + "4"}) + b"data")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.app.hostile.support import exchange, statuses
 from tests.support.local import LocalServer
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 CHUNKED_BODY = b"4\r\ndata\r\n0\r\n\r\n"
 
@@ -90,7 +90,7 @@ CHUNKS = {
 }
 
 
-def hidden(channel: Channel) -> bytes:
+def hidden(channel: RemoteChannel) -> bytes:
     """A request that would create a channel."""
     return b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % channel.path.encode()
 
@@ -98,7 +98,7 @@ def hidden(channel: Channel) -> bytes:
 @pytest.mark.parametrize(("fields", "status"), LENGTHS.values(), ids=LENGTHS.keys())
 @pytest.mark.parametrize("path", ["/trickle/framing/0", "/trickle/framing", "/api/v1/channels", "/healthz"])
 def test_a_body_without_a_clear_end_is_refused(
-    server: LocalServer, channel: Channel, path: str, fields: bytes, status: int | tuple[int, ...]
+    server: LocalServer, channel: RemoteChannel, path: str, fields: bytes, status: int | tuple[int, ...]
 ) -> None:
     """On every route: one answer, the end, no channel, and nothing of what might hide behind it."""
     head = b"POST %b HTTP/1.1\r\nHost: x\r\n%b\r\n" % (path.encode(), fields)
@@ -121,7 +121,7 @@ def test_the_largest_length_is_just_too_large(server: LocalServer, path: str) ->
 @pytest.mark.parametrize(("head", "status"), HEADS.values(), ids=HEADS.keys())
 @pytest.mark.parametrize("path", ["/trickle/control/0", "/healthz", "http://x/trickle/control/next"])
 def test_a_head_that_is_not_clear_is_refused(
-    server: LocalServer, channel: Channel, path: str, head: bytes, status: int | tuple[int, ...]
+    server: LocalServer, channel: RemoteChannel, path: str, head: bytes, status: int | tuple[int, ...]
 ) -> None:
     """Whole, and byte by byte: the same answer, the end, and nothing of what might hide behind it."""
     data = head % path.encode() + hidden(channel)
@@ -137,7 +137,7 @@ def test_a_head_that_is_not_clear_is_refused(
 
 
 @pytest.mark.parametrize("wire", CHUNKS.values(), ids=CHUNKS.keys())
-def test_a_chunk_that_is_none_is_refused(server: LocalServer, channel: Channel, wire: bytes) -> None:
+def test_a_chunk_that_is_none_is_refused(server: LocalServer, channel: RemoteChannel, wire: bytes) -> None:
     """The publisher is told; what came before stays for one that can go on, what might hide behind it is not done."""
     other = channel.target.channel()
     head = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % channel.at(0).encode()
@@ -173,7 +173,7 @@ def test_an_offer_in_http_1_0_is_answered_in_http_1_0(server: LocalServer) -> No
     assert answer.endswith(b"\r\n\r\nfirst")
 
 
-def test_garbage_behind_a_request_does_not_harm_it(server: LocalServer, channel: Channel) -> None:
+def test_garbage_behind_a_request_does_not_harm_it(server: LocalServer, channel: RemoteChannel) -> None:
     """The request is answered, the garbage with 400, and the connection closes: in both planes."""
     for path in (b"/trickle/control/0", b"/healthz"):
         request = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path
@@ -184,7 +184,7 @@ def test_garbage_behind_a_request_does_not_harm_it(server: LocalServer, channel:
     assert channel.get(0).body == b"data"
 
 
-def test_nothing_is_read_behind_a_last_request(server: LocalServer, channel: Channel) -> None:
+def test_nothing_is_read_behind_a_last_request(server: LocalServer, channel: RemoteChannel) -> None:
     """`Connection: close` means it: what follows is not done."""
     data = b"GET /trickle/control/next HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + hidden(channel)
     assert statuses(exchange(server, data, half_close=False)) == [200]
@@ -192,7 +192,7 @@ def test_nothing_is_read_behind_a_last_request(server: LocalServer, channel: Cha
 
 
 @pytest.mark.parametrize("blank", [b" ", b"\t", b" \t  "])
-def test_blanks_behind_a_value_are_no_part_of_it(server: LocalServer, channel: Channel, blank: bytes) -> None:
+def test_blanks_behind_a_value_are_no_part_of_it(server: LocalServer, channel: RemoteChannel, blank: bytes) -> None:
     """Every field is read as if they were not there: the name, the body's length, what the client waits for."""
     path = channel.path.encode()
     fields = (b"Host: 127.0.0.1", b"Origin: http://127.0.0.1", b"Content-Length: 4", b"Expect: 100-continue")

@@ -18,7 +18,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.http1 import asgi_bridge
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 from tricklecast.trickle.records import AccessRecord
 
 # uvicorn's own protocol, as the bridge uses it.
@@ -174,7 +174,7 @@ def test_pipelined_requests_are_answered_in_order(target: Target) -> None:
     assert bodies == [b'{"status":"ok"}' if path == "/healthz" else b'{"status":"ready"}' for path in paths]
 
 
-def test_requests_behind_an_unfinished_segment_are_answered_in_order(channel: Channel, target: Target) -> None:
+def test_requests_behind_an_unfinished_segment_are_answered_in_order(channel: RemoteChannel, target: Target) -> None:
     """The control plane's requests, one with a body, wait for a reader that waits, and the connection goes on."""
     channel.create()
     connection = channel.waiting(0)

@@ -44,15 +44,15 @@ from tricklecast.app.http1.connection import (
     Endpoint,
 )
 from tricklecast.app.tools.conformance.connection import encode_chunk
-from tricklecast.app.tools.conformance.http1 import ConnectionCut
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.response import ConnectionCut
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 from tricklecast.trickle.records import AccessRecord
 from tricklecast.trickle.wire import Status
 
 # One request after the other, and several at once.
 
 
-def test_a_connection_serves_one_request_after_the_other(channel: Channel, target: Target) -> None:
+def test_a_connection_serves_one_request_after_the_other(channel: RemoteChannel, target: Target) -> None:
     """Keep-alive: publish, read, ask for the head, ask the control plane, and publish again, on one connection."""
     connection = target.open()
     connection.request("POST", channel.at(0), body=b"first")
@@ -69,7 +69,7 @@ def test_a_connection_serves_one_request_after_the_other(channel: Channel, targe
     assert connection.response().get("Lp-Trickle-Size") == "6"
 
 
-def test_any_bytes_may_come_while_a_read_waits(channel: Channel, target: Target) -> None:
+def test_any_bytes_may_come_while_a_read_waits(channel: RemoteChannel, target: Target) -> None:
     """Requests that come meanwhile are answered in order, at any cut of the packets and with any bytes after them."""
     channel.create()
     connection = channel.waiting(0)
@@ -87,7 +87,7 @@ def test_any_bytes_may_come_while_a_read_waits(channel: Channel, target: Target)
     connection.closed()
 
 
-def test_a_large_publish_behind_a_waiting_read_arrives_whole(channel: Channel, target: Target) -> None:
+def test_a_large_publish_behind_a_waiting_read_arrives_whole(channel: RemoteChannel, target: Target) -> None:
     """Reading pauses while much is queued, and goes on when its turn comes."""
     other = target.channel()
     channel.create()
@@ -103,7 +103,7 @@ def test_a_large_publish_behind_a_waiting_read_arrives_whole(channel: Channel, t
     assert other.get(0).body == body
 
 
-def test_many_pipelined_requests_are_all_answered(channel: Channel, target: Target) -> None:
+def test_many_pipelined_requests_are_all_answered(channel: RemoteChannel, target: Target) -> None:
     """More requests than may be queued are held back, and lost is none."""
     count = 3 * QUEUE_REQUESTS
     channel.publish(0, *[b"%d" % seq for seq in range(count)])
@@ -112,7 +112,7 @@ def test_many_pipelined_requests_are_all_answered(channel: Channel, target: Targ
     assert [connection.response().body for _ in range(count)] == [b"%d" % seq for seq in range(count)]
 
 
-def test_two_large_publishes_behind_a_waiting_read(channel: Channel, target: Target) -> None:
+def test_two_large_publishes_behind_a_waiting_read(channel: RemoteChannel, target: Target) -> None:
     """The queue's byte count goes down with the queue: the second of two large bodies does not stall."""
     other = target.channel()
     channel.create()
@@ -131,7 +131,7 @@ def test_two_large_publishes_behind_a_waiting_read(channel: Channel, target: Tar
     assert other.get(0).body == other.get(1).body == body
 
 
-def test_a_segment_request_waits_behind_the_control_plane(channel: Channel, target: Target) -> None:
+def test_a_segment_request_waits_behind_the_control_plane(channel: RemoteChannel, target: Target) -> None:
     """A segment route pipelined behind a FastAPI route is answered after it."""
     channel.publish(0, b"abc")
     connection = target.open()
@@ -140,7 +140,9 @@ def test_a_segment_request_waits_behind_the_control_plane(channel: Channel, targ
     assert connection.response().body == b"abc"
 
 
-def test_a_connection_that_breaks_takes_its_queue_along(channel: Channel, target: Target, server: LocalServer) -> None:
+def test_a_connection_that_breaks_takes_its_queue_along(
+    channel: RemoteChannel, target: Target, server: LocalServer
+) -> None:
     """Requests that were never begun change nothing when their connection is gone."""
     channel.create()
     connection = channel.read(0)
@@ -153,7 +155,7 @@ def test_a_connection_that_breaks_takes_its_queue_along(channel: Channel, target
     eventually(lambda: not _waiting(target, channel))
 
 
-def _waiting(target: Target, channel: Channel) -> bool:
+def _waiting(target: Target, channel: RemoteChannel) -> bool:
     connection = target.send("GET", f"/api/v1/channels/{channel.name}")
     return b'"readers":0' not in connection.response().body
 
@@ -296,7 +298,7 @@ def test_no_cut_and_no_pipelining_changes_an_answer(
 OFFER = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
 
 
-def test_a_chunked_body_behind_an_offer_trickles(channel: Channel, target: Target) -> None:
+def test_a_chunked_body_behind_an_offer_trickles(channel: RemoteChannel, target: Target) -> None:
     """Also piece by piece, with the head in a packet of its own."""
     connection = target.open()
     connection.send(connection.render("POST", channel.at(0), {**OFFER, "Transfer-Encoding": "chunked"}))
@@ -311,7 +313,7 @@ def test_a_chunked_body_behind_an_offer_trickles(channel: Channel, target: Targe
 
 
 @pytest.mark.parametrize("upgrade", ["h2c", "websocket"])
-def test_a_read_with_an_offer(channel: Channel, target: Target, upgrade: str) -> None:
+def test_a_read_with_an_offer(channel: RemoteChannel, target: Target, upgrade: str) -> None:
     """A GET that offers an upgrade is just read."""
     channel.publish(0, b"body")
     connection = target.open()
@@ -331,7 +333,7 @@ def test_an_offer_to_the_control_plane(target: Target) -> None:
 # Input that is no request, or too much.
 
 
-def test_an_endless_trailer_is_refused(channel: Channel) -> None:
+def test_an_endless_trailer_is_refused(channel: RemoteChannel) -> None:
     """The same holds for what may follow a chunked body."""
     upload = channel.upload(0, b"data")
     upload.connection.send(b"0\r\nendless: ")
@@ -341,7 +343,7 @@ def test_an_endless_trailer_is_refused(channel: Channel) -> None:
     assert upload.answer().status == 431
 
 
-def test_a_large_body_before_a_head_is_not_taken_for_headers(channel: Channel, target: Target) -> None:
+def test_a_large_body_before_a_head_is_not_taken_for_headers(channel: RemoteChannel, target: Target) -> None:
     """The limit of the headers counts headers, and not the body in the same packet."""
     size = 200_000
     connection = target.open()
@@ -397,7 +399,9 @@ def test_who_has_more_to_send_is_read_from_for_a_moment(headers: dict[str, str])
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["counted", "chunked"])
 @pytest.mark.parametrize("waits", [False, True], ids=["answered", "waiting"])
-def test_a_body_that_nobody_reads_is_bounded(waits: bool, chunked: bool, channel: Channel, server: LocalServer) -> None:
+def test_a_body_that_nobody_reads_is_bounded(
+    waits: bool, chunked: bool, channel: RemoteChannel, server: LocalServer
+) -> None:
     """A GET with a body of 1 MiB is answered once: 413, or the segment if that was there; the connection closes."""
     channel.publish(0, b"x")
     connection = channel.target.open()
@@ -422,7 +426,9 @@ def test_a_body_that_nobody_reads_is_bounded(waits: bool, chunked: bool, channel
 
 
 @pytest.mark.parametrize("rest", [b"zz\r\n", b"1" + b"0" * (1 << 15)], ids=["malformed", "endless size"])
-def test_a_request_that_was_answered_is_not_answered_again(rest: bytes, channel: Channel, server: LocalServer) -> None:
+def test_a_request_that_was_answered_is_not_answered_again(
+    rest: bytes, channel: RemoteChannel, server: LocalServer
+) -> None:
     """A wrong body ends the connection without a response."""
     channel.publish(0, b"x")
     head = b"GET %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % channel.at(0).encode()
@@ -430,7 +436,9 @@ def test_a_request_that_was_answered_is_not_answered_again(rest: bytes, channel:
 
 
 @pytest.mark.parametrize("size", [1, 1 << 20], ids=["answered", "being answered"])
-def test_the_last_byte_of_such_a_body_makes_no_second_answer(size: int, channel: Channel, server: LocalServer) -> None:
+def test_the_last_byte_of_such_a_body_makes_no_second_answer(
+    size: int, channel: RemoteChannel, server: LocalServer
+) -> None:
     """The client, or a proxy, would take it for that to its next request."""
     channel.publish(0, bytes(size))
     head = b"GET %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (channel.at(0).encode(), UNREAD_BYTES + 1)
@@ -439,7 +447,7 @@ def test_the_last_byte_of_such_a_body_makes_no_second_answer(size: int, channel:
     assert server.record(reason="too_large", conn=max(record.conn or 0 for record in server.records))
 
 
-def test_a_body_that_nobody_reads_may_be_small(channel: Channel) -> None:
+def test_a_body_that_nobody_reads_may_be_small(channel: RemoteChannel) -> None:
     """A body of UNREAD_BYTES is thrown away, and the connection goes on."""
     channel.publish(0, b"x")
     connection = channel.target.open()

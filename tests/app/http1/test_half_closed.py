@@ -12,8 +12,8 @@ from tests.support.local import LocalServer, local_server
 from tests.support.resets import reset_when_closed
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.data_plane.scheduling import HALF_CLOSED_S
-from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
-from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.connection import RawConnection, encode_chunk
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 
 def half_closed(server: LocalServer, count: int = 1) -> None:
@@ -21,7 +21,7 @@ def half_closed(server: LocalServer, count: int = 1) -> None:
     eventually(lambda: len(server.plane.timeouts.half_closed) == count, what="the half-close has arrived")
 
 
-def waiting(server: LocalServer, channel: Channel, seq: int = 0) -> Connection:
+def waiting(server: LocalServer, channel: RemoteChannel, seq: int = 0) -> RawConnection:
     """A reader that has closed its half, and waits."""
     before = len(server.plane.timeouts.half_closed)
     reader = channel.waiting(seq)
@@ -30,7 +30,7 @@ def waiting(server: LocalServer, channel: Channel, seq: int = 0) -> Connection:
     return reader
 
 
-def test_a_reader_gets_a_segment_that_is_not_born_yet(server: LocalServer, channel: Channel) -> None:
+def test_a_reader_gets_a_segment_that_is_not_born_yet(server: LocalServer, channel: RemoteChannel) -> None:
     """Chunk by chunk, to its end; then the server closes."""
     channel.create()
     reader = waiting(server, channel)
@@ -44,7 +44,7 @@ def test_a_reader_gets_a_segment_that_is_not_born_yet(server: LocalServer, chann
     assert not server.plane.timeouts.half_closed
 
 
-def test_a_reader_that_closes_its_half_in_the_middle_gets_the_rest(server: LocalServer, channel: Channel) -> None:
+def test_a_reader_that_closes_its_half_in_the_middle_gets_the_rest(server: LocalServer, channel: RemoteChannel) -> None:
     """A half-close while bytes flow changes nothing but that the connection closes afterwards."""
     upload, reader = channel.started(0, b"first,")
     reader.half_close()
@@ -66,7 +66,7 @@ def test_a_reader_in_the_middle_of_a_segment_that_stands_still_is_cut_off() -> N
         assert other.rest() == b"second"
 
 
-def test_everything_that_is_pipelined_is_answered(server: LocalServer, channel: Channel, target: Target) -> None:
+def test_everything_that_is_pipelined_is_answered(server: LocalServer, channel: RemoteChannel, target: Target) -> None:
     """Requests of both planes behind a read that waits; half a request behind them was never made."""
     channel.create()
     connection = target.open()
@@ -108,7 +108,7 @@ def test_a_publisher_that_has_sent_all_is_answered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("behind", [False, True], ids=["alone", "behind a read"])
 def test_a_publisher_that_stops_in_the_middle_is_cut_short(
-    server: LocalServer, channel: Channel, target: Target, behind: bool
+    server: LocalServer, channel: RemoteChannel, target: Target, behind: bool
 ) -> None:
     """Its segment stays open for one that goes on, as if the connection had broken; also where it waited in line."""
     other = target.channel().create()
@@ -129,7 +129,7 @@ def test_a_publisher_that_stops_in_the_middle_is_cut_short(
     channel.get(0).segment(0, b"part and rest")
 
 
-def test_a_reader_for_whom_nothing_comes_is_told_in_the_end(server: LocalServer, channel: Channel) -> None:
+def test_a_reader_for_whom_nothing_comes_is_told_in_the_end(server: LocalServer, channel: RemoteChannel) -> None:
     """A client that is gone looks the same: after 10 s the server answers 503, and the reader is forgotten.
 
     The log says when it left.
@@ -149,7 +149,7 @@ def test_a_reader_for_whom_nothing_comes_is_told_in_the_end(server: LocalServer,
     assert record.dur_us < 1_000_000 * HALF_CLOSED_S
 
 
-def test_a_stream_lives_as_long_as_segments_come(server: LocalServer, channel: Channel) -> None:
+def test_a_stream_lives_as_long_as_segments_come(server: LocalServer, channel: RemoteChannel) -> None:
     """Also where it waits for the next segment, of which it was sent nothing, each time that the server looks."""
     channel.publish(0, b"0")
     stream = channel.read("stream")
@@ -181,7 +181,7 @@ def test_a_reader_that_has_more_to_take_is_not_looked_at() -> None:
         assert reader.response().body == body
 
 
-def test_a_request_that_is_held_back_is_answered_as_the_last_one(server: LocalServer, channel: Channel) -> None:
+def test_a_request_that_is_held_back_is_answered_as_the_last_one(server: LocalServer, channel: RemoteChannel) -> None:
     """A playlist waits for a segment, for example; the answer says that the connection closes."""
     player = channel.create().waiting("index.m3u8")
     player.half_close()
@@ -190,7 +190,7 @@ def test_a_request_that_is_held_back_is_answered_as_the_last_one(server: LocalSe
     player.last(415)
 
 
-def test_a_reader_that_has_gone_is_noticed_by_the_next_write(server: LocalServer, channel: Channel) -> None:
+def test_a_reader_that_has_gone_is_noticed_by_the_next_write(server: LocalServer, channel: RemoteChannel) -> None:
     """A closed socket answers the first bytes with a reset."""
     channel.create()
     waiting(server, channel).close()
@@ -201,7 +201,7 @@ def test_a_reader_that_has_gone_is_noticed_by_the_next_write(server: LocalServer
 
 
 def test_a_half_closed_connection_that_is_reset_is_noticed_without_a_write(
-    server: LocalServer, channel: Channel
+    server: LocalServer, channel: RemoteChannel
 ) -> None:
     """As the kernel does when its probes are not answered; the sweeper looks for it."""
     channel.create()
@@ -214,7 +214,7 @@ def test_a_half_closed_connection_that_is_reset_is_noticed_without_a_write(
     eventually(lambda: not server.plane.registry.readers, what="the reader is forgotten")
 
 
-def test_a_full_pipeline_has_the_same_time(server: LocalServer, channel: Channel, target: Target) -> None:
+def test_a_full_pipeline_has_the_same_time(server: LocalServer, channel: RemoteChannel, target: Target) -> None:
     """A connection that is not read from, because of what is pipelined on it, is looked at all the same."""
     channel.create()
     connection = target.open()

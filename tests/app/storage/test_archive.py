@@ -23,7 +23,7 @@ from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch, Contents, Database, StorageError, segment_path
 from tricklecast.app.storage.restore import take_inventory
-from tricklecast.app.tools.conformance.http1 import ConnectionCut
+from tricklecast.app.tools.conformance.response import ConnectionCut
 from tricklecast.app.tools.conformance.target import Target
 
 ACKS = ("memory", "journal", "fsync")

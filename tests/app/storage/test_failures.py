@@ -23,7 +23,7 @@ from tricklecast.app.metrics import StorageMetrics
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch, Database
-from tricklecast.app.tools.conformance.http1 import ConnectionCut
+from tricklecast.app.tools.conformance.response import ConnectionCut
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.publisher.media.clips import Decoded, decode, make_clip
 from tests.support.local import LocalServer, local_server
 from tests.support.segments import cut
 from tests.support.waiting import WITHIN_S
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.subscriber.archive import read_index
 
 GOP = 25
@@ -44,7 +44,7 @@ def wanted(clip: Path) -> Decoded:
 
 
 @contextmanager
-def live(server: LocalServer, name: str, segments: list[bytes], mime: str = "video/mp2t") -> Iterator[Channel]:
+def live(server: LocalServer, name: str, segments: list[bytes], mime: str = "video/mp2t") -> Iterator[RemoteChannel]:
     """A channel whose last segment has come only half."""
     with server.client() as target:
         channel = target.channel(name)
@@ -56,7 +56,7 @@ def live(server: LocalServer, name: str, segments: list[bytes], mime: str = "vid
 
 
 @contextmanager
-def subscribing(server: LocalServer, channel: Channel, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def subscribing(server: LocalServer, channel: RemoteChannel, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The command, from segment 0, with its events on standard output."""
     url = f"http://127.0.0.1:{server.port}{channel.path}"
     command = [sys.executable, "-m", "tricklecast", "subscribe", url, "--start", "0", "--json", *arguments]

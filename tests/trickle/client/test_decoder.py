@@ -51,7 +51,7 @@ def test_a_body_without_trailers() -> None:
     body = decoder(b"0\r\n\r\nHTTP/1.1 408")
     assert body.next_chunk() is None
     assert body.over
-    assert body.has_rest
+    assert body.rest == b"HTTP/1.1 408"
     assert body.next_chunk() is None
 
 

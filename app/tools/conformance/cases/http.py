@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tricklecast.app.tools.conformance.connection import encode_chunk
-from tricklecast.app.tools.conformance.http1 import ConnectionCut, Framing, check, equal
+from tricklecast.app.tools.conformance.response import ConnectionCut, check, equal
 from tricklecast.app.tools.conformance.runner import Group, each
-from tricklecast.app.tools.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import RemoteChannel
 from tricklecast.trickle import wire
 
 _CHUNKED = {"Transfer-Encoding": "chunked"}
@@ -14,30 +14,31 @@ _H2C = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settin
 
 
 class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
-    def one_dot_zero_readers_get_a_plain_body(self, c: Channel) -> None:
+    def one_dot_zero_readers_get_a_plain_body(self, c: RemoteChannel) -> None:
         """A reader that speaks HTTP/1.0 gets the bytes of a kept segment unframed, and then the end."""
         connection = c.publish(0, b"plain").target.send("GET", c.at(0), version="1.0")
         response = connection.segment(0, b"plain")
-        check(response.framed is not Framing.CHUNKED, "no chunked framing", response.framed)
+        check(not response.head.chunked, "a body without chunks", response)
         connection.closed()
 
-    def one_dot_zero_readers_follow_an_open_segment(self, c: Channel) -> None:
+    def one_dot_zero_readers_follow_an_open_segment(self, c: RemoteChannel) -> None:
         """A reader that speaks HTTP/1.0 gets an open segment as it comes; its end is the end of the connection."""
         upload, _ = c.started(0, b"one,")
         connection = c.target.send("GET", c.at(0), version="1.0")
-        equal("the framing", connection.head().expect(200).framed, Framing.CLOSE)
+        head = connection.head().expect(200).head
+        check(not head.chunked and head.length is None, "a body that ends with the connection", head)
         connection.gets(b"one,")
         upload.chunk(b"two")
         connection.gets(b"two")
         upload.end()
         connection.ends()
 
-    def one_dot_zero_publishers_are_served(self, c: Channel) -> None:
+    def one_dot_zero_publishers_are_served(self, c: RemoteChannel) -> None:
         """A publisher that speaks HTTP/1.0 with a Content-Length is served."""
         c.target.send("POST", c.at(0), {"Content-Length": "5"}, b"plain", "1.0").expect(200)
         c.has(0, b"plain")
 
-    def expect_100_continue_is_answered(self, c: Channel) -> None:
+    def expect_100_continue_is_answered(self, c: RemoteChannel) -> None:
         """A publisher that waits for `100 Continue` before its body receives it."""
         connection = c.target.send("POST", c.at(0), _EXPECTING)
         equal("the interim status", connection.interim().status, 100)
@@ -45,17 +46,17 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         connection.expect(200)
         c.has(0, b"body")
 
-    def expect_100_continue_hears_refusals(self, c: Channel) -> None:
+    def expect_100_continue_hears_refusals(self, c: RemoteChannel) -> None:
         """A publisher that waits for `100 Continue` receives a refusal without sending its body."""
         c.publish(0).target.send("POST", c.at(9), _EXPECTING).expect(470)
 
-    def header_names_have_no_case(self, c: Channel) -> None:
+    def header_names_have_no_case(self, c: RemoteChannel) -> None:
         """Header names are found in any case."""
         c.ask("POST", {"EXPECT-content": "video/mp2t"}, b"").expect(200)
         c.publish(0).post(30, b"x", {wire.RESET.lower(): "1"}).expect(200)
         c.get(30).expect(content_type="video/mp2t")
 
-    def requests_may_come_byte_by_byte(self, c: Channel) -> None:
+    def requests_may_come_byte_by_byte(self, c: RemoteChannel) -> None:
         """A request that comes one byte at a time, chunk sizes included, is understood."""
         connection = c.target.open()
         for byte in connection.render("POST", c.at(0), _CHUNKED) + encode_chunk(b"slow") + b"0\r\n\r\n":
@@ -63,23 +64,23 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         connection.expect(200, size=4)
         c.has(0, b"slow")
 
-    def chunk_extensions_and_trailers_are_not_data(self, c: Channel) -> None:
+    def chunk_extensions_and_trailers_are_not_data(self, c: RemoteChannel) -> None:
         """Extensions of chunks and trailers of a published body are not part of the segment."""
         body = b'4;name="value"\r\ndata\r\n0;last\r\nX-Trailer: yes\r\n\r\n'
         c.target.send("POST", c.at(0), _CHUNKED, body).expect(200)
         c.has(0, b"data")
 
-    def h2c_upgrade_is_ignored(self, c: Channel) -> None:
+    def h2c_upgrade_is_ignored(self, c: RemoteChannel) -> None:
         """A GET that offers to upgrade to HTTP/2 is served as the HTTP/1.1 that it is."""
         c.publish(0, b"data").get(0, _H2C).segment(0, b"data")
 
-    def h2c_upgrade_of_a_publisher_is_ignored(self, c: Channel) -> None:
+    def h2c_upgrade_of_a_publisher_is_ignored(self, c: RemoteChannel) -> None:
         """A POST that offers to upgrade to HTTP/2 is served as HTTP/1.1, its body included, counted or chunked."""
         c.post(0, b"counted", _H2C).expect(200, size=7)
         c.upload(1, b"chunk", b"ed", headers=_H2C).stored(size=7)
         c.has(0, b"counted").has(1, b"chunked")
 
-    def pipelined_reads_are_answered_in_order(self, c: Channel) -> None:
+    def pipelined_reads_are_answered_in_order(self, c: RemoteChannel) -> None:
         """Several GETs sent at once on one connection are answered one after the other, in their order."""
         c.publish(0, b"a", b"b", b"c")
         connection = c.target.open()
@@ -87,7 +88,7 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         for seq, data in ((2, b"c"), (0, b"a"), (1, b"b")):
             connection.segment(seq, data)
 
-    def pipelined_reads_wait_for_each_other(self, c: Channel) -> None:
+    def pipelined_reads_wait_for_each_other(self, c: RemoteChannel) -> None:
         """A GET that is ready does not overtake an earlier one on the same connection that waits."""
         c.publish(0, b"ready")
         connection = c.target.open()
@@ -98,7 +99,7 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         connection.segment(1, b"waited for")
         connection.segment(0, b"ready")
 
-    def pipelined_publish_and_read(self, c: Channel) -> None:
+    def pipelined_publish_and_read(self, c: RemoteChannel) -> None:
         """A POST and a GET of the same segment sent at once on one connection are served in their order."""
         connection = c.target.open()
         post = connection.render("POST", c.at(0), {"Content-Length": "4"}) + b"both"
@@ -106,14 +107,14 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         connection.expect(200)
         connection.segment(0, b"both")
 
-    def half_a_request_changes_nothing(self, c: Channel) -> None:
+    def half_a_request_changes_nothing(self, c: RemoteChannel) -> None:
         """A request that breaks off in its headers changes nothing."""
         connection = c.target.open()
         connection.send(connection.render("POST", c.at(0), {"Content-Length": "4"})[:-2])
         c.lose(connection)
         c.unknown()
 
-    def half_closed_readers_are_no_danger(self, c: Channel) -> None:
+    def half_closed_readers_are_no_danger(self, c: RemoteChannel) -> None:
         """A reader that closes its sending side is answered or dropped; the channel goes on."""
         connection = c.publish(0, b"data").read(0)
         connection.half_close()
@@ -139,7 +140,7 @@ class KeepAlive(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         ("create", "a create", "POST", "/{c}", b"", 200),
         ("deleted-segment", "a deleted segment", "DELETE", "/{c}/1", None, 200),
     )
-    def after_X(self, c: Channel, method: str, path: str, body: bytes | None, status: int) -> None:
+    def after_X(self, c: RemoteChannel, method: str, path: str, body: bytes | None, status: int) -> None:
         """After {} the connection takes the next request, or was said to close and does."""
         c.publish(0, b"data", b"")
         connection = c.target.send(method, c.target.base + path.replace("{c}", c.name), body=body)
@@ -149,7 +150,7 @@ class KeepAlive(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         connection.request("GET", c.at("next"))
         connection.expect(200)
 
-    def after_a_live_segment(self, c: Channel) -> None:
+    def after_a_live_segment(self, c: RemoteChannel) -> None:
         """After a segment that was followed live the connection takes the next request."""
         reader = c.create().waiting(0)
         c.publish(0, b"a", b"b")
@@ -157,7 +158,7 @@ class KeepAlive(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         reader.request("GET", c.at(1))
         reader.segment(1, b"b")
 
-    def is_ended_on_request(self, c: Channel) -> None:
+    def is_ended_on_request(self, c: RemoteChannel) -> None:
         """The server answers a client that sends `Connection: close`, and then closes the connection."""
         connection = c.publish(0, b"data").read(0, {"Connection": "close"})
         connection.segment(0, b"data")
@@ -180,14 +181,14 @@ class Malformed(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         ("no-http", "A request that is no HTTP at all", b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b""),
         ("strange-version", "An unknown version", b" HTTX/1.1\r\n\r\n", b"GET /"),
     )
-    def X_is_400(self, c: Channel, rest: bytes, start: bytes | None = None) -> None:
+    def X_is_400(self, c: RemoteChannel, rest: bytes, start: bytes | None = None) -> None:
         """{} is 400, and creates no channel."""
         connection = c.target.open()
         connection.send((connection.render("POST", c.at(0))[:-2] if start is None else start) + rest)
         connection.expect(400)
         c.unknown()
 
-    def chunk_does_not_complete_a_segment(self, c: Channel) -> None:
+    def chunk_does_not_complete_a_segment(self, c: RemoteChannel) -> None:
         """A body whose chunk size is no number is never answered 200, and its segment does not end as complete."""
         upload, _ = c.started(0, b"good")
         upload.connection.send(b"zz\r\nbad!\r\n0\r\n\r\n")
