@@ -6,7 +6,7 @@ connection reads with the grammar of our clients (:mod:`~tricklecast.trickle.cli
 the protocol has rules about single chunks.
 
 Deadlines are generous: they only end a case that has failed. A case proves that something does *not* come by order,
-not by speed. :meth:`Connection.silent` may miss a fault on a slow machine, and never invents one.
+not by speed. :meth:`RawConnection.silent` may miss a fault on a slow machine, and never invents one.
 
 A ``within_s`` is a deadline in seconds; by default it is that for an answer that must come at once.
 """
