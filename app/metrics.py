@@ -1,6 +1,6 @@
 """Prometheus metrics: each scrape of ``/metrics`` reads the figures that the server counts anyway.
 
-Every class here is a collector, that is, it yields metrics as of the moment of the scrape. All names begin with
+Each function here yields metrics as of the moment of the scrape. All names begin with
 ``tricklecast_``; ``docs/reference/metrics.md`` lists them.
 """
 
@@ -27,12 +27,12 @@ from tricklecast.app.control_plane.api import RateLimitedPage
 from tricklecast.app.core.limits import Capacity, Limit
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
-from tricklecast.app.data_plane.latency import Histogram
+from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.responses import MEMORY
-from tricklecast.app.reload import Outcomes, Reload
+from tricklecast.app.reload import Reload
 from tricklecast.app.server_log import ServerLog
 from tricklecast.app.storage.archive import Archive, Figures
-from tricklecast.app.usage import lagging, limits_in_use
+from tricklecast.app.usage import Use, lagging, limits_in_use
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import Reason
 
@@ -54,57 +54,59 @@ both get rates over a meaningful time."""
 _REFUSED_BY_LIMIT: Final = Reason.limit("")
 
 
-def metrics_router(
-    plane: DataPlane,
-    log: AccessLog | None,
-    access: Access | None = None,
-    bus: Bus | None = None,
-    dashboards: Capacity | None = None,
-    reload: Reload | None = None,
-) -> APIRouter:
-    """The route ``/metrics`` in Prometheus' text format.
-
-    Args:
-        plane: the data plane.
-        log: the server's access log, if it writes one.
-        access: the server's access control, if it has any.
-        bus: its subscriptions and changes.
-        dashboards: the open ones, if the server has web pages.
-        reload: has the certificate, and the results of reloads.
-    """
+def metrics_router(metrics: Metrics) -> APIRouter:
+    """The route ``/metrics`` in Prometheus' text format: these metrics, and those of the kernel about the process."""
     router = APIRouter(tags=["metrics"])
-    page = RateLimitedPage(partial(generate_latest, collectors(plane, log, access, bus, dashboards, reload)))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(metrics)
+    ProcessCollector(registry=registry)
+    page = RateLimitedPage(partial(generate_latest, registry))
 
     @router.head("/metrics", include_in_schema=False)
     @router.get("/metrics", summary="Prometheus metrics")
-    async def metrics() -> Response:
+    async def scrape() -> Response:
         return Response(page.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return router
 
 
-def collectors(
-    plane: DataPlane,
-    log: AccessLog | None,
-    access: Access | None = None,
-    bus: Bus | None = None,
-    dashboards: Capacity | None = None,
-    reload: Reload | None = None,
-) -> CollectorRegistry:
-    """The collectors of a server; arguments as for :func:`metrics_router`."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(PlaneMetrics(plane))
-    registry.register(ReaderLagMetrics(plane))
-    registry.register(ChannelRates(plane.registry.channels, plane.clock, plane.options.metrics_channels))
-    registry.register(LimitMetrics(plane, log, bus, dashboards))
-    registry.register(ServerMetrics(plane, log))
-    registry.register(AccessMetrics(access))
-    registry.register(ReloadMetrics(reload))
-    registry.register(StorageMetrics(plane))
-    if bus is not None:
-        registry.register(ChangesMetrics(bus))
-    ProcessCollector(registry=registry)
-    return registry
+class Metrics(Collector):
+    """The metrics of a server.
+
+    Args:
+        log: the server's access log, if it writes one.
+        dashboards: those that are open, if the server has web pages.
+        reload: has the certificate, and the results of reloads.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        log: AccessLog | None,
+        access: Access,
+        bus: Bus,
+        dashboards: Capacity | None,
+        reload: Reload,
+    ) -> None:
+        rates = ChannelRates(plane.registry.channels, plane.clock, plane.options.metrics_channels)
+        self._sources: tuple[Callable[[], Iterable[Metric]], ...] = (
+            partial(_channels, plane),
+            partial(_connections, plane),
+            partial(_exchanges, plane),
+            partial(_latencies, plane.latencies),
+            partial(reader_lag, plane),
+            rates.collect,
+            partial(_limits, partial(limits_in_use, plane, log, bus, dashboards)),
+            partial(server_metrics, plane, log),
+            partial(access_metrics, access),
+            partial(_reloads, reload),
+            partial(storage_metrics, plane),
+            partial(_changes, bus),
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        for source in self._sources:
+            yield from source()
 
 
 # Figures as metrics.
@@ -143,123 +145,106 @@ def _histograms_s(name: str, text: str, labels: list[str], histograms: Mapping[s
     return family
 
 
-# The collectors.
+# The metrics of each part.
 
 
-class PlaneMetrics(Collector):
-    """Sums over the channels, and the data plane's counters and latencies."""
-
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._channels()
-        yield from self._connections()
-        yield from self._exchanges()
-        latencies = self._plane.latencies
-        yield _histograms_s(
-            "wait_seconds",
-            "From the arrival of a request to the first byte of its answer, all waits included.",
-            ["op"],
-            latencies.waits,
-        )
-        yield _histograms_s(
-            "first_byte_seconds",
-            "From the arrival of a segment's first byte to its write to a reader that waited for it.",
-            [],
-            {"": latencies.first_byte},
-        )
-        yield _histograms_s(
-            "delivery_seconds",
-            "From the close of a segment to the write of its last byte to a reader that came before.",
-            [],
-            {"": latencies.delivery},
-        )
-
-    def _channels(self) -> Iterator[Metric]:
-        registry = self._plane.registry
-        totals = registry.totals()
-        yield _gauge("channels", "Channels that are live.", totals.live)
-        yield _gauge("channels_draining", "Channels that have ended and are still readable.", totals.draining)
-        yield _gauge("segments_kept", "Closed segments in the windows of all channels.", totals.segments)
-        yield _gauge("segments_written", "Segments that are being written.", totals.writing)
-        yield _gauge("segments_orphaned", "Open segments whose publisher is gone and may return.", totals.orphaned)
-        yield _gauge("preconnects", "Open POSTs whose body has not begun.", totals.preconnected)
-        yield _gauge("held_bytes", "Bytes of memory that all segments take.", registry.budget.used)
-        closed = {str(state): float(n) for state, n in registry.journal.closed.items()}
-        yield _counters("segments_closed", "Segments that have closed.", "state", closed)
-        evicted = {str(why): n for why, n in registry.evictions().items()}
-        yield _counters("segments_evicted", "Segments that have left their windows.", "reason", evicted)
-        yield _gauge("audience", "Clients that read: subscribers, streams and players of HLS.", totals.audience)
-        yield _gauge("readers", "Requests that read a segment or wait for one.", registry.readers)
-        yield _gauge("readers_waiting", "Readers that wait for the first byte of a segment.", totals.waiting)
-
-    def _connections(self) -> Iterator[Metric]:
-        plane = self._plane
-        yield _gauge("connections", "Open connections.", len(plane.connections))
-        yield _gauge("handshakes", "TLS handshakes that are under way.", len(plane.handshakes))
-        yield _counter("failed_handshakes", "TLS handshakes that failed.", plane.failed_handshakes)
-        yield _gauge("idle_connections", "Kept-alive connections between requests.", len(plane.timeouts.resting))
-        cut_offs = {str(why): float(n) for why, n in plane.slow_peers.cut_offs.items()}
-        yield _counters("cut_offs", "Connections that the server cut off.", "reason", cut_offs)
-        yield _gauge("stalled_connections", "Connections whose peer does not read.", len(plane.slow_peers.stalled))
-        yield _gauge(
-            "overtaking_posts",
-            "POSTs that have overtaken POSTs of lower seqs and wait for them.",
-            len(plane.parked[ParkedFor.OVERTAKEN]),
-        )
-        yield _gauge("guarded", "Requests that the storm guard delays at present.", len(plane.parked[ParkedFor.GUARD]))
-
-    def _exchanges(self) -> Iterator[Metric]:
-        plane = self._plane
-        exchanges = CounterMetricFamily(
-            PREFIX + "exchanges", "Requests that have ended.", labels=["op", "status", "reason"]
-        )
-        # Every limit has a series from the start: Prometheus does not take the first sample for an increase.
-        refusals = Counter(dict.fromkeys([*map(str, Limit), MEMORY], 0))
-        errors = 0
-        for (op, status, reason), n in plane.exchanges.items():
-            exchanges.add_metric([op, str(status), reason], n)
-            if reason.startswith(_REFUSED_BY_LIMIT):
-                refusals[reason.removeprefix(_REFUSED_BY_LIMIT)] += n
-            elif reason == Reason.ERROR:
-                errors += n
-        yield exchanges
-        yield _counters("refusals", "Requests refused by a limit.", "limit", dict(refusals))
-        yield _counter("errors", "Requests that ended in a fault of the server.", errors)
-        yield _counter("memory_errors", "Times that the process could not get memory.", plane.memory_errors)
-        yield _counter("faults", "Faults of the server, in requests and outside of them.", plane.faults)
-        yield _counter(
-            "publisher_waits", "Times that a channel's publishers waited for its readers.", plane.pacing.waits
-        )
-        yield _counter("guard_holds", "Answers that the storm guard has delayed.", plane.holds)
-        yield _counter("guard_held_seconds", "Seconds of all delays by the storm guard.", plane.held_us / 1e6)
-        yield _counter("guard_unheld", "Answers not delayed, since too many others were.", plane.unheld)
-        streamed = {str(what): float(n) for what, n in plane.streamed.items()}
-        yield _counters("stream_segments", "Segments that streams have passed, by outcome.", "outcome", streamed)
-        yield _counter("received_bytes", "Body bytes published.", plane.bytes_in)
-        yield _counter("sent_bytes", "Body bytes delivered.", plane.bytes_out)
+def _channels(plane: DataPlane) -> Iterator[Metric]:
+    registry = plane.registry
+    totals = registry.totals()
+    yield _gauge("channels", "Channels that are live.", totals.live)
+    yield _gauge("channels_draining", "Channels that have ended and are still readable.", totals.draining)
+    yield _gauge("segments_kept", "Closed segments in the windows of all channels.", totals.segments)
+    yield _gauge("segments_written", "Segments that are being written.", totals.writing)
+    yield _gauge("segments_orphaned", "Open segments whose publisher is gone and may return.", totals.orphaned)
+    yield _gauge("preconnects", "Open POSTs whose body has not begun.", totals.preconnected)
+    yield _gauge("held_bytes", "Bytes of memory that all segments take.", registry.budget.used)
+    closed = {str(state): float(n) for state, n in registry.journal.closed.items()}
+    yield _counters("segments_closed", "Segments that have closed.", "state", closed)
+    evicted = {str(why): n for why, n in registry.evictions().items()}
+    yield _counters("segments_evicted", "Segments that have left their windows.", "reason", evicted)
+    yield _gauge("audience", "Clients that read: subscribers, streams and players of HLS.", totals.audience)
+    yield _gauge("readers", "Requests that read a segment or wait for one.", registry.readers)
+    yield _gauge("readers_waiting", "Readers that wait for the first byte of a segment.", totals.waiting)
 
 
-class ReaderLagMetrics(Collector):
+def _connections(plane: DataPlane) -> Iterator[Metric]:
+    yield _gauge("connections", "Open connections.", len(plane.connections))
+    yield _gauge("handshakes", "TLS handshakes that are under way.", len(plane.handshakes))
+    yield _counter("failed_handshakes", "TLS handshakes that failed.", plane.failed_handshakes)
+    yield _gauge("idle_connections", "Kept-alive connections between requests.", len(plane.timeouts.resting))
+    cut_offs = {str(why): float(n) for why, n in plane.slow_peers.cut_offs.items()}
+    yield _counters("cut_offs", "Connections that the server cut off.", "reason", cut_offs)
+    yield _gauge("stalled_connections", "Connections whose peer does not read.", len(plane.slow_peers.stalled))
+    yield _gauge(
+        "overtaking_posts",
+        "POSTs that have overtaken POSTs of lower seqs and wait for them.",
+        len(plane.parked[ParkedFor.OVERTAKEN]),
+    )
+    yield _gauge("guarded", "Requests that the storm guard delays at present.", len(plane.parked[ParkedFor.GUARD]))
+
+
+def _exchanges(plane: DataPlane) -> Iterator[Metric]:
+    exchanges = CounterMetricFamily(
+        PREFIX + "exchanges", "Requests that have ended.", labels=["op", "status", "reason"]
+    )
+    # Every limit has a series from the start: Prometheus does not take the first sample for an increase.
+    refusals = Counter(dict.fromkeys([*map(str, Limit), MEMORY], 0))
+    errors = 0
+    for (op, status, reason), n in plane.exchanges.items():
+        exchanges.add_metric([op, str(status), reason], n)
+        if reason.startswith(_REFUSED_BY_LIMIT):
+            refusals[reason.removeprefix(_REFUSED_BY_LIMIT)] += n
+        elif reason == Reason.ERROR:
+            errors += n
+    yield exchanges
+    yield _counters("refusals", "Requests refused by a limit.", "limit", dict(refusals))
+    yield _counter("errors", "Requests that ended in a fault of the server.", errors)
+    yield _counter("memory_errors", "Times that the process could not get memory.", plane.memory_errors)
+    yield _counter("faults", "Faults of the server, in requests and outside of them.", plane.faults)
+    yield _counter("publisher_waits", "Times that a channel's publishers waited for its readers.", plane.pacing.waits)
+    yield _counter("guard_holds", "Answers that the storm guard has delayed.", plane.holds)
+    yield _counter("guard_held_seconds", "Seconds of all delays by the storm guard.", plane.held_us / 1e6)
+    yield _counter("guard_unheld", "Answers not delayed, since too many others were.", plane.unheld)
+    streamed = {str(what): float(n) for what, n in plane.streamed.items()}
+    yield _counters("stream_segments", "Segments that streams have passed, by outcome.", "outcome", streamed)
+    yield _counter("received_bytes", "Body bytes published.", plane.bytes_in)
+    yield _counter("sent_bytes", "Body bytes delivered.", plane.bytes_out)
+
+
+def _latencies(latencies: Latencies) -> Iterator[Metric]:
+    yield _histograms_s(
+        "wait_seconds",
+        "From the arrival of a request to the first byte of its answer, all waits included.",
+        ["op"],
+        latencies.waits,
+    )
+    yield _histograms_s(
+        "first_byte_seconds",
+        "From the arrival of a segment's first byte to its write to a reader that waited for it.",
+        [],
+        {"": latencies.first_byte},
+    )
+    yield _histograms_s(
+        "delivery_seconds",
+        "From the close of a segment to the write of its last byte to a reader that came before.",
+        [],
+        {"": latencies.delivery},
+    )
+
+
+def reader_lag(plane: DataPlane) -> Iterator[Metric]:
     """The lag of readers whose connection is full, and of those that catch up."""
-
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
-
-    def collect(self) -> Iterator[Metric]:
-        plane = self._plane
-        readers = lagging(plane)
-        lags, ages = [reader.lag() for reader in readers], [plane.slow_peers.lag_s(reader) for reader in readers]
-        yield _gauge("reader_lag_max_bytes", "Body bytes that the slowest reader lacks.", max(0, max(lags, default=0)))
-        counts = {str(step): float(sum(lag > step for lag in lags)) for step in LAG_BYTES}
-        yield _gauges("readers_behind", "Readers that lag by more than this number of body bytes.", "bytes", counts)
-        longest = max(ages, default=0)
-        yield _gauge("reader_lag_max_seconds", "Age of the oldest published byte that a reader lacks.", longest)
-        counts = {str(step): float(sum(age > step for age in ages)) for step in LAG_S}
-        yield _gauges(
-            "readers_late", "Readers that have lacked a byte for more than this number of seconds.", "seconds", counts
-        )
+    readers = lagging(plane)
+    lags, ages = [reader.lag() for reader in readers], [plane.slow_peers.lag_s(reader) for reader in readers]
+    yield _gauge("reader_lag_max_bytes", "Body bytes that the slowest reader lacks.", max(0, max(lags, default=0)))
+    counts = {str(step): float(sum(lag > step for lag in lags)) for step in LAG_BYTES}
+    yield _gauges("readers_behind", "Readers that lag by more than this number of body bytes.", "bytes", counts)
+    longest = max(ages, default=0)
+    yield _gauge("reader_lag_max_seconds", "Age of the oldest published byte that a reader lacks.", longest)
+    counts = {str(step): float(sum(age > step for age in ages)) for step in LAG_S}
+    yield _gauges(
+        "readers_late", "Readers that have lacked a byte for more than this number of seconds.", "seconds", counts
+    )
 
 
 class _Rate(NamedTuple):
@@ -270,7 +255,7 @@ class _Rate(NamedTuple):
     sent: float
 
 
-class ChannelRates(Collector):
+class ChannelRates:
     """Bytes per second of the ``size`` busiest channels since the last scrape, and of all others together.
 
     They are gauges: the counter of a channel that is named in some scrapes only would stand still and jump.
@@ -331,137 +316,93 @@ def _sum(rates: Iterable[_Rate]) -> _Rate:
     return _Rate(OTHER_CHANNELS, received, sent)
 
 
-class LimitMetrics(Collector):
-    """Every limit that all clients share, and its use: under one name each, so that one alert rule watches all."""
-
-    def __init__(
-        self, plane: DataPlane, log: AccessLog | None, bus: Bus | None = None, dashboards: Capacity | None = None
-    ) -> None:
-        self._uses = partial(limits_in_use, plane, log, bus, dashboards)
-
-    def collect(self) -> Iterator[Metric]:
-        uses = self._uses()
-        limits: dict[str, float] = {use.limit: use.most for use in uses if use.most is not None}
-        used: dict[str, float] = {use.limit: use.used for use in uses if use.most is not None}
-        yield _gauges("limit", "Limits that all clients share.", "limit", limits)
-        yield _gauges("limit_used", "How much of each limit is in use.", "limit", used)
-        closed = {use.limit: not use.joinable for use in uses if use.joinable is not None}
-        yield _gauges("limit_joins_refused", "1 while the limit admits no new clients.", "limit", closed)
+def _limits(find: Callable[[], list[Use]]) -> Iterator[Metric]:
+    """Every limit that all clients share, under one name each, so that one alert rule watches all."""
+    uses = find()
+    limits: dict[str, float] = {use.limit: use.most for use in uses if use.most is not None}
+    used: dict[str, float] = {use.limit: use.used for use in uses if use.most is not None}
+    yield _gauges("limit", "Limits that all clients share.", "limit", limits)
+    yield _gauges("limit_used", "How much of each limit is in use.", "limit", used)
+    closed = {use.limit: not use.joinable for use in uses if use.joinable is not None}
+    yield _gauges("limit_joins_refused", "1 while the limit admits no new clients.", "limit", closed)
 
 
-class ServerMetrics(Collector):
-    """The program, its event loop and its access log; prometheus_client's own collector adds the kernel's figures."""
-
-    def __init__(self, plane: DataPlane, log: AccessLog | None) -> None:
-        self._plane = plane
-        self._log = log
-
-    def collect(self) -> Iterator[Metric]:
-        plane = self._plane
-        build = GaugeMetricFamily(
-            PREFIX + "build_info", "Versions and node of the server; always 1.", labels=["version", "python", "node"]
-        )
-        build.add_metric([__version__, platform.python_version(), plane.node or ""], 1)
-        yield build
-        draining = plane.registry.shutting_down
-        yield _gauge("draining", "1 from SIGTERM on, while the server shuts down.", draining)
-        yield _histograms_s(
-            "loop_lag_seconds", "How late a timer was, measured 20 times a second.", [], {"": plane.loop_lag}
-        )
-        yield _counter("journal_facts", "Facts so far: the index of the newest one.", plane.registry.journal.index)
-        if (log := self._log) is not None:
-            yield _gauge("log_queue_records", "Access records that wait to be written.", log.queued)
-            yield _counter("log_records_written", "Access records written.", log.written)
-            yield _counter("log_records_dropped", "Access records dropped: the queue was full.", log.dropped)
-            text = "For how long access records have waited while none could be written."
-            yield _gauge("log_stalled_seconds", text, log.stalled_s)
-        lost = sum(handler.dropped for handler in logging.root.handlers if isinstance(handler, ServerLog))
-        yield _counter("server_log_lines_dropped", "Lines of the server's own log dropped unread.", lost)
+def server_metrics(plane: DataPlane, log: AccessLog | None) -> Iterator[Metric]:
+    """The program, its event loop and its access log."""
+    build = GaugeMetricFamily(
+        PREFIX + "build_info", "Versions and node of the server; always 1.", labels=["version", "python", "node"]
+    )
+    build.add_metric([__version__, platform.python_version(), plane.node or ""], 1)
+    yield build
+    draining = plane.registry.shutting_down
+    yield _gauge("draining", "1 from SIGTERM on, while the server shuts down.", draining)
+    yield _histograms_s(
+        "loop_lag_seconds", "How late a timer was, measured 20 times a second.", [], {"": plane.loop_lag}
+    )
+    yield _counter("journal_facts", "Facts so far: the index of the newest one.", plane.registry.journal.index)
+    if log is not None:
+        yield _gauge("log_queue_records", "Access records that wait to be written.", log.queued)
+        yield _counter("log_records_written", "Access records written.", log.written)
+        yield _counter("log_records_dropped", "Access records dropped: the queue was full.", log.dropped)
+        text = "For how long access records have waited while none could be written."
+        yield _gauge("log_stalled_seconds", text, log.stalled_s)
+    lost = sum(handler.dropped for handler in logging.root.handlers if isinstance(handler, ServerLog))
+    yield _counter("server_log_lines_dropped", "Lines of the server's own log dropped unread.", lost)
 
 
-class AccessMetrics(Collector):
-    """Tokens, keys and the webhook; without access control the metrics are there, and empty.
-
-    Args:
-        access: the server's access control; ``None`` if it has none.
-    """
-
-    def __init__(self, access: Access | None) -> None:
-        self._tokens = access.tokens if access is not None else None
-        self._webhook = access.webhook if access is not None else None
-
-    def collect(self) -> Iterator[Metric]:
-        verifier, webhook = self._tokens, self._webhook
-        tokens: Mapping[str, float] = verifier.outcomes if verifier is not None else {}
-        yield _counters("tokens", "Tokens in requests, by the result of their check.", "outcome", tokens)
-        keys = verifier.remote if verifier is not None else None
-        fetches = {} if keys is None else {"done": keys.fetches - keys.failures, "failed": keys.failures}
-        yield _counters("key_fetches", "Fetches of the keys that verify tokens.", "outcome", fetches)
-        answers = {str(status): n for status, n in webhook.outcomes.items()} if webhook is not None else {}
-        yield _counters("webhook_answers", "Answers of the webhook; 503 if it gave none.", "status", answers)
-        waiting = webhook.waiting if webhook is not None else 0
-        yield _gauge("webhook_waiting", "Questions that the webhook has not answered yet.", waiting)
+def access_metrics(access: Access) -> Iterator[Metric]:
+    """Tokens, keys and the webhook; without access control the metrics are there, and empty."""
+    verifier, webhook = access.tokens, access.webhook
+    tokens: Mapping[str, float] = verifier.outcomes if verifier is not None else {}
+    yield _counters("tokens", "Tokens in requests, by the result of their check.", "outcome", tokens)
+    keys = verifier.remote if verifier is not None else None
+    fetches = {} if keys is None else {"done": keys.fetches - keys.failures, "failed": keys.failures}
+    yield _counters("key_fetches", "Fetches of the keys that verify tokens.", "outcome", fetches)
+    answers = {str(status): n for status, n in webhook.outcomes.items()} if webhook is not None else {}
+    yield _counters("webhook_answers", "Answers of the webhook; 503 if it gave none.", "status", answers)
+    waiting = webhook.waiting if webhook is not None else 0
+    yield _gauge("webhook_waiting", "Questions that the webhook has not answered yet.", waiting)
 
 
-class ReloadMetrics(Collector):
-    """The results of reloads, and how long the certificate lasts.
-
-    Args:
-        reload: the server's; ``None`` if it has none.
-    """
-
-    def __init__(self, reload: Reload | None) -> None:
-        self._reload = reload
-
-    def collect(self) -> Iterator[Metric]:
-        outcomes = Outcomes() if self._reload is None else self._reload.outcomes
-        results: dict[str, float] = {"succeeded": outcomes.succeeded, "failed": outcomes.failed}
-        yield _counters("reload", "Reloads of settings and files (SIGHUP).", "result", results)
-        yield _gauge("last_reload_timestamp_seconds", "Time of the last reload; 0: none yet.", outcomes.last_at)
-        yield _gauge("last_reload_failed", "1 if the last reload met an invalid setting or file.", outcomes.last_failed)
-        tls = None if self._reload is None else self._reload.tls
-        begins, ends = (None, None) if tls is None else tls.valid  # without TLS there are no samples
-        text = "Start of the certificate's validity, seconds since 1970."
-        yield GaugeMetricFamily(PREFIX + "tls_not_before_timestamp_seconds", text, value=begins)
-        text = "End of the certificate's validity, seconds since 1970."
-        yield GaugeMetricFamily(PREFIX + "tls_not_after_timestamp_seconds", text, value=ends)
+def _reloads(reload: Reload) -> Iterator[Metric]:
+    """The results of reloads, and the first and last moment at which the certificate is valid."""
+    outcomes, tls = reload.outcomes, reload.tls
+    results: dict[str, float] = {"succeeded": outcomes.succeeded, "failed": outcomes.failed}
+    yield _counters("reload", "Reloads of settings and files (SIGHUP).", "result", results)
+    yield _gauge("last_reload_timestamp_seconds", "Time of the last reload; 0: none yet.", outcomes.last_at)
+    yield _gauge("last_reload_failed", "1 if the last reload met an invalid setting or file.", outcomes.last_failed)
+    begins, ends = (None, None) if tls is None else tls.valid  # without TLS there are no samples
+    text = "Start of the certificate's validity, seconds since 1970."
+    yield GaugeMetricFamily(PREFIX + "tls_not_before_timestamp_seconds", text, value=begins)
+    text = "End of the certificate's validity, seconds since 1970."
+    yield GaugeMetricFamily(PREFIX + "tls_not_after_timestamp_seconds", text, value=ends)
 
 
-class StorageMetrics(Collector):
+def storage_metrics(plane: DataPlane) -> Iterator[Metric]:
     """The data directory; without one the metrics are there, and 0."""
-
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
-
-    def collect(self) -> Iterator[Metric]:
-        found = self._plane.durability
-        archive = found if isinstance(found, Archive) else None
-        figures = Figures() if archive is None else archive.figures
-        failed = archive is not None and archive.failed is not None
-        size, segments, backlog = (archive.bytes, archive.segments, archive.backlog) if archive else (0, 0, 0)
-        yield _gauge("storage_failed", "1 while the data directory cannot be written.", failed)
-        yield _gauge("storage_bytes", "Bytes of closed segments in the data directory.", size)
-        yield _gauge("storage_segments", "Closed segments in the data directory.", segments)
-        yield _gauge("storage_backlog_bytes", "Published bytes that are not in the data directory yet.", backlog)
-        yield _counter("storage_commits", "Batches written to the data directory.", figures.commits)
-        yield _counter("storage_commit_seconds", "Seconds spent on writing batches.", figures.commit_s)
-        yield _counter("storage_failures", "Attempts to write a batch that failed.", figures.failures)
-        yield _counter("storage_written_bytes", "Bytes of segments written to the data directory.", figures.written)
-        yield _counter("storage_replayed_bytes", "Bytes of stored segments read for readers.", figures.replayed)
-        yield _counter("storage_lost", "Segments that left memory before they were stored.", figures.lost)
-        yield _counter("storage_removed", "Segments removed from the data directory.", figures.removed)
-        yield _counter("storage_damaged", "Damage found at the start, or by a reader.", figures.damaged)
+    found = plane.durability
+    archive = found if isinstance(found, Archive) else None
+    figures = Figures() if archive is None else archive.figures
+    failed = archive is not None and archive.failed is not None
+    size, segments, backlog = (archive.bytes, archive.segments, archive.backlog) if archive else (0, 0, 0)
+    yield _gauge("storage_failed", "1 while the data directory cannot be written.", failed)
+    yield _gauge("storage_bytes", "Bytes of closed segments in the data directory.", size)
+    yield _gauge("storage_segments", "Closed segments in the data directory.", segments)
+    yield _gauge("storage_backlog_bytes", "Published bytes that are not in the data directory yet.", backlog)
+    yield _counter("storage_commits", "Batches written to the data directory.", figures.commits)
+    yield _counter("storage_commit_seconds", "Seconds spent on writing batches.", figures.commit_s)
+    yield _counter("storage_failures", "Attempts to write a batch that failed.", figures.failures)
+    yield _counter("storage_written_bytes", "Bytes of segments written to the data directory.", figures.written)
+    yield _counter("storage_replayed_bytes", "Bytes of stored segments read for readers.", figures.replayed)
+    yield _counter("storage_lost", "Segments that left memory before they were stored.", figures.lost)
+    yield _counter("storage_removed", "Segments removed from the data directory.", figures.removed)
+    yield _counter("storage_damaged", "Damage found at the start, or by a reader.", figures.damaged)
 
 
-class ChangesMetrics(Collector):
+def _changes(bus: Bus) -> Iterator[Metric]:
     """The facts that followers of changes can read, and subscriptions in the process."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-
-    def collect(self) -> Iterator[Metric]:
-        changes = self._bus.changes
-        yield _gauge("changes_index", "Index of the newest fact that followers can read.", changes.index)
-        yield _gauge("changes_floor", "Index up to which facts are no longer kept.", changes.floor)
-        ends = {kind.__name__: self._bus.ends[kind.__name__] for kind in ENDS}
-        yield _counters("subscription_ends", "Subscriptions of embedding programs that ended.", "reason", ends)
+    changes = bus.changes
+    yield _gauge("changes_index", "Index of the newest fact that followers can read.", changes.index)
+    yield _gauge("changes_floor", "Index up to which facts are no longer kept.", changes.floor)
+    ends = {kind.__name__: bus.ends[kind.__name__] for kind in ENDS}
+    yield _counters("subscription_ends", "Subscriptions of embedding programs that ended.", "reason", ends)

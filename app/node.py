@@ -67,7 +67,7 @@ from tricklecast.app.core.window import Budget
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.listener import is_loopback
 from tricklecast.app.masking import mask_for
-from tricklecast.app.metrics import metrics_router
+from tricklecast.app.metrics import Metrics, metrics_router
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import Settings
 from tricklecast.app.sockets import Sockets
@@ -335,7 +335,7 @@ def _control_plane(node: Node) -> FastAPI:
         channels_router(plane),
         changes_router(plane, bus.changes),
         health_router(plane.registry, partial(troubles, plane, log)),
-        metrics_router(plane, log, access, bus, None if feed is None else feed.followers, reload),
+        metrics_router(Metrics(plane, log, access, bus, None if feed is None else feed.followers, reload)),
     ]
     if feed is not None:
         has_tokens = access.protects or access.webhook is not None

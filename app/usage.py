@@ -32,9 +32,7 @@ class Use(NamedTuple):
     joinable: bool | None = None
 
 
-def limits_in_use(
-    plane: DataPlane, log: AccessLog | None, bus: Bus | None = None, dashboards: Capacity | None = None
-) -> list[Use]:
+def limits_in_use(plane: DataPlane, log: AccessLog | None, bus: Bus, dashboards: Capacity | None = None) -> list[Use]:
     """Every limit that all clients share, and its use.
 
     Args:
@@ -45,8 +43,7 @@ def limits_in_use(
     capacities: dict[str, Capacity] = registry.capacities._asdict()
     if dashboards is not None:
         capacities["dashboards"] = dashboards
-    if bus is not None:
-        capacities |= {"followers": bus.changes.followers, "subscriptions": bus.used}
+    capacities |= {"followers": bus.changes.followers, "subscriptions": bus.used}
     uses = [
         Use(name, None if one.limit == UNLIMITED else one.limit, one.used, one.joinable)
         for name, one in capacities.items()

@@ -30,10 +30,10 @@ from tricklecast.app.metrics import (
     LAG_S,
     MIN_INTERVAL_S,
     OTHER_CHANNELS,
-    AccessMetrics,
     ChannelRates,
-    ReaderLagMetrics,
-    ServerMetrics,
+    access_metrics,
+    reader_lag,
+    server_metrics,
 )
 from tricklecast.app.settings import load
 from tricklecast.app.usage import MAX_READERS_EXAMINED, troubles
@@ -135,7 +135,7 @@ def lag_of(*behind: int, catching_up: tuple[int, ...] = ()) -> Samples:
     stalled = {Full(Behind(lag)): None for lag in behind}
     slow_peers = SimpleNamespace(stalled=stalled, lag_s=lambda reader: max(0, reader.behind) / 1000)
     plane: Any = SimpleNamespace(slow_peers=slow_peers, turns=[Behind(lag) for lag in catching_up])
-    return scrape(ReaderLagMetrics(cast(DataPlane, plane)))
+    return scrape(reader_lag(cast(DataPlane, plane)))
 
 
 def test_nobody_is_behind() -> None:
@@ -194,7 +194,7 @@ def channel(received: int = 0, sent: int = 0, epoch: int = 1) -> Any:
 def after(clock: Clock, top: ChannelRates, seconds: float) -> tuple[dict[str, float], dict[str, float]]:
     """A scrape so much later: received and sent, by channel."""
     clock.now += seconds
-    found = scrape(top)
+    found = scrape(top.collect())
     return labelled(found, RECEIVED, "channel"), labelled(found, SENT, "channel")
 
 
@@ -263,10 +263,10 @@ def test_the_access_log_is_counted(tmp_path: Path) -> None:
         log = AccessLog(tmp_path / "a.jsonl", node=None, max_bytes=10_000, max_age_s=60, files=1, queue=1)
         for _ in range(3):
             log.put(AccessRecord(1, op=Op.READ))
-        before = scrape(ServerMetrics(make_plane(), log))
+        before = scrape(server_metrics(make_plane(), log))
         log.close()
         await log.run()
-        return before, scrape(ServerMetrics(make_plane(), log))
+        return before, scrape(server_metrics(make_plane(), log))
 
     before, after = asyncio.run(main())
     assert before["tricklecast_log_queue_records", ()] == 1
@@ -291,7 +291,7 @@ def test_a_process_without_a_free_descriptor_is_degraded() -> None:
 
 def test_what_runs_is_named() -> None:
     """Version and node; without a log there is nothing about one."""
-    found = scrape(ServerMetrics(make_plane(), None))
+    found = scrape(server_metrics(make_plane(), None))
     (build,) = (dict(labels) for name, labels in found if name == "tricklecast_build_info")
     assert (build["version"], build["node"]) == (__version__, "n1")
     assert not [name for name, _ in found if name.startswith("tricklecast_log_")]
@@ -300,9 +300,9 @@ def test_what_runs_is_named() -> None:
 def test_a_server_that_goes_away_says_so() -> None:
     """From the first signal on."""
     plane = make_plane()
-    assert scrape(ServerMetrics(plane, None))["tricklecast_draining", ()] == 0
+    assert scrape(server_metrics(plane, None))["tricklecast_draining", ()] == 0
     plane.registry.shutting_down = True
-    assert scrape(ServerMetrics(plane, None))["tricklecast_draining", ()] == 1
+    assert scrape(server_metrics(plane, None))["tricklecast_draining", ()] == 1
 
 
 def test_the_loops_lag_is_in_seconds() -> None:
@@ -310,7 +310,7 @@ def test_the_loops_lag_is_in_seconds() -> None:
     plane = make_plane()
     plane.loop_lag.add(3_000)
     plane.loop_lag.add(100_000_000)
-    found = scrape(ServerMetrics(plane, None))
+    found = scrape(server_metrics(plane, None))
     name = "tricklecast_loop_lag_seconds"
     buckets = [found[f"{name}_bucket", (("le", le),)] for le in ("0.0025", "0.005", "60.0", "+Inf")]
     assert buckets == [0, 1, 1, 2]
@@ -319,11 +319,10 @@ def test_the_loops_lag_is_in_seconds() -> None:
 
 def test_without_access_control() -> None:
     """The names are there."""
-    for access in (None, Access(load({}).settings, "here")):
-        families = {family.name: family.samples for family in AccessMetrics(access).collect()}
-        assert sorted(families) == [f"tricklecast_{name}" for name in (
-            "key_fetches", "tokens", "webhook_answers", "webhook_waiting")]  # fmt: skip
-        assert [sample.value for sample in families["tricklecast_webhook_waiting"]] == [0]
+    families = {family.name: family.samples for family in access_metrics(Access(load({}).settings, "here"))}
+    assert sorted(families) == [f"tricklecast_{name}" for name in (
+        "key_fetches", "tokens", "webhook_answers", "webhook_waiting")]  # fmt: skip
+    assert [sample.value for sample in families["tricklecast_webhook_waiting"]] == [0]
 
 
 def test_tokens_and_the_webhook(tmp_path: Path) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.bus import Bus
 from tricklecast.app.changes import Changes
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
-from tricklecast.app.metrics import collectors
+from tricklecast.app.metrics import Metrics
+from tricklecast.app.reload import Reload
+from tricklecast.app.settings import load
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -32,10 +36,20 @@ def samples(text: str) -> Samples:
     return dict(found)
 
 
-def scrape(collector: Collector) -> Samples:
-    """The samples of one collector."""
+class _Once(Collector):
+    """Metrics that are there already."""
+
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+
+def scrape(found: Iterable[Metric]) -> Samples:
+    """The samples of these metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
+    registry.register(_Once(found))
     return samples(generate_latest(registry).decode())
 
 
@@ -64,11 +78,17 @@ def _later(function: Callable[[], None]) -> None:
     """Nothing happens here."""
 
 
+def metrics_of(plane: DataPlane, log: AccessLog | None = None) -> Metrics:
+    """The metrics of a server without access control and without web pages."""
+    bus = Bus(Changes(plane.registry, defer=_later), plane.registry, defer=_later)
+    settings = load({}).settings
+    access = Access(settings, "here")
+    return Metrics(plane, log, access, bus, None, Reload(settings, access, plane))
+
+
 def families() -> list[Family]:
     """In the order in which they are exposed."""
-    registry = Registry(Limits(), autocreate=True)
-    plane = DataPlane(registry, Options())
-    bus = Bus(Changes(registry, defer=_later), registry, defer=_later)
+    plane = DataPlane(Registry(Limits(), autocreate=True), Options())
     log = AccessLog(Path("unused"), node=None, max_bytes=1, max_age_s=1, files=1, queue=1)
     return [
         Family(
@@ -77,5 +97,5 @@ def families() -> list[Family]:
             tuple(getattr(metric, "_labelnames", ())),
             metric.documentation,
         )
-        for metric in collectors(plane, log, bus=bus).collect()
+        for metric in [*metrics_of(plane, log).collect(), *ProcessCollector(registry=None).collect()]
     ]

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tests.support.local import LocalServer, local_server
+from tests.support.metrics import metrics_of
 from tests.support.waiting import eventually
 from tricklecast.app.control_plane.api import CHEAP_S, REST, RateLimitedPage
 from tricklecast.app.core.limits import Limits
@@ -24,7 +25,6 @@ from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
 from tricklecast.app.core.window import Eviction
 from tricklecast.app.data_plane.context import DataPlane, Options
-from tricklecast.app.metrics import collectors
 from tricklecast.app.tools.conformance.response import Response
 from tricklecast.app.tools.conformance.target import Target
 from tricklecast.trickle import __version__
@@ -395,7 +395,8 @@ def test_the_page_does_not_grow_with_channels() -> None:
         now = [0.0]
         plane = DataPlane(Registry(Limits(), autocreate=True), Options())
         plane.clock = lambda: now[0]
-        registry = collectors(plane, None)
+        registry = CollectorRegistry()
+        registry.register(metrics_of(plane))
         for n in range(channels):
             assert plane.registry.publish_own(f"c{n}", "", b"x" * n, 0.0) is not None
         now[0] = 60.0

@@ -19,7 +19,7 @@ from tests.app.storage.test_archive import body, durable, full, held, settled
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, SegmentClosed, SegmentOpened
-from tricklecast.app.metrics import StorageMetrics
+from tricklecast.app.metrics import storage_metrics
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch, Database
@@ -55,7 +55,7 @@ class Disk:
 
 def metrics(server: LocalServer) -> dict[str, float]:
     """The figures of /metrics, by what follows ``tricklecast_storage_``."""
-    families = server.inside(lambda: list(StorageMetrics(server.plane).collect()))
+    families = server.inside(lambda: list(storage_metrics(server.plane)))
     return {
         sample.name.removeprefix("tricklecast_storage_"): sample.value for one in families for sample in one.samples
     }
