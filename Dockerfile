@@ -35,9 +35,9 @@ FROM base AS server
 COPY --from=build /opt/tricklecast /opt/tricklecast
 EXPOSE 2939
 VOLUME /logs
-# The server leaves its address there, so that the check asks the right port whatever `serve` is told.
+# The server writes its address into this file, so that the check asks the right port, with any options of `serve`.
 ENV TRICKLECAST_HEALTH_FILE=/tmp/tricklecast.health
-# glibc's allocator gives the memory of freed segments back to the system: docs/explanation/memory.md.
+# With these, glibc's allocator returns the memory of freed segments to the system: docs/explanation/memory.md.
 ENV MALLOC_MMAP_THRESHOLD_=131072 MALLOC_TRIM_THRESHOLD_=131072 MALLOC_ARENA_MAX=1
 HEALTHCHECK --interval=10s --timeout=5s --start-period=5s \
     CMD ["tricklecast", "health"]

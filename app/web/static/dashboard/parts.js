@@ -201,7 +201,7 @@ export class Strip {
       return element("li", { className: full ? "bad" : "" },
         element("span", {}, limitName(name)), element("span", { className: "fill-bar" }, bar),
         element("span", { className: "num" }, `${size(name, used)} of ${size(name, most)}`,
-          joinable ? "" : ": no newcomers"));
+          joinable ? "" : ": no new clients"));
     }));
     this.draw();
   }
