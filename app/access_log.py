@@ -200,7 +200,7 @@ class AccessLog:
                 except (OSError, MemoryError) as error:
                     await self._failed(error)
         finally:
-            self._thread.shutdown(wait=False)
+            self._thread.abandon()
 
     async def check(self) -> None:
         """Write the queued records, so that a log that cannot be written is an error at the start.

@@ -40,7 +40,7 @@ _ROLES: Final[dict[str | None, str]] = {
 }
 
 
-class Client(NamedTuple):
+class Visitor(NamedTuple):
     """A client in one role on one channel."""
 
     channel: str
@@ -67,7 +67,7 @@ class Activity:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._visits: dict[Client, Visit] = {}
+        self._visits: dict[Visitor, Visit] = {}
         self._lines: list[str] = []
         self._left_out = 0
         self._is_crowded = False
@@ -114,21 +114,21 @@ class Activity:
         role = _ROLES.get(record.op)
         if role is None or record.channel is None or is_reserved(record.channel) or record.method == "HEAD":
             return None
-        client = Client(_plain(record.channel), role, _name(record))
-        visit = self._visits.get(client)
+        visitor = Visitor(_plain(record.channel), role, _name(record))
+        visit = self._visits.get(visitor)
         if visit is not None:
             visit.last = self._clock()
         elif not self._is_crowded and len(self._visits) < MAX_CONNECTIONS:
-            visit = self._visits[client] = Visit(self._clock())
-            self._say(f"{client.channel}: {role} {client.name}")
+            visit = self._visits[visitor] = Visit(self._clock())
+            self._say(f"{visitor.channel}: {role} {visitor.name}")
         return visit
 
     def _forget_gone(self) -> None:
         since = self._clock() - GONE_S
-        for client, visit in [(client, visit) for client, visit in self._visits.items() if visit.last < since]:
-            del self._visits[client]
-            stayed_s = visit.last - visit.first
-            self._say(f"{client.channel}: {client.role} {client.name} left after {stayed_s:.0f} s, {size(visit.bytes)}")
+        for visitor, visit in [(visitor, visit) for visitor, visit in self._visits.items() if visit.last < since]:
+            del self._visits[visitor]
+            stay = f"{visit.last - visit.first:.0f} s, {size(visit.bytes)}"
+            self._say(f"{visitor.channel}: {visitor.role} {visitor.name} left after {stay}")
 
     def _say(self, line: str) -> None:
         if len(self._lines) < MAX_LINES:

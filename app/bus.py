@@ -78,14 +78,14 @@ class CannotSubscribe(TrickleError):
     """A limit is reached, the server is stopping, or there is nothing to be read there. Nothing was subscribed."""
 
 
-class Part(NamedTuple):
+class SegmentData(NamedTuple):
     """Some bytes of a segment, or its end.
 
     Attributes:
         channel, epoch, seq: which segment.
         data: the bytes, as the publisher's writes arrived; none at the end of the segment.
         state: how the segment closed, at its end; ``None`` before.
-        gap: how many segments before this one cannot be had; told with the first part of a segment.
+        gap: how many segments before this one cannot be had; told with the first data of a segment.
     """
 
     channel: str
@@ -214,14 +214,14 @@ class Facts(Subscription[Change]):
         self._present = self._present or self.seen == changes.index
 
 
-class Segments(Subscription[Part]):
-    """The segments of one life of a channel, in parts, as they are written.
+class Segments(Subscription[SegmentData]):
+    """The segments of one epoch of a channel, as they are written.
 
     It is a reader as any other (:class:`~tricklecast.app.core.segment.Cursor`), counted as one. Segments that were
     there when it began are no lag; of those that come later its subscriber may be :data:`CAPACITY` behind.
 
     Attributes:
-        channel: the name. epoch: which life. seq: the segment that is read. gap: segments before it that are lost.
+        channel: the name. epoch: of the name. seq: the segment that is read. gap: segments before it that are lost.
     """
 
     def __init__(self, bus: Bus, channel: str, registry: Registry) -> None:
@@ -300,12 +300,12 @@ class Segments(Subscription[Part]):
         self._ask(segment)
 
     def _ask(self, segment: Segment) -> None:
-        """Let a segment from storage load its next part."""
+        """Let a segment from storage load its next piece."""
         self._asked = self._done
         if segment.source is not None:
             segment.source.more()
 
-    def _take(self) -> Part | None:
+    def _take(self) -> SegmentData | None:
         self.judge()
         if self._at is None:
             return None
@@ -313,7 +313,7 @@ class Segments(Subscription[Part]):
         if self._done < len(segment.frames):
             data = b"".join(segment.payload(self._done, self._done + 1))
             self._done += 1
-            return self._part(data, None)
+            return self._data(data, None)
         if not segment.closed:
             return None
         if not segment.is_loaded:
@@ -321,13 +321,13 @@ class Segments(Subscription[Part]):
             if self._asked != self._done:
                 self._ask(segment)
             return None
-        part = self._part(b"", segment.state)
+        end = self._data(b"", segment.state)
         self._next()
-        return None if segment.state is TERMINATED and not segment.size else part
+        return None if segment.state is TERMINATED and not segment.size else end
 
-    def _part(self, data: bytes, state: State | None) -> Part:
+    def _data(self, data: bytes, state: State | None) -> SegmentData:
         gap, self.gap = self.gap, 0
-        return Part(self.channel, self.epoch, self.seq, data, state, gap)
+        return SegmentData(self.channel, self.epoch, self.seq, data, state, gap)
 
     def skip(self) -> None:
         """Leave the segment that is read, and go on with the one that follows."""
@@ -428,10 +428,10 @@ class Bus:
         Args:
             channel: the name.
             start: the first segment, as in a GET: N, -1 for the next one to begin, -2 for the newest one that has.
-            epoch: the life of the channel that is meant; ``None``: the present one.
+            epoch: of the channel that is meant; ``None``: the present one.
 
         Raises:
-            CannotSubscribe: there is no such channel, life or segment, a limit is reached, or the server is stopping.
+            CannotSubscribe: there is no such channel, epoch or segment, a limit is reached, or the server is stopping.
         """
         self._admit(join=start < 0)
         found = Segments(self, channel, self._registry)

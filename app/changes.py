@@ -80,7 +80,7 @@ class Change:
     Attributes:
         index: position in the journal, ascending. time: when, in seconds since 1970.
         kind: ``added`` or ``removed`` (a channel), ``closed`` (a segment).
-        channel: its name. epoch: which life of the name.
+        channel: its name. epoch: of the name.
         seq: of the segment; of a channel that was removed, the head.
         state: how a segment closed. bytes: how many it has.
         content_type: of a channel that was added, if it was known then. reason: why a channel was removed.
@@ -221,7 +221,7 @@ class Changes:
             return
         raise IndexGone(f"{problem}; start with a snapshot", self.floor, self.index, self.instance)
 
-    def part(self, after: int, most: int) -> list[Change]:
+    def facts_after(self, after: int, most: int) -> list[Change]:
         """The facts that follow an index, up to the limits. The caller has called :meth:`check`."""
         first = bisect_right(self._log, after, key=_INDEX)
         last = bisect_right(self._log, self.index, first, min(len(self._log), first + most), key=_INDEX)
@@ -237,15 +237,15 @@ class Changes:
             wants: whether the follower wants a fact. most: facts that it is asked of, at most.
             room: facts that are returned, at most.
         """
-        part = self.part(after, most)
+        judged = self.facts_after(after, most)
         found: list[Change] = []
-        for change in part:
+        for change in judged:
             if wants(change):
                 found.append(change)
                 if len(found) == room:
                     return found, change.index
         # Behind the last one there may be facts about the server's own channels.
-        return found, part[-1].index if len(part) == most else self.index
+        return found, judged[-1].index if len(judged) == most else self.index
 
     def snapshot(self) -> Snapshot | None:
         """The live channels; ``None`` while storage fails and more facts wait for it than are kept."""

@@ -38,8 +38,7 @@ class DaemonThread(Executor):
         # The calls that have not returned, the running one first; each is removed when it has returned.
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._thread: threading.Thread | None = None
-        self._over = False  # no further call is taken; the thread ends when the queue is empty
-        self._abandoned = False  # the owner waits for no further result
+        self._abandoned = False  # the owner waits for no result any more: the thread ends, and no further call is taken
 
     @property
     def pending(self) -> int:
@@ -51,15 +50,12 @@ class DaemonThread(Executor):
 
         Raises:
             Abandoned: as the result, if :meth:`abandon` was called.
-            RuntimeError: :meth:`shutdown` was called.
         """
         future: Future[_T] = Future()
         with self._changed:
             if self._abandoned:
                 future.set_exception(Abandoned(f"the {self._name} thread was given up"))
                 return future
-            if self._over:
-                raise RuntimeError(f"the {self._name} thread takes no more calls")
             self.start()
             self._calls.append((future, lambda: fn(*args, **kwargs)))
             self._changed.notify_all()
@@ -79,7 +75,7 @@ class DaemonThread(Executor):
     def abandon(self) -> None:
         """Wait no longer: every call that has not returned fails with :exc:`Abandoned`, and so do later ones."""
         with self._changed:
-            self._abandoned = self._over = True
+            self._abandoned = True
             given_up = [future for future, _ in self._calls]
             self._calls.clear()
             self._changed.notify_all()
@@ -92,22 +88,11 @@ class DaemonThread(Executor):
         with self._changed:
             return self._changed.wait_for(lambda: not self._calls, timeout_s)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no further call. With ``wait``, return when all calls have returned, however long that takes."""
-        with self._changed:
-            self._over = True
-            if cancel_futures:
-                while len(self._calls) > 1:
-                    self._calls.pop()[0].cancel()
-            self._changed.notify_all()
-            if wait:
-                self._changed.wait_for(lambda: not self._calls)
-
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._calls or self._over)
-                if not self._calls:
+                self._changed.wait_for(lambda: self._calls or self._abandoned)
+                if self._abandoned:
                     return
                 future, call = self._calls[0]
                 wanted = future.set_running_or_notify_cancel()

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Final, Self, cast
 from urllib.parse import quote
 
-from tricklecast.app.bus import Bus, Part, Segments
+from tricklecast.app.bus import Bus, SegmentData, Segments
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import AlreadyStored, Outcome, Refusal, Verdict
 from tricklecast.app.core.rules import OwnedChannel
@@ -274,7 +274,7 @@ class LocalSubscriber:
         self._bus = bus
         self._start = start
         self._wait_s = wait_for_channel_s
-        self._parts: Segments | None = None
+        self._segments: Segments | None = None
         self._segment: ReceivedSegment | None = None
 
     async def __aenter__(self) -> Self:
@@ -291,7 +291,7 @@ class LocalSubscriber:
             start = 0 if start == wire.SEQ_NEXT else start  # it began meanwhile
         if self.channel not in registry.channels:
             raise ChannelNotFound(wire.Status.NOT_FOUND)
-        self._parts = self._bus.read(self.channel, start)
+        self._segments = self._bus.read(self.channel, start)
         return self
 
     async def _created(self) -> None:
@@ -302,8 +302,8 @@ class LocalSubscriber:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._parts is not None:
-            self._parts.unsubscribe()
+        if self._segments is not None:
+            self._segments.unsubscribe()
 
     def __aiter__(self) -> Self:
         return self
@@ -316,16 +316,16 @@ class LocalSubscriber:
             ServerClosed: the server is stopping.
             LocalProtocolError: it is used outside its block.
         """
-        parts = self._parts
-        if parts is None:
+        segments = self._segments
+        if segments is None:
             raise LocalProtocolError("a subscriber is used inside its block")
-        if self._segment is not None and self._segment.seq == parts.seq:
-            parts.skip()
+        if self._segment is not None and self._segment.seq == segments.seq:
+            segments.skip()
         try:
-            first = await anext(parts)
+            first = await anext(segments)
         except ChannelEnded:
             raise StopAsyncIteration from None
-        self._segment = ReceivedSegment(parts, first)
+        self._segment = ReceivedSegment(segments, first)
         return self._segment
 
 
@@ -339,12 +339,12 @@ class ReceivedSegment:
         is_over: whether its end has been read.
     """
 
-    def __init__(self, parts: Segments, first: Part) -> None:
+    def __init__(self, segments: Segments, first: SegmentData) -> None:
         self.seq, self.epoch, self.gap = first.seq, first.epoch, first.gap
         self.truncated: str | None = None
         self.is_over = False
-        self._parts = parts
-        self._first: Part | None = first
+        self._segments = segments
+        self._first: SegmentData | None = first
 
     @property
     def complete(self) -> bool:
@@ -362,14 +362,14 @@ class ReceivedSegment:
         """
         if self.is_over:
             raise StopAsyncIteration
-        if self._first is None and self._parts.seq != self.seq:
+        if self._first is None and self._segments.seq != self.seq:
             raise LocalProtocolError(f"segment {self.seq} was left")
-        part = await anext(self._parts) if self._first is None else self._first
+        found = await anext(self._segments) if self._first is None else self._first
         self._first = None
-        if part.state is None:
-            return part.data
+        if found.state is None:
+            return found.data
         self.is_over = True
-        self.truncated = None if part.state in (COMPLETE, EMPTY) else str(part.state)
+        self.truncated = None if found.state in (COMPLETE, EMPTY) else str(found.state)
         raise StopAsyncIteration
 
     async def read(self, limit: int = READ_LIMIT) -> bytes:
@@ -382,13 +382,13 @@ class ReceivedSegment:
             SegmentTooLarge: it is longer than the limit.
             OutOfCapacity, ServerClosed: as :meth:`LocalSubscriber.__anext__`.
         """
-        parts, size = [], 0
+        chunks, size = [], 0
         async for chunk in self:
-            parts.append(chunk)
+            chunks.append(chunk)
             size += len(chunk)
             if size > limit:
                 raise SegmentTooLarge(None, seq=self.seq, detail=f"longer than the limit of {limit} bytes")
-        return b"".join(parts)
+        return b"".join(chunks)
 
 
 def _plane_of(bus: Bus) -> DataPlane:

@@ -366,11 +366,11 @@ def access_metrics(access: Access) -> Iterator[Metric]:
 
 def _reloads(reload: Reload) -> Iterator[Metric]:
     """The results of reloads, and the first and last moment at which the certificate is valid."""
-    outcomes, tls = reload.outcomes, reload.tls
-    results: dict[str, float] = {"succeeded": outcomes.succeeded, "failed": outcomes.failed}
+    counts, tls = reload.counts, reload.tls
+    results: dict[str, float] = {"succeeded": counts.succeeded, "failed": counts.failed}
     yield _counters("reload", "Reloads of settings and files (SIGHUP).", "result", results)
-    yield _gauge("last_reload_timestamp_seconds", "Time of the last reload; 0: none yet.", outcomes.last_at)
-    yield _gauge("last_reload_failed", "1 if the last reload met an invalid setting or file.", outcomes.last_failed)
+    yield _gauge("last_reload_timestamp_seconds", "Time of the last reload; 0: none yet.", counts.last_at)
+    yield _gauge("last_reload_failed", "1 if the last reload met an invalid setting or file.", counts.last_failed)
     begins, ends = (None, None) if tls is None else tls.valid  # without TLS there are no samples
     text = "Start of the certificate's validity, seconds since 1970."
     yield GaugeMetricFamily(PREFIX + "tls_not_before_timestamp_seconds", text, value=begins)

@@ -53,7 +53,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass
-class Outcomes:
+class ReloadCounts:
     """The results of the reloads so far.
 
     Attributes:
@@ -78,7 +78,7 @@ class Reload:
     Attributes:
         settings: that are in force.
         tls: certificate and key; ``None`` without TLS.
-        outcomes: of the reloads so far.
+        counts: of the reloads so far.
 
     Raises:
         CannotServe: certificate or key cannot be used.
@@ -89,7 +89,7 @@ class Reload:
     ) -> None:
         self.settings = settings
         self.tls = None if settings.tls_cert is None else Tls(settings)
-        self.outcomes = Outcomes()
+        self.counts = ReloadCounts()
         self._access = access
         self._plane = plane
         self._reread = reread
@@ -113,10 +113,10 @@ class Reload:
         )
 
     def _tell(self, problems: list[str], changed: list[str], fixed: list[str]) -> None:
-        outcomes = self.outcomes
-        outcomes.last_at, outcomes.last_failed = time.time(), bool(problems)
-        outcomes.failed += bool(problems)
-        outcomes.succeeded += not problems
+        counts = self.counts
+        counts.last_at, counts.last_failed = time.time(), bool(problems)
+        counts.failed += bool(problems)
+        counts.succeeded += not problems
         if problems:
             _LOGGER.error("reload failed, and what could not be read stays as it was: %s", "; ".join(problems))
         else:

@@ -174,9 +174,6 @@ class Settings(AccessSettings):
     per_ip_burst: int = Field(
         _LIMITS.client_burst, ge=1, description="How many requests of one client address may come at once."
     )
-    per_ip_addresses: int = Field(
-        _LIMITS.clients, ge=1, description="How many client addresses have limits of their own; further ones share one."
-    )
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode] = Field(
         (), description="Networks of proxies whose X-Forwarded-For is trusted, separated by commas."
     )
@@ -428,7 +425,6 @@ class Settings(AccessSettings):
             client_connections=self.per_ip_connections or None,
             client_requests_per_s=self.per_ip_requests_per_s or None,
             client_burst=self.per_ip_burst,
-            clients=self.per_ip_addresses,
             publisher_grace_s=self.publisher_grace_s,
             skip_grace_s=self.skip_grace_s,
             overtaking_grace_s=self.overtaking_grace_s,

@@ -78,7 +78,7 @@ MAX_SEGMENTS: Final = 500_000
 """Stored segments of all channels. Each takes 0.5 kB of memory for its entry, and 10 µs at the start of the server."""
 
 REPLAYING: Final = 2
-"""Replays that read at a time: one for the disk, one for the event loop. A live reader then waits for one part (64
+"""Replays that read at a time: one for the disk, one for the event loop. A live reader then waits for one piece (64
 KiB), however many others replay (measured: benchmarks/durable.py)."""
 
 BEHIND_S: Final = 0.05

@@ -51,7 +51,7 @@ class CannotUse(StorageError):
     exit_code: ClassVar[int] = 3
 
 
-class Directory:
+class DataDirectory:
     """The rows of a data directory, as one transaction reads them.
 
     Attributes:
@@ -102,17 +102,17 @@ class Directory:
             return "its checksum does not match"
         return "its file is too short" if self.path(row).exists() else "its file is missing"
 
-    def life(self, name: str, epoch: int | None) -> ChannelRow:
+    def channel(self, name: str, epoch: int | None) -> ChannelRow:
         """One epoch of a channel; the latest with ``None``.
 
         Raises:
             CannotUse: the directory has no such channel.
         """
-        lives = [row for row in self.channels.values() if row.name == name and epoch in (None, row.epoch)]
-        if not lives:
+        found = [row for row in self.channels.values() if row.name == name and epoch in (None, row.epoch)]
+        if not found:
             which = f"channel {name!r}" + (f" with epoch {epoch}" if epoch else "")
             raise CannotUse(f"{str(self.folder)!r} has no {which}")
-        return max(lives, key=lambda row: row.epoch)
+        return max(found, key=lambda row: row.epoch)
 
     def segments_of(self, channel: ChannelRow) -> list[SegmentRow]:
         """The segments of one epoch of a channel, by seq."""
@@ -174,7 +174,7 @@ def check(folder: _Folder, as_json: _Json = False) -> None:
       tricklecast store check /var/lib/tricklecast
       tricklecast store check /var/lib/tricklecast --json | jq .findings
     """
-    directory = Directory(folder)
+    directory = DataDirectory(folder)
     findings = [{"what": text} for text in directory.damaged]
     with _progress(sum(row.size for row in directory.segments)) as advance:
         for row in directory.segments:
@@ -220,10 +220,10 @@ def ls(
       tricklecast store ls /var/lib/tricklecast
       tricklecast store ls /var/lib/tricklecast cam
     """
-    directory = Directory(folder)
+    directory = DataDirectory(folder)
     for text in directory.damaged:
         typer.echo(f"tricklecast: {text}", err=True)
-    rows = _channels(directory) if channel is None else _segments(directory, directory.life(channel, epoch))
+    rows = _channels(directory) if channel is None else _segments(directory, directory.channel(channel, epoch))
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
     elif rows:
@@ -253,11 +253,11 @@ def export(
       tricklecast store export /var/lib/tricklecast cam -o cam.ts
       tricklecast store export /var/lib/tricklecast cam -o cam/
     """
-    directory = Directory(folder)
-    life = directory.life(channel, epoch)
-    rows = [row for row in directory.segments_of(life) if row.size]
+    directory = DataDirectory(folder)
+    source = directory.channel(channel, epoch)
+    rows = [row for row in directory.segments_of(source) if row.size]
     apart = out.endswith("/") or (out != "-" and Path(out).is_dir())
-    extension = mimetypes.guess_extension(life.content_type.partition(";")[0].strip()) or ".bin"
+    extension = mimetypes.guess_extension(source.content_type.partition(";")[0].strip()) or ".bin"
     flawed = 0
     try:
         with _progress(sum(row.size for row in rows)) as advance, _opened(None if apart else out) as whole:
@@ -310,21 +310,21 @@ def prune(
     age_s = None if older_than is None else checked("--older-than", parse_duration, older_than)
     keep = None if keep_bytes is None else checked("--keep-bytes", parse_size, keep_bytes)
     before_us = None if age_s is None else (time.time() - age_s) * 1e6
-    directory = Directory(folder)
+    directory = DataDirectory(folder)
     if directory.damaged:
         raise CannotUse(f"{str(folder)!r} is damaged; start a server with it to repair it: {directory.damaged[0]}")
     if channel is not None:
-        directory.life(channel, None)
+        directory.channel(channel, None)
     if dry_run:
         chosen = _oldest(directory, channel, before_us, keep)
     else:
         with _alone(folder) as database:
-            directory = Directory(folder)
+            directory = DataDirectory(folder)
             chosen = _oldest(directory, channel, before_us, keep)
             _remove(database, directory.segments, chosen)
     for id, segments in Counter(row.channel for row in chosen).items():
-        life, total = directory.channels[id], sum(row.size for row in chosen if row.channel == id)
-        typer.echo(f"{life.name} (epoch {life.epoch}): {count(segments, 'segment')}, {size(total)}")
+        pruned, total = directory.channels[id], sum(row.size for row in chosen if row.channel == id)
+        typer.echo(f"{pruned.name} (epoch {pruned.epoch}): {count(segments, 'segment')}, {size(total)}")
     said = f"{count(len(chosen), 'segment')}, {size(sum(row.size for row in chosen))}"
     typer.echo(f"would remove: {said}" if dry_run else f"removed: {said}")
 
@@ -332,12 +332,13 @@ def prune(
 # Steps of the commands.
 
 
-def _place(directory: Directory, row: SegmentRow) -> dict[str, Any]:
-    life = directory.channels.get(row.channel)
-    return {"channel": life.name if life else f"#{row.channel}", "epoch": life.epoch if life else 0, "seq": row.seq}
+def _place(directory: DataDirectory, row: SegmentRow) -> dict[str, Any]:
+    channel = directory.channels.get(row.channel)
+    name, epoch = (f"#{row.channel}", 0) if channel is None else (channel.name, channel.epoch)
+    return {"channel": name, "epoch": epoch, "seq": row.seq}
 
 
-def _channels(directory: Directory) -> list[dict[str, Any]]:
+def _channels(directory: DataDirectory) -> list[dict[str, Any]]:
     found = []
     by_channel: dict[int, list[SegmentRow]] = {}
     for segment in directory.segments:
@@ -355,12 +356,12 @@ def _channels(directory: Directory) -> list[dict[str, Any]]:
     return found
 
 
-def _segments(directory: Directory, life: ChannelRow) -> list[dict[str, Any]]:
+def _segments(directory: DataDirectory, channel: ChannelRow) -> list[dict[str, Any]]:
     return [
         {"seq": row.seq, "state": row.state, "bytes": row.size, "crc32": f"{row.crc:08x}"}
         | {"opened": _time(row.opened_us), "closed": _time(row.closed_us)}
         | {"file": str(directory.path(row).relative_to(directory.folder)) if row.size else None, "at": row.start}
-        for row in directory.segments_of(life)
+        for row in directory.segments_of(channel)
     ]
 
 
@@ -368,7 +369,9 @@ def _time(us: int | None) -> str | None:
     return None if us is None else datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="milliseconds")
 
 
-def _oldest(directory: Directory, channel: str | None, before_us: float | None, keep: int | None) -> list[SegmentRow]:
+def _oldest(
+    directory: DataDirectory, channel: str | None, before_us: float | None, keep: int | None
+) -> list[SegmentRow]:
     """The closed segments to remove: those that are too old, and then the oldest until ``keep`` bytes are left."""
     ids = {row.id for row in directory.channels.values() if channel in (None, row.name)}
     rows = [row for row in directory.segments if row.closed_us is not None and row.channel in ids]

@@ -96,7 +96,7 @@ class StorageError(TrickleError):
 
 
 class ChannelRow(NamedTuple):
-    """One life of a channel.
+    """One epoch of a channel.
 
     Attributes:
         created_us, ended_us: when, microseconds since 1970; reason: why it ended.

@@ -2,14 +2,14 @@
 
 The reader must not know where bytes come from, since a second producer of bytes would make a seam at which some are
 lost or doubled. So a replayed segment is a :class:`~app.core.segment.Segment` like any other, with its true size, state
-and times. Only its frames come later: when the reader has sent the loaded part, the next 64 KiB are read.
+and times. Only its frames come later: when the reader has sent the loaded piece, the next 64 KiB are read.
 
-- A replay holds one part in memory. It counts against the memory of all segments until it is sent. If no room can be
+- A replay holds one piece in memory. It counts against the memory of all segments until it is sent. If no room can be
   made for it, the reader is cut off.
-- A slow reader is read for slowly: no part is read before the one before is sent.
+- A slow reader is read for slowly: no piece is read before the one before is sent.
 - Few replays read at a time (:data:`~app.storage.archive.REPLAYING`). Without that, 50 replays of 1 MB/s each raise the
   p99 of live readers from 1.4 to 8.9 ms.
-- The checksum is known with the last part. If it is wrong, the response breaks off without its final chunk, and the
+- The checksum is known with the last piece. If it is wrong, the response breaks off without its final chunk, and the
   segment is removed.
 """
 
@@ -30,7 +30,7 @@ from tricklecast.trickle.errors import TrickleError
 
 logger = logging.getLogger("tricklecast.storage")
 
-PART_BYTES: Final = 64 << 10
+PIECE_BYTES: Final = 64 << 10
 """Bytes read at a time, and held in memory for each replay."""
 
 
@@ -60,7 +60,7 @@ class SegmentStore(Protocol):
     """The stored channel, as a replay sees it.
 
     Attributes:
-        turn: shared by all replays, so that few read at a time and live readers are served between their parts.
+        turn: shared by all replays, so that few read at a time and live readers are served between their pieces.
         thread: reads the files.
     """
 
@@ -85,39 +85,39 @@ class SegmentStore(Protocol):
         """Remove the segment: its bytes are missing, or do not match its checksum."""
 
 
-def replayed(seq: int, entry: StoredSegment, keeper: SegmentStore, budget: Budget, faults: Faults) -> Segment:
+def replayed(seq: int, entry: StoredSegment, store: SegmentStore, budget: Budget, faults: Faults) -> Segment:
     """Return a stored segment for one reader. Its bytes are read when the reader asks for them.
 
     Args:
-        budget: the memory that the loaded part counts against.
+        budget: the memory that the loaded piece counts against.
         faults: told of readers that raise.
     """
     segment = Segment(seq)
-    segment.restore(entry.state, entry.size, keeper.time_of(entry.opened_us), keeper.time_of(entry.closed_us))
+    segment.restore(entry.state, entry.size, store.time_of(entry.opened_us), store.time_of(entry.closed_us))
     if entry.size:
-        segment.source = Replay(segment, entry, keeper, budget, faults)
+        segment.source = Replay(segment, entry, store, budget, faults)
     return segment
 
 
 class Replay:
-    """Loads a segment from its file, one part at a time; a part is held until the reader has sent it."""
+    """Loads a segment from its file, one piece at a time; a piece is held until the reader has sent it."""
 
     def __init__(
-        self, segment: Segment, entry: StoredSegment, keeper: SegmentStore, budget: Budget, faults: Faults
+        self, segment: Segment, entry: StoredSegment, store: SegmentStore, budget: Budget, faults: Faults
     ) -> None:
         self.unreadable = False  # bytes are missing or wrong, or cannot be read now
-        self._segment, self._entry, self._keeper, self._budget, self._faults = segment, entry, keeper, budget, faults
-        self._wanted = asyncio.Event()  # the reader has sent the loaded part, or has left
+        self._segment, self._entry, self._store, self._budget, self._faults = segment, entry, store, budget, faults
+        self._wanted = asyncio.Event()  # the reader has sent the loaded piece, or has left
         self._task: asyncio.Task[None] | None = None
         self._held = self._read = 0  # bytes of the budget that it holds; bytes read so far
-        self._reading = False  # a part is being read, so a wake-up by the reader changes nothing
+        self._reading = False  # a piece is being read, so a wake-up by the reader changes nothing
 
     def more(self) -> None:
         """Called by the reader: it has sent all that is loaded, or has left."""
         if self._reading and self._segment.cursors:
             return
         if self._task is None and self._segment.cursors:
-            self._keeper.hold(self._entry)
+            self._store.hold(self._entry)
             self._task = asyncio.get_running_loop().create_task(self._run())
         self._wanted.set()
 
@@ -125,12 +125,12 @@ class Replay:
         segment, faults = self._segment, self._faults
         try:
             there = await self._load()
-            while there:  # the last part, too, counts until the reader has sent it and left
+            while there:  # the last piece, too, counts until the reader has sent it and left
                 there = await self._is_read()
         except (OSError, Damaged) as error:
             self.unreadable = True
             if isinstance(error, Damaged | FileNotFoundError):
-                self._keeper.damaged(segment.seq, self._entry, str(error))
+                self._store.damaged(segment.seq, self._entry, str(error))
             else:  # it may pass: too many open files, a disk that does not answer
                 logger.warning("segment %d cannot be read now: %s", segment.seq, error)
             segment.evict_readers(faults)
@@ -140,21 +140,21 @@ class Replay:
             segment.evict_readers(faults)
         finally:
             self._budget.used -= self._held
-            self._keeper.let_go(self._entry, self._read)
+            self._store.let_go(self._entry, self._read)
         faults.deliver()
 
     async def _load(self) -> bool:
-        """Load part after part. Returns whether the reader is still there."""
+        """Load piece after piece. Returns whether the reader is still there."""
         entry, segment, faults = self._entry, self._segment, self._faults
         crc, left = 0, entry.size
-        path, thread = self._keeper.path_of(entry), self._keeper.thread
+        path, thread = self._store.path_of(entry), self._store.thread
         async with aiofiles.open(path, "rb", buffering=0, executor=thread) as file:
             await file.seek(entry.start)
             while left:
                 if not await self._is_read():
                     return False
-                async with self._keeper.turn:
-                    data = await file.read(min(left, PART_BYTES))
+                async with self._store.turn:
+                    data = await file.read(min(left, PIECE_BYTES))
                     if not data:
                         raise Damaged(f"{left} bytes are missing")
                     crc = crc32(data, crc)
@@ -172,7 +172,7 @@ class Replay:
         return True
 
     async def _is_read(self) -> bool:
-        """Wait until the reader has sent the loaded part, and drop it. Returns ``False`` if there is no reader."""
+        """Wait until the reader has sent the loaded piece, and drop it. Returns ``False`` if there is no reader."""
         await self._wanted.wait()
         self._wanted.clear()
         if self._held:

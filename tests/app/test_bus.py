@@ -20,7 +20,7 @@ from tricklecast.app.bus import (
     CannotSubscribe,
     Facts,
     OutOfCapacity,
-    Part,
+    SegmentData,
     ServerClosed,
     Subscription,
     SubscriptionEnded,
@@ -38,7 +38,7 @@ from tricklecast.app.core.window import Budget
 from tricklecast.app.query import InvalidQuery
 from tricklecast.app.storage.archive import Archive, Retention
 from tricklecast.app.storage.database import Database
-from tricklecast.app.storage.replay import PART_BYTES
+from tricklecast.app.storage.replay import PIECE_BYTES
 from tricklecast.app.storage.restore import take_inventory
 from tricklecast.trickle.errors import ChannelEnded, LocalProtocolError
 
@@ -428,8 +428,8 @@ async def test_the_pump_leaves_the_loop_to_others() -> None:
 # Segments.
 
 
-def part(seq: int, data: bytes, state: Any = None, gap: int = 0) -> Part:
-    return Part("c", 1, seq, data, state, gap)
+def part(seq: int, data: bytes, state: Any = None, gap: int = 0) -> SegmentData:
+    return SegmentData("c", 1, seq, data, state, gap)
 
 
 @in_loop
@@ -698,7 +698,7 @@ async def test_a_segment_is_read_from_storage_whole(tmp_path: Path) -> None:
     registry, archive = stored(tmp_path)
     defer = asyncio.get_running_loop().call_soon
     bus = Bus(Changes(registry, archive, defer=defer), registry, defer=defer)
-    bodies = [bytes([65 + seq]) * (PART_BYTES * 2 + 9) + b"end" for seq in range(3)]
+    bodies = [bytes([65 + seq]) * (PIECE_BYTES * 2 + 9) + b"end" for seq in range(3)]
     for seq, body in enumerate(bodies):
         writer = registry.reserve("c", seq, Owner(), 0.0)
         assert isinstance(writer, Writer)

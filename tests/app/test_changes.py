@@ -45,7 +45,7 @@ class Bench:
 
 def shown(changes: Changes, after: int) -> list[tuple[int, str, str]]:
     changes.check(after)
-    return [(change.index, change.kind, change.channel) for change in changes.part(after, 10**6)]
+    return [(change.index, change.kind, change.channel) for change in changes.facts_after(after, 10**6)]
 
 
 def test_each_kind_of_fact_has_what_applies_to_it() -> None:
@@ -55,7 +55,7 @@ def test_each_kind_of_fact_has_what_applies_to_it() -> None:
     bench.registry.publish_own("a", "", b"four", 0.0)
     bench.registry.end("a", 0.0)
     about = {"time": T_US / 1e6, "channel": "a", "epoch": 1}
-    assert [change.as_dict() for change in bench.changes.part(0, 9)] == [
+    assert [change.as_dict() for change in bench.changes.facts_after(0, 9)] == [
         {"index": 1, "kind": "added", **about, "content_type": "text/plain"},
         {"index": 3, "kind": "closed", **about, "seq": 0, "state": "complete", "bytes": 4},
         {"index": 4, "kind": "removed", **about, "seq": 1, "reason": "deleted"},
@@ -78,9 +78,9 @@ def test_a_part_begins_behind_the_cursor_and_has_a_limit() -> None:
     bench = Bench()
     for name in "abcde":
         bench.registry.create(name, "", 0.0)
-    whole = bench.changes.part(0, 9)
-    assert [change.index for change in bench.changes.part(1, 2)] == [2, 3]
-    assert bench.changes.part(0, 2) + bench.changes.part(2, 2) + bench.changes.part(4, 2) == whole
+    whole = bench.changes.facts_after(0, 9)
+    assert [change.index for change in bench.changes.facts_after(1, 2)] == [2, 3]
+    assert bench.changes.facts_after(0, 2) + bench.changes.facts_after(2, 2) + bench.changes.facts_after(4, 2) == whole
 
 
 def test_the_oldest_facts_are_dropped_and_the_floor_says_so() -> None:
@@ -141,7 +141,7 @@ def test_a_snapshot_is_that_of_its_index() -> None:
     ]
     for snapshot in taken:
         live = {channel.channel: channel.epoch for channel in snapshot.channels}
-        for change in bench.changes.part(snapshot.index, 99):
+        for change in bench.changes.facts_after(snapshot.index, 99):
             if change.kind == "added":
                 live[change.channel] = change.epoch
             elif change.kind == "removed":
@@ -245,7 +245,7 @@ class Disk(Database):
         return super().recover(batch, channels)
 
 
-class Life:
+class Start:
     """A server's core with storage, from one start to the next."""
 
     def __init__(self, folder: Path, instance: str, keep: int | None = None) -> None:
@@ -278,7 +278,7 @@ class Life:
             self.archive._timer.cancel()
         while self.archive._busy is not None:
             await asyncio.wait([self.archive._busy])
-        self.archive._thread.shutdown()
+        self.archive._thread.abandon()
         self.disk.close()
 
     async def retry(self) -> None:
@@ -291,7 +291,7 @@ def test_a_fact_is_told_when_storage_has_it(tmp_path: Path) -> None:
     """Not before, and neither is it in a snapshot; what a crash loses has been told to nobody."""
 
     async def main() -> None:
-        first = Life(tmp_path, "one")
+        first = Start(tmp_path, "one")
         heard: list[int] = []
         first.changes.listeners.append(lambda facts: heard.extend(fact.index for fact in facts))
         first.registry.create("a", "x/y", 0.0)
@@ -304,7 +304,7 @@ def test_a_fact_is_told_when_storage_has_it(tmp_path: Path) -> None:
         with pytest.raises(IndexGone):
             first.changes.check(2)
         await first.crash()
-        second = Life(tmp_path, "two")
+        second = Start(tmp_path, "two")
         assert (second.told(), second.live()) == ([(1, "added", "a")], {"a": 1})
         second.registry.create("b", "", 0.0)
         await second.archive.flush()
@@ -318,7 +318,7 @@ def test_facts_of_before_the_restart_are_what_they_were(tmp_path: Path) -> None:
     """All kinds of them; a segment that was being written closes as truncated, which is a fact; the index goes on."""
 
     async def main() -> None:
-        first = Life(tmp_path, "one")
+        first = Start(tmp_path, "one")
         first.registry.create("_own", "", 0.0, force=True)
         first.registry.create("a", "x/y", 0.0)
         first.registry.publish_own("a", "", b"four", 0.0)
@@ -328,10 +328,10 @@ def test_facts_of_before_the_restart_are_what_they_were(tmp_path: Path) -> None:
         assert isinstance(writer, Writer)
         writer.channel.append(writer, [b"abc"], 0.0)
         await first.archive.flush()
-        before = first.changes.part(0, 99)
+        before = first.changes.facts_after(0, 99)
         await first.crash()
-        second = Life(tmp_path, "two")
-        after = second.changes.part(0, 99)
+        second = Start(tmp_path, "two")
+        after = second.changes.facts_after(0, 99)
         assert after[: len(before)] == before
         assert after[len(before) :] == [
             Change(before[-1].index + 2, after[-1].time, "closed", "b", 1, 0, "truncated", 3),
@@ -349,13 +349,13 @@ def test_an_index_goes_with_the_life_that_told_it(tmp_path: Path) -> None:
     async def main() -> None:
         ends = []
         for instance in ("one", "two", "three"):
-            life = Life(tmp_path, instance)
+            life = Start(tmp_path, instance)
             life.registry.create(f"of-{instance}", "", 0.0)
             await life.archive.flush()
             ends.append(life.changes.index)
             await life.crash()
         assert ends == [1, 2, 3]
-        last = Life(tmp_path, "four")
+        last = Start(tmp_path, "four")
         for instance, end in zip(("one", "two", "three"), ends, strict=True):
             last.changes.check(end, instance)
             with pytest.raises(IndexGone, match="another start"):
@@ -371,7 +371,7 @@ def test_what_happens_while_the_disk_fails_is_told_when_it_works_again(tmp_path:
     """Nothing before; then all of it, to those who follow; after a restart they begin with a snapshot."""
 
     async def main() -> None:
-        life = Life(tmp_path, "one")
+        life = Start(tmp_path, "one")
         life.registry.create("a", "", 0.0)
         await life.archive.flush()
         life.disk.broken = True
@@ -388,7 +388,7 @@ def test_what_happens_while_the_disk_fails_is_told_when_it_works_again(tmp_path:
         assert life.told(1) == [(2, "added", "b"), (3, "added", "c"), (4, "removed", "a")]
         assert life.live() == {"b": 1, "c": 1}
         await life.crash()
-        again = Life(tmp_path, "two")
+        again = Start(tmp_path, "two")
         assert (again.changes.floor, again.changes.index, again.live()) == (4, 4, {"b": 1, "c": 1})
         again.changes.check(4, "one")
         with pytest.raises(IndexGone):
@@ -402,7 +402,7 @@ def test_more_facts_than_are_kept_while_the_disk_fails(tmp_path: Path) -> None:
     """There is no snapshot until the disk works, and whoever followed begins with it then."""
 
     async def main() -> None:
-        life = Life(tmp_path, "one", keep=8)
+        life = Start(tmp_path, "one", keep=8)
         life.registry.create("a", "", 0.0)
         await life.archive.flush()
         life.disk.broken = True
@@ -428,7 +428,7 @@ def test_a_hole_in_the_facts_of_before_is_the_floor(tmp_path: Path) -> None:
     """Facts that the directory lacks cannot be requested."""
 
     async def main() -> None:
-        life = Life(tmp_path, "one")
+        life = Start(tmp_path, "one")
         for name in "abcde":
             life.registry.create(name, "", 0.0)
         await life.archive.flush()
@@ -436,7 +436,7 @@ def test_a_hole_in_the_facts_of_before_is_the_floor(tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / "journal.sqlite") as sql:
             sql.execute("DELETE FROM fact WHERE number = 3")
         sql.close()
-        again = Life(tmp_path, "two")
+        again = Start(tmp_path, "two")
         assert (again.changes.floor, again.told(3)) == (3, [(4, "added", "d"), (5, "added", "e")])
         await again.crash()
 

@@ -50,26 +50,6 @@ def test_calls_that_do_not_return_are_given_up() -> None:
     assert thread.wait(WITHIN_S)
 
 
-def test_shutdown_waits_for_what_was_submitted() -> None:
-    """A shutdown completes the queue, or cancels what has not begun, and takes no further call."""
-    thread, blocked, release = DaemonThread("test"), threading.Event(), threading.Event()
-
-    def block() -> str:
-        blocked.set()
-        release.wait(WITHIN_S)
-        return "done"
-
-    running, waiting = thread.submit(block), thread.submit(int)
-    assert blocked.wait(WITHIN_S)
-    thread.shutdown(wait=False, cancel_futures=True)
-    assert waiting.cancelled()
-    with pytest.raises(RuntimeError):
-        thread.submit(int)
-    release.set()
-    thread.shutdown()
-    assert running.result(WITHIN_S) == "done"
-
-
 def test_a_process_ends_though_a_call_has_not_returned() -> None:
     """Python does not wait for the thread at its exit."""
     program = (

@@ -190,7 +190,7 @@ def test_settings_that_need_a_restart(server: LocalServer, tmp_path: Path, caplo
     assert head == "these settings have changed and need a restart"
     assert set(listed.split(", ")) == set(names.split(", "))
     assert server.reload.settings == server.settings
-    assert server.reload.outcomes.succeeded == 1
+    assert server.reload.counts.succeeded == 1
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_settings_that_are_invalid(
         revoked.write_text("sub a\n")
         server.inside(server.reload)
         assert server.reload.settings == server.settings
-        assert server.reload.outcomes.failed == 1
+        assert server.reload.counts.failed == 1
         assert server.access is not None
         assert server.access._files.revocations.subjects == {"a"}
     assert why in caplog.text
@@ -308,10 +308,10 @@ def test_a_certificate_that_is_renewed(tmp_path: Path, caplog: pytest.LogCapture
         reload(server)
         assert serial(server) == first
         assert f"tls_key: {key} does not belong to {certificate}" in caplog.text
-        assert server.reload.outcomes.last_failed
+        assert server.reload.counts.last_failed
         key.write_bytes(renewed[1].read_bytes())
         reload(server)
-        assert not server.reload.outcomes.last_failed
+        assert not server.reload.counts.last_failed
         expected = x509.load_pem_x509_certificates(renewed[0].read_bytes())[0].serial_number
         assert serial(server) == expected != first
         upload.end()

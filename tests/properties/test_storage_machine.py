@@ -173,7 +173,7 @@ class StorageMachine(RuleBasedStateMachine):
             budget=budget,
             storage=self.archive,
         )
-        self.archive._thread.shutdown()
+        self.archive._thread.abandon()
         self.steps = Steps()
         self.archive._thread = self.steps  # type: ignore[assignment]
         self.archive.bring_back(self.registry, self.now)

@@ -12,7 +12,7 @@ from tests.app.core.support import Watcher, content
 from tests.support.waiting import until
 from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Faults
 from tricklecast.app.core.window import Budget
-from tricklecast.app.storage.replay import PART_BYTES, StoredSegment, replayed
+from tricklecast.app.storage.replay import PIECE_BYTES, StoredSegment, replayed
 
 
 class Shelf:
@@ -42,7 +42,7 @@ class Shelf:
 
 def test_a_part_that_was_not_sent_yet_stays(tmp_path: Path) -> None:
     """A reader that asks twice for one part gets it once, and all of it."""
-    data = random.Random(1).randbytes(2 * PART_BYTES)
+    data = random.Random(1).randbytes(2 * PIECE_BYTES)
     (tmp_path / "file").write_bytes(data)
 
     async def main() -> None:
@@ -59,11 +59,11 @@ def test_a_part_that_was_not_sent_yet_stays(tmp_path: Path) -> None:
         await until(lambda: reader.wakes)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert content(segment) == data[:PART_BYTES]
+        assert content(segment) == data[:PIECE_BYTES]
         source.more()
         await until(lambda: segment.is_loaded)
-        assert content(segment) == data[PART_BYTES:]
-        assert budget.used == PART_BYTES  # the last part, too, is held until it is sent
+        assert content(segment) == data[PIECE_BYTES:]
+        assert budget.used == PIECE_BYTES  # the last part, too, is held until it is sent
         del segment.cursors[reader]
         source.more()
         await until(lambda: not shelf.held)
@@ -85,11 +85,11 @@ def test_a_segment_from_storage_is_what_it_was(tmp_path: Path) -> None:
 
 def test_a_replay_for_which_there_is_no_memory_is_cut_off(tmp_path: Path) -> None:
     """A part that does not fit into the memory of all segments is not read: many slow readers cannot exceed it."""
-    data = bytes(2 * PART_BYTES)
+    data = bytes(2 * PIECE_BYTES)
     (tmp_path / "file").write_bytes(data)
 
     async def main() -> None:
-        shelf, budget = Shelf(tmp_path / "file"), Budget(PART_BYTES, Faults())
+        shelf, budget = Shelf(tmp_path / "file"), Budget(PIECE_BYTES, Faults())
         segments = []
         for _ in range(2):
             segment = replayed(0, StoredSegment(COMPLETE, len(data), crc32(data), 1, 0, 0, 0), shelf, budget, Faults())
@@ -100,7 +100,7 @@ def test_a_replay_for_which_there_is_no_memory_is_cut_off(tmp_path: Path) -> Non
             segment.source.more()
         await until(lambda: not segments[1].cursors or not segments[0].cursors)
         kept, cut = sorted(segments, key=lambda segment: not segment.cursors)
-        assert (len(kept.frames), len(cut.frames), budget.used) == (1, 0, PART_BYTES)
+        assert (len(kept.frames), len(cut.frames), budget.used) == (1, 0, PIECE_BYTES)
         assert cut.source is not None
         assert not cut.source.unreadable
         kept.cursors.clear()
