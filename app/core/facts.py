@@ -14,14 +14,18 @@ against each other after every change of a random history.
 its segments with a cursor, as a reader does. Bytes of a segment come after its ``BodyBegun`` and ``SegmentOpened``, and
 before its ``SegmentClosed``.
 
-**A fact to which nobody listens costs two additions.** Every fact has a number within its channel. Those that concern
-all of the server (channels that begin and end, segments that open and close) have an index, too. Neither has gaps, so
-a follower can tell whether it has seen all. The object is made only where somebody listens.
+**Two counts, each without gaps for those who go by it.** A second holder follows one channel, so every fact has its
+number within the channel. Those who follow the server (storage, ``/api/v1/changes``, metrics) want to know which
+channels and segments there are, so the four kinds that say it have an index within the server, too. The journal gives
+the index, and only these four can be subscribed to. A count of all facts of the server would have gaps for everybody,
+since nobody follows all channels, and the index is what programs and data directories keep.
+
+**A fact to which nobody listens costs two additions.** The object is made only where somebody listens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
@@ -44,9 +48,9 @@ class Fact:
     """Common to all facts. (Not frozen, since that takes three times as long to make; nobody changes one.)
 
     Attributes:
-        indexed: whether facts of the kind have an index of their own; those of other kinds have that of the one before.
-        index: position among the indexed facts of the server, from 1 on, without gaps: what followers of all channels
-            and storage count. number: position among all facts of its channel, the same way.
+        indexed: whether facts of the kind concern the server, too, and have an index.
+        index: position among the indexed facts of the server, from 1 on, without gaps; 0 for the other kinds.
+        number: position among all facts of its channel, from 1 on, without gaps.
         at: when, in seconds of the registry's clock.
         channel: the channel's name; epoch: which life of that name.
     """
@@ -188,14 +192,14 @@ FactListener = Callable[[Fact], None]
 
 
 class Journal:
-    """Counts the facts of a server, and tells the listeners that subscribed to their kind.
+    """Counts the facts that concern the server, and tells the listeners that subscribed to their kind.
 
     Args:
         faults: told of the listeners that raise; the others are told of the fact all the same. New ones if ``None``.
-        index: of the last indexed fact before the first one that this journal counts.
+        index: of the last of these facts before the first one that this journal counts.
 
     Attributes:
-        index: of the last indexed fact. listeners: of each kind.
+        index: of the last of these facts. listeners: of each kind that has an index.
         closed: how many segments have closed, by the state in which they did.
     """
 
@@ -203,7 +207,7 @@ class Journal:
 
     def __init__(self, faults: Faults | None = None, *, index: int = 0) -> None:
         self.faults = faults or Faults()
-        self.listeners: dict[type[Fact], list[FactListener]] = {kind: [] for kind in KINDS}
+        self.listeners: dict[type[Fact], list[FactListener]] = {kind: [] for kind in KINDS if kind.indexed}
         self.index = index
         self.closed = {state: 0 for state in State if state not in (WAITING, OPEN)}
 
@@ -211,14 +215,14 @@ class Journal:
         """Tell a listener of the facts of these kinds from now on.
 
         Raises:
-            KeyError: there is no such kind.
+            KeyError: facts of a kind concern their channel only: follow the channel.
         """
         for kind in kinds:
             self.listeners[kind].append(listener)
 
-    def tell(self, followers: list[FactListener], fact: Fact) -> None:
-        """Tell those who follow the fact's channel, and those who subscribed to its kind."""
-        for listener in [*self.listeners[type(fact)], *followers]:
+    def tell(self, listeners: Sequence[FactListener], fact: Fact) -> None:
+        """Tell these listeners of a fact."""
+        for listener in listeners:
             try:
                 listener(fact)
             except Exception as error:

@@ -276,7 +276,7 @@ class Registry:
         del self.channels[channel.name]
         if not is_reserved(channel.name):
             self.capacities.channels.give_back()
-        channel.note(ChannelEnded, channel.active_at, channel.next_seq, EndReason.FAULT)
+        channel.announce(ChannelEnded, channel.active_at, channel.next_seq, EndReason.FAULT)
         for segment in list(channel.segments.values()):
             segment.evict_readers(self.faults)
         self.faults.deliver()
@@ -381,13 +381,16 @@ class Registry:
             return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
         if self.storage is not None and self.storage.refuses:
             return Refusal(Why.STORAGE)
+        if is_reserved(name):
+            return Refusal(Why.RESERVED)
         channel = self.channels.get(name)
         if channel is not None and channel.ended and seq != 0 and not reset:
             return channel.refuse(Why.ENDED, seq)._replace(recently_ended=True)
-        live = channel is not None and not channel.ended
-        if not self.capacities.publishers.admits(join=not live and seq <= 0) and not self._is_written(channel, seq):
+        live = channel if isinstance(channel, OwnedChannel) and not channel.ended else None
+        join = live is None and seq <= 0
+        if not self.capacities.publishers.admits(join=join) and not self._is_written(channel, seq):
             return Refusal(Why.LIMIT, limit=Limit.PUBLISHERS)
-        found = self.create(name, "" if live else content_type, now, resumed=seq > 0)
+        found = live or self.create(name, content_type, now, resumed=seq > 0)
         if isinstance(found, Refusal):
             return found
         answer = found.reserve(
@@ -495,7 +498,7 @@ class Registry:
         if self.storage is not None:
             last = max(last, self.storage.last_epoch(name))
         channel = self._add(name, last + 1, content_type, now)
-        channel.note(ChannelCreated, now, content_type, channel.life.name)
+        channel.announce(ChannelCreated, now, content_type, channel.life.name)
         self._schedule_next(channel)
         return channel
 

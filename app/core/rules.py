@@ -146,17 +146,27 @@ class OwnedChannel(Channel):
         self._preempted: list[Writer[OwnedChannel]] = []
 
     def note(self, kind: type[Fact], at: float, *about: object) -> None:
-        """Count a fact that was applied, and tell its listeners.
+        """Count a fact that was applied and concerns this channel only, and tell its followers.
 
         Args:
-            about: what the kind has beside the attributes of all facts, in their order.
+            about: the attributes that the kind has beside those of all facts, in their order.
         """
+        self.facts += 1
+        if self.followers:
+            self._tell_followers(kind, at, *about)
+
+    def announce(self, kind: type[Fact], at: float, *about: object) -> None:
+        """The same for a fact that concerns the server, too: its journal counts the fact and tells its listeners."""
         journal = self._journal
         self.facts += 1
-        if kind.indexed:
-            journal.index += 1
-        if self.followers or journal.listeners[kind]:
-            journal.tell(self.followers, kind(journal.index, self.facts, at, self.name, self.epoch, *about))
+        journal.index += 1
+        listeners = journal.listeners[kind]
+        if listeners or self.followers:
+            fact = kind(journal.index, self.facts, at, self.name, self.epoch, *about)
+            journal.tell([*listeners, *self.followers], fact)
+
+    def _tell_followers(self, kind: type[Fact], at: float, *about: object) -> None:
+        self._journal.tell(list(self.followers), kind(0, self.facts, at, self.name, self.epoch, *about))
 
     def name_content_type(self, content_type: str, now: float) -> None:
         """Its publisher says what it publishes; an existing content type never changes."""
@@ -241,15 +251,18 @@ class OwnedChannel(Channel):
             self._preempt(segment, Verdict.SUPERSEDED)
         else:
             self._deadlines.clear(segment)  # the grace for a writer to come
-        repeated = self.body_begun(segment, key)
-        segment.charge(payer)
+        repeated = segment.begin_body(key)
+        if segment.payer is not payer:
+            segment.charge(payer)
         presence = self.publishers.join(client, now, self.active_at)
         writer = Writer(self, segment, serial, owner, presence, attempt=attempt, repeated=repeated, claim=claim)
         segment.writer = writer
         if self._freed.times:
             self._freed.clear(seq)
         self._expect_begin(segment, now)
-        self.note(BodyBegun, now, seq, key, segment.body_at)
+        self.facts += 1  # as note() does, without a call for each segment
+        if self.followers:
+            self._tell_followers(BodyBegun, now, seq, key, segment.body_at)
         if self._preempted or self._to_wake:
             self._notify()
         return writer
@@ -319,7 +332,7 @@ class OwnedChannel(Channel):
                 self._close(segment, TERMINATE, now)
         self.channel_ended(now)
         self._deadlines = Agenda()
-        self.note(ChannelEnded, now, self.next_seq, reason)
+        self.announce(ChannelEnded, now, self.next_seq, reason)
         assert self.drain_until is not None, "the drain has begun"
         self._schedule(self, self.drain_until)
         self._notify()
@@ -429,7 +442,7 @@ class OwnedChannel(Channel):
             self._deadlines.clear(segment)
         passed = self._advance(seq, now) if seq > self.next_seq else ()
         self.segment_opened(segment, now)
-        self.note(SegmentOpened, now, seq)
+        self.announce(SegmentOpened, now, seq)
         for one in passed:
             self._close(one, SKIP, now)
 
@@ -491,7 +504,7 @@ class OwnedChannel(Channel):
             if self._deadlines.times:
                 self._deadlines.clear(one)
             self._journal.closed[one.state] += 1
-            self.note(SegmentClosed, now, one.seq, one.state, one.size, one.key)
+            self.announce(SegmentClosed, now, one.seq, one.state, one.size, one.key)
             if self.window.keep(one):
                 self._expect_eviction()
             self.window.evict(now)
@@ -511,7 +524,9 @@ class OwnedChannel(Channel):
 
     def _evicted(self, segment: Segment, why: Eviction) -> None:
         self.segment_evicted(segment)
-        self.note(SegmentEvicted, self.active_at, segment.seq, why)
+        self.facts += 1  # as note() does, without a call for each segment
+        if self.followers:
+            self._tell_followers(SegmentEvicted, self.active_at, segment.seq, why)
         self._expect_eviction()
 
     # When segments change by themselves.
@@ -561,9 +576,9 @@ class OwnedChannel(Channel):
 
     def _notify(self) -> None:
         """The change is done: wake the readers of closed segments, and tell the preempted writers."""
-        preempted, self._preempted = self._preempted, []
         self.wake_readers()
-        for writer in preempted:
+        while self._preempted:
+            writer = self._preempted.pop(0)
             assert writer.outcome is not None, "a preempted writer is settled"
             try:
                 writer.owner.preempted(writer.outcome)

@@ -333,17 +333,14 @@ class Segment:
             self.former_keys = ()
         elif self.key is not None and key != self.key and body_at > self.body_at:
             self.former_keys += (self.key,)
-        self.key, self.body_at = key, body_at
+        self.key, self.body_at, self.written = key, body_at, True
         return self.size - body_at
 
     def charge(self, payer: Payer | None) -> None:
         """From now on it counts as the memory of this publisher, in place of the one that has paid so far."""
-        former = self.payer
-        if payer is former:
-            return
         if self.size:
-            if former is not None:
-                former.open -= self.cost
+            if self.payer is not None:
+                self.payer.open -= self.cost
             if payer is not None:
                 payer.open += self.cost
         self.payer = payer
@@ -367,7 +364,7 @@ class Segment:
             LocalProtocolError: the segment is closed.
         """
         if self.state is not OPEN:
-            self.begin()
+            self.state = self._after(BYTES)
         self.frames.append(frame)
         self.size += size
         self.offsets.append(self.size)

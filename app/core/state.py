@@ -269,7 +269,7 @@ class Channel:
                 segment = self._awaited(fact.seq)
                 if segment.closed or len(segment.former_keys) > MAX_FORMER_KEYS:
                     raise self._unfit(fact)
-                self.body_begun(segment, fact.key, fact.body_at)
+                segment.begin_body(fact.key, fact.body_at)
             case BodyLeft():
                 if (left := self.segments.get(fact.seq)) is not None:
                     self.body_left(left)
@@ -349,11 +349,6 @@ class Channel:
         """Segments below are final: a late POST for one of them gets 409."""
         self.next_seq, self.floor = max(self.next_seq, next_seq), max(self.floor, next_seq)
         self.jumped_to = next_seq
-
-    def body_begun(self, segment: Segment, key: str | None, body_at: int | None = None) -> int:
-        """A publisher writes the segment. Returns how many bytes of its body are stored already."""
-        segment.written = True
-        return segment.begin_body(key, body_at)
 
     def body_left(self, segment: Segment) -> None:
         """Its publisher has left; if it has no byte and nobody waits for it, it is gone."""

@@ -133,9 +133,14 @@ class Window:
             return True
         return short and cut and self._give_open()
 
-    def drop(self, segment: Segment, why: Eviction) -> None:
-        """The channel's owner has let go of this segment, which is mostly the oldest."""
-        self._remove(self._segments.index(segment), why)
+    def drop(self, segment: Segment, why: Eviction | None) -> None:
+        """Let go of this segment, which is mostly the oldest, because of a limit."""
+        self._segments.remove(segment)
+        self.bytes -= segment.size
+        self.cost -= segment.cost
+        self._budget.release(self, segment)
+        if why is not None:
+            self.evicted[why] += 1
 
     def clear(self) -> None:
         """The channel's life is over: let go of everything that nobody reads."""
@@ -145,18 +150,10 @@ class Window:
         self._on_evicted, self._give_open = _nobody, _nothing
 
     def _drop_oldest(self, why: Eviction | None = None) -> Segment:
-        segment = self._remove(0, why)
+        segment = self._segments[0]
+        self.drop(segment, why)
         if why is not None:
             self._on_evicted(segment, why)
-        return segment
-
-    def _remove(self, place: int, why: Eviction | None) -> Segment:
-        segment = self._segments.pop(place)
-        self.bytes -= segment.size
-        self.cost -= segment.cost
-        self._budget.release(self, segment)
-        if why is not None:
-            self.evicted[why] += 1
         return segment
 
     def _exceeds(self, now: float) -> Eviction | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from tricklecast.app.core.facts import KINDS, ChannelCreated, Fact, Journal
+from tricklecast.app.core.facts import ChannelCreated, Fact, Journal
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry, Storage
@@ -93,7 +93,6 @@ class Bench:
         self.faults = Faults(on_fault)
         self.budget = Budget(self.limits.total_bytes, self.faults)
         self.journal = journal = Journal(self.faults)
-        journal.subscribe(self.facts.append, *KINDS)
         self.channel = OwnedChannel(
             name,
             1,
@@ -105,6 +104,7 @@ class Bench:
             faults=self.faults,
             schedule=lambda channel, when: self.appointments.append(when),
         )
+        self.channel.followers.append(self.facts.append)
         self._serials = count(1)
 
     def ask(self, seq: int, now: float = 0.0, **options: Any) -> Any:
@@ -198,8 +198,14 @@ def make_registry(
     """A registry and the list that its facts go to."""
     facts: list[Fact] = []
     journal = Journal(Faults(on_fault))
-    journal.subscribe(facts.append, *KINDS)
-    return Registry(Limits(**limits), autocreate=autocreate, journal=journal, storage=storage), facts
+    registry = Registry(Limits(**limits), autocreate=autocreate, journal=journal, storage=storage)
+
+    def follow(fact: Fact) -> None:
+        facts.append(fact)
+        registry.channels[fact.channel].followers.append(facts.append)
+
+    journal.subscribe(follow, ChannelCreated)
+    return registry, facts
 
 
 def created(journal: Journal, name: str) -> None:

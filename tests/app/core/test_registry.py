@@ -73,7 +73,7 @@ def test_creating_is_idempotent() -> None:
     assert registry.create("c", "text/plain", 2.0) is first
     assert not isinstance(first, Refusal)
     assert (first.content_type, first.created_at) == ("video/mp2t", 0.0)
-    assert facts == [ChannelCreated(1, 1, 0.0, "c", 1, "", ""), ContentTypeNamed(1, 2, 1.0, "c", 1, "video/mp2t")]
+    assert facts == [ChannelCreated(1, 1, 0.0, "c", 1, "", ""), ContentTypeNamed(0, 2, 1.0, "c", 1, "video/mp2t")]
 
 
 @pytest.mark.parametrize("content_type", ["", "video/mp2t"])
