@@ -40,6 +40,7 @@ import aiofiles
 import aiofiles.os
 import orjson
 
+from tricklecast.app.clock import wall_us
 from tricklecast.app.core.facts import ChannelEnded, Fact
 from tricklecast.app.daemon_thread import Abandoned, DaemonThread
 from tricklecast.app.encoding import encode
@@ -158,7 +159,7 @@ class AccessLog:
 
     def event(self, event: Event, **fields: Any) -> None:
         """Queue a lifecycle event; ``fields`` are those of :class:`~trickle.records.AccessRecord`."""
-        now_us = time.time_ns() // 1000
+        now_us = wall_us()
         self.put(AccessRecord(now_us, kind=Kind.EVENT, event=event, node=self._node, **fields))
 
     def note_fact(self, fact: Fact) -> None:

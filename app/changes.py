@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -32,6 +31,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
+from tricklecast.app.clock import wall_us
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.registry import Registry
@@ -173,7 +173,7 @@ class Changes:
         *,
         defer: Callable[[Callable[[], None]], object],
         keep: int | None = None,
-        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        wall_us: Callable[[], int] = wall_us,
     ) -> None:
         self.instance = registry.instance
         self.listeners: list[Callable[[Sequence[Change]], None]] = []

@@ -51,6 +51,7 @@ from tricklecast.app.activity import SHOW_S, Activity
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.changefeed import start_changefeed
 from tricklecast.app.changes import Changes
+from tricklecast.app.clock import wall_us
 from tricklecast.app.control_plane.api import (
     channels_router,
     health_router,
@@ -153,7 +154,7 @@ class Node:
         self._show = show
         self._activity = None if show is None else Activity(loop.time)
         database = None if settings.data_dir is None else Database(settings.data_dir, fsync=settings.ack is Ack.FSYNC)
-        inventory = Inventory() if database is None else take_inventory(database, time.time_ns() // 1000)
+        inventory = Inventory() if database is None else take_inventory(database, wall_us())
         journal = Journal(index=inventory.index)
         if self.log is not None:
             journal.subscribe(self.log.note_fact, ChannelCreated, ChannelEnded)
@@ -190,7 +191,7 @@ class Node:
             sinks.append(self._activity.note_exchange)
         events = None
         if settings.web:
-            events = Events(time.monotonic, lambda: time.time_ns() // 1000)
+            events = Events(time.monotonic, wall_us)
             changes.listeners.append(events.hear)
         options = replace(
             settings.options(),

@@ -141,13 +141,12 @@ async def drain(plane: DataPlane, plan: Drain, hurry: Callable[[], Awaitable[boo
         hurry: asked ten times a second whether to stop at once.
     """
     registry = plane.registry
-    registry.come_back_s = plan.come_back_s(plan.begun_at)
-    registry.shutting_down = True
+    registry.shut_down(plan.come_back_s(plan.begun_at))
     for connection in list(plane.connections):
         connection.drain(plan.send_away_after(plane.rng.random()))
     while not await hurry():
         now = plane.clock()
-        registry.come_back_s = plan.come_back_s(now)
+        registry.shut_down(plan.come_back_s(now))
         busy = any(connection.unfinished for connection in plane.connections)
         if plan.is_over(now, connected=bool(plane.connections), busy=busy):
             return

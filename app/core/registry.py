@@ -124,9 +124,9 @@ class Registry:
         storage: keeps channels over a restart; ``None``: they are in memory only.
 
     Attributes:
-        faults: of the journal. What cursors, writers' owners and its listeners have raised: ``on_fault`` is told when
-            the change is done and every other one has been told.
-        shutting_down: if set, nothing new begins: no channel, no reservation, no wait.
+        faults: of the journal. What cursors, writers' owners and its listeners have raised is delivered
+            when the change is done and every other one has been told.
+        shutting_down: whether nothing new begins: no channel, no reservation, no wait.
         come_back_s: shortest and longest time in seconds after which a client refused for that reason should come back.
         payers: the publishers whose unfinished segments take memory.
         capacities: of the limits that all clients share. The caller takes and gives back connections; the registry
@@ -159,6 +159,15 @@ class Registry:
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
         self._agenda: Agenda[Channel] = Agenda()
+
+    def shut_down(self, come_back_s: tuple[int, int]) -> None:
+        """From now on nothing new begins.
+
+        Args:
+            come_back_s: shortest and longest time, in seconds, after which a client that is refused is to come back. It
+                becomes shorter while the server shuts down: call this again.
+        """
+        self.shutting_down, self.come_back_s = True, come_back_s
 
     # Channels.
 

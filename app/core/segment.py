@@ -128,27 +128,28 @@ class Faults:
 
     So one reader's exception neither keeps another reader from being woken nor leaves a change half done.
 
-    Args:
-        on_fault: told of each fault when the change is done; the default raises the exception there.
-
     Attributes:
-        noted: the faults that ``on_fault`` has not been told of.
+        noted: the faults that are not delivered yet.
     """
 
-    __slots__ = ("noted", "on_fault")
+    __slots__ = ("_on_fault", "noted")
 
-    def __init__(self, on_fault: OnFault | None = None) -> None:
-        self.on_fault = on_fault or _raise
+    def __init__(self) -> None:
+        self._on_fault: OnFault = _raise
         self.noted: list[Fault] = []
+
+    def deliver_to(self, on_fault: OnFault) -> None:
+        """Deliver faults to this function, instead of raising the exception when the change is done."""
+        self._on_fault = on_fault
 
     def note(self, victim: object, error: Exception) -> None:
         """A callback raised; the caller goes on with its change."""
         self.noted.append(Fault(victim, error))
 
     def deliver(self) -> None:
-        """The change is done: tell ``on_fault`` of each fault."""
+        """The change is done: deliver each fault once."""
         while self.noted:
-            self.on_fault(*self.noted.pop(0))
+            self._on_fault(*self.noted.pop(0))
 
 
 def _raise(victim: object, error: Exception) -> None:
@@ -348,14 +349,6 @@ class Segment:
     def price(self, frame: bytes) -> int:
         """Bytes of memory that storing this frame takes; the first frame is charged for the segment itself, too."""
         return len(frame) + FRAME_COST + (0 if self.frames else SEGMENT_COST)
-
-    def begin(self) -> None:
-        """The first byte is there, or about to come.
-
-        Raises:
-            LocalProtocolError: the segment is closed.
-        """
-        self.state = self._after(BYTES)
 
     def store(self, frame: bytes, size: int) -> None:
         """Add a frame of ``size`` body bytes. The caller wakes the cursors when all of its change is done.

@@ -363,9 +363,8 @@ class Channel:
             self._to_wake.append(segment)
 
     def segment_opened(self, segment: Segment, now: float) -> None:
-        """The segment has its first byte, or is about to get it."""
-        if segment.state is WAITING:
-            segment.begin()
+        """The segment has its first byte; at a replica the bytes follow this fact."""
+        segment.state = OPEN
         self._open[segment.seq] = self._waiting.pop(segment.seq)
         segment.opened_at = now
         if segment.seq >= self.next_seq:

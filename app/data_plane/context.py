@@ -27,6 +27,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
+from tricklecast.app.clock import wall_us
 from tricklecast.app.core.facts import EndReason
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Admission
@@ -188,7 +189,7 @@ class DataPlane:
         self.durability = durability
         self.witness = witness
         self.clock = time.monotonic
-        self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
+        self.wall_us = wall_us
         self.router = Router(options.base_path)
         self.cors = Cors(options.cors_read_origins, options.cors_write_origins)
         self.hosts, self.control_hosts = _hosts(options)
@@ -231,7 +232,7 @@ class DataPlane:
         self._date = 0  # the second of `common`
         self.common = b""  # date and server, as header lines
         self._set_date()
-        registry.faults.on_fault = self.core_fault
+        registry.faults.deliver_to(self.core_fault)
 
     def use(self, options: Options) -> None:
         """Take over settings that may change while the server runs: host names, origins of web pages, proxies."""

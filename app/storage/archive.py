@@ -32,7 +32,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +41,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
+from tricklecast.app.clock import wall_us
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import WAITING, Segment, State
@@ -304,7 +304,7 @@ class Archive:
         ack: Ack = Ack.MEMORY,
         on_full: OnDiskFull = OnDiskFull.MEMORY,
         retention: Retention | None = None,
-        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        wall_us: Callable[[], int] = wall_us,
     ) -> None:
         self.database = database
         self.budget = budget

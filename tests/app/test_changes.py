@@ -167,7 +167,7 @@ def test_listeners_get_all_facts_of_a_turn_but_whole_segments() -> None:
     """One that raises is a fault of its own: the others hear of the facts, and waiting requests of the index."""
     bench = Bench()
     faults: list[Exception] = []
-    bench.registry.faults.on_fault = lambda victim, error: faults.append(error)
+    bench.registry.faults.deliver_to(lambda victim, error: faults.append(error))
     heard: list[list[tuple[int, str]]] = []
     bench.changes.listeners.append(lambda facts: 1 / 0)  # type: ignore[arg-type]
     bench.changes.listeners.append(lambda facts: heard.append([(fact.index, fact.kind) for fact in facts]))

@@ -205,7 +205,7 @@ class World:
         journal.subscribe(self._follow, ChannelCreated)
         self.twins = Twins(leave_out)
         self.twins.registry = self.registry = Registry(limits, autocreate=autocreate, journal=journal)
-        self.registry.faults.on_fault = self._note_fault
+        self.registry.faults.deliver_to(self._note_fault)
         self.posts: list[Post] = []
         self.readers: list[Reader] = []
         self.departed: list[Reader] = []

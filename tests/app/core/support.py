@@ -90,7 +90,9 @@ class Bench:
         self.facts: list[Fact] = []
         self.appointments: list[float] = []
         self.told: dict[Writer[OwnedChannel], Told] = {}
-        self.faults = Faults(on_fault)
+        self.faults = Faults()
+        if on_fault is not None:
+            self.faults.deliver_to(on_fault)
         self.budget = Budget(self.limits.total_bytes, self.faults)
         self.journal = journal = Journal(self.faults)
         self.channel = OwnedChannel(
@@ -197,7 +199,9 @@ def make_registry(
 ) -> tuple[Registry, list[Fact]]:
     """A registry and the list that its facts go to."""
     facts: list[Fact] = []
-    journal = Journal(Faults(on_fault))
+    journal = Journal()
+    if on_fault is not None:
+        journal.faults.deliver_to(on_fault)
     registry = Registry(Limits(**limits), autocreate=autocreate, journal=journal, storage=storage)
 
     def follow(fact: Fact) -> None:

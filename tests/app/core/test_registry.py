@@ -170,7 +170,7 @@ def test_the_server_publishes_to_its_own_channel() -> None:
 def test_the_server_publishes_nothing_when_it_goes_away() -> None:
     """Its own channel is not created then; a limit of channels does not concern it."""
     registry, _ = make_registry(channels=0)
-    registry.shutting_down = True
+    registry.shut_down((1, 5))
     assert registry.publish_own("_changes", "", b"x", 0.0) is None
     assert registry.channels == {}
     registry.shutting_down = False
@@ -775,8 +775,7 @@ def test_nothing_new_begins_while_shutting_down() -> None:
     registry, _ = make_registry()
     publish(registry, "c", 0)
     writer = grant(registry, "c", 1)
-    registry.shutting_down = True
-    registry.come_back_s = (3, 7)
+    registry.shut_down((3, 7))
     no = Refusal(Why.SHUTDOWN, come_back_s=(3, 7))
     before = picture(registry)
     assert registry.create("new", "", 0.0) == registry.reserve("new", 0, Told(), 0.0) == no
@@ -903,7 +902,7 @@ def test_the_receiver_of_faults_can_be_set_later() -> None:
     """The data plane, which receives them, is made after the registry."""
     told: list[object] = []
     registry, _ = make_registry()
-    registry.faults.on_fault = lambda party, error: told.append(party)
+    registry.faults.deliver_to(lambda party, error: told.append(party))
     writer = grant(registry, "c", 0)
     watcher = resolve_and_attach(registry, "c", 0)
     watcher.wake = _raise  # type: ignore[method-assign]

@@ -910,6 +910,18 @@ def test_facts_tell_the_story() -> None:
     assert bench.facts == expected
 
 
+def test_facts_are_counted_when_nobody_follows() -> None:
+    """A follower that comes later is told the numbers that it would have been told if it had been there."""
+    alone, followed = Bench(window_segments=2), Bench(window_segments=2)
+    alone.channel.followers.clear()
+    for bench in (alone, followed):
+        for seq in range(4):
+            bench.publish(seq)
+        bench.channel.abort(bench.reserve(4), 0.0)
+    assert alone.channel.facts == followed.channel.facts == len(followed.facts)
+    assert alone.journal.index == followed.journal.index
+
+
 # A change is whole, whatever its size, and whatever a callback does.
 
 
@@ -1005,7 +1017,7 @@ def test_a_publisher_that_raises_starves_no_other() -> None:
 
 
 def test_a_fault_that_nobody_takes_is_raised_when_the_change_is_done() -> None:
-    """Without ``on_fault`` an exception is not lost, and the channel is whole when it comes."""
+    """Where nobody takes faults an exception is not lost, and the channel is whole when it comes."""
     bench = Bench()
     writer = bench.open(0)
     bench.channel.attach(Raiser(writer.segment), writer.segment)

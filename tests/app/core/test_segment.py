@@ -324,7 +324,8 @@ def test_a_finished_body_is_known_by_its_key(state: State) -> None:
 def test_faults_are_handed_over_in_their_order() -> None:
     """Each once; what the callee raises leaves the rest for the next time."""
     told: list[object] = []
-    faults = Faults(lambda victim, error: told.append(victim))
+    faults = Faults()
+    faults.deliver_to(lambda victim, error: told.append(victim))
     faults.note("a", ValueError())
     faults.note("b", ValueError())
     faults.deliver()

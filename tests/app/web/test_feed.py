@@ -344,7 +344,7 @@ def test_a_stream_ends_with_a_reason_when_the_server_stops(server: LocalServer, 
     """Its client is told when to come back; the request is recorded as one of the API."""
     events = Events(target)
     events.event()
-    server.inside(lambda: setattr(server.plane.registry, "shutting_down", True))
+    server.inside(lambda: server.plane.registry.shut_down((1, 5)))
     while (event := events.event())[0] != "end":
         pass
     assert event[1] == {"reason": "shutdown"}
