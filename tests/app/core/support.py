@@ -215,7 +215,7 @@ def make_registry(
 def created(journal: Journal, name: str) -> None:
     """A channel came into being somewhere: the cheapest fact that followers hear of."""
     journal.index += 1
-    journal.tell([], ChannelCreated(journal.index, 1, 0.0, name, 1, "", ""))
+    journal.tell(journal.listeners[ChannelCreated], ChannelCreated(journal.index, 1, 0.0, name, 1, "", ""))
 
 
 def owned(registry: Registry, name: str) -> OwnedChannel:
