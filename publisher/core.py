@@ -25,7 +25,7 @@ Rules (docs/reference/protocol.md, sections 3, 5 and 6):
 - A head beyond what was published here, any other head that went back, a later epoch, or a 409 for a seq that this
   publisher did not begin, are another publisher's doing: ``Superseded``.
 - Once a server has told the channel's epoch, each request is for that epoch only, so that a publisher that was paused
-  writes nothing into its successor's life of the channel. A 409 with a later epoch is ``Superseded``. One with an
+  writes nothing into its successor's epoch. A 409 with a later epoch is ``Superseded``. One with an
   earlier epoch is that of a server that has forgotten the later ones: the position is asked for. A 404 is that of a
   server that has forgotten the channel: the segment is sent again for any epoch, and begins the channel anew.
 - Before the first byte, a 409 to ``Lp-Trickle-If-Idle`` means that another client publishes: ``ChannelBusy``. Its
@@ -158,10 +158,10 @@ class Ticket:
     reset: bool = False  # the request says Lp-Trickle-Reset: everything before this segment is over
     exposed: bool = False  # the server may have bytes of the segment, or its end, from an earlier attempt
     final: bool = False  # the segment keeps its seq: readers may have bytes of it from a server that is gone
-    life: int = 0  # how often the channel had been found to be gone by then
+    renewals: int = 0  # how often the channel had been found to be gone by then
     confirmed: int = -1  # the newest seq that the server had confirmed by then
     numbering: str = ""  # the value of Lp-Trickle-Life in the request
-    epoch: int | None = None  # the value of Lp-Trickle-Epoch: the request is for this life of the channel only
+    epoch: int | None = None  # the value of Lp-Trickle-Epoch: the request is for this epoch only
 
     def again(self, seq: int | None = None, *, exposed: bool = False) -> Ticket:
         """The ticket of the next attempt; at another seq, if one is given, of which the server has nothing."""
@@ -284,15 +284,15 @@ class Plan:
         self.uncertain = False
         self.keeps_keys: bool | None = None
         self.numbering = Numbering(start if isinstance(start, int) else None)
-        self._reset = start == "reset"
+        self._reset = start == "reset"  # the next ticket asks the server to close all lower segments
         self._name = name
-        self._keys = 0
-        self._life = ""
+        self._keys = 0  # number of keys that were made
+        self._life = ""  # the numbering, as Lp-Trickle-Life names it; empty until the first seq is known
         self._clock = RetryClock(rng, backoff, budget)
-        self._held = False
-        self._reached = False
-        self._published = False
-        self._busy = 0
+        self._held = False  # a refusal was counted; those of other requests cost nothing more until the next request
+        self._reached = False  # a request has reached the server
+        self._published = False  # the server has taken a segment
+        self._busy = 0  # refusals because another client publishes
 
     @property
     def owns_channel(self) -> bool:
@@ -316,7 +316,7 @@ class Plan:
         self._keys += 1
         if self._name and not self._life:
             self._life = str(wire.Life(self._name[:LIFE_CHARS], seq))
-        return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, life=self.numbering.life)
+        return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, renewals=self.numbering.renewals)
 
     def begin(self, ticket: Ticket) -> None:
         """The first byte of a segment, or its end, was handed to a connection."""
@@ -350,7 +350,7 @@ class Plan:
             case Answer(status=wire.Status.OK | wire.Status.NOT_FOUND) if isinstance(error, ChannelEnded):
                 stop = error if self.numbering.newest >= 0 else None
             case Answer(status=wire.Status.NOT_FOUND):
-                self.numbering.begin_life()
+                self.numbering.begin_epoch()
             case Answer() if (head := head_of(outcome)) is not None:
                 self._learn(outcome)
                 known, epoch = self.numbering.epoch, outcome.natural(wire.EPOCH)
@@ -379,13 +379,13 @@ class Plan:
         """Call this right before a request: it returns the ticket to use, or ``Advance`` if bytes could be doubled."""
         self._held = False
         numbering = self.numbering
-        exposed = ticket.exposed and ticket.life == numbering.life
+        exposed = ticket.exposed and ticket.renewals == numbering.renewals
         if exposed and not self.keeps_keys:
             return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
         reset, final = ticket.reset or numbering.leaps(ticket.seq), ticket.final or ticket.exposed != exposed
         return Ticket(
             *(ticket.seq, ticket.key, ticket.attempt, reset, exposed, final),
-            *(numbering.life, numbering.confirmed, self._life, numbering.epoch),
+            *(numbering.renewals, numbering.confirmed, self._life, numbering.epoch),
         )
 
     def on_post(self, ticket: Ticket, outcome: ExchangeOutcome, progress: Progress) -> Decision:
@@ -401,7 +401,7 @@ class Plan:
             case SegmentMissing():
                 return self._on_missing(ticket, error, progress, unwritten=_is_unwritten(outcome))
             case Superseded(epoch=int()) | ChannelNotFound() if ticket.epoch is not None:
-                return self._on_other_life(ticket, error, progress)
+                return self._on_other_epoch(ticket, error, progress)
             case Superseded():
                 return self._on_conflict(ticket, error, progress)
             case SegmentTooLarge() if progress.begun:
@@ -428,7 +428,7 @@ class Plan:
             return self._stop(RemoteProtocolError(answer.status, seq=ticket.seq, detail=f"it stored segment {seq}"))
         if (told := answer.life) is not None:
             self._life = str(told)
-        if ticket.life == self.numbering.life and self.numbering.epoch is None:
+        if ticket.renewals == self.numbering.renewals and self.numbering.epoch is None:
             self.numbering.epoch = answer.natural(wire.EPOCH)
         self.numbering.settle(ticket.seq, closed=True)
         repeated = progress.over and ticket.exposed and stored is not None
@@ -458,18 +458,18 @@ class Plan:
         seq = self.numbering.move(ticket.seq, error.latest, begun=progress.begun)
         return RetryAfter(delay_s, error=error) if seq is None else Resync(delay_s, seq, error)
 
-    def _on_other_life(
+    def _on_other_epoch(
         self, ticket: Ticket, error: Superseded | ChannelNotFound, progress: Progress
     ) -> RetryAfter | Advance | Stop:
-        """404, or 409 with an epoch: the channel does not have the life that the request was for; nothing was stored.
+        """404, or 409 with an epoch: the channel is not in the epoch that the request was for; nothing was stored.
 
-        A later life is another client's, unless this publisher has found its channel gone since the request was made:
+        A later epoch is another client's, unless this publisher has found its channel gone since the request was made:
         then its own segments may have begun it.
         """
-        known = ticket.life != self.numbering.life
+        known = ticket.renewals != self.numbering.renewals
         match error:
             case ChannelNotFound() if not known:
-                self.numbering.begin_life()
+                self.numbering.begin_epoch()
                 error = ChannelNotFound(error.status, seq=ticket.seq, detail="the server does not know it any more")
             case Superseded(epoch=int() as epoch) if not known:
                 if epoch > (ticket.epoch or 0):
@@ -503,7 +503,7 @@ class Plan:
         return self._resync(ticket, ticket.seq + 1, error, progress)
 
     def _compare(self, ticket: Ticket, head: int, *, unwritten: bool = False) -> str | None:
-        since = ticket.confirmed if ticket.life == self.numbering.life else -1
+        since = ticket.confirmed if ticket.renewals == self.numbering.renewals else -1
         return self.numbering.compare(head, since, unwritten=unwritten)
 
     def _resync(self, ticket: Ticket, to: int, error: TrickleError, progress: Progress) -> Resync | Stop:
@@ -564,7 +564,7 @@ class Numbering:
     The server shows its head now and then. Four numbers say what it may be:
 
     - ``confirmed``: the newest seq that the server has said it closed for this publisher. The head was beyond it, and
-      a head never goes back within one life of a channel.
+      a head never goes back within one epoch.
     - ``newest``: the newest seq for which there was something to send. Nobody else moves the head beyond the next one.
     - ``flowed``: the newest seq of which a byte has left for the server, and ``head``: the lowest that its head can
       be. The server takes a seq up to one beyond its head, so no request is made for more than one beyond these.
@@ -575,14 +575,14 @@ class Numbering:
     Attributes:
         next: the seq of the next ticket; ``None`` while it is not known.
         newest, confirmed: see above; -1 while there is none.
-        life: counts how often the channel was found to be gone, with all that it had.
-        epoch: the channel's, as the server counts; ``None`` while it has not told it of the present life.
+        renewals: how often the channel was found to be gone, with all that it had.
+        epoch: the channel's, as the server counts; ``None`` while it has not told the present one.
     """
 
     def __init__(self, start: int | None) -> None:
         self.next = start
         self.newest = self.confirmed = -1
-        self.life = 0
+        self.renewals = 0
         self.epoch: int | None = None
         self._flowed = -1 if start is None else start - 1
         self._head = -1
@@ -671,26 +671,26 @@ class Numbering:
             return f"another client ended the channel and began it again (epoch {epoch}, not {older})"
         if head == 0:
             if since >= 0:
-                self.begin_life(epoch)
+                self.begin_epoch(epoch)
             return None
         if head > self.newest + 1:
             return f"another client has published up to {head - 1}; this publisher has come to {self.newest}"
         if head <= since - (0 if exact else BACKWARDS):
             if unwritten or head - 1 in self._unsettled or head - 1 in self._loose:
-                self.begin_life(epoch)
+                self.begin_epoch(epoch)
                 self._head = head
                 return None
             return f"another client has begun the channel anew: its head is {head}, {since} was published before"
         self._head = max(self._head, head)
         return None
 
-    def begin_life(self, epoch: int | None = None) -> None:
+    def begin_epoch(self, epoch: int | None = None) -> None:
         """The channel is gone, with all that the server had of it: it begins again, under the numbers of before.
 
         Args:
-            epoch: of the life that the server has begun already.
+            epoch: the one that the server has begun already.
         """
-        self.life += 1
+        self.renewals += 1
         self.epoch = epoch
         self._head = -1
         self.confirmed = -1
@@ -704,7 +704,7 @@ class Numbering:
         """
         assert self.next is not None, "a ticket was handed out"
         out_of_line = seq >= self.next
-        first = self.confirmed < 0 and self.life == 0 and seq <= min(self._unsettled, default=seq)
+        first = self.confirmed < 0 and self.renewals == 0 and seq <= min(self._unsettled, default=seq)
         if not out_of_line and not first:
             return None
         chosen, self._chosen = self._chosen, None

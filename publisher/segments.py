@@ -140,7 +140,7 @@ class Requests:
 
 
 def _pinned(epoch: int | None) -> dict[str, str]:
-    """The header of a request that is for one life of the channel only, if that is known."""
+    """The header of a request that is for one epoch only, if that is known."""
     return {} if epoch is None else {wire.EPOCH: str(epoch)}
 
 

@@ -83,7 +83,7 @@ class Entry:
         file: its file, relative to the folder; ``None``: the segment was empty.
         size: of its file, in bytes. sha256: of its bytes, in hexadecimal.
         content_type: the channel's media type.
-        epoch: which life of the channel's name the server calls it; ``None`` where it does not say.
+        epoch: of the channel, as the server counts; ``None`` where it does not say.
         began_at, ended_at: when its first and its last byte came, in seconds of Unix time.
         gap: segments missed immediately before it. restarted: the numbering began anew with it.
         truncated: why it is not whole, as the server said. broken: why the rest of it could not be had.

@@ -45,7 +45,7 @@ class Segment:
 
     Attributes:
         seq: its number.
-        epoch: which life of the channel's name it belongs to; ``None`` if the server does not say.
+        epoch: of the channel that it belongs to; ``None`` if the server does not say.
         life: the name of its numbering. It stays the same when a server is restarted and its publisher goes on;
             ``None`` if the server does not say.
         gap: segments missed immediately before this one. After ``restarted`` these are segments of the new numbering,

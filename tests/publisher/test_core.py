@@ -601,7 +601,7 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
     assert located(plan, reply) == Advance()
     again = plan.before_request(ticket.again(exposed=True))
     epoch = reply.natural(wire.EPOCH)
-    assert again == Ticket(6, ticket.key, attempt=2, final=True, life=1, confirmed=-1, epoch=epoch)
+    assert again == Ticket(6, ticket.key, attempt=2, final=True, renewals=1, confirmed=-1, epoch=epoch)
     assert plan.take().seq == 7
 
 
@@ -834,7 +834,7 @@ class TestEpoch:
         second = take(plan)
         for ticket in (first, second):
             assert isinstance(plan.on_post(ticket, answer(404, "Stream not found"), HALF), RetryAfter)
-        assert (plan.numbering.life, plan.uncertain) == (1, False)
+        assert (plan.numbering.renewals, plan.uncertain) == (1, False)
         again = plan.before_request(first.again())
         assert isinstance(again, Ticket)
         assert (again.seq, again.epoch) == (first.seq, None)
@@ -897,7 +897,7 @@ class TestEpoch:
         plan.numbering.bind(ticket.seq)
         plan.on_post(ticket, lost(), HALF)
         assert located(plan, answer(200, Latest=0, Epoch=1)) == Advance()
-        assert (plan.numbering.life, opened(plan).epoch) == (1, 1)
+        assert (plan.numbering.renewals, opened(plan).epoch) == (1, 1)
 
     def test_the_next_life_is_not_ended(self) -> None:
         """A DELETE that is refused for its epoch is an error."""
@@ -956,7 +956,7 @@ def test_a_seq_leaps_over_those_that_were_given_up() -> None:
     assert [numbering.leaps(seq) for seq in (6, 7)] == [False, False]
     numbering.settle(6, closed=False)
     assert numbering.leaps(7)
-    numbering.begin_life()
+    numbering.begin_epoch()
     assert not numbering.leaps(7)
 
 
@@ -996,7 +996,7 @@ def test_an_answer_may_be_older_than_what_is_known_by_now() -> None:
     assert numbering.compare(7, 6) is None
     assert numbering.compare(6, 6)
     assert numbering.compare(0, -1) is None
-    assert (numbering.life, numbering.confirmed) == (0, 9)
+    assert (numbering.renewals, numbering.confirmed) == (0, 9)
 
 
 @pytest.mark.parametrize("given_up", [False, True])
@@ -1011,7 +1011,7 @@ def test_a_head_right_behind_what_was_on_its_way_is_a_new_life(given_up: bool) -
         numbering.settle(5, closed=False)
     assert numbering.compare(5, 7)
     assert numbering.compare(6, 7) is None
-    assert (numbering.life, numbering.confirmed) == (1, -1)
+    assert (numbering.renewals, numbering.confirmed) == (1, -1)
     assert numbering.may_open(7)
     assert numbering.take() == 8
 
@@ -1020,16 +1020,16 @@ def test_whoever_has_published_nothing_judges_nothing() -> None:
     """Any head is a place to begin."""
     numbering = Numbering(3)
     assert numbering.compare(50, -1, 7) is None
-    assert numbering.life == 0
+    assert numbering.renewals == 0
 
 
 def test_an_empty_channel_begins_a_new_life() -> None:
     """What was confirmed is gone with it, and the numbers go on."""
     numbering = published(4, 5)
     assert numbering.compare(0, 5, 1) is None
-    assert (numbering.life, numbering.confirmed, numbering.take()) == (1, -1, 6)
+    assert (numbering.renewals, numbering.confirmed, numbering.take()) == (1, -1, 6)
     assert numbering.compare(0, -1) is None
-    assert numbering.life == 1
+    assert numbering.renewals == 1
 
 
 def test_a_seq_that_came_too_early_stays() -> None:

@@ -206,18 +206,18 @@ class Publishing(RuleBasedStateMachine):
         request = waiting[at % len(waiting)]
         if request.bound:
             request.over = True
-            if epoch is not None and request.ticket.life == self.plan.numbering.life:
-                self.told = request.ticket.life
+            if epoch is not None and request.ticket.renewals == self.plan.numbering.renewals:
+                self.told = request.ticket.renewals
             told = {} if epoch is None else {wire.EPOCH: str(epoch)}
             self._answered(request, Answer(200, {wire.SIZE: str(request.handed)} | told), request.handed, ended=True)
 
     @precondition(lambda self: any(request.open and request.ticket.epoch for request in self.live))
     @rule(at=which, later=st.sampled_from([None, -1, -1, 1]), sent=st.booleans())
-    def be_in_another_life(self, at: int, later: int | None, sent: bool) -> None:
+    def be_in_another_epoch(self, at: int, later: int | None, sent: bool) -> None:
         """The channel is gone, or in another epoch; only a later one that is not our own doing ends everything."""
         waiting = [request for request in self.live if request.open and request.ticket.epoch is not None]
         request = waiting[at % len(waiting)]
-        ticket, is_present = request.ticket, request.ticket.life == self.plan.numbering.life
+        ticket, is_present = request.ticket, request.ticket.renewals == self.plan.numbering.renewals
         assert ticket.epoch is not None
         answer = Answer(404, {})
         if later is not None:
@@ -228,7 +228,7 @@ class Publishing(RuleBasedStateMachine):
             assert isinstance(error, errors.Superseded)
             assert error.epoch == ticket.epoch + 1
         elif error is None and later is None:
-            assert self.plan.numbering.life > ticket.life, "a channel that is gone begins again"
+            assert self.plan.numbering.renewals > ticket.renewals, "a channel that is gone begins again"
         elif error is None and is_present:
             assert self.plan.uncertain, "the position tells whose channel it is"
 
@@ -279,9 +279,8 @@ class Publishing(RuleBasedStateMachine):
     # What must be true.
 
     @invariant()
-    def no_request_forgets_its_life(self) -> None:
-        life = self.plan.numbering.life
-        assert self.told < life or self.plan.numbering.epoch is not None
+    def no_request_forgets_its_epoch(self) -> None:
+        assert self.told < self.plan.numbering.renewals or self.plan.numbering.epoch is not None
 
     @invariant()
     def no_two_share_a_seq(self) -> None:
