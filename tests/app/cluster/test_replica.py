@@ -161,7 +161,7 @@ def test_many_chunks_at_once_wake_a_reader_once() -> None:
 
 
 def test_bytes_before_a_wrong_record_reach_the_readers() -> None:
-    """What is stored is told, also when the rest cannot be read."""
+    """The replica wakes its readers for the bytes before a wrong record, although it cannot read the rest."""
     held = replica()
     held.receive(BEGIN + facts(*OPENED))
     assert held.channel is not None
@@ -257,7 +257,7 @@ class Pair:
         self.feed = Feed(channel, hello, self.owner.budget, "x", lambda at: round(at * 1e6), lambda: None)
 
     def carry(self, most: int = 1 << 20, *, times: int | None = None) -> None:
-        """What the owner sends arrives."""
+        """Carry the owner's records to the replica, `times` pulls at most."""
         assert self.feed is not None
         while times != 0 and (records := self.feed.pull(most)):
             self.held.receive(b"".join(records))
@@ -384,7 +384,7 @@ def test_a_publisher_that_has_left_meanwhile() -> None:
 
 @pytest.mark.parametrize("size", [1, 100])
 def test_a_replica_with_other_bytes_begins_anew(size: int) -> None:
-    """Whatever it says that it has: bytes that were never here cannot go on."""
+    """The owner sends the channel anew to a replica that claims bytes which the owner does not have."""
     both = pair()
     hello = both.hello()
     wrong = hello._replace(have=(hello.have[0]._replace(size=size),))

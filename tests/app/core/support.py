@@ -110,7 +110,7 @@ class Bench:
         self._serials = count(1)
 
     def ask(self, seq: int, now: float = 0.0, **options: Any) -> Any:
-        """What a POST is answered: a writer or not."""
+        """Ask to write a segment, as a POST does; return the writer or the refusal."""
         told = Told()
         answer = self.channel.reserve(seq, told, next(self._serials), now, **options)
         if isinstance(answer, Writer):
@@ -159,7 +159,7 @@ class Bench:
         return watcher
 
     def verdicts(self, writer: Writer[OwnedChannel]) -> list[Verdict]:
-        """What the writer's owner was told."""
+        """Return the verdicts that the writer's upload was told."""
         return self.told[writer].verdicts
 
     @property

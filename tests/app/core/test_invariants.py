@@ -62,7 +62,7 @@ def overtaken(registry: Registry) -> Segment:
 
 
 def test_a_busy_registry_holds_them() -> None:
-    """Whatever state its segments are in, what the core did is consistent."""
+    """A registry with complete, empty, open and waiting segments passes every check."""
     registry = busy()
     assert [str(segment.state) for _, segment in sorted(channel(registry).segments.items())] == [
         "complete",

@@ -146,7 +146,7 @@ def test_an_address_is_one_client() -> None:
 
 
 def test_who_has_gone_is_remembered() -> None:
-    """What it has used up is still used up when it comes back."""
+    """A client that comes back finds its allowance as it left it."""
     clients = Clients(2)
     first = visit(clients, "a")
     visit(clients, "b")
@@ -212,7 +212,7 @@ def make(**limits: Any) -> Admission:
 
 
 def client_of(admission: Admission, address: str = "a") -> Client:
-    """Who comes from an address."""
+    """Return the client at an address."""
     assert admission.clients is not None
     return admission.clients.hold(address)
 

@@ -94,7 +94,7 @@ def test_a_post_gives_a_channel_its_content_type_once() -> None:
 
 
 def test_a_refused_post_changes_no_content_type() -> None:
-    """What was refused leaves no trace, neither as a conflict nor as too far ahead."""
+    """A POST that is refused, as a conflict or as too far ahead, leaves the channel's content type as it was."""
     registry, _ = make_registry()
     publish(registry, "c", 0)
     before = picture(registry)
@@ -441,7 +441,7 @@ def test_a_forgotten_channel_is_freed_without_the_collector() -> None:
 
 
 def test_without_a_drain_the_name_is_forgotten_at_once() -> None:
-    """Who waits is told all the same."""
+    """With a drain of 0 s a waiting reader still sees the channel close."""
     registry, _ = make_registry(channel_drain_s=0.0)
     publish(registry, "c", 0)
     watcher = resolve_and_attach(registry, "c")
@@ -479,7 +479,7 @@ def test_only_a_beginning_starts_the_next_epoch_during_the_drain(seq: int, reset
 
 
 def test_a_creation_starts_the_next_epoch_during_the_drain() -> None:
-    """What the ended life kept is let go, and its readers keep what they read from."""
+    """The channel lets go of the segments of its ended epoch; a reader keeps the one that it reads from."""
     registry, facts = make_registry()
     segment = publish(registry, "c", 0, b"abc")
     registry.end("c", 0.0)
@@ -756,7 +756,7 @@ def test_who_reads_what_the_budget_evicts_is_cut_off() -> None:
 
 
 def test_evictions_are_counted_beyond_a_channels_life() -> None:
-    """What an ended channel has evicted still counts, in its next life and after it."""
+    """The evictions of an ended channel still count in its next epoch, and after the channel is forgotten."""
     registry, _ = make_registry(window_segments=1, channel_drain_s=1.0)
     for seq in range(3):
         publish(registry, "c", seq)
@@ -875,7 +875,7 @@ def test_a_channel_that_is_dropped_is_gone(name: str) -> None:
 
 
 def test_the_memory_of_a_channel_that_is_dropped_is_free() -> None:
-    """What its window held is given back to the budget."""
+    """A dropped channel gives its window's bytes back to the budget."""
     registry, _ = make_registry()
     publish(registry, "c", 0)
     assert registry.budget.used
@@ -956,7 +956,7 @@ def test_while_storage_refuses_nothing_is_published() -> None:
 
 
 def test_a_channel_that_is_restored_goes_on_at_its_head() -> None:
-    """What is below is settled; it counts as a channel, and is idle from now on."""
+    """A POST below the head is a conflict; the channel counts against the limit and idles from then on."""
     registry, facts = make_registry(channels=2, idle_timeout_s=100)
     channel = registry.restore(Restored("a", 3, "video/mp2t", 7, age_s=60.0), 1000.0)
     assert (channel.epoch, channel.next_seq, channel.content_type, channel.created_at) == (3, 7, "video/mp2t", 940.0)

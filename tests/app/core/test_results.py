@@ -1,4 +1,4 @@
-"""What the core answers: plain values, told apart by their types."""
+"""The core's results: plain values, told apart by their types."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_reset_allows_a_jump() -> None:
 
 
 def test_a_reset_closes_lower_open_segments() -> None:
-    """What is open below is truncated and its writers are told; higher ones and preconnects stay."""
+    """A reset truncates the open segments below it and tells their writers; higher segments and preconnects stay."""
     bench = Bench()
     old, other, newer, preconnect = bench.open(0), bench.open(1), bench.open(3), bench.reserve(4)
     watcher = bench.attach(old.segment)
@@ -154,7 +154,7 @@ def test_next_is_resolved_and_reserved_in_one_step() -> None:
 
 
 def test_nothing_follows_the_last_seq() -> None:
-    """Who asks for the next one is told that the last is taken, and nothing begins that nobody could read."""
+    """Once the last seq is taken, a POST of the next one is a conflict and opens no segment."""
     bench = Bench()
     bench.publish(LAST_SEQ - 1)
     assert bench.reserve(-1).segment.seq == LAST_SEQ
@@ -197,7 +197,7 @@ def test_only_a_finished_segment_is_stored() -> None:
 
 
 def test_a_retry_goes_on_where_its_body_broke_off() -> None:
-    """What the segment has already of a body with the same key is passed over, across chunks; the rest is stored."""
+    """The segment passes over the bytes that it has of a body with the same key, across chunks, and stores the rest."""
     bench = Bench()
     first = bench.open(0, b"abc", key="k")
     retry = bench.reserve(0, key="k", attempt=2)
@@ -218,7 +218,7 @@ def test_a_retry_that_comes_in_one_piece_is_passed_over_too() -> None:
 
 
 def test_a_retry_counts_from_the_start_of_its_own_body() -> None:
-    """What an earlier publisher left in the segment stays before it, and is not taken for the body's own."""
+    """Bytes that an earlier publisher left in the segment stay before the body and do not count as the body's own."""
     bench = Bench()
     bench.orphan(0, b"other:")
     bench.open(0, b"ab", key="k")
@@ -239,7 +239,7 @@ def test_a_body_behind_which_another_one_lies_cannot_be_sent_again() -> None:
 
 
 def test_a_key_that_has_left_no_byte_leaves_nothing_behind() -> None:
-    """Whoever took over before the first byte may lose the segment again, to the first key as to any other."""
+    """A writer that took over and has stored no byte loses the segment to the next key, also to the first one."""
     bench = Bench()
     bench.reserve(0, key="k")
     bench.reserve(0, key="other")
@@ -868,7 +868,7 @@ def test_the_end_and_a_closing_preconnect_may_come_in_either_order(act: str) -> 
 
 
 def test_everybody_is_told_when_the_change_is_done() -> None:
-    """Who is woken or told sees the new state, never the middle of a change."""
+    """A reader that is woken and a writer that is told see the state after the change, never the middle of it."""
     bench = Bench(overtaking_grace_s=0.0)
     seen: list[tuple[int, dict[int, str]]] = []
 
@@ -1129,7 +1129,7 @@ def write(registry: Registry, seq: int, claim: Life | None = None, data: bytes =
 
 
 def test_a_numbering_is_called_after_the_start_of_the_server_and_the_epoch() -> None:
-    """What begins anew has a new name: a restarted server's channels, and the next life of a channel."""
+    """A restart of the server gives its channels a new numbering's name, and so does a channel's next epoch."""
     registry = named()
     assert write(registry, 5).life == Life("abc.1", 5)
     registry.end("c", 0.0)
@@ -1175,7 +1175,7 @@ def test_a_claim_cannot_be_wrong_about_what_is_written() -> None:
 
 
 def test_a_channel_that_was_kept_is_numbered_anew_from_what_is_written_next() -> None:
-    """What lies below is of the numbering of before."""
+    """The numbering begins at the first seq written after the restart; seqs below it belong to the one before."""
     registry = named()
     channel = registry.restore(Restored("c", 4, "", 98, 1.0), 0.0)
     assert channel.life == Life("abc.4")

@@ -1,4 +1,4 @@
-"""Who is too far behind, and who stands still."""
+"""Readers that are too far behind, and readers that stand still."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_is_added_is_no_step_back() -> None:
 
 
 def test_bytes_become_overdue_at_their_age() -> None:
-    """What was there when it was first looked at is overdue when that is as long ago as the limit."""
+    """Bytes are overdue once the first look that found them is as long ago as the limit, here 10 s."""
     timelines, segment = Timelines(10.0), Segment(0)
     overdue = []
     for now in range(0, 16):

@@ -129,7 +129,7 @@ def test_an_open_segment_is_served_at_once() -> None:
 
 
 def test_the_oldest_open_segment_counts_as_earliest() -> None:
-    """What can be read is counted from the oldest open segment, if that is older than the window."""
+    """An open segment that is older than the window is the channel's earliest seq."""
     bench = Bench()
     bench.open(0)
     assert bench.channel.earliest == 0
@@ -150,7 +150,7 @@ def test_readers_are_counted_and_forgotten_at_once() -> None:
 
 
 def test_releasing_twice_does_no_harm() -> None:
-    """Who waits no more may say so again, even when others wait for a new segment of the same seq."""
+    """A reader that has left may leave again; the readers that now wait for a new segment of that seq stay."""
     bench = Bench()
     resolution = bench.channel.resolve(-1)
     assert isinstance(resolution, Wait)

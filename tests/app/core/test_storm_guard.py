@@ -53,7 +53,7 @@ def test_a_loop_is_held_twice_as_long_each_time(answer: Answer, many: bool, free
 
 @given(answer=st.sampled_from(Answer), many=st.booleans(), own_pause_s=st.floats(0.0, 0.9))
 def test_a_loop_ends_at_one_request_a_second(answer: Answer, many: bool, own_pause_s: float) -> None:
-    """Whatever it pauses by itself, beyond what is free a loop makes no more than one request a second."""
+    """Beyond its free requests a loop makes at most one request a second, however long it pauses by itself."""
     client = Client(many=many)
     begun = client.now
     asked = 0
@@ -72,7 +72,7 @@ def test_a_loop_ends_at_one_request_a_second(answer: Answer, many: bool, own_pau
 def test_a_client_that_asks_at_most_once_a_second_is_never_delayed(
     pauses: list[float], answers: list[Answer], many: bool
 ) -> None:
-    """Whatever it is told, and however often."""
+    """The guard never delays a client that pauses for a second or more, for any sequence of answers."""
     client = Client(many=many)
     for number, pause_s in enumerate(pauses):
         assert client.ask(answers[number % len(answers)], after_s=pause_s) == 0.0

@@ -1,4 +1,4 @@
-"""The window: what is kept for catching up, and what leaves it when; and the memory budget over all windows."""
+"""The window keeps closed segments for catching up and evicts them; the memory budget holds over all windows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Kept:
         return False
 
     def evict(self, now: float) -> list[int]:
-        """What leaves now."""
+        """Evict by the limits; return the seqs of the segments that left."""
         self.window.evict(now)
         left, self.evicted[:] = list(self.evicted), []
         return left
@@ -199,7 +199,7 @@ def test_what_is_held_already_cannot_be_refused() -> None:
 
 
 def test_a_segment_that_nobody_reads_is_free_at_once() -> None:
-    """What leaves its window does not linger without a reader."""
+    """A segment that leaves its window without a reader does not linger in the budget."""
     kept = Kept(closed(0))
     kept.make_room()
     assert (kept.budget.used, kept.budget.lingering) == (0, {})
@@ -235,7 +235,7 @@ def test_lingering_segments_go_first_and_no_more_than_needed() -> None:
 
 
 def test_a_reader_that_does_not_leave_frees_nothing() -> None:
-    """What is still being read is still counted, and room is made elsewhere."""
+    """The budget goes on counting a segment that a reader holds, and makes room in another window."""
     budget = Budget(2 * SEGMENT_COST, Faults())
     segment, _ = lingering(budget)
     segment.cursors.clear()
@@ -353,7 +353,7 @@ def test_a_full_server_frees_a_sixteenth_more() -> None:
 
 
 def test_a_window_that_has_shrunk_is_not_the_largest_any_more() -> None:
-    """What a window has lost by its own limits is known when room is made."""
+    """The budget takes from the window that is the largest now, after a larger one has shrunk by its own limits."""
     budget = Budget(10**6, Faults())
     first = Kept(*(closed(seq, 900) for seq in range(4)), budget=budget, window_segments=2)
     (second,) = windows(budget, [1000, 1000, 10])
