@@ -9,16 +9,16 @@ import duckdb
 import pytest
 from typer.testing import CliRunner
 
-from tests.analytics.lines.test_real_logs import CASES, IP, ISO, MS250, US, WRAPPINGS, check, one_row
+from tests.analytics.lines.test_real_logs import CASES, IP, ISO, MS250, US, WRAPPED, WRAPPINGS, check, one_row
 from tests.analytics.lines.traffic import write
 from tricklecast.app.cli import cli
 
 ODD = ["2025-10-09T08:53:20Z 203.0.113.7 /a ok", '{"when": 1, "verb": "GET", "took": 5}']
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", WRAPPED)
 def test_a_known_log(tmp_path: Path, name: str) -> None:
-    """Format, wrapping and each field of a line, with the columns that it is from."""
+    """The command shows the format, the wrapping and each field of a line, with the columns that it is from."""
     log = tmp_path / "a.log"
     log.write_text("".join(f"{WRAPPINGS['CRI'](line)}\n" for line in CASES[name][0]))
     result = CliRunner().invoke(cli, ["storms", "check", str(log)])
