@@ -180,7 +180,6 @@ class RequestAuthorizer:
 
     @property
     def generation(self) -> int:
-        """A number that changes whenever keys or revocations have changed."""
         return 0 if self._tokens is None else self._tokens.generation
 
     def holds(self, granted: Granted) -> bool:
@@ -188,7 +187,6 @@ class RequestAuthorizer:
         return self._tokens is None or not isinstance(granted.basis, Claims) or self._tokens.holds(granted.basis)
 
     def authorize(self, request: Request) -> Granted | Refused | Pending:
-        """Decide about a request for a known route."""
         route, ip = request.route, request.ip
         assert route is not None, "the request is for a segment route"
         op, channel = route.op, route.channel

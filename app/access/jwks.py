@@ -77,7 +77,6 @@ def read_public_key(path: Path) -> Keys:
 
 
 def read_key_set(path: Path) -> Keys:
-    """Read a JSON Web Key Set from a file; see :func:`parse_key_set`."""
     return parse_key_set(read_file(path), path)
 
 
@@ -162,7 +161,6 @@ class RemoteKeySet:
         refetch_s: least time between two fetches that requests cause, and until a failed fetch is repeated.
         max_age_s: time after which the server fetches the set in any case.
         clock: seconds, monotonic.
-        transport: for tests.
     """
 
     def __init__(
@@ -172,13 +170,11 @@ class RemoteKeySet:
         refetch_s: float,
         max_age_s: float,
         clock: Callable[[], float] = time.monotonic,
-        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._url = url
         self._refetch_s = refetch_s
         self._max_age_s = max_age_s
         self._clock = clock
-        self._transport = transport
         self._wanted = asyncio.Event()  # fetch before max_age_s is over
         self._next_at = clock()  # requests cause no fetch before this time
         self._fetching = False
@@ -216,7 +212,7 @@ class RemoteKeySet:
     async def run(self) -> None:
         """Keep the keys up to date, until cancelled."""
         headers = {"Accept": "application/json"}
-        async with service_client(self._url, headers, self._transport, timeout_s=TIMEOUT_S) as client:
+        async with service_client(self._url, headers, timeout_s=TIMEOUT_S) as client:
             while True:
                 self._fetching = True
                 succeeded = await self._fetch(client)

@@ -33,7 +33,6 @@ class Revocations(NamedTuple):
     subjects: frozenset[str] = frozenset()
 
     def cover(self, claims: Claims) -> bool:
-        """Whether the token with these claims is revoked."""
         return claims.token_id in self.token_ids or claims.subject in self.subjects
 
 

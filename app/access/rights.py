@@ -32,8 +32,6 @@ _PARAMETER: Final = b"token="
 
 
 class Right(StrEnum):
-    """The three rights that a token can give."""
-
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
     MANAGE = "manage"
@@ -120,7 +118,6 @@ class Rights:
         return False
 
     def allow(self, op: Op, channel: str) -> bool:
-        """Whether these rights suffice for a request."""
         # Not any(): its generator would double the time that this takes for every request.
         for right in RIGHTS_OF_OP[op]:  # noqa: SIM110
             if self.has(right, channel):

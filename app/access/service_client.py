@@ -14,7 +14,6 @@ from tricklecast.trickle import __version__
 def service_client(
     url: str,
     headers: dict[str, str],
-    transport: httpx.AsyncBaseTransport | None,
     *,
     timeout_s: float,
     connections: int | None = None,
@@ -27,7 +26,6 @@ def service_client(
 
     Args:
         url: of the service. headers: of each request, beside the user agent.
-        transport: for tests.
         timeout_s: for each step of a request, in seconds.
         connections: how many may be open at a time; ``None``: any number.
     """
@@ -36,7 +34,6 @@ def service_client(
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         timeout=timeout_s,
         limits=httpx.Limits(max_connections=connections),
-        transport=transport,
         trust_env=urlsplit(url).hostname not in LOOPBACK,
     )
 

@@ -168,7 +168,6 @@ def out_of_memory(plane: DataPlane) -> Callable[[Request, Exception], Awaitable[
 
 
 def channels_router(plane: DataPlane) -> APIRouter:
-    """The routes below ``/api/v1/channels``."""
     router = APIRouter(prefix="/api/v1/channels", tags=["channels"])
     registry = plane.registry
 

@@ -182,7 +182,6 @@ class Follower:
 
 
 def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
-    """The route ``/api/v1/changes``."""
     router = APIRouter(tags=["changes"])
 
     @router.get(

@@ -129,7 +129,6 @@ def channel_model(statistics: ChannelStatistics, to_wall: Callable[[float], floa
 
 
 def segment_model(segment: SegmentSummary) -> SegmentModel:
-    """Describe a segment."""
     closed_us = segment.closed_us
     return SegmentModel(
         seq=segment.seq,

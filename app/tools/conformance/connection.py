@@ -82,7 +82,6 @@ class Transcript:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """One line per entry."""
         return tuple(
             f"{at_s:6.2f} s  {text}{f' ({count} times)' if count > 1 else ''}" for at_s, text, count in self._entries
         )
@@ -108,7 +107,6 @@ class RawConnection:
     # Sending
 
     def send(self, data: bytes) -> None:
-        """Send raw bytes."""
         self._transcript.add(self._number, ">", data)
         self._sock.settimeout(self._at_once_s)
         try:
@@ -251,7 +249,6 @@ class RawConnection:
         self._sock.close()
 
     def close(self) -> None:
-        """Close the connection. A second call does nothing."""
         self._sock.close()
 
     def interrupt(self) -> None:
@@ -354,12 +351,10 @@ class ChunkedPost:
     connection: RawConnection
 
     def chunk(self, data: bytes) -> ChunkedPost:
-        """Send one HTTP chunk in one piece."""
         self.connection.send(encode_chunk(data))
         return self
 
     def end(self) -> ChunkedPost:
-        """Send the final chunk."""
         self.connection.send(b"0\r\n\r\n")
         return self
 
@@ -372,24 +367,19 @@ class ChunkedPost:
         return self.end().answer().expect(200, **headers)
 
     def last(self, *statuses: int, **headers: Wanted) -> Response:
-        """Expect an answer that announces the end of the connection, and then that end."""
         return self.connection.last(*statuses, **headers)
 
     def silent(self) -> ChunkedPost:
-        """Expect no answer yet."""
         self.connection.silent()
         return self
 
     def abort(self) -> None:
-        """Reset the connection."""
         self.connection.abort()
 
 
 def encode_chunk(data: bytes) -> bytes:
-    """One HTTP chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def pairs(headers: Headers) -> list[tuple[str, str]]:
-    """Headers as pairs of name and value."""
     return list(headers.items()) if isinstance(headers, Mapping) else list(headers)

@@ -48,7 +48,6 @@ class Profile:
 
     @property
     def settings(self) -> ServerSettings:
-        """The settings that cases depend on."""
         known = {name: value for name, value in self.options.items() if name in ServerSettings.__dataclass_fields__}
         return replace(ServerSettings(), **known)  # type: ignore[arg-type]
 

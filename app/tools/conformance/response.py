@@ -68,13 +68,11 @@ def _show(value: object) -> str:
 
 
 def check(condition: bool, expected: str, got: object) -> None:
-    """Check that a condition holds."""
     if not condition:
         raise Failure(expected, _show(got))
 
 
 def equal(what: str, got: T, expected: T) -> None:
-    """Check that a value is the expected one."""
     check(got == expected, f"{what}: {_show(expected)}", got)
 
 
@@ -116,7 +114,6 @@ class Response:
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return self.head.status_code
 
     @property
@@ -126,7 +123,6 @@ class Response:
 
     @property
     def body(self) -> bytes:
-        """The whole body."""
         return b"".join(self.chunks)
 
     def get(self, name: str) -> str | None:
@@ -160,7 +156,6 @@ class Response:
         return number(name, self.get(name))
 
     def segment(self, seq: int, body: bytes, **headers: Wanted) -> Response:
-        """Expect a segment with this body."""
         self.expect(200, seq=seq, **headers)
         equal("the body", self.body, body)
         return self
@@ -170,7 +165,6 @@ class Response:
         return self.expect(200, content_length=0, seq=seq, **headers).typed()
 
     def typed(self) -> Response:
-        """Expect some Content-Type."""
         check(bool(self.get("Content-Type")), "a Content-Type", self)
         return self
 

@@ -114,8 +114,6 @@ def each(*rows: tuple[Any, ...]) -> Callable[[F], F]:
 
 
 class CaseOutcome(StrEnum):
-    """The end of a case."""
-
     PASS = "PASS"
     FAIL = "FAIL"
     SKIP = "SKIP"
@@ -140,7 +138,6 @@ class Result:
     transcript: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
         values = asdict(self)
         del values["case"]
         return {"name": self.case.name, "section": self.case.section, "rule": self.case.rule, **values}
@@ -202,7 +199,6 @@ class Runner:
                 result.set_exception(error)
 
     def run_case(self, case: Case) -> Result:
-        """Run one case."""
         if reason := case.unfit(self.profile):
             return Result(case, CaseOutcome.SKIP, reason=reason)
         target = Target(self.address, self._settings)
@@ -270,7 +266,6 @@ class Report:
         return not counts[CaseOutcome.FAIL]
 
     def write_json(self, path: Path, url: str, profile: str) -> None:
-        """Write all results to a file."""
         counts = Counter(result.outcome for result in self.results)
         document = {
             "version": 1,

@@ -84,7 +84,6 @@ class Target:
         self._interrupted = False
 
     def open(self) -> RawConnection:
-        """A new connection."""
         connection = self._connect(self.at_once_s)
         if self._interrupted:
             raise Failure("the case to end", "an interrupt")
@@ -128,7 +127,6 @@ class Target:
             connection.interrupt()
 
     def close(self) -> None:
-        """Close the case's connections."""
         for connection in self._connections:
             connection.close()
 
@@ -171,7 +169,6 @@ class RemoteChannel:
     # Requests that must succeed, and expectations of the channel itself: others can follow
 
     def create(self, mime: str | None = None) -> RemoteChannel:
-        """Create the channel."""
         self.ask("POST", {} if mime is None else {wire.EXPECT_CONTENT: mime}, b"").expect(200)
         return self
 
@@ -187,7 +184,6 @@ class RemoteChannel:
         return self
 
     def head_is(self, seq: int) -> RemoteChannel:
-        """Expect this head."""
         equal("the head", self.next_seq(), seq)
         return self
 
@@ -196,7 +192,6 @@ class RemoteChannel:
         return number("/next", self.get(wire.NEXT_ROUTE).expect(200).body.decode("ascii", "replace").strip())
 
     def unknown(self) -> None:
-        """Expect that the channel does not exist."""
         self.get(wire.NEXT_ROUTE).expect(404)
 
     def end(self) -> Response:
@@ -206,7 +201,6 @@ class RemoteChannel:
     # Requests that may be refused
 
     def ask(self, method: str, headers: Headers = (), body: bytes | None = None) -> Response:
-        """Send a request for the channel itself."""
         return self.target.ask(method, self.path, headers, body)
 
     def post(self, seq: int | str, body: bytes = b"x", headers: Headers = ()) -> Response:

@@ -33,9 +33,6 @@ _SEGMENTS: Final = "Segments"
 VERSION: Final = 1
 """Of the JSON document."""
 
-STARTS: Final = ("0", "next", "current", "earliest")
-"""Subscribers connect before the first segment is published, so all of these mean segment 0, by different requests."""
-
 _ACTIVITY: Final = ("requests", "retries", "resumed", "dropped", "lost", "missed", "truncated", "broken", "refreshes")
 """The numbers among the libraries' statistics that the report shows. The JSON has all of them."""
 
@@ -66,14 +63,6 @@ async def stress(
     chunk_bytes: Annotated[
         str, typer.Option(metavar="SIZE", help="Size of a chunk.", rich_help_panel=_SEGMENTS)
     ] = "8KiB",
-    start: Annotated[
-        str,
-        typer.Option(
-            metavar="WHERE",
-            help=f"How subscribers ask for segment 0: {', '.join(STARTS)}.",
-            rich_help_panel=_SEGMENTS,
-        ),
-    ] = "0",
     seed: Annotated[
         int | None,
         typer.Option(
@@ -111,15 +100,12 @@ async def stress(
         largest=largest,
         chunk_bytes=checked("--chunk-bytes", parse_size, chunk_bytes),
     )
-    checked("--start", STARTS.index, start, f"one of {', '.join(STARTS)}")
     checked("--ca-file", tls_context, ca_file)
     import anyio
 
     from tricklecast.app.tools.stress.runner import Run
 
-    run = Run(
-        Plan(checked("URL", base_url, url), token_hex(3), load, subscribers, processes, start, str(ca_file or ""))
-    )
+    run = Run(Plan(checked("URL", base_url, url), token_hex(3), load, subscribers, processes, str(ca_file or "")))
     try:
         with progress(console(stderr=True), run):
             await run.carry_out()
@@ -173,7 +159,6 @@ def progress(out: Console, run: Run) -> Iterator[None]:
 
 
 def progress_line(run: Run) -> str:
-    """The progress of a run in one line."""
     ledger, load = run.ledger, run.plan.load
     total = load.segments * load.channels
     return (
@@ -202,7 +187,6 @@ def as_document(run: Run) -> dict[str, Any]:
         "publishers": plan.load.channels,
         "subscribers": plan.subscribers,
         "processes": plan.processes,
-        "start": plan.start,
         "load": asdict(plan.load),
         "interrupted": run.interrupted,
         "seconds": round(run.seconds, 3),
@@ -222,7 +206,6 @@ def as_document(run: Run) -> dict[str, Any]:
 
 
 def print_report(out: Console, run: Run) -> None:
-    """Print the result for people."""
     plan, ledger, load = run.plan, run.ledger, run.plan.load
     publishers, subscribers = count(load.channels, "publisher"), count(plan.subscribers, "subscriber")
     out.print(

@@ -57,7 +57,6 @@ class FaultKind(StrEnum):
     meaning: str
 
     def __new__(cls, value: str, meaning: str) -> FaultKind:
-        """A member with its meaning, for people."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning

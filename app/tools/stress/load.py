@@ -85,7 +85,6 @@ class PlannedSegment:
         return self._begins_ns + int(chunk % self.chunks * self._load.every_s * 1e9 / self.chunks)
 
     def chunk(self, number: int) -> bytes:
-        """The bytes of a chunk."""
         return self.bytes(number * self._load.chunk_bytes, (number + 1) * self._load.chunk_bytes)
 
     def bytes(self, first: int, end: int) -> bytes:
@@ -120,7 +119,6 @@ class Comparison:
         self._same = False
 
     def add(self, chunk: bytes) -> None:
-        """Compare the next chunk."""
         at, self.size = self.size, self.size + len(chunk)
         if at < MARKER_BYTES:  # the marker may come in pieces
             self._head += chunk
@@ -152,7 +150,6 @@ class Plan:
         load: the published segments; each channel has one publisher.
         subscribers: number of subscribers of each channel.
         processes: number of processes that publish, and of those that subscribe.
-        start: where subscribers begin, as :class:`tricklecast.subscriber.Subscriber` takes it.
         ca_file: certificates to trust with https; empty for the system's.
     """
 
@@ -161,7 +158,6 @@ class Plan:
     load: Load
     subscribers: int
     processes: int = 1
-    start: str = "0"
     ca_file: str = ""
 
     def channel(self, number: int | str) -> str:
@@ -169,7 +165,6 @@ class Plan:
         return f"stress-{self.run}-{number}"
 
     def url(self, number: int | str) -> str:
-        """The URL of a channel."""
         return f"{self.base}/{self.channel(number)}"
 
     def clients(self, role: Role) -> list[list[tuple[int, int]]]:

@@ -68,7 +68,6 @@ class ParentCommand:
         self._clients: Sequence[_Publisher | _Subscriber] = ()
 
     def found(self, finding: Finding) -> None:
-        """Report a fault."""
         self.news.faults.append(finding)
 
     def left(self, statistics: Any) -> None:
@@ -114,7 +113,6 @@ class ParentCommand:
             self._cpu = (time.process_time_ns() - used_ns) / (now - began_ns)
 
     def health(self) -> Health:
-        """The result of the measurement so far."""
         lag = self._lag.quantiles()
         return Health(self._cpu, lag["p99"], self.late.quantiles()["p99"], int(lag["samples"]))
 
@@ -248,13 +246,11 @@ class _Publisher(_Client):
 
 
 class _Subscriber(_Client):
-    """One subscriber of a channel."""
-
     async def run(self) -> None:
         """Read until the channel ends, or until the run does if that is earlier."""
         command, error = self._command, "it was still reading when the run ended"
         reader = SubscriberCheck(self._plan, self._channel, self._number, command.found)
-        subscriber = Subscriber(self._url, start=self._plan.start, transport=TrickleTransport(command.tls or True))
+        subscriber = Subscriber(self._url, start=0, transport=TrickleTransport(command.tls or True))
         reported, self.waiting = 0, self._plan.load.segments
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_at_the_end, tasks.cancel_scope)

@@ -1,13 +1,17 @@
-"""A small HTTP service that answers as a test says, and remembers its requests."""
+"""Services that answer as a test says: a small one that remembers its requests, and one without a network."""
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from unittest.mock import patch
+
+import httpx
 
 from tests.support.waiting import WITHIN_S
 
@@ -35,6 +39,31 @@ class Service:
     def says(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Answer all further requests with this."""
         self.answer = lambda path, asked: (status, headers or {}, body)
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._content
+
+
+@contextmanager
+def answering(handler: Callable[[httpx.Request], Any]) -> Iterator[None]:
+    """Let a function, async or not, answer all requests of httpx's clients until the block ends; it may raise."""
+
+    async def handle(_: object, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        answer = handler(request)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if not answer.is_stream_consumed:
+            return answer
+        return httpx.Response(answer.status_code, headers=answer.headers.raw, stream=_Body(answer.content))
+
+    with patch.object(httpx.AsyncHTTPTransport, "handle_async_request", handle):
+        yield
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.app.access.service import answering
 from tests.app.access.signing import ALGORITHMS, SECRET, private_key, public_jwk, public_pem
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.access.jwks import (
@@ -178,9 +179,7 @@ def running(
 
     async def main() -> None:
         clock = Clock()
-        keys = RemoteKeySet(
-            "https://keys/", refetch_s=30, max_age_s=3600, clock=clock, transport=httpx.MockTransport(handle)
-        )
+        keys = RemoteKeySet("https://keys/", refetch_s=30, max_age_s=3600, clock=clock)
         task = asyncio.create_task(keys.run())
         async with asyncio.timeout(WITHIN_S):
             await until(lambda: keys.fetches and not keys._fetching)
@@ -188,7 +187,8 @@ def running(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(main())
+    with answering(handle):
+        asyncio.run(main())
 
 
 async def refetch(keys: RemoteKeySet, clock: Clock) -> None:
@@ -278,9 +278,7 @@ def test_old_keys_are_fetched_again() -> None:
     """After ``max_age_s``, or ``refetch_s`` if the last fetch failed; no request is needed."""
 
     async def main() -> int:
-        answers = iter([httpx.Response(200, content=named(0)), httpx.Response(500)])
-        transport = httpx.MockTransport(lambda request: next(answers, httpx.Response(200, content=named(1))))
-        keys = RemoteKeySet("https://keys/", refetch_s=0.001, max_age_s=0.001, transport=transport)
+        keys = RemoteKeySet("https://keys/", refetch_s=0.001, max_age_s=0.001)
         task = asyncio.create_task(keys.run())
         async with asyncio.timeout(WITHIN_S):
             await until(lambda: names(keys.keys) == ["k1"])
@@ -288,7 +286,9 @@ def test_old_keys_are_fetched_again() -> None:
         await asyncio.gather(task, return_exceptions=True)
         return keys.failures
 
-    assert asyncio.run(main()) == 1
+    answers = iter([httpx.Response(200, content=named(0)), httpx.Response(500)])
+    with answering(lambda request: next(answers, httpx.Response(200, content=named(1)))):
+        assert asyncio.run(main()) == 1
 
 
 def test_a_limited_number_of_requests_waits() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from tests.app.access.service import service
+from tests.app.access.service import answering, service
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.access.service_client import problem_of, service_client
 from tricklecast.trickle import __version__
@@ -22,11 +22,12 @@ def test_no_cookie_is_kept() -> None:
         return httpx.Response(200, headers=[(b"Set-Cookie", b"\xff\xfe=\x80; Max-Age=60"), (b"Set-Cookie", b"a=b")])
 
     async def main() -> None:
-        async with service_client("http://x/", {"X": "y"}, httpx.MockTransport(handle), timeout_s=1) as client:
+        async with service_client("http://x/", {"X": "y"}, timeout_s=1) as client:
             for _ in range(2):
                 await client.get("http://x/")
 
-    asyncio.run(main())
+    with answering(handle):
+        asyncio.run(main())
     assert [request.headers.get("cookie") for request in asked] == [None, None]
     assert (asked[0].headers["user-agent"], asked[0].headers["x"]) == (f"tricklecast/{__version__}", "y")
 
@@ -35,7 +36,7 @@ def test_a_service_on_this_machine_is_asked_without_a_proxy(monkeypatch: pytest.
     """The environment's proxy counts for services on other machines only."""
 
     async def ask(url: str) -> int:
-        async with service_client(url, {}, None, timeout_s=WITHIN_S) as client:
+        async with service_client(url, {}, timeout_s=WITHIN_S) as client:
             return (await client.post(url, content=b"{}")).status_code
 
     with service() as asked, service() as proxy:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from pydantic import SecretBytes
 
+from tests.app.access.service import answering
 from tests.support.waiting import until
 from tricklecast.app.access.webhook import FAILED, MAX_CACHE_S, MAX_WAITING, Webhook, max_age_s, sign
 
@@ -29,7 +30,7 @@ def ask_all(handler: Callable[[httpx.Request], Any], *bodies: bytes, **options: 
 
     async def main() -> tuple[list[int], Webhook]:
         settings = {"secret": None, "timeout_s": 20.0, "concurrency": 2, "cache_s": 5.0, **options}
-        hook = Webhook("http://hook/", transport=httpx.MockTransport(handler), **settings)
+        hook = Webhook("http://hook/", **settings)
         running = asyncio.create_task(hook.run())
         decisions = dict.fromkeys(range(len(bodies)), 0)
         for number, body in enumerate(bodies):
@@ -40,7 +41,8 @@ def ask_all(handler: Callable[[httpx.Request], Any], *bodies: bytes, **options: 
         await asyncio.gather(running, return_exceptions=True)
         return list(decisions.values()), hook
 
-    return asyncio.run(main())
+    with answering(handler):
+        return asyncio.run(main())
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,6 @@ LOAD = Load(seed=1, channels=1, segments=2, every_s=0.5, smallest=20, largest=20
         {"segment_every": "0"},
         {"segment_bytes": "3"},
         {"chunk_bytes": "many"},
-        {"start": "yesterday"},
     ],
 )
 def test_wrong_usage_is_refused_at_once(wrong: dict[str, Any]) -> None:

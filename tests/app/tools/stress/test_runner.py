@@ -69,7 +69,6 @@ def test_a_sound_server_has_no_faults(capsys: pytest.CaptureFixture[str]) -> Non
                 segment_every="50ms",
                 segment_bytes="100B-20kB",
                 chunk_bytes="4KiB",
-                start="next",
                 processes=2,
                 seed=5,
                 as_json=True,
