@@ -166,7 +166,7 @@ class Answered:
     """A response with its body, which is open only if the caller asked for that."""
 
     answer: Answer
-    body: ResponseBody | OtherBody
+    body: ResponseBody | HttpxBody
 
 
 async def exchange(
@@ -224,7 +224,7 @@ async def _send(
     body: LiveBody | None,
     timeouts: httpx.Timeout | RequestTimeouts | None,
     auth: HttpxAuth | None,
-) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | OtherBody]:
+) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | HttpxBody]:
     if auth is None and isinstance(http, TrickleClient):
         sent = await http.send_plain(method, url, headers, body, timeouts)
         if sent is not None:
@@ -242,11 +242,11 @@ async def _send(
         response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
     if response is None:
         raise httpx.ReadTimeout("no answer")
-    return response.status_code, response.headers.raw, response.extensions.get("body") or OtherBody(response)
+    return response.status_code, response.headers.raw, response.extensions.get("body") or HttpxBody(response)
 
 
-class OtherBody:
-    """The body of a response from another transport than ours, with the methods of :class:`ResponseBody`.
+class HttpxBody:
+    """The body of a response that httpx received through another transport, with the methods of :class:`ResponseBody`.
 
     The chunks are those of that transport, not the server's. After a cancelled read the body cannot be read on.
     """
@@ -308,7 +308,7 @@ def _printable(data: bytes) -> str:
     return text if text.isprintable() else "".join(char for char in text if char.isprintable())
 
 
-async def _beginning(body: ResponseBody | OtherBody, *, is_empty: bool) -> bytes:
+async def _beginning(body: ResponseBody | HttpxBody, *, is_empty: bool) -> bytes:
     """Read the beginning of a body and close it. A body that ends soon leaves its connection usable."""
     begin = b""
     try:

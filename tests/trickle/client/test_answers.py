@@ -11,7 +11,7 @@ import pytest
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import answers
-from tricklecast.trickle.client.answers import Answer, Answered, Lost, OtherBody, exchange, first_line
+from tricklecast.trickle.client.answers import Answer, Answered, HttpxBody, Lost, exchange, first_line
 from tricklecast.trickle.client.transport import BodyWriter, LiveBody, TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import ChannelEnded, ConnectionLost, Refused, RemoteProtocolError, SegmentMissing
 
@@ -180,7 +180,7 @@ def test_bodies_of_other_transports_are_read_as_well() -> None:
         for response, expected in ((streamed, [b"a", b"b"]), (filled, [b"ab"])):
             if response is filled:
                 await response.aread()
-            body, got = OtherBody(response), list[bytes]()
+            body, got = HttpxBody(response), list[bytes]()
             assert not body.keeps_cancelled
             while chunk := await (body.receive() if got else body.receive_chunk()):
                 got.append(chunk)
@@ -198,11 +198,11 @@ def test_a_body_of_another_transport_is_silent_or_closed() -> None:
             yield b"a"
             await anyio.sleep_forever()
 
-        async def read(body: OtherBody) -> None:
+        async def read(body: HttpxBody) -> None:
             with pytest.raises(httpx.ReadTimeout):
                 await body.receive()
 
-        silent, closed = (OtherBody(httpx.Response(200, content=parts())) for _ in range(2))  # type: ignore[arg-type]
+        silent, closed = (HttpxBody(httpx.Response(200, content=parts())) for _ in range(2))  # type: ignore[arg-type]
         silent.limit_silence(0.02)
         for body in (silent, closed):
             assert await body.receive() == b"a"
