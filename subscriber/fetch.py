@@ -37,7 +37,7 @@ from tricklecast.subscriber.core import (
 )
 from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.client.answers import Answer, Answered, Lost, HttpxBody, exchange
+from tricklecast.trickle.client.answers import Answer, Answered, HttpxBody, Lost, exchange
 from tricklecast.trickle.client.arguments import HttpxAuth
 from tricklecast.trickle.client.tasks import BackgroundTask, clock
 from tricklecast.trickle.client.transport import RequestTimeouts, ResponseBody
