@@ -1,4 +1,9 @@
-"""The routes of HLS: a GET of a playlist, or of a file of one: a segment, a part or an init segment."""
+"""The routes of HLS: a GET of a playlist, or of a file of one: a segment, a part or an init segment.
+
+A name of media means the same bytes at every server, so any holder of a channel answers a GET of media that it has. The
+numbers of a playlist count the pieces and discontinuities that a packager has seen, so only the owner answers playlists
+(docs/adr/0029). :func:`only_owner_answers` is that rule.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,9 @@ from typing import Final
 from urllib.parse import quote
 
 from tricklecast.app.core.results import Refusal
+from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.storm_guard import Answer
-from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.ranges import SpanReader
 from tricklecast.app.data_plane.request import Request
@@ -19,7 +25,7 @@ from tricklecast.app.data_plane.responses import (
     refusal_reply,
     shutdown_reply,
 )
-from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.data_plane.routing import Media, Route
 from tricklecast.app.data_plane.stages import answer_of, delay, park, placed
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
@@ -60,6 +66,14 @@ def answer_player(connection: Caller, request: Request, route: Route) -> Reply |
     return (_playlist if route.op is Op.PLAYLIST else _media)(connection, request, route)
 
 
+def only_owner_answers(plane: DataPlane, route: Route) -> bool:
+    """Whether a server that holds a replica of the channel must forward this request to the channel's owner."""
+    if route.media is None:
+        return True
+    channel = plane.registry.find(route.channel)
+    return isinstance(channel, Refusal) or _find(plane.packagers.of(channel), route.media) is None
+
+
 def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
     """Answer with the playlist, as soon as it has the segment or part that the client waits for."""
     plane = connection.plane
@@ -91,19 +105,29 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
         return found
     media = route.media
     assert media is not None, "the route of media says which"
-    if media.life == found.life:
-        if (init := found.inits.get(media.init)) is not None:
-            caching = media_caching(private=connection.plane.authorizer is not None)
-            return Reply(Status.OK, Reason.COMPLETE, body=init, content_type=MP4, caching=caching)
-        there = None if media.seq is None else found.find(media.seq, media.cut, media.part)
-        if there is not None:
-            return MediaReader(connection, request, found.channel, *there, CONTENT_TYPES[media.extension])
-        hinted = (media.seq, media.part) == found.following and not found.ended and request.method != b"HEAD"
-        if hinted and (parked := _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)):
+    there = _find(found, media)
+    if isinstance(there, bytes):
+        caching = media_caching(private=connection.plane.authorizer is not None)
+        return Reply(Status.OK, Reason.COMPLETE, body=there, content_type=MP4, caching=caching)
+    if there is not None:
+        return MediaReader(connection, request, found.channel, *there, CONTENT_TYPES[media.extension])
+    hinted = (media.prefix, media.seq, media.part) == (found.prefix, *found.following) and not found.ended
+    if hinted and request.method != b"HEAD":
+        parked = _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)
+        if parked is not None:
             return parked
     reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")
     delayed = delay(connection, request, route, Answer.MISSING, 0, answer_player)
     return delayed or placed(request, connection.plane.registry, route, reply)
+
+
+def _find(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | None:
+    """An init segment; or a segment of the channel, and where the media begin and end in it; or nothing."""
+    if media.prefix != found.prefix:
+        return None
+    if media.seq is None:
+        return found.inits.get(media.init)
+    return found.find(media.seq, media.cut, media.part)
 
 
 def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:

@@ -72,7 +72,7 @@ class Media(NamedTuple):
     """The file of an HLS playlist that a URL names: a segment, a part of one, or an init segment.
 
     Attributes:
-        life: the name of the epoch in the playlist's URLs.
+        prefix: the name of the epoch, and the rule by which its segments are cut.
         seq: of the channel's segment; ``None`` for an init segment.
         cut: the byte of the channel's segment at which the HLS segment begins; 0 for the first or only one.
         part: the number of the part; ``None`` for the whole HLS segment.
@@ -80,7 +80,7 @@ class Media(NamedTuple):
         init: the name of an init segment.
     """
 
-    life: str
+    prefix: str
     seq: int | None
     cut: int
     part: int | None
@@ -247,12 +247,12 @@ def _playlist_route(op: Op | None, channel: str, query: bytes) -> Route:
 
 
 def _media(found: re.Match[bytes]) -> Media:
-    life, seq, cut, part, extension, init = (
+    prefix, seq, cut, part, extension, init = (
         None if group is None else group.decode("ascii") for group in found.groups()
     )
-    assert life is not None, "every name has one"
+    assert prefix is not None, "every name has one"
     number = None if seq is None else int(seq)
-    return Media(life, number, int(cut or 0), None if part is None else int(part), extension or "mp4", init or "")
+    return Media(prefix, number, int(cut or 0), None if part is None else int(part), extension or "mp4", init or "")
 
 
 def parameter(query: bytes, name: bytes) -> bytes:

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
 from tricklecast.app.core.state import Channel, Serve, Wait
-from tricklecast.app.hls.timeline import Timeline
+from tricklecast.app.hls.timeline import Rule, Timeline
 from tricklecast.app.hls.units import Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
@@ -33,7 +33,7 @@ from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
 IDLE_S: Final = 60.0
 """A packager is forgotten when nobody has asked for so long. A player asks at least once in a target duration."""
 
-BACKLOG: Final = 6
+BACKLOG: Final = 16
 BACKLOG_BYTES: Final = 32 << 20
 """With how many of a channel's closed segments the first playlist begins, at most."""
 
@@ -82,15 +82,17 @@ class Numbers(NamedTuple):
     """Where the numbers of a channel begin.
 
     Attributes:
-        epoch, created_at: of the channel. life: its name in URLs.
+        epoch, created_at: of the channel. name: of this epoch, in URLs.
         origin: the media sequence number of seq 0. discontinuities: the first discontinuity sequence number.
+        rule: by which segments were cut when the channel was packaged before.
     """
 
     epoch: int
     created_at: float
-    life: str
+    name: str
     origin: int
     discontinuities: int
+    rule: Rule | None = None
 
 
 class Packager:
@@ -104,7 +106,7 @@ class Packager:
 
     Attributes:
         channel: see above. timeline: what the playlist names.
-        life: the name of this life of the channel, in URLs; empty until there are media.
+        epoch: the name of the channel's epoch, in URLs; empty until there are media.
         unsuited: why no player of HLS can play the media; empty if there is no reason. ended: nothing more will come.
         version: counts the changes. rendered: the playlist of one of the versions (:mod:`app.hls.playlist`).
         waiting: requests that are called when there is something new.
@@ -123,7 +125,7 @@ class Packager:
         defer: Callable[[Callable[[], None]], object],
     ) -> None:
         self.channel = channel
-        self.life = ""
+        self.epoch = ""
         self.timeline = Timeline(self._is_held)
         self.container: Container | None = None  # of the media so far
         self.unsuited = ""
@@ -157,6 +159,11 @@ class Packager:
     def ready(self) -> bool:
         """Whether a playlist can be made."""
         return self.timeline.target_s > 0
+
+    @property
+    def prefix(self) -> str:
+        """With this the names of the channel's media begin: it says of which epoch they are, and how they are cut."""
+        return f"{self.epoch}.{self.timeline.rule}"
 
     @property
     def following(self) -> tuple[int, int]:
@@ -356,10 +363,10 @@ class Packager:
 
     def _begin(self, segment: Segment, scan: Scanner) -> None:
         """The first unit of a segment is known."""
-        if not self.life:
+        if not self.epoch:
             numbers = self._numbers()
-            self.life = numbers.life
-            self.timeline.count_from(numbers.origin, numbers.discontinuities)
+            self.epoch = numbers.name
+            self.timeline.count_from(numbers.origin, numbers.discontinuities, numbers.rule)
         assert self.container is not None, "its scanner was chosen by that"
         captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(bytes(self._first))
         arrived_us = self._wall_us() - int((self._clock() - segment.opened_at) * 1e6)
@@ -467,15 +474,15 @@ class Packagers:
         created_s = round(created_us / 1e6)
         origin = max(next_msn, (created_s - COUNTED_FROM_S) * COUNTED_HZ)
         discontinuities = max(channel.epoch, 0 if before is None else before.discontinuities + 1)
-        life = f"{max(0, created_s):x}.{channel.epoch}"
-        return Numbers(channel.epoch, channel.created_at, life, origin, discontinuities)
+        name = f"{max(0, created_s):x}.{channel.epoch}"
+        return Numbers(channel.epoch, channel.created_at, name, origin, discontinuities)
 
     def _forget(self, found: Packager) -> None:
         channel, timeline = found.channel, found.timeline
         del self._packagers[channel.name]
-        if found.life:
+        if found.epoch:
             origin, discontinuities = timeline.following_origin, timeline.following_discontinuities
-            numbers = Numbers(channel.epoch, channel.created_at, found.life, origin, discontinuities)
+            numbers = Numbers(channel.epoch, channel.created_at, found.epoch, origin, discontinuities, timeline.rule)
             self._numbers[channel.name] = numbers, timeline.next_msn
             self._numbers.move_to_end(channel.name)
             if len(self._numbers) > NAMES:

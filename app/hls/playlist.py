@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -34,10 +33,10 @@ def playlist(packager: Packager, query: str) -> str:
 def _lines(packager: Packager, query: str) -> Iterator[str]:
     timeline = packager.timeline
     segments = timeline.segments
+    prefix = f"{HLS_ROUTE}/{packager.prefix}"
     control = f"HOLD-BACK={HELD_BACK * timeline.target_s:.1f}"
     if timeline.part_s:
-        part_s = math.ceil(timeline.part_s * 1000) / 1000
-        control = f"CAN-BLOCK-RELOAD=YES,PART-HOLD-BACK={3 * part_s:.3f},{control}"
+        control = f"CAN-BLOCK-RELOAD=YES,PART-HOLD-BACK={3 * timeline.part_s:.3f},{control}"
     else:
         control = f"CAN-BLOCK-RELOAD=YES,{control}"
     yield "#EXTM3U"
@@ -45,7 +44,7 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
     yield f"#EXT-X-TARGETDURATION:{timeline.target_s}"
     yield f"#EXT-X-SERVER-CONTROL:{control}"
     if timeline.part_s:
-        yield f"#EXT-X-PART-INF:PART-TARGET={part_s:.3f}"
+        yield f"#EXT-X-PART-INF:PART-TARGET={timeline.part_s:.3f}"
     yield f"#EXT-X-MEDIA-SEQUENCE:{segments[0].msn}"
     yield f"#EXT-X-DISCONTINUITY-SEQUENCE:{timeline.discontinuities}"
     init = ""
@@ -54,7 +53,7 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
             yield "#EXT-X-DISCONTINUITY"
         if one.init != init:
             init = one.init
-            yield f'#EXT-X-MAP:URI="{HLS_ROUTE}/{packager.life}-init-{init}.mp4{query}"'
+            yield f'#EXT-X-MAP:URI="{prefix}-init-{init}.mp4{query}"'
         if one.at_us:
             yield f"#EXT-X-PROGRAM-DATE-TIME:{_date(one.at_us)}"
         if one.gap:
@@ -62,22 +61,18 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
         if timeline.part_s and not one.gap and one.msn >= timeline.parts_from:
             for number, part in enumerate(one.parts):
                 independent = ",INDEPENDENT=YES" if part.independent else ""
-                uri = _uri(packager, f"{one.seq}.{one.first + number}.{one.extension}", query)
+                uri = f"{prefix}-{one.seq}.{one.first + number}.{one.extension}{query}"
                 yield f'#EXT-X-PART:DURATION={part.duration:.5f},URI="{uri}"{independent}'
         if one.duration is not None:
             yield f"#EXTINF:{one.duration:.5f},"
             cut = f"-{one.cut}" if one.cut else ""
-            yield _uri(packager, f"{one.seq}{cut}.{one.extension}", query)
+            yield f"{prefix}-{one.seq}{cut}.{one.extension}{query}"
     if packager.ended:
         yield "#EXT-X-ENDLIST"
     elif timeline.part_s:
         seq, number = packager.following
-        name = f"{seq}.{number}.{segments[-1].extension}"
-        yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{_uri(packager, name, query)}"'
-
-
-def _uri(packager: Packager, name: str, query: str) -> str:
-    return f"{HLS_ROUTE}/{packager.life}-{name}{query}"
+        uri = f"{prefix}-{seq}.{number}.{segments[-1].extension}{query}"
+        yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{uri}"'
 
 
 def _date(at_us: int) -> str:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import chain
+from itertools import chain, count, pairwise
 from typing import Final, NamedTuple
 
 from tricklecast.app.hls.units import WRAP_S, Scanner, Unit, duration_of
@@ -41,9 +41,12 @@ MAX_LISTED: Final = 128
 HELD_BACK: Final = 3
 """Target durations from the end of the playlist in which it names parts, and gone segments as gaps (6.2.2)."""
 
+TARGET_SHARE: Final = 1.25
+"""The target duration is the first of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... seconds that is so many times the longest
+segment: usual segments, of 1, 2, 4 or 6 s, may vary by a fifth, and lead to the same one."""
+
 PART_S: Final = 0.4
-"""Longest part. The longest segment is divided into equal parts that are no longer. A player keeps three of them behind
-the live edge."""
+"""Longest part: it has as many units as fit into that. A player keeps three parts behind the live edge."""
 
 MAX_PART_S: Final = 1.0
 """Where a unit is longer than this there are no parts."""
@@ -64,8 +67,40 @@ the one before from where the one before ended."""
 TOLERANCE_S: Final = 1e-3
 """A part that is longer than the part target by more than this is none, and its segment is named without parts."""
 
+MAX_TO_CUT: Final = 50_000
+"""Units that are kept until the rule is known. It is known at the live edge; behind more units it is made of these."""
+
 MAX_GAPS: Final = 16
 """A hole of more segments is told as so many gaps."""
+
+
+class Rule(NamedTuple):
+    """How segments are cut: it follows from the durations of media, and stays for the life of a playlist.
+
+    It stands in the names of media. So a name means the same bytes at every server, whatever each has seen before.
+
+    Attributes:
+        target_s: no media segment is longer, unless it is a single unit. part_ms: of parts, 0 if there are none.
+    """
+
+    target_s: int
+    part_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.target_s}.{self.part_ms}"
+
+
+def rule_for(longest_s: float, unit_s: float) -> Rule:
+    """The rule for media whose longest segment and longest unit last so long; a ``unit_s`` of 0 is for no parts.
+
+    Nearly the same durations lead to the same rule: segments of 1.7 to 2.4 s to targets of 3 s.
+    """
+    targets = (target for power in count() for target in (1 << power, 3 << power >> 1))
+    target_s = next(target for target in targets if target >= TARGET_SHARE * longest_s - 1e-6)
+    if not 0 < unit_s <= MAX_PART_S:
+        return Rule(target_s, 0)
+    units = max(1, math.floor(PART_S / unit_s + 1e-6))
+    return Rule(target_s, math.ceil(units * unit_s * 1000 - 1e-3))
 
 
 class Part(NamedTuple):
@@ -115,17 +150,20 @@ class MediaSegment:
 class Cutter:
     """Makes parts of units.
 
+    It decides about a unit by that one and those before it. So it makes the same parts of a segment that is read as it
+    arrives, and of one that is read at once.
+
     Args:
-        target_s: the part target; infinite if there are no parts: then each part is a media segment.
+        part_s: the part target; infinite if there are no parts: then each part is a media segment.
         limit_s: how long a media segment may be.
     """
 
-    def __init__(self, target_s: float, limit_s: float) -> None:
-        self._target_s = target_s + 1e-6
+    def __init__(self, part_s: float, limit_s: float) -> None:
+        self._part_s = part_s + 1e-6
         self._limit_s = limit_s + 1e-6
-        self._at: int | None = None
-        self._next = self._begin = 0
-        self._length = 0.0
+        self._at: int | None = None  # where the next part begins
+        self._next = self._begin = 0  # the unit that is looked at next, and the first one of the next part
+        self._length = 0.0  # of the units of the next part so far
         # How long the media segment is already, what has passed since its last key picture, and how far apart the two
         # last key pictures were.
         self._passed = self._since_key = self._between_keys = 0.0
@@ -152,13 +190,13 @@ class Cutter:
             if self._passed and is_over:
                 yield self._part(units, unit.at, is_last=True)
                 self._passed = 0.0
-            elif self._length and self._length + length > self._target_s:
+            elif self._length and self._length + length > self._part_s:
                 yield self._part(units, unit.at)
             self._next += 1
             self._length += length
             self._passed += length
             self._since_key += length
-            if not (last and size is not None) and self._length + length > self._target_s:
+            if self._length + length > self._part_s:
                 yield self._part(units, end)
         if size is not None and self._begin < len(units):
             yield self._part(units, size)
@@ -168,6 +206,10 @@ class Cutter:
         part = Part(self._at, end, self._length, units[self._begin].is_key, is_last)
         self._at, self._begin, self._length = end, self._next, 0.0
         return part
+
+
+def _cutter(rule: Rule) -> Cutter:
+    return Cutter(rule.part_ms / 1000 or math.inf, rule.target_s + ROUNDING_S)
 
 
 class Timeline:
@@ -181,7 +223,8 @@ class Timeline:
         segments: the media segments that the playlist names; the last one may be open. parts_from: the number of the
             first one of which it names the parts.
         discontinuities: discontinuities before the first of them.
-        target_s, part_s: the target duration, in whole seconds, and that of parts; 0: not known yet, or no parts.
+        rule: by which segments are cut; ``None``: not known yet.
+        target_s: the target duration, in whole seconds; 0 until the live edge is reached.
         next_msn: the media sequence number behind all that are there; 0 as long as there are none.
         version: counts the changes.
     """
@@ -191,8 +234,8 @@ class Timeline:
         self.segments: deque[MediaSegment] = deque()
         self.parts_from = 0
         self.discontinuities = 0
+        self.rule: Rule | None = None
         self.target_s = 0
-        self.part_s = 0.0
         self.next_msn = 0
         self.version = 0
         self._is_held = is_held
@@ -203,6 +246,10 @@ class Timeline:
         # When the next segment was captured, if the media go on, and how far off that may be, in microseconds.
         self._due = 0, 0
         self._unit_s = 0.0  # the longest unit so far
+        # Until the rule is known: the segments that have ended, with their scanners and sizes, and how many units these
+        # have together.
+        self._to_cut: list[tuple[MediaSegment, Scanner, int]] = []
+        self._units_to_cut = 0
         self._is_whole_only = False  # players cannot play parts of these media
         # Of the channel's segment that is open: what makes parts of it, whether its parts are given up, and how many
         # seconds its media segments have that have ended, and the parts of the open one.
@@ -216,6 +263,11 @@ class Timeline:
     def last(self) -> MediaSegment | None:
         """The newest one."""
         return self.segments[-1] if self.segments else None
+
+    @property
+    def part_s(self) -> float:
+        """The part target; 0: there are no parts."""
+        return 0.0 if self.rule is None else self.rule.part_ms / 1000
 
     @property
     def following_origin(self) -> int:
@@ -259,9 +311,9 @@ class Timeline:
 
     # What happens to the channel, in the order of its segments.
 
-    def count_from(self, origin: int, discontinuities: int) -> None:
-        """Media will come: the first one of both sequence numbers is known."""
-        self.origin, self.discontinuities = origin, discontinuities
+    def count_from(self, origin: int, discontinuities: int, rule: Rule | None) -> None:
+        """Media will come: the first one of both sequence numbers is known, and maybe the rule of an earlier time."""
+        self.origin, self.discontinuities, self.rule = origin, discontinuities, rule
 
     def miss(self, segments: int, *, breaks: bool = False) -> None:
         """Note segments without media.
@@ -313,14 +365,14 @@ class Timeline:
         Args:
             size: of the channel's segment up to where a decoder can use it, when all of it is known.
         """
-        if not self.target_s:
+        if self.rule is None:
             return
-        self._cutter = self._cutter or Cutter(self.part_s or math.inf, self.target_s + ROUNDING_S)
+        self._cutter = self._cutter or _cutter(self.rule)
         for part in self._cutter.cut(scan, size):
             one = self.segments[-1]
             self._open_s += part.duration
             if self.part_s and part.end > part.at:
-                self._uncut |= part.duration > self.part_s + TOLERANCE_S or len(one.parts) == MAX_PARTS
+                self._uncut |= not self._is_fit(part) or len(one.parts) == MAX_PARTS
                 if not self._uncut:
                     one.parts.append(part)
             if part.is_last:
@@ -340,11 +392,18 @@ class Timeline:
         """
         units = scan.units
         lengths = [duration_of(units, place) for place in range(len(units))]
+        lengths[-1] += scan.still_s
+        self._uncut |= scan.still_s != 0
         self._expected = units[-1].time + lengths[-1]
         self._breaks = not complete
         self._unit_s = max(self._unit_s, *lengths)
         self._is_whole_only |= scan.is_whole_only
         self._end(self.segments[-1], sum(lengths) - self._passed_s, size)
+        if self.rule is None:
+            self._to_cut.append((self.segments[-1], scan, size))
+            self._units_to_cut += len(units)
+            if len(self._to_cut) >= MAX_LISTED or self._units_to_cut >= MAX_TO_CUT:
+                self.settle()
         self.version += 1
 
     def lose(self, seq: int) -> None:
@@ -358,20 +417,33 @@ class Timeline:
         self._breaks = True
 
     def settle(self) -> None:
-        """The live edge is reached for the first time: from what is known now follow the target durations."""
-        lengths = [one.duration for one in self.segments if one.duration is not None]
+        """The live edge is reached for the first time: the durations that are known now tell the rule and the target.
+
+        Gaps were told before the target was known. The media behind one that is longer follow after a discontinuity.
+        """
+        lengths = [one.duration for one in self.segments if one.duration is not None and not one.gap]
         if self.target_s or not lengths:
             return
         longest = max(lengths)
-        self.target_s = max(1, math.ceil(longest * 1.5 - 1e-6))
-        unit_s = self._unit_s
-        if 0 < unit_s <= MAX_PART_S and not self._is_whole_only:
-            parts = math.ceil(longest / PART_S)
-            self.part_s = unit_s * math.ceil(round(longest / unit_s) / parts)
+        if self.rule is None:
+            self.rule = rule_for(longest, 0.0 if self._is_whole_only else self._unit_s)
+            for one, scan, size in self._to_cut:
+                parts = list(_cutter(self.rule).cut(scan, size))
+                if self.part_s and not scan.still_s and len(parts) <= MAX_PARTS and all(map(self._is_fit, parts)):
+                    one.parts = parts
+            self._to_cut.clear()
+        self.target_s = max(self.rule.target_s, math.floor(longest + 0.5))
+        usual = self._usual()
+        for one, following in pairwise(self.segments):
+            if one.gap and one.duration is not None and one.duration > self.target_s:
+                one.duration, following.discontinuity = usual, True
         self._trim()
         self.version += 1
 
     # Mechanics.
+
+    def _is_fit(self, part: Part) -> bool:
+        return part.duration <= self.part_s + TOLERANCE_S
 
     def _end(self, one: MediaSegment, duration: float, size: int) -> None:
         """A media segment has ended."""

@@ -116,13 +116,14 @@ def duration_of(units: list[Unit], place: int) -> float:
     return (units[place - 1].duration if place else None) or DEFAULT_UNIT_S
 
 
-def _stand(units: list[Unit], sound_end: float) -> None:
-    """Let the last picture stand until the sound of the segment ends, where that tells more than interleaving does."""
-    last = units[-1]
-    stands_s = sound_end - last.time
+def _still_s(units: list[Unit], sound_end: float) -> float:
+    """How much longer than it says the last picture stands, since the sound of the segment goes on; or less, if < 0.
+
+    It is 0 where the difference may come from interleaving.
+    """
+    stands_s = sound_end - units[-1].time
     more_s = stands_s - duration_of(units, len(units) - 1)
-    if stands_s > 0 and MIN_STILL_S < abs(more_s) < MAX_UNIT_S:
-        last.duration = stands_s
+    return more_s if stands_s > 0 and MIN_STILL_S < abs(more_s) < MAX_UNIT_S else 0.0
 
 
 def _sensible(duration: float, units: list[Unit], most: float = MAX_UNIT_S) -> float:
@@ -133,16 +134,20 @@ def _sensible(duration: float, units: list[Unit], most: float = MAX_UNIT_S) -> f
 
 
 class Scanner(Protocol):
-    """Attributes: units: so far. whole: up to where they have arrived. start: where the media begin.
+    """Finds the units of one segment.
 
-    init: what a decoder needs first, in front of the media; nothing in MPEG-TS.
-    gave_up: nothing more of the segment is looked at. is_whole_only: players cannot play parts of its media.
+    Attributes:
+        units: so far. whole: where the last one ends that has arrived. start: where the media begin.
+        init: the init segment, which a decoder needs first; nothing in MPEG-TS.
+        still_s: the last picture of a finished segment stands so much longer than its unit lasts.
+        gave_up: nothing more of the segment is looked at. is_whole_only: players cannot play parts of its media.
     """
 
     units: list[Unit]
     whole: int
     start: int
     init: bytes
+    still_s: float
     gave_up: bool
     is_whole_only: bool
 
@@ -158,7 +163,7 @@ class Scanner(Protocol):
         """The next bytes of the segment."""
 
     def finish(self, size: int) -> int:
-        """There are no more: the segment has so many. Returns where those end that a decoder can use."""
+        """The segment has ended, and has ``size`` bytes. Returns where those end that a decoder can use."""
 
 
 def scanner(container: Container, init: bytes) -> Scanner | None:
@@ -186,6 +191,7 @@ class TsScanner:
         self.units: list[Unit] = []
         self.whole = self.start = 0
         self.init = b""
+        self.still_s = 0.0
         self.gave_up = self.is_whole_only = False
         self._tables = ProgramTables()
         self._tables_left = MAX_TABLES  # how many may come until it gives the segment up
@@ -252,10 +258,12 @@ class TsScanner:
         Where pictures stop and the sound goes on, the last picture stands until the sound ends.
         """
         if self.units and self._beside is not None:
-            _stand(self.units, self.units[0].time + self._beside_s)
+            still_s = _still_s(self.units, self.units[0].time + self._beside_s)
+            self.units[-1].duration = duration_of(self.units, len(self.units) - 1) + still_s
         before, last = self.units[-2:] if len(self.units) > 1 else (None, None)
         if before and last and before.duration and self._kind not in _VIDEO_TYPES:
             last.duration = before.duration * min(1.0, (size - last.at) / (last.at - before.at))
+        self.whole = size
         return size
 
     def _take(self, packet: TsPacket) -> None:
@@ -339,6 +347,7 @@ class Mp4Scanner:
         self.units: list[Unit] = []
         self.whole = self.start = 0
         self.init = b""
+        self.still_s = 0.0
         self._lead: Track | None = None
         self._tracks: list[Track] = []
         self._defaults: dict[int, _Defaults] = {}  # by the numbers of tracks
@@ -412,18 +421,19 @@ class Mp4Scanner:
 
         The last picture stands until the sound ends, as in MPEG-TS.
         """
-        if self._endless or not (self._skip or self._rest or self.gave_up):
+        is_whole = self._endless or not (self._skip or self._rest or self.gave_up)
+        if self._endless:
             self.whole = size
         while self.units and self.units[-1].at >= self.whole:
             del self.units[-1]
         if self.units:
-            _stand(self.units, self._sound_end)
-        return self.whole
+            self.still_s = _still_s(self.units, self._sound_end)
+        return size if is_whole else self.whole
 
     def _take(self, kind: bytes, box: bytes) -> None:
         if kind == b"ftyp":
             self._head = box
-        elif kind == b"moov":
+        elif kind == b"moov" and not self.units:
             self._read_init(self._head + box)
             self.start = self.whole = self._at + len(box)
         elif kind in _BEFORE_FRAGMENT:

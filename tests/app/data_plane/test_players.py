@@ -30,6 +30,7 @@ from tests.support.media import (
 from tests.support.waiting import eventually
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.data_plane import players
+from tricklecast.app.data_plane.routing import parse_route
 from tricklecast.app.hls import packager as module
 from tricklecast.app.hls import timeline, units
 from tricklecast.app.tools.conformance.target import RemoteChannel
@@ -107,22 +108,22 @@ def body(segment: bytes, init: bytes) -> bytes:
 
 def test_a_playlist_of_what_is_there(live: Live) -> None:
     """The newest closed segments, their durations and times; each can be had, and its init segment."""
-    data = [live.publish(seq) for seq in range(8)]
+    data = [live.publish(seq) for seq in range(15)]
     found = live.playlist()
-    assert seqs(found) == ["2", "3", "4", "5", "6", "7"]
-    assert [segment.duration for segment in found.whole] == [1.0] * 6
+    assert seqs(found) == [str(seq) for seq in range(3, 15)]
+    assert [segment.duration for segment in found.whole] == [1.0] * 12
     assert found.target == 2
-    assert found.part_target == 0.36
+    assert found.part_target == 0.4
     dates = [segment.date for segment in found.whole]
     assert all(dates)
     init = live.media(found.whole[0].map) if found.whole[0].map else b""
     assert bool(init) == (live.content_type == "video/mp4")
-    for segment, whole in zip(found.whole, data[2:], strict=True):
+    for segment, whole in zip(found.whole, data[3:], strict=True):
         assert live.media(segment.uri) == body(whole, init)
 
 
 def test_parts_come_as_they_are_published(live: Live) -> None:
-    """Nine pictures each; a request for the playlist, or for the part that it hints at, waits for it."""
+    """Ten pictures each; a request for the playlist, or for the part that it hints at, waits for it."""
     for seq in range(3):
         live.publish(seq)
     live.playlist()
@@ -135,7 +136,7 @@ def test_parts_come_as_they_are_published(live: Live) -> None:
         waiting = live.channel.read("index.m3u8" + live.next_query())
         hinted = live.channel.read(last.hint)
         live.channel.target.settle()
-        for _ in range((9, 9, 7)[number] if live.content_type == "video/mp4" else (10, 9, 6)[number]):
+        for _ in range((10, 10, 5)[number] if live.content_type == "video/mp4" else (11, 10, 4)[number]):
             upload.chunk(next(sent))
         if number == 2:
             upload.stored()
@@ -147,7 +148,7 @@ def test_parts_come_as_they_are_published(live: Live) -> None:
         init = live.media(segment.map) if segment.map else b""
     assert b"".join(parts) == body(b"".join(pictures), init)
     found = live.until(3)
-    assert [round(part.duration, 5) for part in found.whole[-1].parts] == [0.36, 0.36, 0.28]
+    assert [round(part.duration, 5) for part in found.whole[-1].parts] == [0.4, 0.4, 0.2]
     assert live.media(found.whole[-1].uri) == b"".join(parts)
 
 
@@ -514,7 +515,7 @@ def test_a_server_that_is_restarted_with_its_data_answers_alike(tmp_path: Path, 
 
 
 def test_a_replica_has_the_playlist_of_its_owner() -> None:
-    """Word for word: a player may ask either one for anything."""
+    """Word for word, as long as nothing was cut and nothing broke. It answers media itself, and forwards the rest."""
     with local_server() as owner, local_server() as holder, owner.client() as target, holder.client() as readers:
         bridge, live = Bridge(owner, holder), Live(target.channel())
         for seq in range(3):
@@ -525,6 +526,15 @@ def test_a_replica_has_the_playlist_of_its_owner() -> None:
         assert _undated(texts[0]) == _undated(texts[1])
         for segment in found.whole:
             assert there.get(segment.uri).expect(200).body == live.media(segment.uri)
+        plane, name = holder.plane, live.channel.name
+        for place, is_forwarded in (
+            ("index.m3u8", True), (found.whole[0].uri, False), (found.hint, True),
+            (found.whole[0].uri.replace(".400-", ".360-"), True),
+        ):  # fmt: skip
+            asked = parse_route(b"GET", (name.encode(), *place.encode().split(b"/")))
+            assert holder.inside(partial(players.only_owner_answers, plane, asked)) == is_forwarded
+        asked = parse_route(b"GET", (b"not-here", *found.whole[0].uri.encode().split(b"/")))
+        assert holder.inside(partial(players.only_owner_answers, plane, asked))
         bridge.close()
 
 
@@ -692,7 +702,7 @@ def test_a_segment_with_too_long_a_part_has_none(live: Live) -> None:
     live.channel.post(1, data, {"Content-Type": live.content_type}).expect(200)
     live.publish(2, 3.0)
     found = live.until(2)
-    assert found.part_target == 0.36
+    assert found.part_target == 0.4
     assert [bool(segment.parts) for segment in found.whole[1:]] == [False, True]
 
 

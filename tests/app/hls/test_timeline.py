@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.media import ts_pictures
-from tricklecast.app.hls.timeline import MAX_GAPS, MAX_LISTED, ROUNDING_S, MediaSegment, Timeline
+from tricklecast.app.hls import timeline as module
+from tricklecast.app.hls.timeline import MAX_GAPS, MAX_LISTED, ROUNDING_S, MediaSegment, Rule, Timeline
 from tricklecast.app.hls.units import TsScanner
 from tricklecast.trickle.media.containers import Container
 
@@ -40,7 +41,7 @@ class Channel:
     def __init__(self, seq: int = 0, at_s: float = 0.0) -> None:
         self.gone: set[int] = set()
         self.timeline = Timeline(lambda seq: seq not in self.gone)
-        self.timeline.count_from(ORIGIN, 1)
+        self.timeline.count_from(ORIGIN, 1, None)
         self.seq, self.at_s = seq, at_s
 
     def send(self, sent: Sent, *, settle: bool = True) -> None:
@@ -128,7 +129,7 @@ def test_a_timeline_that_begins_later_gives_the_same_numbers(pictures: int, even
     for event in [*events, Sent(1)]:
         if first.seq == late:
             second = Channel(first.seq, first.at_s)
-            second.timeline.count_from(ORIGIN, 1)
+            second.timeline.count_from(ORIGIN, 1, None)
         sent = event._replace(pictures=event.pictures * pictures, pause=event.pause * pictures)
         first.send(sent)
         if second is not None:
@@ -156,6 +157,29 @@ def test_gaps_make_up_for_segments_that_were_cut() -> None:
         channel.send(sent)
     found = [(one.seq, one.msn - ORIGIN, one.gap) for one in channel.timeline.segments]
     assert found == [(0, 0, False), (1, 1, False), (2, 2, False), (2, 3, False), (4, 4, True), (5, 5, False)]
+
+
+def test_few_units_are_kept_until_the_rule_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher that is always ahead has a rule made of its first 50,000 pictures; they have parts like the later."""
+    monkeypatch.setattr(module, "MAX_TO_CUT", 60)
+    channel = Channel()
+    for ended in range(1, 5):
+        channel.send(Sent(25), settle=False)
+        assert channel.timeline.rule == (Rule(2, 400) if ended >= 3 else None)
+    assert channel.timeline._to_cut == []
+    assert [len(one.parts) for one in channel.timeline.segments] == [3] * 4
+
+
+def test_a_gap_that_was_told_before_the_target_is_no_longer_than_that() -> None:
+    """A hole of 20 s before the first playlist: it neither makes the target, nor exceeds it."""
+    channel = Channel()
+    for sent in (Sent(25), Sent(25), Sent(0), Sent(25, pause=500)):
+        channel.send(sent, settle=False)
+    channel.timeline.settle()
+    assert channel.timeline.target_s == 2
+    assert [(round(one.duration or 0, 6), one.gap, one.discontinuity) for one in channel.timeline.segments] == [
+        (1.0, False, False), (1.0, False, False), (1.0, True, False), (1.0, False, True),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("missing", [MAX_GAPS, 500])

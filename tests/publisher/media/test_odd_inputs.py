@@ -346,7 +346,7 @@ def told_length(segment: bytes) -> float:
     assert found is not None
     found.feed(segment)
     found.finish(len(segment))
-    return sum(duration_of(found.units, place) for place in range(len(found.units)))
+    return sum(duration_of(found.units, place) for place in range(len(found.units))) + found.still_s
 
 
 @pytest.mark.parametrize("container", ["mpegts", "fmp4"])

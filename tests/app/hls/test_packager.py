@@ -1,0 +1,314 @@
+"""Processes that hold the same channel: the owner, a replica that came later, and one that begins when all is there.
+
+Each has looked at other media before, so their playlists may count differently (docs/adr/0029). A name of media means
+the same bytes in all of them, and where nothing was cut and nothing broke, the playlists are the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.app.core.support import Told, make_registry, owned
+from tests.support.hls import Watcher
+from tests.support.media import init_segment, mp4_pictures, ts_pictures
+from tricklecast.app.cluster.feed import Feed
+from tricklecast.app.cluster.records import Hello
+from tricklecast.app.cluster.replica import Replica
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.segment import Writer
+from tricklecast.app.hls.packager import Packager, Packagers
+from tricklecast.app.hls.playlist import playlist
+from tricklecast.app.hls.timeline import Rule, rule_for
+from tricklecast.trickle.media.containers import box
+
+PICTURE_S: Final = 0.04
+BEGAN_S: Final = 1_800_000_000.0
+NAME = re.compile(r"-([0-9]+)(?:-([0-9]+)|\.([0-9]+))?\.(?:ts|m4s)$")
+
+
+class Sent(NamedTuple):
+    """One segment of a channel.
+
+    Attributes:
+        pictures: of its media, in runs that each begin with a key picture; empty: it is an empty segment.
+        picture_s: how long each lasts. pause: how many pictures are missing before it.
+        skipped: seqs before it that nobody writes.
+        complete: its publisher ended it. marker: in its init segment. tail: bytes behind its last picture.
+        chunk: how many bytes arrive at a time; a packager looks at them at once if it is in step.
+    """
+
+    pictures: tuple[int, ...] = (25,)
+    picture_s: float = PICTURE_S
+    pause: int = 0
+    skipped: int = 0
+    complete: bool = True
+    marker: bytes = b""
+    tail: bytes = b""
+    chunk: int = 1 << 20
+    in_step: bool = True
+
+
+class Holder:
+    """A process that holds the channel, and packages it."""
+
+    def __init__(self, registry: Registry, clock: Callable[[], float]) -> None:
+        self.registry = registry
+        self.turns: deque[Callable[[], None]] = deque()
+        self.packagers = Packagers(registry, lambda: round(clock() * 1e6), clock, self.turns.append)
+
+    @property
+    def packager(self) -> Packager:
+        """Of the channel."""
+        return self.packagers.of(self.registry.channels["c"])
+
+    def run(self) -> None:
+        """The event loop, until it has nothing to do."""
+        while self.turns:
+            self.turns.popleft()()
+
+    def text(self) -> str:
+        """The playlist."""
+        packager = self.packager
+        self.run()
+        return playlist(packager, "")
+
+    def media(self, name: str) -> tuple[bytes, int, int] | None:
+        """The bytes of a segment that a name means, and where they lie; ``None`` if they cannot be had here."""
+        found = NAME.search(name)
+        if found is None or not name.startswith(f"hls/{self.packager.prefix}-"):
+            return None
+        seq, cut, part = found.groups()
+        there = self.packager.find(int(seq), int(cut or 0), None if part is None else int(part))
+        if there is None:
+            return None
+        segment, begin, end = there
+        return b"".join(segment.payload())[begin:end], begin, end
+
+
+class Holders:
+    """The owner of a channel, and other processes that hold it."""
+
+    def __init__(self, pictures: Callable[..., list[bytes]]) -> None:
+        self.pictures = pictures
+        self.now, self.at_s, self.seq = BEGAN_S, 0.0, 0
+        registry, _ = make_registry(window_age_s=1e9)
+        registry.create("c", "video/mp2t", self.now)
+        self.owner = Holder(registry, self.clock)
+        self.all = [self.owner]
+        self.feeds: list[tuple[Feed, Replica]] = []
+        self.owner.packager.count_players()
+
+    def clock(self) -> float:
+        """The time of all of them."""
+        return self.now
+
+    def hold(self) -> Holder:
+        """A replica begins to hold and to package the channel."""
+        channel = self.owner.registry.channels["c"]
+        registry, _ = make_registry(window_age_s=1e9)
+        replica = Replica("c", registry, self.clock, lambda at_us: at_us / 1e6)
+        feed = Feed(
+            channel, Hello("c", "", 0, ()), self.owner.registry.budget, "", lambda at: round(at * 1e6), lambda: None
+        )
+        self.feeds.append((feed, replica))
+        self.feed()
+        return self.begin(registry)
+
+    def begin(self, registry: Registry) -> Holder:
+        """Somebody asks a process for a playlist for the first time."""
+        holder = Holder(registry, self.clock)
+        self.all.append(holder)
+        assert not holder.packager.ended
+        return holder
+
+    def feed(self) -> None:
+        """What has happened reaches the replicas."""
+        for feed, replica in self.feeds:
+            while records := feed.pull(1 << 20):
+                replica.receive(b"".join(records))
+
+    def send(self, sent: Sent) -> None:
+        """Publish a segment, in pieces; it ends when its media do."""
+        channel = owned(self.owner.registry, "c")
+        seq = self.seq + sent.skipped
+        self.seq = seq + 1
+        self.at_s += sent.pause * sent.picture_s
+        self.now = BEGAN_S + self.at_s
+        data = self.data(sent)
+        writer = channel.reserve(seq, Told(), seq, self.now, reset=True)
+        assert isinstance(writer, Writer)
+        for at in range(0, len(data), sent.chunk):
+            assert channel.append(writer, [data[at : at + sent.chunk]], self.now) is None
+            self.settle(sent.in_step)
+        if sent.complete:
+            channel.finish(writer, [], self.now)
+        else:
+            channel.abort(writer, self.now)
+            channel.close_segment(seq, self.now, truncate=True)
+        self.settle(sent.in_step)
+
+    def data(self, sent: Sent) -> bytes:
+        """The media of a segment."""
+        runs: list[bytes] = []
+        for pictures in sent.pictures:
+            fields = {"marker": sent.marker} if self.pictures is mp4_pictures else {}
+            data = b"".join(self.pictures(self.at_s, pictures, sent.picture_s, **fields))
+            runs.append(data.replace(init_segment(marker=sent.marker), b"") if runs else data)
+            self.at_s += pictures * sent.picture_s
+        return b"".join(runs) + (sent.tail if runs else b"")
+
+    def settle(self, is_run: bool) -> None:
+        """What has happened reaches everybody; packagers in step look at it."""
+        self.feed()
+        if is_run:
+            for one in self.all:
+                one.run()
+
+
+TAILS = [b"", b"", b"", box(b"free", b"more"), mp4_pictures(0.0, 1)[0][:-3], b"\x47" * 100]
+SHAPES = st.lists(
+    st.builds(
+        Sent,
+        pictures=st.sampled_from([(25,), (25,), (25,), (26,), (24,), (50, 50), (100,), (12, 13), (1,), ()]),
+        picture_s=st.sampled_from([PICTURE_S, PICTURE_S, PICTURE_S, 0.02, 0.3, 3.0]),
+        pause=st.sampled_from([0, 0, 0, 0, 25, 500]),
+        skipped=st.sampled_from([0, 0, 0, 0, 1, 3, 40]),
+        complete=st.sampled_from([True, True, True, False]),
+        marker=st.sampled_from([b"", b"", b"", b"another"]),
+        tail=st.sampled_from(TAILS),
+        chunk=st.sampled_from([700, 5000, 1 << 20]),
+        in_step=st.booleans(),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@pytest.mark.parametrize("pictures", [ts_pictures, mp4_pictures])
+@settings(max_examples=20)
+@given(shapes=SHAPES, begun=st.integers(0, 8))
+def test_a_name_of_media_means_the_same_bytes_everywhere(pictures: Any, shapes: list[Sent], begun: int) -> None:
+    """Each process has what the playlists of the others name, or does not know the name."""
+    holders = Holders(pictures)
+    known: dict[str, object] = {}
+    for place, shape in enumerate(shapes):
+        if place == begun:
+            holders.hold()
+        holders.send(shape)
+        compare(holders, known)
+    late = holders.begin(holders.owner.registry)
+    compare(holders, known)
+    if late.packager.prefix == holders.owner.packager.prefix and late.packager.ready:
+        first = next(int(match[1]) for line in late.text().split() if (match := NAME.search(line)))
+        here = [name for name in names(holders.owner.text()) if seq_of(name) >= first and "." not in name[-9:-3]]
+        assert all(late.media(name) is not None for name in here), "a process has all whole segments from its first on"
+
+
+def names(text: str) -> list[str]:
+    """The URLs in a playlist of media that can be had."""
+    found, is_gap = [], False
+    for line in text.splitlines():
+        if line.startswith("#EXT-X-PART:"):
+            found.append(line.partition('URI="')[2].partition('"')[0])
+        elif line == "#EXT-X-GAP":
+            is_gap = True
+        elif not line.startswith("#"):
+            found += [] if is_gap else [line]
+            is_gap = False
+    return found
+
+
+def seq_of(name: str) -> int:
+    """The segment of the channel that a name means."""
+    found = NAME.search(name)
+    assert found is not None
+    return int(found[1])
+
+
+def compare(holders: Holders, known: dict[str, object]) -> None:
+    """Check that names mean the same bytes in all processes, and the same as before."""
+    for one in holders.all:
+        one.run()
+        if not one.packager.ready:
+            continue
+        for name in names(one.text()):
+            own = one.media(name)
+            assert own is not None, f"{name} can be had where it is named"
+            assert known.setdefault(name, own) == own, f"{name} means what it meant"
+            for other in holders.all:
+                assert other.media(name) in (None, own), f"{name} means the same everywhere"
+
+
+REGULAR = st.lists(
+    st.builds(
+        lambda pictures, chunk: Sent(pictures, chunk=chunk),
+        st.sampled_from([(25,), (24,), (27,), (12, 12)]),
+        st.sampled_from([500, 1 << 20]),
+    ),
+    min_size=2,
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize("pictures", [ts_pictures, mp4_pictures])
+@settings(max_examples=15)
+@given(shapes=REGULAR, begun=st.integers(1, 20))
+def test_playlists_are_the_same_everywhere(pictures: Any, shapes: list[Sent], begun: int) -> None:
+    """Byte for byte, of a live channel: from the first segment on that all of them name."""
+    holders = Holders(pictures)
+    watcher = Watcher()
+    for place, shape in enumerate(shapes):
+        if place == min(begun, len(shapes) - 1):
+            holders.hold()
+        holders.send(shape)
+        watcher.see(holders.all[place % len(holders.all)].text() if place > begun + 12 else holders.owner.text())
+    holders.begin(holders.owner.registry)
+    texts = [one.text() for one in holders.all]
+    lists = [text.partition("#EXT-X-DISCONTINUITY-SEQUENCE:1\n")[2].split("#EXT-X-PROGRAM-DATE-TIME") for text in texts]
+    heads = {text.partition("#EXT-X-MEDIA-SEQUENCE")[0] for text in texts}
+    assert len(heads) == 1
+    for text, segments in zip(texts, lists, strict=True):
+        shared = min(len(lists[0]), len(segments)) - 1
+        assert shared > 0
+        assert segments[-shared:] == lists[0][-shared:]
+        number = re.search(r"MEDIA-SEQUENCE:(\d+)", text)
+        assert number is not None
+        assert int(number[1]) - seq_of(names(text)[0]) == (int(BEGAN_S) - 1_767_225_600) * 8
+    assert texts[1:] == [texts[0]] * (len(texts) - 1) or len(shapes) < begun + 13
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "unit_s", "wanted"),
+    [
+        (1.0, 0.04, Rule(2, 400)), (0.7, 0.04, Rule(1, 400)), (1.6, 1 / 30, Rule(2, 400)), (2.0, 1 / 24, Rule(3, 375)),
+        (2.4, 0.25, Rule(3, 250)), (4.0, 0.5, Rule(6, 500)), (6.0, 0.3, Rule(8, 300)), (10.0, 1.0, Rule(16, 1000)),
+        (100.0, 1.01, Rule(128, 0)), (1.0, 0.0, Rule(2, 0)),
+    ],
+)  # fmt: skip
+def test_the_rule_follows_from_durations(longest_s: float, unit_s: float, wanted: Rule) -> None:
+    """The same for durations that are nearly the same."""
+    assert rule_for(longest_s, unit_s) == wanted
+    assert rule_for(longest_s * 0.999, unit_s) == wanted
+
+
+def test_a_channel_that_is_asked_for_again_is_cut_as_before() -> None:
+    """Although the newest segments alone would lead to another rule: a player may have the names, and the target."""
+    holders = Holders(ts_pictures)
+    holders.send(Sent())
+    before = holders.owner.text()
+    for _ in range(20):
+        holders.send(Sent((10,)))
+    held = names(holders.owner.text())
+    holders.now += 61
+    holders.owner.packagers.expire(holders.now)
+    assert len(holders.owner.packagers) == 0
+    after = holders.owner.text()
+    assert re.findall("TARGET.*", after) == re.findall("TARGET.*", before) != []
+    assert all(holders.owner.media(name) for name in held[-12:])
