@@ -45,7 +45,6 @@ from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Router
 from tricklecast.app.data_plane.scheduling import HALF_CLOSED, HALF_CLOSED_S, Peer, SlowPeers, Timeouts, Turns, gone
 from tricklecast.app.hls.packager import Packagers
-from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord
 
 SHORT_S: Final = 60.0
@@ -229,8 +228,8 @@ class DataPlane:
         self.bytes_out = 0
         self.streamed = dict.fromkeys(Streamed, 0)  # segments of streams
         self.unix_s = self.wall_us() / 1e6 - self.clock()  # the clock's time 0, in seconds since 1970
-        self._date = 0  # the second of `common`
-        self.common = b""  # date and server, as header lines
+        self._second = 0  # of `date`
+        self.date = ""  # the value of the header field
         self._set_date()
         registry.faults.deliver_to(self.core_fault)
 
@@ -380,10 +379,9 @@ class DataPlane:
 
     def _set_date(self) -> None:
         second = self.wall_us() // 1_000_000
-        if second != self._date:
-            self._date = second
-            date = formatdate(second, usegmt=True)
-            self.common = f"date: {date}\r\nserver: tricklecast/{__version__}\r\n".encode("ascii")
+        if second != self._second:
+            self._second = second
+            self.date = formatdate(second, usegmt=True)
 
     def _end_withdrawn(self) -> None:
         authorizer = self.authorizer

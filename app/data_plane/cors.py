@@ -28,12 +28,11 @@ class Decision(NamedTuple):
 
     Attributes:
         allowed: if not, the server answers 403 and changes nothing.
-        headers: name and value pairs for the response. lines: the same as they go on the wire.
+        headers: name and value pairs for the response.
     """
 
     allowed: bool
     headers: tuple[tuple[str, str], ...] = ()
-    lines: bytes = b""
 
 
 ALLOWED: Final = Decision(True)
@@ -87,9 +86,4 @@ def _decisions(origin: str, methods: str) -> tuple[Decision, Decision]:
         headers += (("vary", "origin"),)
     answer = (*headers, ("access-control-expose-headers", ", ".join(wire.EXPOSED_HEADERS)))
     preflight = (*headers, ("access-control-allow-methods", methods), *_PREFLIGHT)
-    return _allow(answer), _allow(preflight)
-
-
-def _allow(headers: tuple[tuple[str, str], ...]) -> Decision:
-    lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
-    return Decision(True, headers, lines.encode("ascii"))
+    return Decision(True, answer), Decision(True, preflight)

@@ -28,9 +28,10 @@ from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.request import Request, has_body
 from tricklecast.app.data_plane.responses import (
     FAULT,
+    Head,
+    Headers,
     Reply,
     announced,
-    encoded,
     limit_reply,
     memory_reply,
     storage_reply,
@@ -47,7 +48,8 @@ class Caller(Peer, Protocol):
 
     Attributes:
         plane: the state that all connections share. exchange: the one in progress, if any.
-        number: of the connection, for the access log. fd: the socket, for writes straight to it; -1 with TLS.
+        number: of the connection, for the access log. scheme: ``http`` or ``https``.
+        fd: the socket, for writes straight to it; -1 with TLS.
         peer: the address at its other end. proxied: that is a trusted proxy, which names the client's address.
         certified: the name in its client's certificate, if clients must show one.
         asking: the client of the exchange in progress, if clients have limits.
@@ -65,6 +67,9 @@ class Caller(Peer, Protocol):
     asking: Client | None
     watched: bool
     last_read: tuple[int, int] | None
+
+    @property
+    def scheme(self) -> str: ...
 
     # Requests.
 
@@ -86,16 +91,31 @@ class Caller(Peer, Protocol):
     def release_client(self) -> None:
         """Count the exchange no longer among those of its client."""
 
-    # Writing.
+    # Writing. What the kernel does not take at once waits in the transport, and ``write_paused`` is set.
+
+    def invite_body(self) -> None:
+        """Tell a client that waits for ``100 Continue`` to send its body."""
+
+    def send_reply(self, exchange: Exchange, reply: Reply) -> None:
+        """Write a whole response."""
+
+    def send_frames(
+        self, exchange: Exchange, head: Head | None, frames: list[bytes], trailers: Headers | None = None
+    ) -> None:
+        """Write frames of a segment in one system call.
+
+        Args:
+            head: goes before them. trailers: end the body behind them.
+        """
+
+    def send_span(self, exchange: Exchange, head: Head | None, data: bytes) -> None:
+        """Write bytes of a body whose head has a length."""
 
     def send(self, data: bytes) -> None:
-        """Write to the peer."""
-
-    def send_many(self, buffers: list[bytes]) -> None:
-        """Write several buffers to the peer in one system call."""
+        """Write bytes that are encoded already."""
 
     def keep(self, data: bytes, written: int) -> None:
-        """Let the transport write the rest of a buffer, of which the kernel has taken ``written`` bytes."""
+        """Let the transport write the rest of a frame, of which the kernel has taken ``written`` bytes."""
 
     def write_failed(self, error: OSError) -> int:
         """Note that a write straight to the socket failed. Returns the bytes written: 0."""
@@ -117,7 +137,7 @@ class Exchange:
         self.arrived = request.arrived  # the time at which the request's head was complete, on the plane's clock
         self.keep_alive = request.keep_alive and not plane.registry.shutting_down
         self.http10 = request.http10
-        self.cors = request.cors.lines  # header lines for a page of another origin
+        self.cors = request.cors.headers  # header fields for a page of another origin
         self.head_only = request.method == b"HEAD"
         # All of the response is handed over, and the peer has not taken it yet: the reason, and whether to close then.
         self.ending: tuple[str, bool] | None = None
@@ -145,12 +165,8 @@ class Exchange:
 
     def answer(self, reply: Reply) -> None:
         """Send a whole response, which ends the exchange."""
-        connection = self.connection
         record = self.record
-        # Refusals by a limit are alike, and a flood of them must be cheap.
-        encode = Reply.encode if reply.retry_after_s is None or reply.headers else encoded
-        common = self.plane.common
-        connection.send(encode(reply, common, keep_alive=self.keep_alive, cors=self.cors, head_only=self.head_only))
+        self.connection.send_reply(self, reply)
         record.status = reply.status
         record.eos = reply.eos or None
         if reply.retry_after_s is not None:

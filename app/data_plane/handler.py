@@ -57,7 +57,6 @@ from tricklecast.app.data_plane.request import (
     has_body,
 )
 from tricklecast.app.data_plane.responses import (
-    CONTINUE,
     ENDS_CONNECTION,
     MISDIRECTED,
     ORIGIN_REFUSED,
@@ -121,8 +120,7 @@ def begin(connection: Caller, request: Request) -> None:
     request.ip = ip
     request.certified = connection.certified
     if b"origin" in request.headers:
-        scheme = "http" if connection.fd >= 0 else "https"
-        request.cors = plane.cors.decide(request.method, request.headers, scheme)
+        request.cors = plane.cors.decide(request.method, request.headers, connection.scheme)
     if plane.sink is None:
         request.record = Tally(route.op)
     else:
@@ -384,7 +382,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
         if connection.watched:
             progress(connection, request, route)
         if expects_continue(headers) and not request.http10:
-            connection.send(CONTINUE)
+            connection.invite_body()
         return upload
     return _delay(connection, request, route, answer, route.seq) or placed(request, registry, route, reply)
 

@@ -49,17 +49,6 @@ class MediaReader(SpanReader):
 
     counted_elsewhere = True
 
-    def _head(self) -> bytes:
-        self.record.status = Status.OK
-        return media_head(
-            self.plane.common,
-            self._content_type,
-            self._end - self._begin,
-            private=self.plane.authorizer is not None,
-            keep_alive=self.keep_alive,
-            cors=self.cors,
-        )
-
 
 def answer_player(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
     """The stage of a request for a playlist, or for a file of one."""
@@ -106,11 +95,14 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
     media = route.media
     assert media is not None, "the route of media says which"
     there = _find(found, media)
+    private = connection.plane.authorizer is not None
     if isinstance(there, bytes):
-        caching = media_caching(private=connection.plane.authorizer is not None)
+        caching = media_caching(private=private)
         return Reply(Status.OK, Reason.COMPLETE, body=there, content_type=MP4, caching=caching)
     if there is not None:
-        return MediaReader(connection, request, found.channel, *there, CONTENT_TYPES[media.extension])
+        segment, begin, end = there
+        head = media_head(CONTENT_TYPES[media.extension], end - begin, private=private)
+        return MediaReader(connection, request, found.channel, segment, begin, end, head)
     hinted = (media.prefix, media.seq, media.part) == (found.prefix, *found.following) and not found.ended
     if hinted and request.method != b"HEAD":
         parked = _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)

@@ -22,12 +22,11 @@ from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import IF_NONE_MATCH, IF_RANGE, RANGE, Request
 from tricklecast.app.data_plane.responses import (
     REASON_OF_STATE,
+    Head,
     Reply,
-    content_type_of,
-    head_fields,
     range_head,
+    segment_fields,
     tag_of,
-    validators,
 )
 from tricklecast.app.data_plane.scheduling import WRITE_BYTES
 from tricklecast.trickle import wire
@@ -38,16 +37,17 @@ _RANGE: Final = re.compile(r"bytes=\s*(\d{0,32})\s*-\s*(\d{0,32})\s*", re.ASCII 
 _TAG: Final = re.compile(r'(?:W/)?("[^"]*")')
 
 
-def part_of(connection: Caller, request: Request, channel: Channel, segment: Segment) -> Reply | RangeReader | None:
+def part_of(connection: Caller, request: Request, channel: Channel, segment: Segment) -> Reply | SpanReader | None:
     """Apply a condition or a range to a request for a finished segment; ``None``: send the whole segment."""
     headers = request.headers
     if RANGE not in headers and IF_NONE_MATCH not in headers:
         return None
     size, reason = segment.size, REASON_OF_STATE[segment.state]
     tag = tag_of(channel, segment, connection.plane.unix_s)
+    fields = segment_fields(channel, segment, None, tag)
     known = request.text(IF_NONE_MATCH)
     if known and (known == "*" or (tag and tag in _TAG.findall(known))):
-        return Reply(Status.NOT_MODIFIED, reason, (*head_fields(channel, segment), *validators(tag)), content_type="")
+        return Reply(Status.NOT_MODIFIED, reason, fields, content_type="")
     match = _RANGE.fullmatch(request.text(RANGE))
     if match is None or request.method == b"HEAD" or (IF_RANGE in headers and request.text(IF_RANGE) != (tag or None)):
         return None
@@ -59,10 +59,11 @@ def part_of(connection: Caller, request: Request, channel: Channel, segment: Seg
     if first and last and int(last) < int(first):
         return None  # an invalid range is ignored
     if begin >= size or end <= begin:
-        fields = (*head_fields(channel, segment), (wire.CONTENT_RANGE, f"bytes */{size}"))
+        fields = (*segment_fields(channel, segment, None, ""), (wire.CONTENT_RANGE, f"bytes */{size}"))
         body = f"The segment has {size} bytes".encode()
         return Reply(Status.RANGE_NOT_SATISFIABLE, Reason.BAD_REQUEST, fields, body)
-    return RangeReader(connection, request, channel, segment, begin, end, tag)
+    head = range_head(channel, segment, begin, end, tag)
+    return SpanReader(connection, request, channel, segment, begin, end, head)
 
 
 class SpanReader(Reader):
@@ -72,9 +73,10 @@ class SpanReader(Reader):
 
     Args:
         begin, end: the first byte, and one past the last byte.
+        head: of the response.
     """
 
-    __slots__ = ("_begin", "_content_type", "_end")
+    __slots__ = ("_begin", "_end", "_head")
 
     paces = False
 
@@ -89,11 +91,11 @@ class SpanReader(Reader):
         segment: Segment,
         begin: int,
         end: int,
-        content_type: str,
+        head: Head,
     ) -> None:
         super().__init__(connection, request, Serve(channel, segment, channel.next_seq))
         self._begin, self._end = begin, end
-        self._content_type = content_type
+        self._head = head
 
     def begin(self) -> None:
         """Attach to the segment, and send the first bytes."""
@@ -128,10 +130,8 @@ class SpanReader(Reader):
         if segment.offsets[-1] <= self._begin + self.sent and segment.source is not None:
             segment.source.more()  # storage loads the bytes before the span, too
             return
-        buffers = [] if self.started else [self._start()]
-        if not self.head_only:
-            self._take(buffers)
-        connection.send_many(buffers)
+        head = None if self.started else self._start()
+        connection.send_span(self, head, b"" if self.head_only else self._take_span())
         if self.head_only or self._begin + self.sent == self._end:
             self.finish(Reason.COMPLETE, close=not self.keep_alive)
         elif not connection.write_paused:
@@ -148,50 +148,18 @@ class SpanReader(Reader):
         self.end(reason)
         self.connection.complete(close=close)
 
-    def _take(self, buffers: list[bytes]) -> bool:
-        """Add the bytes of one turn."""
+    def _take_span(self) -> bytes:
+        """The bytes of one turn, which count as sent."""
         segment, at = self.segment, self._begin + self.sent
         end = min(self._end, at + WRITE_BYTES, segment.offsets[-1])
         place = bisect_right(segment.offsets, at) - 1
         begin = segment.offsets[place]
         data = b"".join(segment.payload(place, bisect_left(segment.offsets, end)))[at - begin : end - begin]
-        buffers.append(data)
         self.sent += len(data)
-        return end == self._end
+        return data
 
-    def _start(self) -> bytes:
+    def _start(self) -> Head:
         self.started = True
+        self.record.status = self._head.status
         self.record.wait_us = self.elapsed_us()
-        return self._head()
-
-    def _head(self) -> bytes:
-        """The head of the response."""
-        raise NotImplementedError
-
-
-class RangeReader(SpanReader):
-    """The exchange of a client that is sent a range of a finished segment.
-
-    Args:
-        begin, end: the first byte, and one past the last byte.
-        tag: the entity tag of the segment.
-    """
-
-    __slots__ = ("_tag",)
-
-    def __init__(
-        self, connection: Caller, request: Request, channel: Channel, segment: Segment, begin: int, end: int, tag: str
-    ) -> None:
-        super().__init__(connection, request, channel, segment, begin, end, content_type_of(channel))
-        self._tag = tag
-
-    def _head(self) -> bytes:
-        self.record.status = Status.PARTIAL_CONTENT
-        return range_head(
-            self.plane.common,
-            self._content_type,
-            (*head_fields(self.channel, self.segment), *validators(self._tag)),
-            (self._begin, self._end, self.segment.size),
-            keep_alive=self.keep_alive,
-            cors=self.cors,
-        )
+        return self._head

@@ -1,8 +1,8 @@
-"""Responses: the HTTP response to each result of the core, and the bytes of every response head.
+"""Responses as values: the status, the header fields, the body and the trailers that each result of the core becomes.
 
-The functions here are pure. :class:`Reply` is a whole response as a value: stages return it, tests compare it, and
-:meth:`Reply.encode` makes its bytes. A segment that is sent while it is being written has only its head and its end
-from here (:func:`segment_head`, :func:`segment_end`).
+The functions here are pure. :class:`Reply` is a whole response; stages return it, and tests compare it. A response
+whose body comes in pieces has a :class:`Head`, and, if its size is not known then, trailers at its end.
+:mod:`app.http1.writer` makes the bytes of both.
 
 Two rules hold for every response. A refusal says what to do next, with ``Retry-After`` if it is worth another attempt;
 the time is drawn evenly, so that clients that were refused together come back apart. And a response before the end of a
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple, assert_never
 from zlib import crc32
@@ -25,7 +25,7 @@ from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
-from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, PHRASES, Life, Status
+from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, Life, Status
 
 SEQ_RETRY_S: Final = (1, 2)
 OVERLOAD_RETRY_S: Final = (1, 5)
@@ -42,8 +42,6 @@ REASON_OF_STATE: Final = {
     TERMINATED: Reason.TERMINATED,
 }
 
-CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_SEGMENT_END: Final = b"0\r\nLp-Trickle-Size: %d\r\n"
 TEXT: Final = "text/plain; charset=utf-8"
 MEDIA_AGE_S: Final = 3600
 """Media of HLS may be cached for this time, in seconds; their URLs never name other bytes."""
@@ -52,30 +50,13 @@ SUMMED_BYTES: Final = 1 << 20
 """The CRC-32 of a segment up to this size is computed for its tag if storage has not done so yet; that takes less than
 a millisecond. A larger one has no tag until storage has it, a moment after its end."""
 
-_OK, _COMPLETE = Status.OK, Reason.COMPLETE
-_BODILESS: Final = (Status.NO_CONTENT, Status.NOT_MODIFIED)
-_STATUS_LINES: Final = {
-    status: f"HTTP/1.1 {int(status)} {phrase}\r\n".encode("ascii") for status, phrase in PHRASES.items()
-}
-_OK_LINE: Final = _STATUS_LINES[Status.OK]
 NO_STORE: Final = "no-store"
-_NO_STORE: Final = b"cache-control: no-store\r\n"
-_CLOSE: Final = b"connection: close\r\n"
-_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
-_INERT: Final = b"x-content-type-options: nosniff\r\ncontent-security-policy: sandbox\r\n"
 _MEDIA: Final = re.compile(r"(?:audio|video)/[\w.+-]+")
 """Content types that no browser takes for a page. After a comma, a browser would use the second type."""
-_VALIDATORS: Final = f"{wire.ETAG}: %b\r\n{wire.ACCEPT_RANGES}: bytes\r\n".encode("ascii")
-_ENDED: Final = f"{wire.CLOSED}: {wire.TERMINATED}\r\n".encode("ascii")
-_RETRY_AFTER: Final = f"{wire.RETRY_AFTER}: %d\r\n".encode("ascii")
-_AT_HEAD, _BEHIND, _STREAM = (
-    "".join([f"{name}: %d\r\n" for name in names]).encode("ascii")
-    for names in (
-        (wire.SEQ, wire.SIZE, wire.EPOCH),
-        (wire.SEQ, wire.LATEST, wire.SIZE, wire.EPOCH),
-        (wire.SEQ, wire.LATEST, wire.EPOCH),
-    )
-)
+
+_INERT: Final = (("x-content-type-options", "nosniff"), ("content-security-policy", "sandbox"))
+_RANGES: Final = (wire.ACCEPT_RANGES, "bytes")
+_ENDED: Final = (wire.CLOSED, wire.TERMINATED)
 
 Headers = tuple[tuple[str, str | int], ...]
 
@@ -107,34 +88,26 @@ class Reply(NamedTuple):
     retry_after_s: int | None = None
     caching: str = NO_STORE
 
-    def encode(self, common: bytes, *, keep_alive: bool, cors: bytes, head_only: bool = False) -> bytes:
-        """The response on the wire.
+    @property
+    def fields(self) -> Headers:
+        """Its header fields, with those of ``eos`` and ``retry_after_s``."""
+        fields = (*self.headers, _ENDED) if self.eos else self.headers
+        return fields if self.retry_after_s is None else (*fields, (wire.RETRY_AFTER, self.retry_after_s))
 
-        Args:
-            common: ``date`` and ``server``, as header lines.
-            keep_alive: whether the client wants the connection to stay open.
-            cors: header lines that let a page of another origin read the response, or ``b""``.
-            head_only: leave the body out (HEAD).
-        """
-        status, _, headers, body, content_type, close, eos, retry_after_s, caching = self
-        cache_control = _NO_STORE if caching is NO_STORE else header_lines([("cache-control", caching)])
-        lines = [_STATUS_LINES[status], common, cache_control, header_lines(headers)]
-        if eos:
-            lines.append(_ENDED)
-        if retry_after_s is not None:
-            lines.append(_RETRY_AFTER % retry_after_s)
-        if status not in _BODILESS:
-            if body or not head_only:
-                lines.append(b"content-length: %d\r\n" % len(body))
-            if content_type:
-                lines.append(_content_type(content_type))
-        if close or not keep_alive:
-            lines.append(_CLOSE)
-        lines.append(cors)
-        lines.append(b"\r\n")
-        if not head_only:
-            lines.append(body)
-        return b"".join(lines)
+
+class Head(NamedTuple):
+    """The head of a response whose body follows in pieces.
+
+    Attributes:
+        length: bytes of the body; ``None``: not known, so that trailers may follow the body.
+        caching: the value of ``Cache-Control``.
+    """
+
+    status: Status
+    headers: Headers
+    content_type: str
+    length: int | None = None
+    caching: str = NO_STORE
 
 
 def announced(reply: Reply, durability: str) -> Reply:
@@ -144,86 +117,98 @@ def announced(reply: Reply, durability: str) -> Reply:
 
 def named(reply: Reply, life: Life) -> Reply:
     """Add the channel's numbering to a response, if it has a name."""
-    return reply._replace(headers=(*reply.headers, (wire.LIFE, str(life)))) if life.name else reply
+    return reply._replace(headers=(*reply.headers, *_life(life)))
 
 
-@lru_cache(maxsize=256)
-def encoded(reply: Reply, common: bytes, *, keep_alive: bool, cors: bytes, head_only: bool = False) -> bytes:
-    """Encode a reply, and remember the bytes: refusals by a limit are sent many times until the date changes."""
-    return reply.encode(common, keep_alive=keep_alive, cors=cors, head_only=head_only)
-
-
-def header_lines(headers: Iterable[tuple[str, str | int]]) -> bytes:
-    """The bytes of header lines."""
-    return "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("latin-1")
-
-
-@lru_cache(maxsize=1024)
-def _content_type(content_type: str) -> bytes:
-    """The header line of a content type. A page is made inert, since its scripts would run in the server's origin."""
-    line = header_lines([("content-type", content_type)])
-    return line if content_type == TEXT or _MEDIA.fullmatch(content_type) else line + _INERT
-
-
-@lru_cache(maxsize=4096)
-def _life(life: Life) -> bytes:
-    return header_lines([(wire.LIFE, str(life))]) if life.name else b""
+def type_fields(content_type: str) -> Headers:
+    """The header fields of a content type. A page is made inert, since its scripts would run in the server's origin."""
+    field = ("content-type", content_type)
+    return (field,) if content_type == TEXT or _MEDIA.fullmatch(content_type) else (field, *_INERT)
 
 
 # Reading (docs/reference/protocol.md, section 4).
 
 
-def segment_head(
-    common: bytes,
-    content_type: str,
-    seq: int,
-    latest: int | None,
-    epoch: int,
-    size: int | None,
-    truncated: str,
-    life: Life,
-    *,
-    keep_alive: bool,
-    cors: bytes,
-    http10: bool,
-    tag: str = "",
-) -> bytes:
-    """The head of a 200 that carries a segment, or a stream from that segment on.
+def segment_head(channel: Channel, segment: Segment, head: int, tag: str) -> Head:
+    """The head of a 200 that carries a segment.
 
     Args:
-        latest: the channel's head when the request came; ``None`` if it equals ``seq``.
-        size: bytes available now; ``None`` for a stream.
-        truncated: the reason for which a closed segment is not whole; ``""`` if it is whole or open.
-        life: the channel's numbering.
-        http10: the client knows no chunks; the end of the connection is the end of the body.
-        tag: the entity tag of a finished segment.
+        head: of the channel, when the request came. tag: the entity tag; ``""`` if the segment has none yet.
     """
-    if size is None:
-        place = _STREAM % (seq, seq if latest is None else latest, epoch)
-    else:
-        place = _AT_HEAD % (seq, size, epoch) if latest is None else _BEHIND % (seq, latest, size, epoch)
-    lines = [_OK_LINE, common, _NO_STORE, _content_type(content_type), place, _life(life)]
-    if tag:
-        lines.append(_VALIDATORS % tag.encode("ascii"))
-    if truncated:
-        lines.append(header_lines([(wire.TRUNCATED, truncated)]))
-    if not http10:
-        lines.append(_CHUNKED)
-    if http10 or not keep_alive:
-        lines.append(_CLOSE)
-    lines.append(cors)
-    lines.append(b"\r\n")
-    return b"".join(lines)
+    return Head(Status.OK, segment_fields(channel, segment, head, tag), content_type_of(channel))
 
 
-def segment_end(size: int, why: str) -> bytes:
-    """The last chunk of a segment.
+def stream_head(channel: Channel, seq: int, head: int) -> Head:
+    """The head of a 200 that carries all segments from ``seq`` on."""
+    fields: Headers = ((wire.SEQ, seq), (wire.LATEST, head), (wire.EPOCH, channel.epoch), *_life(channel.life))
+    return Head(Status.OK, fields, content_type_of(channel))
 
-    Its trailers have the size of the segment, and the reason if it is not whole. A reader without trailers knows that a
-    proxy has dropped them.
+
+def range_head(channel: Channel, segment: Segment, begin: int, end: int, tag: str) -> Head:
+    """The head of a 206 that carries the bytes from ``begin`` on and before ``end`` of a finished segment."""
+    place = (wire.CONTENT_RANGE, f"bytes {begin}-{end - 1}/{segment.size}")
+    fields = (*segment_fields(channel, segment, None, tag), place)
+    return Head(Status.PARTIAL_CONTENT, fields, content_type_of(channel), end - begin)
+
+
+def media_head(content_type: str, size: int, *, private: bool) -> Head:
+    """The head of a 200 that carries media of HLS, which never change.
+
+    Args:
+        private: whether only the client that asked may cache them.
     """
-    end = _SEGMENT_END % size
-    return end + header_lines([(wire.TRUNCATED, why)]) + b"\r\n" if why else end + b"\r\n"
+    return Head(Status.OK, (), content_type, size, media_caching(private=private))
+
+
+def media_caching(*, private: bool) -> str:
+    """``Cache-Control`` of media of HLS; ``private``: only the client that asked may cache them."""
+    return f"{'private' if private else 'public'}, max-age={MEDIA_AGE_S}, immutable"
+
+
+def segment_fields(channel: Channel, segment: Segment, head: int | None, tag: str) -> Headers:
+    """The header fields that describe a segment as it is now.
+
+    Args:
+        head: of the channel, which is left out if it equals the seq; ``None``: it is not told.
+        tag: the entity tag of a finished segment; ``""`` if it has none yet.
+    """
+    fields: Headers = (
+        (wire.SEQ, segment.seq), (wire.SIZE, segment.size), (wire.EPOCH, channel.epoch), *_life(channel.life)
+    )  # fmt: skip
+    if head is not None and head != segment.seq:
+        fields = (*fields, (wire.LATEST, head))
+    if segment.closed:
+        if why := truncation_of(segment):
+            fields = (*fields, (wire.TRUNCATED, why))
+        if tag:
+            fields = (*fields, (wire.ETAG, tag))
+        fields = (*fields, _RANGES)
+    return fields
+
+
+def segment_trailers(segment: Segment) -> Headers:
+    """The trailers of a segment: its size, and the reason if it is not whole.
+
+    A reader without trailers knows that a proxy has dropped them.
+    """
+    size = (wire.SIZE, segment.size)
+    return (size,) if segment.complete else (size, (wire.TRUNCATED, truncation_of(segment)))
+
+
+def stream_trailers(following: int, gaps: int, *, ended: bool) -> Headers:
+    """The trailers of a stream.
+
+    Args:
+        following: the seq at which a client goes on.
+        gaps: the number of segments that were left out or cut short.
+        ended: whether the channel has ended.
+    """
+    fields: Headers = ((wire.NEXT, following), (wire.GAPS, gaps))
+    return (*fields, _ENDED) if ended else fields
+
+
+def _life(life: Life) -> Headers:
+    return ((wire.LIFE, str(life)),) if life.name else ()
 
 
 def tag_of(channel: Channel, segment: Segment, unix_s: float) -> str:
@@ -248,71 +233,6 @@ def tag_of(channel: Channel, segment: Segment, unix_s: float) -> str:
         for chunk in segment.payload():
             crc = crc32(chunk, crc)
     return f'"{channel.epoch}.{segment.seq}.{segment.size:x}.{crc:08x}"'
-
-
-def validators(tag: str) -> Headers:
-    """The header fields of a finished segment: its tag, and that ranges of it can be read."""
-    ranges = (wire.ACCEPT_RANGES, "bytes")
-    return ((wire.ETAG, tag), ranges) if tag else (ranges,)
-
-
-def head_fields(channel: Channel, segment: Segment) -> Headers:
-    """The header fields that describe a segment: its place, its size, and the reason if it is not whole."""
-    fields: Headers = ((wire.SEQ, segment.seq), (wire.SIZE, segment.size), (wire.EPOCH, channel.epoch))
-    if why := truncation_of(segment):
-        fields = (*fields, (wire.TRUNCATED, why))
-    return (*fields, (wire.LIFE, str(channel.life))) if channel.life.name else fields
-
-
-def range_head(
-    common: bytes,
-    content_type: str,
-    fields: Headers,
-    place: tuple[int, int, int],
-    *,
-    keep_alive: bool,
-    cors: bytes,
-) -> bytes:
-    """The head of a 206 that carries some bytes of a finished segment.
-
-    Args:
-        fields: of the segment. place: the first byte, one past the last byte, and the size of the segment.
-    """
-    begin, end, size = place
-    content = ((wire.CONTENT_RANGE, f"bytes {begin}-{end - 1}/{size}"), ("content-length", end - begin))
-    lines = header_lines((*fields, *content))
-    close = b"" if keep_alive else _CLOSE
-    first = _STATUS_LINES[Status.PARTIAL_CONTENT]
-    return b"".join([first, common, _NO_STORE, _content_type(content_type), lines, close, cors, b"\r\n"])
-
-
-def media_caching(*, private: bool) -> str:
-    """``Cache-Control`` of media of HLS; ``private``: only the client that asked may cache them."""
-    return f"{'private' if private else 'public'}, max-age={MEDIA_AGE_S}, immutable"
-
-
-def media_head(common: bytes, content_type: str, size: int, *, private: bool, keep_alive: bool, cors: bytes) -> bytes:
-    """The head of a 200 that carries media of HLS, which never change.
-
-    Args:
-        private: whether only the client that asked may cache them.
-    """
-    fields = header_lines(
-        (("cache-control", media_caching(private=private)), ("content-length", size), ("content-type", content_type))
-    )
-    return b"".join([_OK_LINE, common, fields, b"" if keep_alive else _CLOSE, cors, b"\r\n"])
-
-
-def stream_end(following: int, gaps: int, *, ended: bool) -> bytes:
-    """The last chunk of a stream.
-
-    Args:
-        following: the seq at which a client goes on.
-        gaps: the number of segments that were left out or cut short.
-        ended: whether the channel has ended.
-    """
-    fields = header_lines(((wire.NEXT, following), (wire.GAPS, gaps)))
-    return b"0\r\n" + fields + (_ENDED if ended else b"") + b"\r\n"
 
 
 def content_type_of(channel: Channel) -> str:
@@ -368,11 +288,7 @@ def empty_reply(channel: Channel, segment: Segment) -> Reply:
 
 def head_reply(channel: Channel, segment: Segment, head: int, tag: str = "") -> Reply:
     """The response to a HEAD: the headers of the segment as it is now."""
-    fields = head_fields(channel, segment)
-    if head != segment.seq:
-        fields = (*fields, (wire.LATEST, head))
-    if segment.closed:
-        fields = (*fields, *validators(tag))
+    fields = segment_fields(channel, segment, head, tag)
     reason = REASON_OF_STATE.get(segment.state, Reason.COMPLETE)
     return Reply(Status.OK, reason, fields, content_type=content_type_of(channel))
 
@@ -395,7 +311,7 @@ def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
     headers: Headers = ((wire.SEQ, seq), (wire.SIZE, outcome.size))
     match outcome.verdict:
         case Verdict.COMPLETE:
-            return Reply(_OK, _COMPLETE, headers)
+            return Reply(Status.OK, Reason.COMPLETE, headers)
         case Verdict.EMPTY:
             return Reply(Status.OK, Reason.EMPTY, headers, close=True)
         case Verdict.CLOSED_BY_OTHER:

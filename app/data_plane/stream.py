@@ -25,12 +25,12 @@ from tricklecast.app.data_plane.exchange import Caller
 from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (
+    Head,
     Reply,
-    content_type_of,
     ended_reply,
-    segment_head,
     shutdown_reply,
-    stream_end,
+    stream_head,
+    stream_trailers,
 )
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status
@@ -98,12 +98,11 @@ class Stream(Reader):
         if self.segment.closed and self.at == len(self.segment.frames) and self.segment.is_loaded and not self._go_on():
             return
         segment = self.segment
-        buffers: list[bytes] = []
-        if not self.started and segment.frames:
-            buffers.append(self._start())
-        caught_up = self._take(buffers)
-        if buffers:
-            connection.send_many(buffers)
+        head = self._start() if segment.frames and not self.started else None
+        frames = self._take()
+        caught_up = self.at == len(segment.frames)
+        if frames:
+            connection.send_frames(self, head, frames)
         if caught_up and not segment.closed:
             self.debt = self.channel.bytes_in - self.before - self.sent
         if connection.write_paused:
@@ -143,28 +142,13 @@ class Stream(Reader):
         found = f"{self.segments} whole segments, {self.left_out} left out, {self.cut_short} cut short"
         record.detail = f"{record.detail}; {found}" if getattr(record, "detail", None) else found
 
-    def _start(self) -> bytes:
+    def _start(self) -> Head:
         """The head of the response, which is that of its first segment."""
         self.started = True
-        if self.http10:
-            self.keep_alive = False
         self.record.status = _OK
         self.record.wait_us = self.elapsed_us()
         self._quicken()
-        channel, seq = self.channel, self.segment.seq
-        return segment_head(
-            self.plane.common,
-            content_type_of(channel),
-            seq,
-            None if self.head == seq else self.head,
-            channel.epoch,
-            None,
-            "",
-            channel.life,
-            keep_alive=self.keep_alive,
-            cors=self.cors,
-            http10=self.http10,
-        )
+        return stream_head(self.channel, self.segment.seq, self.head)
 
     def _quicken(self) -> None:
         """Let a single new frame go straight to the socket, if possible."""
@@ -232,7 +216,7 @@ class Stream(Reader):
             over = Ended(self.segment.seq, channel.next_seq, channel.epoch, channel.content_type, channel.life)
             self.answer(ended_reply(over) if ended else shutdown_reply(plane.jitter, plane.registry.come_back_s))
             return
-        if not self.http10:
-            following = min(self.segment.seq + self.segment.closed, channel.next_seq)
-            self.connection.send(stream_end(following, self.left_out + self.cut_short, ended=ended))
+        following = min(self.segment.seq + self.segment.closed, channel.next_seq)
+        trailers = stream_trailers(following, self.left_out + self.cut_short, ended=ended)
+        self.connection.send_frames(self, None, [], trailers)
         self.finish(reason, close=not self.keep_alive)

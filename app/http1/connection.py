@@ -26,6 +26,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from tricklecast.app.core.limits import Client, Limit
+from tricklecast.app.core.segment import payload_of
 from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.data_plane.client_address import (
     FORWARDED_FOR,
@@ -46,7 +47,8 @@ from tricklecast.app.data_plane.request import (
     has_body,
 )
 from tricklecast.app.data_plane.responses import (
-    CONTINUE,
+    Head,
+    Headers,
     Reply,
     half_closed_reply,
     limit_reply,
@@ -62,6 +64,8 @@ from tricklecast.app.data_plane.scheduling import (
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.http1.asgi_bridge import AsgiExchange, Hosting, has_path
 from tricklecast.app.http1.framing import HOST_TEXT, FramingGuard, joined, objection
+from tricklecast.app.http1.writer import CONTINUE, end, whole
+from tricklecast.app.http1.writer import begin as begin_response
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status
 
@@ -591,7 +595,8 @@ class Connection(asyncio.BufferedProtocol):
         if exchange is None or not exchange.answerable:
             return
         reply = half_closed_reply(self.plane.jitter)
-        self.send(reply.encode(self.plane.common, keep_alive=False, cors=exchange.cors, head_only=exchange.head_only))
+        exchange.keep_alive = False
+        self.send_reply(exchange, reply)
         self.exchange = None
         self._left_by(exchange)
         exchange.lost()
@@ -789,7 +794,7 @@ class Connection(asyncio.BufferedProtocol):
         elif not has_path(request.target):
             self.reject(Status.BAD_REQUEST, "Malformed URL")
         elif expects_continue(request.headers) and not request.http10 and not busy:
-            self.send(CONTINUE)
+            self.invite_body()
 
     def _complete_control(self, request: Request) -> None:
         if self.exchange is not None or self._queue:
@@ -1017,6 +1022,42 @@ class Connection(asyncio.BufferedProtocol):
         size: int = self.transport.get_write_buffer_size()
         return size
 
+    @property
+    def scheme(self) -> str:
+        """``http``, or ``https`` under TLS."""
+        return "http" if self.fd >= 0 else "https"
+
+    def invite_body(self) -> None:
+        """Tell a client that waits for ``100 Continue`` to send its body."""
+        self.send(CONTINUE)
+
+    def send_reply(self, exchange: Exchange, reply: Reply) -> None:
+        """Write a whole response."""
+        keep_alive, head_only = exchange.keep_alive, exchange.head_only
+        self.send(whole(reply, self.plane.date, exchange.cors, keep_alive=keep_alive, head_only=head_only))
+
+    def send_frames(
+        self, exchange: Exchange, head: Head | None, frames: list[bytes], trailers: Headers | None = None
+    ) -> None:
+        """Write frames of a segment, the head before them and the trailers behind them, in one system call."""
+        buffers = [] if head is None else [self._begin_response(exchange, head)]
+        if exchange.http10:
+            buffers += [b"".join(payload_of(frame)) for frame in frames]
+        else:
+            buffers += frames
+            if trailers is not None:
+                buffers.append(end(trailers))
+        if buffers:
+            self._send_many(buffers)
+
+    def send_span(self, exchange: Exchange, head: Head | None, data: bytes) -> None:
+        """Write bytes of a body whose head has a length."""
+        self._send_many([data] if head is None else [self._begin_response(exchange, head), data])
+
+    def _begin_response(self, exchange: Exchange, head: Head) -> bytes:
+        keep_alive, http10 = exchange.keep_alive, exchange.http10
+        return begin_response(head, self.plane.date, exchange.cors, keep_alive=keep_alive, http10=http10)
+
     def send(self, data: bytes) -> None:
         """Write, straight to the socket while the transport holds nothing."""
         if self.fd >= 0 and not self.write_paused:
@@ -1029,7 +1070,7 @@ class Connection(asyncio.BufferedProtocol):
             data = data[written:]
         self.transport.write(data)
 
-    def send_many(self, buffers: list[bytes]) -> None:
+    def _send_many(self, buffers: list[bytes]) -> None:
         """Write several buffers at once. The transport keeps what the kernel does not take: these buffers, no copy."""
         if self.fd >= 0 and not self.write_paused:
             try:
@@ -1042,7 +1083,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.writelines(buffers)
 
     def keep(self, data: bytes, written: int) -> None:
-        """Let the transport write the rest of a buffer of which the kernel has taken so much."""
+        """Let the transport write the rest of a frame, of which the kernel has taken ``written`` bytes."""
         self.transport.write(memoryview(data)[written:])
 
     def write_failed(self, error: OSError) -> int:

@@ -1,8 +1,6 @@
-"""Responses: each answer of the core as a reply, and replies as bytes."""
+"""Responses: each result of the core as a reply."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
@@ -14,28 +12,31 @@ from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Event, Segment
 from tricklecast.app.data_plane.responses import (
     ENDS_CONNECTION,
+    TEXT,
+    Head,
+    Headers,
     Reply,
     content_type_of,
     empty_reply,
-    encoded,
     ended_reply,
     head_reply,
-    header_lines,
     limit_reply,
     missing_reply,
     next_reply,
     path_reply,
     refusal_reply,
-    segment_end,
+    segment_fields,
     segment_head,
+    segment_trailers,
     shutdown_reply,
     stored_reply,
     truncation_of,
+    type_fields,
     writer_reply,
 )
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle.records import Op
-from tricklecast.trickle.wire import NO_LIFE, PHRASES, Status
+from tricklecast.trickle.wire import Status
 
 EPOCH = ("Lp-Trickle-Epoch", 1)
 
@@ -133,7 +134,7 @@ def test_a_head_request_tells_what_is_known(channel: OwnedChannel) -> None:
     assert cut.reason == "truncated"
     assert cut.headers == (
         ("Lp-Trickle-Seq", 1), ("Lp-Trickle-Size", 1), EPOCH,
-        ("Lp-Trickle-Truncated", "truncated"), ("Lp-Trickle-Latest", 3), ("ETag", '"tag"'), ("Accept-Ranges", "bytes"),
+        ("Lp-Trickle-Latest", 3), ("Lp-Trickle-Truncated", "truncated"), ("ETag", '"tag"'), ("Accept-Ranges", "bytes"),
     )  # fmt: skip
 
 
@@ -254,127 +255,55 @@ def test_a_right_path_has_no_reply() -> None:
     assert path_reply(Route(Op.READ, "c", -1)) is None
 
 
-# Replies on the wire.
-
-COMMON = b"date: now\r\nserver: us\r\n"
-CORS = b"access-control-allow-origin: *\r\n"
-
-
-def test_a_whole_answer() -> None:
-    """Status line, common lines, own headers, length, type, end, body; nothing else."""
-    reply = Reply(Status.OK, "complete", (("Lp-Trickle-Seq", 3),), b"hi")
-    assert reply.encode(COMMON, keep_alive=True, cors=b"") == (
-        b"HTTP/1.1 200 OK\r\ndate: now\r\nserver: us\r\ncache-control: no-store\r\nLp-Trickle-Seq: 3\r\n"
-        b"content-length: 2\r\ncontent-type: text/plain; charset=utf-8\r\n\r\nhi"
-    )
+@pytest.mark.parametrize(
+    ("content_type", "is_inert"),
+    [
+        *(
+            (one, True)
+            for one in ("text/html", "image/svg+xml", "text/plain, text/html", "video/mp4, text/html", "video")
+        ),
+        *((one, True) for one in ("", "application/json")),
+        *((one, False) for one in (TEXT, "video/mp2t", "audio/mp4")),
+    ],
+)
+def test_a_browser_runs_nothing_that_was_published(content_type: str, is_inert: bool) -> None:
+    """Content that a browser might take for a page of the server is sent as a page that runs no script."""
+    inert = (("x-content-type-options", "nosniff"), ("content-security-policy", "sandbox")) if is_inert else ()
+    assert type_fields(content_type) == (("content-type", content_type), *inert)
 
 
 def test_the_end_of_a_channel_and_the_wait_are_told() -> None:
-    """`eos` and `retry_after_s` become their headers."""
-    text = Reply(Status.UNAVAILABLE, "x", eos=True, retry_after_s=4).encode(COMMON, keep_alive=True, cors=b"")
-    assert b"\r\nLp-Trickle-Closed: terminated\r\nRetry-After: 4\r\n" in text
-    assert b"\r\ncontent-length: 0\r\n" in text
+    """`eos` and `retry_after_s` become header fields."""
+    reply = Reply(Status.UNAVAILABLE, "x", (("a", 1),), eos=True, retry_after_s=4)
+    assert reply.fields == (("a", 1), ("Lp-Trickle-Closed", "terminated"), ("Retry-After", 4))
 
 
 @pytest.mark.parametrize(
-    ("close", "keep_alive", "said"), [(False, True, False), (True, True, True), (False, False, True)]
-)
-def test_the_end_of_the_connection_is_told(close: bool, keep_alive: bool, said: bool) -> None:
-    """`Connection: close` stands there if either side wants the end."""
-    text = Reply(Status.OK, "x", close=close).encode(COMMON, keep_alive=keep_alive, cors=b"")
-    assert (b"\r\nconnection: close\r\n" in text) == said
-
-
-def test_a_page_of_another_origin_may_read_the_response() -> None:
-    """The header lines for it stand in the response as they are given."""
-    assert CORS in Reply(200, "x").encode(b"", keep_alive=True, cors=CORS)
-
-
-def test_a_head_announces_the_body_and_leaves_it_out() -> None:
-    """To a HEAD a body is described; a body that is not known is not given a length of 0."""
-    known = Reply(Status.OK, "x", body=b"123").encode(b"", keep_alive=True, cors=b"", head_only=True)
-    assert b"content-length: 3\r\n" in known
-    assert known.endswith(b"\r\n\r\n")
-    unknown = Reply(Status.OK, "x", content_type="").encode(b"", keep_alive=True, cors=b"", head_only=True)
-    assert b"content-" not in unknown
-
-
-def test_no_content_has_no_framing() -> None:
-    """A 204 carries neither a length nor a type (RFC 9110, section 8.6)."""
-    text = Reply(Status.NO_CONTENT, "x").encode(b"", keep_alive=True, cors=b"")
-    assert text == b"HTTP/1.1 204 No Content\r\ncache-control: no-store\r\n\r\n"
-
-
-@pytest.mark.parametrize("status", list(Status))
-def test_every_status_has_its_line(status: Status) -> None:
-    """Each status that the protocol knows can be sent, 470 included."""
-    line = Reply(status, "x").encode(b"", keep_alive=True, cors=b"").partition(b"\r\n")[0]
-    assert line == f"HTTP/1.1 {int(status)} {PHRASES[status]}".encode()
-
-
-def head(**fields: Any) -> bytes:
-    """The head of a segment, plain unless told otherwise."""
-    values: dict[str, Any] = {
-        "common": COMMON, "content_type": "video/mp2t", "seq": 4, "latest": None, "epoch": 2, "size": 9,
-        "truncated": "", "life": NO_LIFE, "keep_alive": True, "cors": b"", "http10": False,
-    }  # fmt: skip
-    return segment_head(**{**values, **fields})
-
-
-def test_the_head_of_a_segment() -> None:
-    """A plain segment: type, seq, size, epoch, chunked; no Latest where it equals Seq."""
-    assert head() == (
-        b"HTTP/1.1 200 OK\r\ndate: now\r\nserver: us\r\ncache-control: no-store\r\ncontent-type: video/mp2t\r\n"
-        b"Lp-Trickle-Seq: 4\r\nLp-Trickle-Size: 9\r\nLp-Trickle-Epoch: 2\r\ntransfer-encoding: chunked\r\n\r\n"
-    )
-
-
-@pytest.mark.parametrize(
-    "content_type",
-    ["text/html", "image/svg+xml", "text/plain, text/html", "video/mp4, text/html", "video", "", "application/json"],
-)
-def test_a_browser_runs_nothing_that_was_published(content_type: str) -> None:
-    """Content that a browser might take for a page of the server is sent as a page that runs no script."""
-    lines = b"\r\nx-content-type-options: nosniff\r\ncontent-security-policy: sandbox\r\n"
-    assert lines in head(content_type=content_type)
-
-
-@pytest.mark.parametrize(
-    ("fields", "line"),
+    ("event", "head", "tag", "more"),
     [
-        ({"latest": 7}, b"Lp-Trickle-Latest: 7\r\n"),
-        ({"truncated": "truncated"}, b"Lp-Trickle-Truncated: truncated\r\n"),
-        ({"keep_alive": False}, b"connection: close\r\n"),
-        ({"cors": CORS}, CORS),
-        ({"http10": True}, b"connection: close\r\n"),
+        (None, 4, "", ()),
+        (None, 7, "", (("Lp-Trickle-Latest", 7),)),
+        (Event.FINISH, 4, '"tag"', (("ETag", '"tag"'), ("Accept-Ranges", "bytes"))),
+        (Event.FINISH, None, "", (("Accept-Ranges", "bytes"),)),
+        (Event.TRUNCATE, 4, "", (("Lp-Trickle-Truncated", "truncated"), ("Accept-Ranges", "bytes"))),
     ],
 )
-def test_a_segments_head_says_what_applies(fields: dict[str, object], line: bytes) -> None:
-    """Each of these adds its header line and changes nothing else that was said."""
-    assert line in head(**fields)
-    assert line not in head()
+def test_the_head_of_a_segment(
+    channel: OwnedChannel, event: Event | None, head: int | None, tag: str, more: Headers
+) -> None:
+    """It has the seq, size and epoch; Latest where it differs from the seq; tag and ranges once it has closed."""
+    made = segment(4, b"123456789", event)
+    fields = (("Lp-Trickle-Seq", 4), ("Lp-Trickle-Size", 9), EPOCH, *more)
+    assert segment_fields(channel, made, head, tag) == fields
+    if head is not None:
+        assert segment_head(channel, made, head, tag) == Head(Status.OK, fields, "video/mp2t")
 
 
-def test_http_1_0_gets_no_chunks() -> None:
-    """For HTTP/1.0 the end of the connection is the end of the body."""
-    assert b"chunked" not in head(http10=True)
-
-
-def test_the_end_of_a_segment_says_in_trailers_how_it_ended() -> None:
-    """The last chunk of a segment that was cut short carries the reason."""
-    assert segment_end(7, "") == b"0\r\nLp-Trickle-Size: 7\r\n\r\n"
-    assert segment_end(7, "cut") == b"0\r\nLp-Trickle-Size: 7\r\nLp-Trickle-Truncated: cut\r\n\r\n"
-
-
-def test_replies_that_are_sent_again_and_again_are_the_same_bytes() -> None:
-    """A reply that is kept encoded is what it would be, encoded anew."""
-    reply = Reply(Status.UNAVAILABLE, "x", retry_after_s=4)
-    assert encoded(reply, COMMON, keep_alive=True, cors=CORS) == reply.encode(COMMON, keep_alive=True, cors=CORS)
-
-
-def test_header_lines() -> None:
-    """Names and values, one a line."""
-    assert header_lines([("a", 1), ("b", "é")]) == "a: 1\r\nb: é\r\n".encode("latin-1")
+def test_the_trailers_of_a_segment_say_how_it_ended() -> None:
+    """Its size, and the reason if it was cut short."""
+    assert segment_trailers(segment(1, b"1234567", Event.FINISH)) == (("Lp-Trickle-Size", 7),)
+    cut = (("Lp-Trickle-Size", 7), ("Lp-Trickle-Truncated", "truncated"))
+    assert segment_trailers(segment(1, b"1234567", Event.TRUNCATE)) == cut
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def transcript(packets: list[bytes], *, together: bool) -> tuple[bytes, bool, li
             sink=records.append,
         )
         plane.rng.seed(1)
-        plane.common = b""
+        plane.date = ""
         connection, wire = Connection(Endpoint(plane)), Wire()
         connection.connection_made(wire)
         for packet in packets:
