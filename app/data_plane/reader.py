@@ -100,7 +100,7 @@ class Reader(Exchange):
                 self.plane.turns.add_end(self)
                 return
         elif self.fast and len(frames) - at == 1 and not self.connection.write_paused:
-            # Written here, not by the connection: one more call per chunk and reader costs a fan-out 4 % of its CPU time.
+            # Written here, not by the connection: one more call per chunk and reader costs a fan-out 4 % more CPU.
             frame = frames[at]
             self.at = at + 1
             self.sent = segment.size
