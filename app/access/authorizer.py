@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from pydantic import SecretBytes
 
-    from tricklecast.app.access.jwks import Keys
+    from tricklecast.app.access.jwks import KeySet
     from tricklecast.app.access.tokens import TokenVerifier
     from tricklecast.app.access.webhook import Webhook
 
@@ -277,13 +277,13 @@ class _Files:
     """
 
     def __init__(self) -> None:
-        self.keys: dict[str, Keys] = {}
+        self.keys: dict[str, KeySet] = {}
         self.control_token: SecretBytes | None = None
         self.webhook_secret: SecretBytes | None = None
         self.revocations = NOTHING_REVOKED
 
     @property
-    def all_keys(self) -> Keys:
+    def all_keys(self) -> KeySet:
         return tuple(chain.from_iterable(self.keys.values()))
 
     def read(self, settings: AccessSettings) -> list[InvalidInput]:

@@ -20,7 +20,7 @@ from tricklecast.app.access.rights import CLAIM, InvalidClaim, InvalidToken, Rig
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import parse_duration
 
-Channels = list[str] | None
+ChannelPatterns = list[str] | None
 
 PROBLEMS: Final = {
     "malformed": "this is not a token",
@@ -51,11 +51,12 @@ def create(
         typer.Option(metavar="FILE", help="Secret (HS256) or private key (PEM: RS256, ES256, EdDSA).", dir_okay=False),
     ],
     publish: Annotated[
-        Channels, typer.Option(metavar="CHANNEL", help="Allow publishing to this channel; * matches any characters.")
+        ChannelPatterns,
+        typer.Option(metavar="CHANNEL", help="Allow publishing to this channel; * matches any characters."),
     ] = None,
-    subscribe: Annotated[Channels, typer.Option(metavar="CHANNEL", help="Allow reading this channel.")] = None,
+    subscribe: Annotated[ChannelPatterns, typer.Option(metavar="CHANNEL", help="Allow reading this channel.")] = None,
     manage: Annotated[
-        Channels,
+        ChannelPatterns,
         typer.Option(metavar="CHANNEL", help="Allow listing, creating and ending this channel over the API."),
     ] = None,
     expires: Annotated[str, typer.Option(metavar="TIME", help="Time until it expires: 30s, 10m, 12h.")] = "1h",

@@ -45,10 +45,10 @@ MAX_WAITING: Final = 1024
 
 logger = logging.getLogger("tricklecast.jwks")
 
-Keys = tuple[PyJWK, ...]
+KeySet = tuple[PyJWK, ...]
 
 
-def read_secret_key(path: Path) -> Keys:
+def read_secret_key(path: Path) -> KeySet:
     """Read a secret, which is a key for HS256.
 
     Raises:
@@ -58,7 +58,7 @@ def read_secret_key(path: Path) -> Keys:
     return (PyJWK({"kty": "oct", "k": base64url_encode(secret).decode()}, "HS256"),)
 
 
-def read_public_key(path: Path) -> Keys:
+def read_public_key(path: Path) -> KeySet:
     """Read a public key in PEM form.
 
     Raises:
@@ -76,11 +76,11 @@ def read_public_key(path: Path) -> Keys:
     return (PyJWK(jwk, algorithm),)
 
 
-def read_key_set(path: Path) -> Keys:
+def read_key_set(path: Path) -> KeySet:
     return parse_key_set(read_file(path), path)
 
 
-def parse_key_set(data: bytes, source: object) -> Keys:
+def parse_key_set(data: bytes, source: object) -> KeySet:
     """Read a JSON Web Key Set (RFC 7517).
 
     The server ignores keys for other uses, of other types and for other algorithms. A set without a usable key is
@@ -180,7 +180,7 @@ class RemoteKeySet:
         self._fetching = False
         self._waiting: list[Callable[[], None]] = []  # called when the present or next fetch has ended
         self._document: bytes | None = None  # the last valid set
-        self.keys: Keys = ()  # of that set; another object whenever the set has changed
+        self.keys: KeySet = ()  # of that set; another object whenever the set has changed
         self.fetches = 0
         self.failures = 0
 

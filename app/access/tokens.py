@@ -33,7 +33,7 @@ from jwt.exceptions import (
     PyJWTError,
 )
 
-from tricklecast.app.access.jwks import Keys, RemoteKeySet, fingerprint
+from tricklecast.app.access.jwks import KeySet, RemoteKeySet, fingerprint
 from tricklecast.app.access.revocations import NOTHING_REVOKED, Revocations
 from tricklecast.app.access.rights import (
     CLAIM,
@@ -75,7 +75,7 @@ class TokenVerifier:
 
     def __init__(
         self,
-        keys: Keys,
+        keys: KeySet,
         remote: RemoteKeySet | None = None,
         *,
         audience: str | None = None,
@@ -86,7 +86,7 @@ class TokenVerifier:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._fixed_keys = keys
-        self._remote_keys: Keys = ()  # of the key server, as last seen
+        self._remote_keys: KeySet = ()  # of the key server, as last seen
         self._fingerprints: dict[int, bytes] = {}  # of the keys, by the id of their objects
         self._generation = 0  # how often keys or revocations have changed
         self.revocations = revocations
@@ -125,7 +125,7 @@ class TokenVerifier:
         self.outcomes[outcome] += 1
         return claims
 
-    def use(self, keys: Keys, revocations: Revocations) -> None:
+    def use(self, keys: KeySet, revocations: Revocations) -> None:
         """Replace the keys from files, and the revocations."""
         self._fixed_keys = keys
         self.revocations = revocations

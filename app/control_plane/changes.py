@@ -61,7 +61,7 @@ class ChangeModel(BaseModel):
 
 
 class LiveChannelModel(BaseModel):
-    """A channel that lives."""
+    """A live channel."""
 
     channel: str
     epoch: int
@@ -177,7 +177,7 @@ class Follower:
         return b"event: %b\nid: %b\ndata: %b\n\n" % (kind, self._id(self.seen), encode(data))
 
     def _id(self, index: int) -> bytes:
-        # The index alone could be one of another life: without a data directory the server counts anew.
+        # The index alone could be one of an earlier start: without a data directory the server counts anew.
         return f"{index}@{self.changes.instance}".encode()
 
 

@@ -91,17 +91,16 @@ async def refuse(reply: Reply, scope: Scope, receive: Receive, send: Send) -> No
     await PlainTextResponse(reply.body, reply.status, headers)(scope, receive, send)
 
 
-class RecordRequests:
-    """Ends every request with an access record, of op ``api``.
-
-    Args:
-        app: the application inside.
-        plane: counts and logs the records.
-    """
+class _Middleware:
+    """Stands before the application ``app``, and decides and counts with the plane, as segment routes do."""
 
     def __init__(self, app: ASGIApp, plane: DataPlane) -> None:
         self._app = app
         self._plane = plane
+
+
+class RecordRequests(_Middleware):
+    """Ends every request with an access record, of op ``api``."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -160,18 +159,11 @@ class RecordRequests:
         )
 
 
-class LimitRequests:
+class LimitRequests(_Middleware):
     """Refuses a client's requests beyond its limits, which count its requests to both planes together.
 
-    Args:
-        app: the application inside.
-        plane: decides, as it does for segment routes. A connection beyond a limit may send requests here all the same,
-            so that an operator gets in.
+    A connection beyond a limit may send requests here all the same, so that an operator gets in.
     """
-
-    def __init__(self, app: ASGIApp, plane: DataPlane) -> None:
-        self._app = app
-        self._plane = plane
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         plane = self._plane
@@ -195,17 +187,8 @@ class LimitRequests:
             clients.release(client)
 
 
-class CheckHost:
-    """Refuses requests for another host (:mod:`tricklecast.app.data_plane.hosts`). Health checks may use any name.
-
-    Args:
-        app: the application inside.
-        plane: knows the names.
-    """
-
-    def __init__(self, app: ASGIApp, plane: DataPlane) -> None:
-        self._app = app
-        self._plane = plane
+class CheckHost(_Middleware):
+    """Refuses requests for another host (:mod:`tricklecast.app.data_plane.hosts`). Health checks may use any name."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = dict(scope["headers"]).get(b"host")
@@ -215,19 +198,14 @@ class CheckHost:
             await refuse(MISDIRECTED, scope, receive, send)
 
 
-class CheckOrigin:
+class CheckOrigin(_Middleware):
     """Applies CORS to the control plane: only pages that may write may also read.
 
     A player on any page reads segments, but the list of channels and the metrics are no page's business.
-
-    Args:
-        app: the application inside.
-        plane: its options name the origins whose pages may read and write; they may change.
     """
 
     def __init__(self, app: ASGIApp, plane: DataPlane) -> None:
-        self._app = app
-        self._plane = plane
+        super().__init__(app, plane)
         self._made_for: tuple[str, ...] = ()  # the origins of the setting from which the rules were made
         self._cors = Cors((), ())
 

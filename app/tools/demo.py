@@ -41,7 +41,7 @@ class DemoFailed(TrickleError):
 
 
 @dataclass
-class Stage:
+class DemoRun:
     """The things that all steps need.
 
     Attributes:
@@ -112,7 +112,7 @@ def demo(
     with ExitStack() as stack:
         directory = work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tricklecast-demo-")))
         directory.mkdir(parents=True, exist_ok=True)
-        stage = Stage(directory, console, stack.enter_context(ExitStack()))
+        stage = DemoRun(directory, console, stack.enter_context(ExitStack()))
         (log := directory / "access.jsonl").unlink(missing_ok=True)
         _run_media(stage, clip, log)
         _run_report(stage, log)
@@ -125,7 +125,7 @@ def demo(
         raise DemoFailed("a check of the demo failed")
 
 
-def _run_media(stage: Stage, clip: Path | None, log: Path) -> None:
+def _run_media(stage: DemoRun, clip: Path | None, log: Path) -> None:
     with stage.step("Decode the clip" if clip else "Encode a clip with a keyframe every second") as detail:
         if clip is None:
             encode(clip := stage.directory / "clip.mp4")
@@ -163,7 +163,7 @@ def _run_media(stage: Stage, clip: Path | None, log: Path) -> None:
         stage.checks.append(("the server drained and ended with exit code 0", server.wait(STEP_S) == 0))
 
 
-def _run_report(stage: Stage, log: Path) -> None:
+def _run_report(stage: DemoRun, log: Path) -> None:
     report_file = stage.directory / "report.json"
     with stage.step("Look for retry storms in the access log with Spark", quiet=False) as detail:
         # The report prints as wide and as colourful as this console, and shows its progress on standard error.
@@ -183,7 +183,7 @@ def _run_report(stage: Stage, log: Path) -> None:
 
 
 def _finish(process: subprocess.Popen[str]) -> str:
-    """Wait for a command that :meth:`Stage.start` started, and return its output.
+    """Wait for a command that :meth:`DemoRun.start` started, and return its output.
 
     Raises:
         DemoFailed: it failed, or takes longer than :data:`STEP_S`.

@@ -6,13 +6,13 @@ import pytest
 
 from tests.conformance.fakes import scripted
 from tricklecast.app.tools.conformance.cases import CASES
-from tricklecast.app.tools.conformance.runner import CaseOutcome, Result, Runner
+from tricklecast.app.tools.conformance.runner import CaseOutcome, CaseResult, Runner
 
 # Cases that wait for a grace to end would only make this slow.
 _ORDINARY = [case for case in CASES if case.profiles[0] == "default"]
 
 
-def _judge(answer: bytes, *, close: bool = False) -> list[Result]:
+def _judge(answer: bytes, *, close: bool = False) -> list[CaseResult]:
     with scripted(answer, close=close) as address:
         return list(Runner(address).run(_ORDINARY))
 

@@ -16,7 +16,14 @@ from tests.conformance.fakes import scripted, unused_address
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.tools.conformance.profiles import ServerSettings
 from tricklecast.app.tools.conformance.response import Failure, Skip, check, equal
-from tricklecast.app.tools.conformance.runner import Case, CaseOutcome, Report, Result, Runner, print_rules
+from tricklecast.app.tools.conformance.runner import (
+    Case,
+    CaseOutcome,
+    CaseResult,
+    ConformanceReport,
+    Runner,
+    print_rules,
+)
 from tricklecast.app.tools.conformance.target import RemoteChannel
 
 Check = Callable[[RemoteChannel], object]
@@ -28,7 +35,7 @@ def _case(check: Check, name: str = "g/n", *, profiles: tuple[str, ...] = ("defa
     return Case(name, "9. Nothing", "Something holds.", check, profiles, alone)
 
 
-def _run(check: Check) -> Result:
+def _run(check: Check) -> CaseResult:
     return Runner(unused_address()).run_case(_case(check))
 
 
@@ -164,11 +171,11 @@ def _console() -> tuple[Console, StringIO]:
 def test_the_report_has_a_line_for_each_rule() -> None:
     """Each result is one line with verdict, name and rule; a failure is explained; the sums come last."""
     console, out = _console()
-    report = Report(console, verbose=True)
-    report.add(Result(_case(_holds), CaseOutcome.PASS))
-    report.add(Result(_case(_holds), CaseOutcome.SKIP, reason="not here"))
+    report = ConformanceReport(console, verbose=True)
+    report.add(CaseResult(_case(_holds), CaseOutcome.PASS))
+    report.add(CaseResult(_case(_holds), CaseOutcome.SKIP, reason="not here"))
     assert report.close()
-    report.add(Result(_case(_holds), CaseOutcome.FAIL, expected="one", got="two [red]", transcript=("> sent",)))
+    report.add(CaseResult(_case(_holds), CaseOutcome.FAIL, expected="one", got="two [red]", transcript=("> sent",)))
     assert not report.close()
     text = out.getvalue()
     assert "PASS g/n — Something holds.\n" in text
@@ -181,9 +188,9 @@ def test_the_report_has_a_line_for_each_rule() -> None:
 def test_the_report_as_json(tmp_path: Path) -> None:
     """The file has the sums, and everything about each case."""
     path = tmp_path / "results.json"
-    report = Report(_console()[0])
-    report.add(Result(_case(_holds), CaseOutcome.PASS, 0.5))
-    report.add(Result(_case(_fails), CaseOutcome.FAIL, expected="e", got="g"))
+    report = ConformanceReport(_console()[0])
+    report.add(CaseResult(_case(_holds), CaseOutcome.PASS, 0.5))
+    report.add(CaseResult(_case(_fails), CaseOutcome.FAIL, expected="e", got="g"))
     report.write_json(path, "http://h/trickle", "default")
     document = json.loads(path.read_text())
     assert (document["passed"], document["failed"], document["skipped"]) == (1, 1, 0)

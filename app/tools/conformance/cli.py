@@ -19,7 +19,7 @@ import typer
 from tricklecast.app.tools import console
 from tricklecast.app.tools.conformance.cases import CASES
 from tricklecast.app.tools.conformance.profiles import PROFILES
-from tricklecast.app.tools.conformance.runner import Case, Report, Runner, print_rules
+from tricklecast.app.tools.conformance.runner import Case, ConformanceReport, Runner, print_rules
 from tricklecast.app.tools.conformance.target import Address
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidURL
@@ -104,7 +104,7 @@ def conformance(
     settings = replace(PROFILES[profile].settings, **known)  # type: ignore[arg-type]
     runner = Runner(_address(url, profile, ca_file), profile, settings)
     _reach(runner.address, url)
-    report = Report(out, verbose=verbose)
+    report = ConformanceReport(out, verbose=verbose)
     try:
         with _interruptible():
             _run(runner, cases, jobs, report)
@@ -178,7 +178,7 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(runner: Runner, cases: Sequence[Case], jobs: int, report: Report) -> None:
+def _run(runner: Runner, cases: Sequence[Case], jobs: int, report: ConformanceReport) -> None:
     """Run all cases, and show the progress on a terminal."""
     terminal = report.out if report.out.is_terminal else console(stderr=True)
     status = terminal.status("starting") if terminal.is_terminal else None

@@ -51,7 +51,7 @@ _BARE_LINE_FEED: Final = re.compile(rb"(?<!\r)\n")
 _STATUS_BYTES: Final = len(b"HTTP/1.1 200")
 """A space stands behind the status, also if no reason follows (RFC 9112, section 4)."""
 
-Headers = Mapping[str, str] | Iterable[tuple[str, str]]
+HeaderFields = Mapping[str, str] | Iterable[tuple[str, str]]
 
 
 class Late(Failure):
@@ -125,7 +125,7 @@ class RawConnection:
         return True
 
     def request(
-        self, method: str, path: str, headers: Headers = (), body: bytes | None = None, version: str = "1.1"
+        self, method: str, path: str, headers: HeaderFields = (), body: bytes | None = None, version: str = "1.1"
     ) -> None:
         """Send a request. A body gets a Content-Length unless a header frames it, rightly or not."""
         fields = pairs(headers)
@@ -134,7 +134,7 @@ class RawConnection:
         self.send(self.render(method, path, fields, version) + (body or b""))
         self.expects(method)
 
-    def render(self, method: str, path: str, headers: Headers = (), version: str = "1.1") -> bytes:
+    def render(self, method: str, path: str, headers: HeaderFields = (), version: str = "1.1") -> bytes:
         """The bytes of a request's head, with ``Host``."""
         lines = [f"{method} {path} HTTP/{version}", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in pairs(headers)]
@@ -381,5 +381,5 @@ def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def pairs(headers: Headers) -> list[tuple[str, str]]:
+def pairs(headers: HeaderFields) -> list[tuple[str, str]]:
     return list(headers.items()) if isinstance(headers, Mapping) else list(headers)

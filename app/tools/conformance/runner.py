@@ -120,7 +120,7 @@ class CaseOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CaseResult:
     """The result of one case.
 
     Attributes:
@@ -153,11 +153,11 @@ class Runner:
         self.address = address
         self.profile = profile
         self._settings = settings or PROFILES[profile].settings
-        self._waiting: deque[tuple[Case, Future[Result]]] = deque()
+        self._waiting: deque[tuple[Case, Future[CaseResult]]] = deque()
         self._running: set[Target] = set()
         self._interrupted = False
 
-    def run(self, cases: Sequence[Case], jobs: int = 16) -> Generator[Result, None, None]:
+    def run(self, cases: Sequence[Case], jobs: int = 16) -> Generator[CaseResult, None, None]:
         """Run cases, and yield their results in the order of the cases, each as soon as possible.
 
         Up to ``jobs`` cases run at the same time; those that must run alone do so at the end. A caller that stops
@@ -167,8 +167,8 @@ class Runner:
         yield from self._run([case for case in cases if not case.alone], jobs)
         yield from self._run([case for case in cases if case.alone], 1)
 
-    def _run(self, cases: Sequence[Case], jobs: int) -> Generator[Result, None, None]:
-        results: list[Future[Result]] = [Future() for _ in cases]
+    def _run(self, cases: Sequence[Case], jobs: int) -> Generator[CaseResult, None, None]:
+        results: list[Future[CaseResult]] = [Future() for _ in cases]
         self._waiting.extend(zip(cases, results, strict=True))
         # The threads are daemons, so that a connection attempt that hangs cannot keep an interrupted run alive.
         threads = [threading.Thread(target=self._work, name="conformance", daemon=True) for _ in range(jobs)]
@@ -198,9 +198,9 @@ class Runner:
             except BaseException as error:
                 result.set_exception(error)
 
-    def run_case(self, case: Case) -> Result:
+    def run_case(self, case: Case) -> CaseResult:
         if reason := case.unfit(self.profile):
-            return Result(case, CaseOutcome.SKIP, reason=reason)
+            return CaseResult(case, CaseOutcome.SKIP, reason=reason)
         target = Target(self.address, self._settings)
         self._running.add(target)
         if self._interrupted:
@@ -225,21 +225,21 @@ class Runner:
             reason = f"this machine is too slow to judge within {limit_s:g} s; start the server with longer graces"
             outcome, words = CaseOutcome.SKIP, {"reason": reason}
         transcript = target.transcript.lines if outcome is CaseOutcome.FAIL else ()
-        return Result(case, outcome, duration_s, transcript=transcript, **words)
+        return CaseResult(case, outcome, duration_s, transcript=transcript, **words)
 
 
 _STYLES = {CaseOutcome.PASS: "green", CaseOutcome.FAIL: "bold red", CaseOutcome.SKIP: "yellow"}
 
 
-class Report:
+class ConformanceReport:
     """Prints results as they come, with colours on a terminal; if verbose, also why each skipped case was skipped."""
 
     def __init__(self, out: Console, *, verbose: bool = False) -> None:
         self.out = out
         self._verbose = verbose
-        self.results: list[Result] = []
+        self.results: list[CaseResult] = []
 
-    def add(self, result: Result) -> None:
+    def add(self, result: CaseResult) -> None:
         """Print one result; of a failure also the expected and the received value, and the transcript."""
         self.results.append(result)
         self.out.print(f"{result.outcome}", style=_STYLES[result.outcome], end=" ")

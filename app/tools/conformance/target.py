@@ -14,7 +14,7 @@ from urllib.parse import quote
 from tricklecast.app.tools.conformance.connection import (
     AT_ONCE_S,
     ChunkedPost,
-    Headers,
+    HeaderFields,
     RawConnection,
     Transcript,
     pairs,
@@ -90,14 +90,14 @@ class Target:
         return connection
 
     def send(
-        self, method: str, path: str, headers: Headers = (), body: bytes | None = None, version: str = "1.1"
+        self, method: str, path: str, headers: HeaderFields = (), body: bytes | None = None, version: str = "1.1"
     ) -> RawConnection:
         """Send a request on a new connection, and leave the response unread."""
         connection = self.open()
         connection.request(method, path, headers, body, version)
         return connection
 
-    def ask(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> Response:
+    def ask(self, method: str, path: str, headers: HeaderFields = (), body: bytes | None = None) -> Response:
         """Send a request on a new connection, and return the whole response, which must come at once."""
         connection = self.send(method, path, headers, body)
         response = connection.response()
@@ -200,24 +200,24 @@ class RemoteChannel:
 
     # Requests that may be refused
 
-    def ask(self, method: str, headers: Headers = (), body: bytes | None = None) -> Response:
+    def ask(self, method: str, headers: HeaderFields = (), body: bytes | None = None) -> Response:
         return self.target.ask(method, self.path, headers, body)
 
-    def post(self, seq: int | str, body: bytes = b"x", headers: Headers = ()) -> Response:
+    def post(self, seq: int | str, body: bytes = b"x", headers: HeaderFields = ()) -> Response:
         """Publish a segment with a counted body."""
         return self.target.ask("POST", self.at(seq), headers, body)
 
-    def get(self, seq: int | str, headers: Headers = ()) -> Response:
+    def get(self, seq: int | str, headers: HeaderFields = ()) -> Response:
         """Read a segment whose body ends at once."""
         return self.target.ask("GET", self.at(seq), headers)
 
-    def close(self, seq: int | str, headers: Headers = ()) -> Response:
+    def close(self, seq: int | str, headers: HeaderFields = ()) -> Response:
         """Send a DELETE of one segment."""
         return self.target.ask("DELETE", self.at(seq), headers)
 
     # Readers and publishers whose requests stay open
 
-    def read(self, seq: int | str, headers: Headers = ()) -> RawConnection:
+    def read(self, seq: int | str, headers: HeaderFields = ()) -> RawConnection:
         """Send a GET, and leave the response unread."""
         return self.target.send("GET", self.at(seq), headers)
 
@@ -227,7 +227,7 @@ class RemoteChannel:
         self.target.settle()
         return reader
 
-    def upload(self, seq: int, *chunks: bytes, headers: Headers = ()) -> ChunkedPost:
+    def upload(self, seq: int, *chunks: bytes, headers: HeaderFields = ()) -> ChunkedPost:
         """Begin a chunked POST: the head and these chunks. Without a chunk it is a preconnect."""
         headers = [*pairs(headers), ("Transfer-Encoding", "chunked")]
         upload = ChunkedPost(self.target.send("POST", self.at(seq), headers))
@@ -241,7 +241,7 @@ class RemoteChannel:
         self.target.settle()
         return upload
 
-    def started(self, seq: int, *chunks: bytes, headers: Headers = ()) -> tuple[ChunkedPost, RawConnection]:
+    def started(self, seq: int, *chunks: bytes, headers: HeaderFields = ()) -> tuple[ChunkedPost, RawConnection]:
         """An open segment with these chunks, and a reader that has received all of them."""
         upload = self.upload(seq, *chunks, headers=headers)
         # A server that handles requests in parallel could otherwise tell the reader that the channel is missing.

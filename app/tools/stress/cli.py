@@ -15,7 +15,7 @@ import typer
 
 from tricklecast.app.tools import console
 from tricklecast.app.tools.stress.ledger import LATENCIES, FaultKind, Traffic
-from tricklecast.app.tools.stress.load import MARKER_BYTES, Load, Plan
+from tricklecast.app.tools.stress.load import MARKER_BYTES, Load, StressPlan
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path, parse_server_url
@@ -24,7 +24,7 @@ from tricklecast.trickle.terminal import CaFile, checked, count, parse_duration,
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tricklecast.app.tools.stress.runner import Run
+    from tricklecast.app.tools.stress.runner import StressRun
 
 EXIT_FAULTS: Final = 1
 
@@ -103,9 +103,10 @@ async def stress(
     checked("--ca-file", tls_context, ca_file)
     import anyio
 
-    from tricklecast.app.tools.stress.runner import Run
+    from tricklecast.app.tools.stress.runner import StressRun
 
-    run = Run(Plan(checked("URL", base_url, url), token_hex(3), load, subscribers, processes, str(ca_file or "")))
+    base = checked("URL", base_url, url)
+    run = StressRun(StressPlan(base, token_hex(3), load, subscribers, processes, str(ca_file or "")))
     try:
         with progress(console(stderr=True), run):
             await run.carry_out()
@@ -147,7 +148,7 @@ def segments_in(for_s: float, every_s: float) -> int:
 
 
 @contextmanager
-def progress(out: Console, run: Run) -> Iterator[None]:
+def progress(out: Console, run: StressRun) -> Iterator[None]:
     """Show a line with the progress while the block runs, on a terminal only."""
     if not out.is_terminal:
         yield
@@ -158,7 +159,7 @@ def progress(out: Console, run: Run) -> Iterator[None]:
         yield
 
 
-def progress_line(run: Run) -> str:
+def progress_line(run: StressRun) -> str:
     ledger, load = run.ledger, run.plan.load
     total = load.segments * load.channels
     return (
@@ -167,14 +168,14 @@ def progress_line(run: Run) -> str:
     )
 
 
-def _show(run: Run, *, as_json: bool) -> None:
+def _show(run: StressRun, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(as_document(run), indent=1))
     else:
         print_report(console(), run)
 
 
-def as_document(run: Run) -> dict[str, Any]:
+def as_document(run: StressRun) -> dict[str, Any]:
     """The result as JSON holds it; docs/reference/stress.md describes it."""
     plan, ledger = run.plan, run.ledger
 
@@ -205,7 +206,7 @@ def as_document(run: Run) -> dict[str, Any]:
     }
 
 
-def print_report(out: Console, run: Run) -> None:
+def print_report(out: Console, run: StressRun) -> None:
     plan, ledger, load = run.plan, run.ledger, run.plan.load
     publishers, subscribers = count(load.channels, "publisher"), count(plan.subscribers, "subscriber")
     out.print(

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]
 
-from tricklecast.app.tools.stress.load import Comparison, Plan, PlannedSegment, Role
+from tricklecast.app.tools.stress.load import Comparison, PlannedSegment, Role, StressPlan
 
 LATENCIES: Final = {
     "first_byte": "from when a segment's first chunk was due to its arrival",
@@ -79,7 +79,7 @@ EXCUSED: Final = (FaultKind.SILENT, FaultKind.MISSING, FaultKind.TRUNCATED, Faul
 """These do not count if the server does not have the segment whole: that is a fault by itself."""
 
 
-class Finding(NamedTuple):
+class FoundFault(NamedTuple):
     """A fault, its segment, and its place for people."""
 
     fault: str
@@ -117,7 +117,7 @@ class News(Traffic):
     samples: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in LATENCIES})
     published: list[tuple[int, int]] = field(default_factory=list)
     waiting: int = 0
-    faults: list[Finding] = field(default_factory=list)
+    faults: list[FoundFault] = field(default_factory=list)
 
 
 class SubscriberCheck:
@@ -127,7 +127,7 @@ class SubscriberCheck:
         expected: the ordinal after the newest received one.
     """
 
-    def __init__(self, plan: Plan, channel: int, number: int, found: Callable[[Finding], None]) -> None:
+    def __init__(self, plan: StressPlan, channel: int, number: int, found: Callable[[FoundFault], None]) -> None:
         self.name = f"subscriber {number} of {plan.channel(channel)}"
         self.expected = 0
         self._plan = plan
@@ -199,7 +199,7 @@ class SubscriberCheck:
             self._add(fault, ordinal, ordinal + self._shift)
 
     def _add(self, fault: FaultKind, ordinal: int, seq: int, detail: str = "") -> None:
-        self._found(Finding(fault, self._channel, ordinal, f"segment {seq}, {self.name}{detail}"))
+        self._found(FoundFault(fault, self._channel, ordinal, f"segment {seq}, {self.name}{detail}"))
 
 
 class Ledger:
@@ -212,7 +212,7 @@ class Ledger:
         latencies: by their names in :data:`LATENCIES`.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StressPlan) -> None:
         self.faults: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
         self.published, self.received = Traffic(), Traffic()
@@ -221,7 +221,7 @@ class Ledger:
         self._published: dict[int, int] = {}
         self._unstored: set[tuple[int, int]] = set()
         self._waiting: dict[str, int] = {}
-        self._doubtful: list[Finding] = []
+        self._doubtful: list[FoundFault] = []
 
     def add(self, worker: str, role: Role, news: News) -> None:
         """Take in the news of a worker process."""
@@ -235,7 +235,7 @@ class Ledger:
                 self.latencies[name].add(us)
         self._published.update(news.published)
         self._waiting[worker] = news.waiting
-        for finding in map(Finding._make, news.faults):
+        for finding in map(FoundFault._make, news.faults):
             if finding.fault == FaultKind.UNPUBLISHED:
                 self._unstored.add((finding.channel, finding.ordinal))
             if finding.fault in EXCUSED:
@@ -256,7 +256,7 @@ class Ledger:
                 self._count(finding)
         self.received.wanted = self._plan.subscribers * (sum(self._published.values()) - len(self._unstored))
 
-    def _count(self, finding: Finding) -> None:
+    def _count(self, finding: FoundFault) -> None:
         self.faults[finding.fault] += 1
         examples = self.examples.setdefault(finding.fault, [])
         if len(examples) < EXAMPLES:

@@ -141,7 +141,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StressPlan:
     """One run.
 
     Attributes:

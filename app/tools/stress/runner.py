@@ -28,7 +28,7 @@ from typing import IO, Any, Final
 import anyio
 
 from tricklecast.app.tools.stress.ledger import Ledger, News
-from tricklecast.app.tools.stress.load import Plan, Role
+from tricklecast.app.tools.stress.load import Role, StressPlan
 from tricklecast.trickle.errors import TrickleError
 
 LEAD_S: Final = 0.5
@@ -128,7 +128,7 @@ class Worker:
         self.input, self.output = self.process.stdin, self.process.stdout
 
 
-class Run:
+class StressRun:
     """A run and, when it is over, its result.
 
     Attributes:
@@ -137,7 +137,7 @@ class Run:
         seconds: its duration, from when the first segment was due until all subscribers had everything.
     """
 
-    def __init__(self, plan: Plan, module: str = "tricklecast.app.tools.stress.worker") -> None:
+    def __init__(self, plan: StressPlan, module: str = "tricklecast.app.tools.stress.worker") -> None:
         self.plan: Final = plan
         self.ledger = Ledger(plan)
         self.workers: list[Worker] = []

@@ -20,8 +20,8 @@ import uvloop
 
 import tricklecast.publisher.client
 import tricklecast.subscriber.segment
-from tricklecast.app.tools.stress.ledger import Durations, FaultKind, Finding, News, SubscriberCheck
-from tricklecast.app.tools.stress.load import CONTENT_TYPE, Comparison, Load, Plan, PlannedSegment, Role
+from tricklecast.app.tools.stress.ledger import Durations, FaultKind, FoundFault, News, SubscriberCheck
+from tricklecast.app.tools.stress.load import CONTENT_TYPE, Comparison, Load, PlannedSegment, Role, StressPlan
 from tricklecast.app.tools.stress.runner import Health, messages, send
 from tricklecast.publisher.client import Publisher
 from tricklecast.subscriber.client import Subscriber
@@ -53,7 +53,7 @@ class ParentCommand:
         closed: is set when the run has to end.
     """
 
-    def __init__(self, plan: Plan, out: IO[bytes]) -> None:
+    def __init__(self, plan: StressPlan, out: IO[bytes]) -> None:
         self.plan = plan
         self.news = News()
         self.late = Durations()
@@ -67,7 +67,7 @@ class ParentCommand:
         self._cpu = 0.0
         self._clients: Sequence[_Publisher | _Subscriber] = ()
 
-    def found(self, finding: Finding) -> None:
+    def found(self, finding: FoundFault) -> None:
         self.news.faults.append(finding)
 
     def left(self, statistics: Any) -> None:
@@ -167,7 +167,7 @@ class _Publisher(_Client):
                 await command.closed.wait()
         except TrickleError as error:
             where = f"publisher of {self._plan.channel(self._channel)}: {error}"
-            command.found(Finding(FaultKind.PUBLISHER_FAILED, self._channel, 0, where))
+            command.found(FoundFault(FaultKind.PUBLISHER_FAILED, self._channel, 0, where))
         self.ready.set()
         self.finished.set()
         command.left(publisher.statistics())
@@ -226,7 +226,7 @@ class _Publisher(_Client):
             with suppress(TrickleError):  # it may have no seq
                 which = f"segment {sending.seq}"
             where = f"{which} of {self._plan.channel(self._channel)}: {error or failure}"
-            self._command.found(Finding(FaultKind.UNPUBLISHED, self._channel, segment.ordinal, where))
+            self._command.found(FoundFault(FaultKind.UNPUBLISHED, self._channel, segment.ordinal, where))
         self._command.news.wanted += 1
 
     async def _until(self, due_ns: int) -> int:
@@ -268,7 +268,7 @@ class _Subscriber(_Client):
         self.waiting = 0
         self.ready.set()
         if error:
-            command.found(Finding(FaultKind.SUBSCRIBER_FAILED, self._channel, -1, f"{reader.name}: {error}"))
+            command.found(FoundFault(FaultKind.SUBSCRIBER_FAILED, self._channel, -1, f"{reader.name}: {error}"))
         await command.closed.wait()  # all that is published later is missing, too
         missed = subscriber.statistics().missed - reported
         reader.leave(missed, time.monotonic_ns() - command.go_ns, failed=bool(error))
@@ -308,7 +308,7 @@ async def serve(role: Role, process: int, heard: IO[bytes], out: IO[bytes]) -> N
     async with aclosing(messages(heard)) as said:
         async for message in said:
             plan = message["plan"]
-            command = ParentCommand(Plan(**{**plan, "load": Load(**plan["load"])}), out)
+            command = ParentCommand(StressPlan(**{**plan, "load": Load(**plan["load"])}), out)
             await command.run(role, process, said)
 
 

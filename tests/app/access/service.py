@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import httpx
@@ -59,7 +59,7 @@ def answering(handler: Callable[[httpx.Request], Any]) -> Iterator[None]:
         if inspect.isawaitable(answer):
             answer = await answer
         if not answer.is_stream_consumed:
-            return answer
+            return cast(httpx.Response, answer)
         return httpx.Response(answer.status_code, headers=answer.headers.raw, stream=_Body(answer.content))
 
     with patch.object(httpx.AsyncHTTPTransport, "handle_async_request", handle):

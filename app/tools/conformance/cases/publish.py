@@ -275,7 +275,7 @@ class Occupied(Group, section="3. Publish"):
 
 class Pinned(Group, section="3. Publish"):
     def publisher_of_another_epoch_is_409(self, c: RemoteChannel) -> None:
-        """A POST with the epoch of a former life is 409 with the present one, at once, and changes nothing."""
+        """A POST with a former epoch is 409 with the present one, at once, and changes nothing."""
         c.publish(0).end()
         c.publish(0, b"new").head_is(1)
         refused = c.upload(1, headers={wire.EPOCH: "1"}).last().refused(409, latest=1)
@@ -298,15 +298,15 @@ class Pinned(Group, section="3. Publish"):
         ):
             equal("the epoch", c.post(seq, b"x", headers).expect(200).get(wire.EPOCH), epoch)
 
-    def publisher_of_a_life_that_has_ended_begins_none(self, c: RemoteChannel) -> None:
+    def publisher_of_an_epoch_that_has_ended_begins_none(self, c: RemoteChannel) -> None:
         """A POST of seq 0 with the epoch of an ended channel is 404 with Closed, of an unknown one 404; none begins."""
         c.post(0, b"x", {wire.EPOCH: "1"}).unknown()
         c.publish(0).end()
         c.post(0, b"late", {wire.EPOCH: "1"}).unknown(latest=1, epoch=1).ended()
-        equal("the epoch of the next life", c.publish(0).get(0).number(wire.EPOCH), 2)
+        equal("the next epoch", c.publish(0).get(0).number(wire.EPOCH), 2)
 
     def delete_of_another_epoch_ends_nothing(self, c: RemoteChannel) -> None:
-        """DELETE of the channel, or of a segment, with the epoch of a former life is 409."""
+        """DELETE of the channel, or of a segment, with a former epoch is 409."""
         c.publish(0).end()
         upload, _ = c.publish(0).started(1, b"live")
         c.ask("DELETE", {wire.EPOCH: "1"}).refused(409, latest=2)

@@ -53,7 +53,7 @@ class Missing(Group, section="4. Read, rules 1-3"):
 
     @needs("no-drain")
     def channel_that_ended_is_404_and_says_so(self, c: RemoteChannel) -> None:
-        """A GET of a channel that ended recently is 404 with Closed, and with Latest and Epoch of its last life."""
+        """A GET of a channel that ended recently is 404 with Closed, and with the Latest of its last epoch."""
         c.publish(0).end()
         c.get(0).unknown(latest=1, epoch=1).ended()
         c.get(-1).unknown(latest=1, epoch=1).ended()
@@ -238,7 +238,7 @@ class Read(Group, section="4. Read, rules 4-7"):
         c.read(0).head().expect(size=5)
 
     def has_the_epoch(self, c: RemoteChannel) -> None:
-        """`Lp-Trickle-Epoch` says which life of the name this is."""
+        """`Lp-Trickle-Epoch` counts how often a channel of this name has begun."""
         c.started(0, b"a")
         c.read(0).head().number(wire.EPOCH)
 

@@ -43,7 +43,7 @@ class Head(Group, section="1. Words"):
         c.head_is(2)
 
     def epoch_of_a_new_name_is_one(self, c: RemoteChannel) -> None:
-        """The first life of a name is epoch 1."""
+        """The first epoch of a name is 1."""
         c.publish(0).get(0).expect(epoch=1)
 
 

@@ -24,9 +24,9 @@ from tricklecast.app.tools.stress.cli import (
     segments_in,
     stress,
 )
-from tricklecast.app.tools.stress.ledger import FaultKind, Finding, News
-from tricklecast.app.tools.stress.load import Load, Plan
-from tricklecast.app.tools.stress.runner import Health, Run, StressFailed
+from tricklecast.app.tools.stress.ledger import FaultKind, FoundFault, News
+from tricklecast.app.tools.stress.load import Load, StressPlan
+from tricklecast.app.tools.stress.runner import Health, StressFailed, StressRun
 from tricklecast.trickle.errors import InvalidInput
 
 LOAD = Load(seed=1, channels=1, segments=2, every_s=0.5, smallest=20, largest=20, chunk_bytes=20)
@@ -103,11 +103,11 @@ def test_segments_fill_the_time(for_s: float, every_s: float, segments: int) -> 
     assert segments_in(for_s, every_s) == segments
 
 
-def result(health: Health) -> Run:
+def result(health: Health) -> StressRun:
     """A run in which the second segment was lost."""
-    run = Run(Plan("http://host/trickle", "x", LOAD, subscribers=1))
+    run = StressRun(StressPlan("http://host/trickle", "x", LOAD, subscribers=1))
     run.health["publishing process 1"] = health
-    missing = Finding(FaultKind.MISSING, 0, 1, "segment 1, subscriber 0 of stress-x-0")
+    missing = FoundFault(FaultKind.MISSING, 0, 1, "segment 1, subscriber 0 of stress-x-0")
     run.ledger.add("a", "publish", News(2, 40, 2, published=[(0, 2)]))
     news = News(1, 20, samples={"first_byte": [4000], "whole": [6000]}, faults=[missing])
     news.counts.update(requests=5, retries=1, segments=1)
@@ -117,7 +117,7 @@ def result(health: Health) -> Run:
     return run
 
 
-def told(run: Run) -> str:
+def told(run: StressRun) -> str:
     """The report as it is printed."""
     out = io.StringIO()
     print_report(Console(file=out, soft_wrap=True, highlight=False, markup=False), run)
@@ -139,8 +139,8 @@ def test_a_report_names_faults_and_figures() -> None:
 
 def test_a_report_of_nothing_has_no_latencies() -> None:
     """A run without segments prints no zeros, which would look like a quick server."""
-    run = Run(Plan("http://host/trickle", "x", replace(LOAD, channels=2), subscribers=2))
-    lost = Finding(FaultKind.UNPUBLISHED, 0, 0, "a segment of stress-x-0: no such channel")
+    run = StressRun(StressPlan("http://host/trickle", "x", replace(LOAD, channels=2), subscribers=2))
+    lost = FoundFault(FaultKind.UNPUBLISHED, 0, 0, "a segment of stress-x-0: no such channel")
     run.ledger.add("a", "publish", News(faults=[lost]))
     run.ledger.close()
     said = told(run)

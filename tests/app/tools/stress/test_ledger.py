@@ -8,10 +8,18 @@ from random import Random
 
 import pytest
 
-from tricklecast.app.tools.stress.ledger import EXAMPLES, Durations, FaultKind, Finding, Ledger, News, SubscriberCheck
-from tricklecast.app.tools.stress.load import Comparison, Load, Plan, PlannedSegment
+from tricklecast.app.tools.stress.ledger import (
+    EXAMPLES,
+    Durations,
+    FaultKind,
+    FoundFault,
+    Ledger,
+    News,
+    SubscriberCheck,
+)
+from tricklecast.app.tools.stress.load import Comparison, Load, PlannedSegment, StressPlan
 
-PLAN = Plan("http://host/trickle", "x", Load(1, 1, 100, 0.1, 1000, 1000, 400), subscribers=1)
+PLAN = StressPlan("http://host/trickle", "x", Load(1, 1, 100, 0.1, 1000, 1000, 400), subscribers=1)
 S = 1_000_000_000
 
 Deliver = Callable[["Side"], object]
@@ -67,7 +75,7 @@ def faults(
         deliver(side)
     side.reader.leave(missed, published * S, failed=failed)
     ledger.add("subscribing process 1", "subscribe", side.news)
-    unstored = [Finding(FaultKind.UNPUBLISHED, 0, lost, "segment 1 of a: refused")] if lost >= 0 else []
+    unstored = [FoundFault(FaultKind.UNPUBLISHED, 0, lost, "segment 1 of a: refused")] if lost >= 0 else []
     ledger.add("publishing process 1", "publish", News(published=[(0, published)], faults=unstored))
     ledger.close()
     return dict(ledger.faults)

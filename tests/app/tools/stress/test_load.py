@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tricklecast.app.tools.stress.load import MARKER_BYTES, Comparison, Load, Plan, PlannedSegment
+from tricklecast.app.tools.stress.load import MARKER_BYTES, Comparison, Load, PlannedSegment, StressPlan
 
 LOAD = Load(seed=7, channels=4, segments=10, every_s=0.5, smallest=100, largest=3_000_000, chunk_bytes=65_536)
 
@@ -96,7 +96,7 @@ def test_chunks_are_spread_over_the_interval() -> None:
 
 def test_each_client_is_in_one_process() -> None:
     """Each channel has one publisher and all of its subscribers, spread evenly over the processes."""
-    plan = Plan("http://host/trickle", "x", replace(LOAD, channels=3), subscribers=5, processes=2)
+    plan = StressPlan("http://host/trickle", "x", replace(LOAD, channels=3), subscribers=5, processes=2)
     assert plan.clients("publish") == [[(0, 0), (2, 0)], [(1, 0)]]
     reading = plan.clients("subscribe")
     assert sorted(client for share in reading for client in share) == [
@@ -108,4 +108,4 @@ def test_each_client_is_in_one_process() -> None:
 
 def test_no_process_is_idle() -> None:
     """A plan with more processes than clients has one process for each client."""
-    assert len(Plan("http://host", "x", LOAD, subscribers=1, processes=9).clients("publish")) == LOAD.channels
+    assert len(StressPlan("http://host", "x", LOAD, subscribers=1, processes=9).clients("publish")) == LOAD.channels

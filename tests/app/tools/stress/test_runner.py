@@ -20,8 +20,8 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
 from tricklecast.app.tools.stress.cli import as_document, stress
 from tricklecast.app.tools.stress.ledger import FaultKind
-from tricklecast.app.tools.stress.load import Load, Plan
-from tricklecast.app.tools.stress.runner import Run, StressFailed
+from tricklecast.app.tools.stress.load import Load, StressPlan
+from tricklecast.app.tools.stress.runner import StressFailed, StressRun
 from tricklecast.trickle.records import Op
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def left_open(server: LocalServer) -> set[str | None]:
     return {record.channel for record in of_stress if record.op == Op.PUBLISH} - ended
 
 
-def codes(result: Run) -> list[int | None]:
+def codes(result: StressRun) -> list[int | None]:
     """The exit codes of all processes."""
     return [worker.process.returncode for worker in result.workers]
 
@@ -146,10 +146,10 @@ WRONG: dict[str, tuple[Spoil, dict[FaultKind, int]]] = {
 def test_what_is_wrong_is_named() -> None:
     """Each channel has another fault; the ledger counts each under its name, and finds nothing else."""
 
-    async def main() -> Run:
+    async def main() -> StressRun:
         async with faulty_server({number: spoil for number, (spoil, _) in enumerate(WRONG.values())}) as base:
-            plan = Plan(base, "x", replace(LOAD, channels=len(WRONG)), subscribers=1)
-            result = Run(plan)
+            plan = StressPlan(base, "x", replace(LOAD, channels=len(WRONG)), subscribers=1)
+            result = StressRun(plan)
             await result.carry_out()
             return result
 
@@ -182,7 +182,7 @@ def test_a_tool_that_cannot_keep_up_says_so() -> None:
     """A worker with a blocked event loop makes the latencies void, with the reason, and is no fault."""
     with local_server() as server:
         load = replace(LOAD, channels=1, segments=4, largest=100)
-        result = Run(Plan(url_of(server), "x", load, subscribers=1), "tests.app.tools.stress.blocked")
+        result = StressRun(StressPlan(url_of(server), "x", load, subscribers=1), "tests.app.tools.stress.blocked")
         run(result.carry_out())
     document = as_document(result)
     assert document["ok"]
@@ -193,7 +193,7 @@ def test_a_tool_that_cannot_keep_up_says_so() -> None:
 def test_a_worker_that_breaks_ends_the_run() -> None:
     """When a process exits early the run fails without a result, and its other processes end."""
     with local_server() as server:
-        result = Run(Plan(url_of(server), "x", LOAD, subscribers=1), "tests.app.tools.stress.broken")
+        result = StressRun(StressPlan(url_of(server), "x", LOAD, subscribers=1), "tests.app.tools.stress.broken")
         with pytest.raises(StressFailed, match="publishing process 1 broke"):
             run(result.carry_out())
     assert codes(result)[0] == 3
@@ -204,8 +204,8 @@ def test_cancelled_it_leaves_nothing() -> None:
     """A cancelled run ends its processes and channels, however early, and still compares the segments so far."""
     with local_server() as server:
 
-        async def main(when: Callable[[Run], object]) -> Run:
-            result = Run(Plan(url_of(server), "x", replace(LOAD, segments=1000), subscribers=1))
+        async def main(when: Callable[[StressRun], object]) -> StressRun:
+            result = StressRun(StressPlan(url_of(server), "x", replace(LOAD, segments=1000), subscribers=1))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(result.carry_out)
                 await until(lambda: when(result))

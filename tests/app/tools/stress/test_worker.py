@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.local import local_server
 from tricklecast.app.tools.stress import worker
-from tricklecast.app.tools.stress.load import Load, Plan, Role
+from tricklecast.app.tools.stress.load import Load, Role, StressPlan
 from tricklecast.app.tools.stress.worker import ParentCommand
 
 LOAD = Load(seed=1, channels=1, segments=2, every_s=0.02, smallest=20, largest=20, chunk_bytes=20)
@@ -37,7 +37,7 @@ def test_the_end_of_the_input_is_the_end_of_the_run(tmp_path: Path) -> None:
     """A worker does not wait for a command that exited before the start, or before it gave orders."""
     assert talk("publish", tmp_path / "out") == []
     with local_server() as server:
-        plan = Plan(f"http://127.0.0.1:{server.port}/trickle", "x", LOAD, subscribers=1)
+        plan = StressPlan(f"http://127.0.0.1:{server.port}/trickle", "x", LOAD, subscribers=1)
         said = talk("publish", tmp_path / "out", {"plan": asdict(plan)})
         server.record(op="delete", channel="stress-x-0", status=200)
     assert [state for message in said for state in message if state != "news"] == ["ready", "finished", "health"]
@@ -58,7 +58,7 @@ def test_lag_and_processor_time_are_measured(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(time, "process_time_ns", lambda: next(used))
 
     async def main() -> None:
-        command = ParentCommand(Plan("http://host/trickle", "x", LOAD, subscribers=1), io.BytesIO())
+        command = ParentCommand(StressPlan("http://host/trickle", "x", LOAD, subscribers=1), io.BytesIO())
         command.go_ns = 2_000_000_000
         command.go.set()
         await command.measure()
