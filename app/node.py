@@ -42,7 +42,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 
 from tricklecast.app.access.authorizer import Access
@@ -339,14 +339,8 @@ def _control_plane(node: Node) -> FastAPI:
         metrics_router(Metrics(plane, log, access, bus, None if feed is None else feed.followers, reload)),
     ]
     if feed is not None:
-        has_tokens = access.protects or access.webhook is not None
-        pages = Pages(settings, has_tokens=has_tokens)
-
-        def first_view(request: Request) -> dict[str, Any]:
-            shown = {} if has_tokens else feed.first_view()
-            return {"has_reports": settings.reports is not None, **shown}
-
-        routers += [feed_router(feed), pages_router(settings, pages, first_view)]
+        pages = Pages(settings, has_tokens=access.protects or access.webhook is not None)
+        routers += [feed_router(feed), pages_router(settings, pages)]
         if settings.reports is not None:
             routers.append(reports_router(Reports(settings.reports, plane.wall_us)))
     for router in routers:

@@ -23,7 +23,6 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +42,7 @@ from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible,
 from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.publishers import Presence
-from tricklecast.app.core.segment import OPEN, State
+from tricklecast.app.core.segment import OPEN, Segment, State
 from tricklecast.app.core.state import Channel
 from tricklecast.app.core.window import Eviction
 from tricklecast.app.data_plane.context import DataPlane
@@ -82,9 +81,6 @@ IDLE_S: Final = 5.0
 """A channel without an open segment, and without a new byte for this time, is idle. The usual pause between two
 segments is shorter."""
 
-FIRST_VIEW: Final = 200
-"""Channels that the page shows without its script."""
-
 SNAPSHOT_SEGMENTS: Final = 12
 """Closed segments of each channel that a snapshot has."""
 
@@ -94,11 +90,8 @@ FRAME_SEGMENTS: Final = 64
 IDLE, LIVE, STALLED, DRAINING = range(4)
 """The state of a channel, as a number."""
 
-STATES: Final = ("idle", "live", "stalled", "draining")
-
 SEGMENT_STATES: Final = tuple(map(str, State))
 _CODES: Final = {state: code for code, state in enumerate(State)}
-_OPEN: Final = _CODES[OPEN]
 GONE: Final = len(SEGMENT_STATES)
 """The code of a segment that has vanished: no client waits for it any more, or it has left the window."""
 
@@ -170,27 +163,22 @@ class ChannelView:
             segment = segments.get(seq)
             if segment is None:
                 told += (seq, GONE, 0, 0)
-            elif seq < first and (closed_at := segment.closed_at) is not None:
-                opened_at = segment.opened_at or closed_at
-                told += (seq, _CODES[segment.state], segment.size, int(1000 * (closed_at - opened_at)))
+            elif seq < first and segment.closed:
+                told += _figures(segment, began)
         for seq in range(first, head):
             segment = segments.get(seq)
-            if segment is not None and (closed_at := segment.closed_at) is not None:
-                opened_at = segment.opened_at or closed_at
-                told += (seq, _CODES[segment.state], segment.size, int(1000 * (closed_at - opened_at)))
+            if segment is not None and segment.closed:
+                told += _figures(segment, began)
         unclosed = []
         publisher, is_open = 0, False
         for segment in channel.unclosed:
-            seq = segment.seq
-            unclosed.append(seq)
+            unclosed.append(segment.seq)
+            told += _figures(segment, began)
             if segment.state is OPEN:
                 is_open = True
                 publisher |= ORPHANED if segment.writer is None else WRITING
-                told += (seq, _OPEN, segment.size, int(1000 * (segment.opened_at - began)))
-            else:
-                if segment.writer is not None:
-                    publisher |= PRECONNECTED
-                told += (seq, 0, 0, 0)
+            elif segment.writer is not None:
+                publisher |= PRECONNECTED
         self.unclosed = unclosed
         told[PUBLISHER] = publisher
         silent_s = now - channel.active_at
@@ -232,11 +220,16 @@ class ChannelView:
         told = self.told[:FIGURES]
         found = map(self.channel.segments.get, range(max(0, self.seen - SNAPSHOT_SEGMENTS), self.seen))
         for segment in (*(one for one in found if one is not None and one.closed), *self.channel.unclosed):
-            opened_at, closed_at = segment.opened_at, segment.closed_at
-            since, until = (began, opened_at) if closed_at is None else (opened_at, closed_at)
-            ms = int(1000 * (until - since)) if opened_at else 0
-            told += (segment.seq, _CODES[segment.state], segment.size, ms)
+            told += _figures(segment, began)
         return told
+
+
+def _figures(segment: Segment, began: float) -> tuple[int, int, int, int]:
+    """Seq, state, size and milliseconds of a segment: those that it took, or of an open one those when it began."""
+    opened_at, closed_at = segment.opened_at, segment.closed_at
+    since, until = (began, opened_at) if closed_at is None else (opened_at, closed_at)
+    ms = int(1000 * (until - since)) if opened_at else 0
+    return segment.seq, _CODES[segment.state], segment.size, ms
 
 
 @dataclass(slots=True)
@@ -349,7 +342,6 @@ class DashboardFeed:
         self.followers = Capacity(MAX_FOLLOWERS)  # requests that follow
         self.events = events
         self.frame: Frame | None = None  # the newest one
-        self.snapshots = 0  # the number that were made
         self._uses = uses
         self._process = Process()
         self._views: dict[Channel, ChannelView] = {}
@@ -361,31 +353,6 @@ class DashboardFeed:
         self._waiters: list[asyncio.Future[None]] = []  # followers that wait for the next frame
         self._task: asyncio.Task[None] | None = None  # makes frames; None without followers
         self._snapshot: asyncio.Task[Frame] | None = None  # of the newest frame, as soon as a follower needs it
-
-    def first_view(self) -> dict[str, Any]:
-        """The content of the page before its script runs: the first channels, by name."""
-        plane, now = self.plane, self.plane.clock()
-        channels = [channel for name, channel in plane.registry.channels.items() if not is_reserved(name)]
-        rows = []
-        for channel in nsmallest(FIRST_VIEW, channels, key=lambda channel: channel.name):
-            row = ChannelView(0, channel)
-            row.describe(0.0)
-            told = row.look(now, math.inf, 0, now) or row.told
-            rows.append(
-                {
-                    "name": channel.name,
-                    "state": STATES[told[STATE]],
-                    "publisher": row.about[4],
-                    "readers": told[READERS],
-                    "segments": told[SEGMENTS],
-                }
-            )
-        return {
-            "channels": rows,
-            "total": len(channels),
-            "readers": sum(channel.audience for channel in channels),
-            "connections": len(plane.connections),
-        }
 
     # For followers.
 
@@ -530,7 +497,6 @@ class DashboardFeed:
                 await asyncio.sleep(0)
 
     async def _take_snapshot(self, frame: Frame) -> Frame:
-        self.snapshots += 1
         about: list[list[Any]] = []
         rows: list[list[int]] = []
         for count, row in enumerate(list(self._views.values()), 1):

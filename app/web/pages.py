@@ -1,7 +1,7 @@
 """The routes of the web pages, with the templates and the security policy of all pages.
 
 The pages need no token, since they hold no data: a page's script asks the API and the channels, with the token that its
-user has signed in with (``static/session.js``). Only on a server without tokens does a page itself name channels.
+user has signed in with (``static/session.js``).
 
 Nothing that a page shows can run as a script: the policy (Content-Security-Policy level 3, W3C) allows scripts and
 styles of this server only, none of them inline, and no string may become markup (Trusted Types).
@@ -9,7 +9,6 @@ styles of this server only, none of them inline, and no string may become markup
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,9 +52,6 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(self), microphone=(self), display-capture=(self), geolocation=()",
 }
-
-Context = Callable[[Request], dict[str, Any]]
-"""Makes the server's values for a page's template."""
 
 
 def is_open(path: str) -> bool:
@@ -112,12 +108,8 @@ class Pages:
         return HTMLResponse(html, headers={**_HEADERS, "Content-Security-Policy": csp})
 
 
-def pages_router(settings: Settings, pages: Pages, dashboard: Context) -> APIRouter:
-    """The routes of the pages and their files.
-
-    Args:
-        dashboard: makes the values for the first view of the dashboard.
-    """
+def pages_router(settings: Settings, pages: Pages) -> APIRouter:
+    """The routes of the pages and their files."""
     router = APIRouter(include_in_schema=False)
     line = f"tricklecast: a segment is at {settings.base_path}/CHANNEL/SEQ; the control plane is described at /docs\n"
 
@@ -126,7 +118,7 @@ def pages_router(settings: Settings, pages: Pages, dashboard: Context) -> APIRou
     async def index(request: Request) -> Response:
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse(line)  # for curl
-        return pages.render("dashboard.html", **dashboard(request))
+        return pages.render("dashboard.html", has_reports=settings.reports is not None)
 
     @router.head("/watch/{channel}")
     @router.get("/watch/{channel}")

@@ -227,15 +227,6 @@ def test_hostile_texts_do_nothing(server: LocalServer, tab: Watched, tmp_path: P
         expect(page.get_by_role("dialog")).to_contain_text("<img src=x")
 
 
-def test_without_its_script_the_page_shows_the_channels(server: LocalServer, tabs: Callable[..., Watched]) -> None:
-    """As a table."""
-    create(server, "cam", HOSTILE)
-    page = tabs(java_script_enabled=False).open(url(server))
-    expect(page.get_by_role("row")).to_have_count(3)
-    expect(page.get_by_role("cell", name="cam", exact=True)).to_be_visible()
-    assert page.locator("img").count() == 0
-
-
 def test_with_tokens_it_shows_what_the_token_allows(tabs: Callable[..., Watched], tmp_path: Path) -> None:
     """Before the user signs in there is no channel in the page; then those of the token, and nothing of the server."""
     secret = tmp_path / "secret"

@@ -124,10 +124,9 @@ const board = element("div", { className: "board" },
     element("div", { className: "right" }, detail.box, events.box)),
   storms.box);
 
-/** Replace the part of the page that the server has rendered, as soon as there is something to show. */
+/** Show the board, as soon as there is something to show. */
 function begin() {
   if (board.isConnected) return;
-  document.getElementById("first-view")?.remove();
   main.append(board);
   refreshColours();
 }
