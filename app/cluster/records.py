@@ -11,7 +11,7 @@ kind       payload
            snapshot (:meth:`~tricklecast.app.core.state.Channel.apply`)
 ``BYTES``  eight bytes for the seq, then a chunk of the segment, which is not empty
 ``LIVE``   JSON, after the snapshot: :class:`Live`
-``END``    JSON, the last one: :class:`End`
+``END``    JSON, the last one: :class:`End`. A peer of any version understands it
 ``BEAT``   nothing: the owner is there, and has no news
 =========  ========================================================================================
 
@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from tricklecast.app.core.facts import KINDS, EndReason, Fact
-from tricklecast.app.core.segment import State
+from tricklecast.app.core.segment import OPEN, WAITING, State
 from tricklecast.app.core.window import Eviction
 from tricklecast.app.encoding import encode
 from tricklecast.trickle.errors import TrickleError
@@ -73,10 +73,20 @@ class Over(StrEnum):
     """The replica was too far behind: it begins again with a snapshot."""
     SHUTDOWN = "shutdown"
     """The owner stops."""
+    VERSION = "version"
+    """The replica speaks another version of the feed."""
 
 
 class FeedError(TrickleError):
     """The peer sends no feed, or one of another version, or one that does not fit the channel that is held."""
+
+
+class OtherVersion(FeedError):
+    """The peer speaks another version of the feed."""
+
+    def __init__(self) -> None:
+        text = f"the peer does not speak version {VERSION} of the feed: run the same release of tricklecast on both"
+        super().__init__(text)
 
 
 class Held(NamedTuple):
@@ -85,6 +95,11 @@ class Held(NamedTuple):
     seq: int
     size: int
     state: State
+
+    @property
+    def closed(self) -> bool:
+        """Whether the state is final."""
+        return self.state not in (WAITING, OPEN)
 
 
 class Hello(NamedTuple):
@@ -124,12 +139,10 @@ class Live(NamedTuple):
 
     Attributes:
         facts, bytes_in: of the channel when it was taken, less the bytes that are still to come.
-        awaited: the seqs below the head that have no byte and may still get one, though nobody writes them now.
     """
 
     facts: int
     bytes_in: int
-    awaited: tuple[int, ...]
 
 
 class End(NamedTuple):
@@ -222,7 +235,7 @@ def _begin(about: dict[str, Any]) -> Begin:
 
 
 def _live(about: dict[str, Any]) -> Live:
-    return Live(_number(about["facts"]), _number(about["bytes_in"]), tuple(map(_number, about["awaited"])))
+    return Live(_number(about["facts"]), _number(about["bytes_in"]))
 
 
 def _end(about: dict[str, Any]) -> End:
@@ -254,6 +267,7 @@ class Parser:
         """The records that are whole with these bytes.
 
         Raises:
+            OtherVersion: the peer speaks another version.
             FeedError: this is no feed.
         """
         self._buffer += data
@@ -286,7 +300,7 @@ class Parser:
             if kind is Kind.FACT:
                 return self._fact(about)
             if kind in (Kind.HELLO, Kind.BEGIN) and about["version"] != VERSION:
-                raise FeedError(f"version {about['version']!r} of the feed is not known; this is {VERSION}")
+                raise OtherVersion
             message = _MESSAGES[kind](about)
             if isinstance(message, Begin):
                 if self.epoch or not message.epoch:

@@ -29,11 +29,12 @@ from tricklecast.app.cluster.records import (
     Hello,
     Live,
     Message,
+    OtherVersion,
     Over,
     Parser,
     record,
 )
-from tricklecast.app.core.facts import Fact
+from tricklecast.app.core.facts import Fact, SegmentAwaited
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import OPEN, Segment, encode_frame
 from tricklecast.app.core.state import Channel
@@ -75,12 +76,14 @@ class Replica:
         # Chunks that have come, of one segment: they become one frame.
         self._chunks: list[bytes] = []
         self._seq = 0
+        # The seqs below the head that the owner awaits, as the snapshot says that is on its way.
+        self._awaited: set[int] = set()
         # Segments with new bytes, of which no reader knows yet.
         self._grown: dict[Segment, None] = {}
 
     def hello(self) -> bytes:
         """Begin with a new connection: what is sent to the owner, once."""
-        self._parser, self.live = Parser(self.name, self._to_time), False
+        self._parser, self.live, self._awaited = Parser(self.name, self._to_time), False, set()
         if self.channel is not None and not self.channel.ended:
             have = tuple(Held(one.seq, one.size, one.state) for one in self.channel.segments.values())
             hello = record(Hello(self.name, self._instance, self.channel.epoch, have))
@@ -94,7 +97,7 @@ class Replica:
         Readers are woken once for all bytes of their segment that came in this data.
 
         Raises:
-            FeedError: this is no feed, or it does not go on from what is here.
+            FeedError: this is no feed, or one of another version, or it does not go on from what is here.
             OutOfMemory: there is no memory for its bytes.
         """
         self._chunks = []
@@ -105,6 +108,8 @@ class Replica:
                     continue
                 self._store()
                 if type(message) is End:
+                    if message.why is Over.VERSION:
+                        raise OtherVersion
                     return message.why
                 if type(message) is Begin:
                     self._begin(message)
@@ -142,10 +147,12 @@ class Replica:
             case Live():
                 if self.live:
                     raise FeedError("LIVE twice")
-                channel.go_live(message.facts, message.bytes_in, message.awaited, self._clock())
+                channel.go_live(message.facts, message.bytes_in, self._awaited, self._clock())
                 self.live = True
             case Fact():
                 channel.apply(message)
+                if type(message) is SegmentAwaited and not self.live:
+                    self._awaited.add(message.seq)
                 if channel.ended:
                     self._registry.drain(channel)
             case Beat():

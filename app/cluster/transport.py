@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from tricklecast.app.cluster.feed import Feed
-from tricklecast.app.cluster.records import Beat, FeedError, Hello, Over, Parser, record
+from tricklecast.app.cluster.records import Beat, End, FeedError, Hello, OtherVersion, Over, Parser, record
 from tricklecast.app.cluster.replica import OutOfMemory, Replica
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.state import Channel
@@ -69,9 +69,15 @@ async def send_feed(
         OSError: the connection broke. TimeoutError: the replica says or takes nothing.
     """
     try:
-        async with asyncio.timeout(STALL_S):
-            hello = await _hello(reader)
-        over = await _send(channel, hello, reader, writer, registry, to_us)
+        try:
+            async with asyncio.timeout(STALL_S):
+                hello = await _hello(reader)
+        except OtherVersion as error:
+            logger.warning("a replica of %r is refused: %s", channel.name, error)
+            over = Over.VERSION
+            writer.write(record(End(over)))
+        else:
+            over = await _send(channel, hello, reader, writer, registry, to_us)
         writer.close()
         with suppress(OSError):  # the replica has all that it needs, and may have closed the connection, too
             async with asyncio.timeout(STALL_S):

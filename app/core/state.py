@@ -14,7 +14,7 @@ Its rules (docs/reference/protocol.md, sections 1, 4 and 5):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple, Protocol
@@ -313,20 +313,17 @@ class Channel:
         self.facts = fact.number or self.facts
         self.wake_readers()
 
-    def go_live(self, facts: int, bytes_in: int, awaited: Iterable[int], now: float) -> None:
+    def go_live(self, facts: int, bytes_in: int, awaited: Container[int], now: float) -> None:
         """From a snapshot on the owner's facts follow.
 
         Args:
             facts, bytes_in: how many there were when the snapshot was taken.
-            awaited: the seqs below the head that had no byte and no writer then, and may still get them. Readers that
-                wait here for any other one would wait for ever.
+            awaited: the seqs below the head that the owner awaited then. Readers that wait here for any other one that
+                nobody writes would wait for ever.
         """
-        stay = set(awaited)
-        for seq in stay:
-            self._awaited(seq)
         self.facts, self.bytes_in = facts, bytes_in
         for segment in list(self._waiting.values()):
-            if segment.seq < self.next_seq and not segment.written and segment.seq not in stay:
+            if segment.seq < self.next_seq and not segment.written and segment.seq not in awaited:
                 self.segment_forgotten(segment, now)
         self.wake_readers()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,14 +41,14 @@ from tricklecast.app.core.facts import (
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Gone
-from tricklecast.app.core.segment import MAX_FORMER_KEYS, State
+from tricklecast.app.core.segment import MAX_FORMER_KEYS, Segment, State
 from tricklecast.app.core.state import Wait
 from tricklecast.app.core.window import Eviction
 from tricklecast.trickle.errors import LocalProtocolError
 
 BEGIN = record(Begin("x", 1, True))
 
-LIVE = record(Live(0, 0, ()))
+LIVE = record(Live(0, 0))
 
 
 def replica(**limits: Any) -> Replica:
@@ -333,6 +334,31 @@ def test_a_segment_that_is_awaited_below_the_head() -> None:
     publish(both.owner, "c", 1, b"one")
     both.carry()
     assert content(watcher.segment) == b"one"
+
+
+def test_a_snapshot_of_a_large_window_takes_no_turn_for_long() -> None:
+    """The facts about closed segments are made when the replica takes them, about 64 kB at a time."""
+    both = Pair(Registry(Limits(window_segments=2000), autocreate=True), replica())
+    for seq in range(2000):
+        publish(both.owner, "c", seq, b"x")
+    made = 0
+    facts_about = Feed._facts_about
+
+    def count(feed: Feed, segment: Segment) -> Iterator[Fact]:
+        nonlocal made
+        made += 1
+        return facts_about(feed, segment)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Feed, "_facts_about", count)
+        both.connect()
+        assert made == 0
+        both.carry(64 << 10, times=1)
+        assert 0 < made < 300
+    both.carry(64 << 10)
+    channel = both.held.channel
+    assert channel is not None
+    assert (len(channel.segments), both.held.live) == (2000, True)
 
 
 def test_the_connection_breaks_between_the_opening_and_the_first_byte() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.app.core.support import Watcher, content, grant, publish
 from tricklecast.app.cluster import feed as feeds
-from tricklecast.app.cluster import transport
-from tricklecast.app.cluster.records import MAX_CHUNK, Beat, Begin, FeedError, Hello, Live, Over, Parser, record
+from tricklecast.app.cluster import records, transport
+from tricklecast.app.cluster.records import MAX_CHUNK, Beat, Begin, End, FeedError, Hello, Live, Over, Parser, record
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import follow, send_feed
 from tricklecast.app.core.limits import Limits
@@ -348,8 +348,13 @@ async def test_a_replica_that_leaves() -> None:
 async def connected() -> tuple[asyncio.StreamReader, asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamWriter]:
     """The two ends of a connection, which the end of the test closes."""
     here, there = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=here)
-    own_reader, own_writer = await asyncio.open_connection(sock=there)
+    try:
+        reader, writer = await asyncio.open_connection(sock=here)
+        own_reader, own_writer = await asyncio.open_connection(sock=there)
+    except asyncio.CancelledError:  # the caller's deadline is over
+        here.close()
+        there.close()
+        raise
     _ENDS.extend((writer, own_writer))
     return reader, writer, own_reader, own_writer
 
@@ -397,6 +402,40 @@ def test_a_replica_that_sends_garbage(data: bytes, problem: str) -> None:
         assert (granted.channel.followers, granted.segment.taps) == ([], ())
         assert await reader.read() == b""
         writer.close()
+
+    main()
+
+
+def test_a_replica_of_another_version(caplog: pytest.LogCaptureFixture) -> None:
+    """The owner's last record says why it is refused, and its log names the channel."""
+
+    @in_loop
+    async def main() -> None:
+        registry = Registry(Limits(), autocreate=True)
+        channel = grant(registry, "c", 0).channel
+        reader, writer, own_reader, own_writer = await connected()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(records, "VERSION", 2)
+            writer.write(record(Hello("c", "", 0, ())))
+        assert await send_feed(channel, own_reader, own_writer, registry, round) is Over.VERSION
+        assert await reader.read() == record(End(Over.VERSION))
+        assert "a replica of 'c' is refused: the peer does not speak version 1 of the feed" in caplog.text
+        writer.close()
+
+    main()
+
+
+def test_an_owner_of_another_version(caplog: pytest.LogCaptureFixture) -> None:
+    """The replica's log says what to do; it tries again, since the owner may be about to be updated, and gives up."""
+
+    @in_loop
+    async def main() -> None:
+        owner = Owner(record(End(Over.VERSION)))
+        held = Replica("c", Registry(Limits(), autocreate=True), lambda: 7.0, float)
+        await asyncio.wait_for(follow(held, owner.connect, lost_s=0.3), 30)
+        assert "'c' is not held any more: " in caplog.text
+        assert "run the same release of tricklecast on both" in caplog.text
+        assert len(owner.connections) > 1
 
     main()
 
@@ -555,7 +594,7 @@ class Owner:
         pytest.param(b"", id="silent"),
         pytest.param(BEGIN, id="silent after BEGIN"),
         pytest.param(b"HTTP/1.1 404 Not Found\r\n\r\n", id="no feed"),
-        pytest.param(BEGIN + record(Live(0, 0, ())) + b"garbage garbage", id="garbage after LIVE"),
+        pytest.param(BEGIN + record(Live(0, 0)) + b"garbage garbage", id="garbage after LIVE"),
         pytest.param(BEGIN + BEGIN, id="begins twice"),
     ],
 )

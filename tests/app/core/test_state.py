@@ -15,6 +15,7 @@ from tricklecast.app.core.facts import (
     Fact,
     HeadJumped,
     NumberingNamed,
+    SegmentAwaited,
     SegmentClosed,
     SegmentEvicted,
     SegmentForgotten,
@@ -401,6 +402,7 @@ def test_readers_below_the_head_wait_for_what_the_owner_awaits() -> None:
     watcher = Watcher(found.segment)
     holder.attach(watcher, found.segment)
     holder.apply(SegmentClosed(0, 0, 0.0, "c", 1, 4, State.EMPTY, 0, None))
+    holder.apply(SegmentAwaited(0, 0, 0.0, "c", 1, 2))
     holder.go_live(9, 0, (2, 0), 1.0)
     assert (sorted(holder.segments), watcher.segment.state) == ([0, 2, 4], State.WAITING)
     holder.go_live(9, 0, (2,), 1.0)
@@ -412,9 +414,11 @@ def test_segments_that_the_owner_awaits_are_bounded(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(state, "MAX_AWAITED", 2)
     faults = Faults()
     holder = Channel("c", 1, "", 0.0, Life("n.1"), Limits(), Budget(10**6, faults), faults)
+    for seq in (1, 2):
+        holder.apply(SegmentAwaited(0, seq, 0.0, "c", 1, seq))
     with pytest.raises(LocalProtocolError, match="more than 2 segments wait"):
-        holder.go_live(9, 0, (1, 2, 3), 0.0)
-    assert (len(holder.segments), holder.facts) == (2, 0)
+        holder.apply(SegmentAwaited(0, 3, 0.0, "c", 1, 3))
+    assert (len(holder.segments), holder.facts) == (2, 2)
 
 
 def test_facts_and_bytes_rebuild_a_channel() -> None:
