@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import parse_duration, parse_size
@@ -60,7 +60,7 @@ class BySize(Splitter):
             self._room -= len(head)
             if not self._room:
                 self._room = self._size
-                yield Cut()
+                yield SegmentEnd()
 
 
 class ByLine(Splitter):
@@ -73,7 +73,7 @@ class ByLine(Splitter):
         *lines, rest = data.split(b"\n")
         for line in lines:
             yield Chunk(self._held + line + b"\n")
-            yield Cut()
+            yield SegmentEnd()
             self._held = b""
         self._held += rest
         if len(self._held) >= MAX_LINE_BYTES:
@@ -101,7 +101,7 @@ class ByTime(Splitter):
     def expire(self, now: float) -> Iterator[Step]:
         if self.deadline is not None and now >= self.deadline:
             self.deadline = None
-            yield Cut()
+            yield SegmentEnd()
 
 
 def parse_by(text: str) -> Splitter:

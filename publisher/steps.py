@@ -9,17 +9,17 @@ from typing import Protocol, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes of the current segment, at least one; after a :class:`Cut`, of a new segment."""
+    """Bytes of the current segment, at least one; after a :class:`SegmentEnd`, of a new segment."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SegmentEnd:
     """The current segment is over."""
 
 
-Step = Chunk | Cut
+Step = Chunk | SegmentEnd
 IsStopped: TypeAlias = Callable[[], bool]
 
 

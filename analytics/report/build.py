@@ -15,13 +15,13 @@ from tricklecast.analytics.report.model import (
     SEVERITIES,
     VERSION,
     Curve,
-    Entry,
     History,
     Lift,
     LogLine,
     Quality,
     Rate,
     Report,
+    ReportedIncident,
     Summary,
 )
 from tricklecast.analytics.report.plain import plain
@@ -119,7 +119,7 @@ def build(
     found = figure.figures(connection)
     curves = figure.curves(connection)
     ends_us = (found.until_us or 0) - round(params.gap_s * 1e6)
-    entries: list[Entry] = []
+    entries: list[ReportedIncident] = []
     for number, one in enumerate(ranked(incidents), 1):
         if logs.quality.doubts:
             one = replace(one, confidence=_LESS[one.confidence])
@@ -130,7 +130,7 @@ def build(
         if number <= MAX_HEAT and silenced is None and not any(each.heat for each in entries):
             heat = figure.heat(connection, one.number)
         entries.append(
-            Entry(
+            ReportedIncident(
                 **{field.name: getattr(told, field.name) for field in fields(told)},
                 number=number,
                 ongoing=ongoing,

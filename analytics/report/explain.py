@@ -22,7 +22,7 @@ from tricklecast.analytics.rules.classes import StormClass
 from tricklecast.analytics.rules.engine import MOST, REASONS
 
 if TYPE_CHECKING:
-    from tricklecast.analytics.report.model import Entry, Report
+    from tricklecast.analytics.report.model import Report, ReportedIncident
     from tricklecast.analytics.rules.params import Params
 
 MAX_ROWS: Final = 20
@@ -200,7 +200,7 @@ def explanation_json(report: Report, wanted: str, steps: Sequence[Step]) -> str:
     return json.dumps(document, ensure_ascii=True, indent=2, default=str) + "\n"
 
 
-def reasons(entry: Entry, steps: Sequence[Step], params: Params) -> dict[str, list[str]]:
+def reasons(entry: ReportedIncident, steps: Sequence[Step], params: Params) -> dict[str, list[str]]:
     """Sentences on why it is a storm, why of its class and no neighbour's, and why of its severity, by their titles."""
     tables = {name: [dict(zip(columns, row, strict=True)) for row in rows] for name, columns, rows in steps}
     found: dict[str, list[str]] = {"Why it is a storm": []}
@@ -246,7 +246,7 @@ def _enough(row: Row, params: Params) -> list[str]:
     return [_FAST] * row["fast"] + [_MANY] * (row["hits"] >= params.slow_hits) or [_TOGETHER]
 
 
-def _values(row: Row, entry: Entry) -> Row:
+def _values(row: Row, entry: ReportedIncident) -> Row:
     """The figures of a case as the sentences have them."""
     n, hits, clients = row["n"], row["hits"], len(row["clients"])
     seconds, mean, peak = (

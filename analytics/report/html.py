@@ -30,7 +30,7 @@ from tricklecast.analytics.report.words import client_name, event, places
 from tricklecast.analytics.rules.incidents import Severity
 
 if TYPE_CHECKING:
-    from tricklecast.analytics.report.model import Curve, Entry, Heat, Marker, Report, Timeline
+    from tricklecast.analytics.report.model import Curve, Heat, Marker, Report, ReportedIncident, Timeline
 
 MAX_POINTS: Final = 240
 MAX_BARS: Final = 60
@@ -201,7 +201,7 @@ def _lines(text: str) -> Markup:
     return Markup("\n").join(escape(spelled(line)) for line in text.split("\n"))
 
 
-def _timeline(data: Timeline, entries: Sequence[Entry], report: Report) -> Chart:
+def _timeline(data: Timeline, entries: Sequence[ReportedIncident], report: Report) -> Chart:
     figures = report.figures
     start_us = data.start_us if figures.since_us is None else figures.since_us
     until_us = start_us if figures.until_us is None else figures.until_us
@@ -228,7 +228,7 @@ def _timeline(data: Timeline, entries: Sequence[Entry], report: Report) -> Chart
     )
 
 
-def _curve(entry: Entry) -> Chart:
+def _curve(entry: ReportedIncident) -> Chart:
     data: Curve = entry.curve
     axis = TimeAxis(data.start_us, data.start_us + len(data.counts) * data.step_us)
     per_second = data.step_us / 1e6
@@ -242,7 +242,7 @@ def _curve(entry: Entry) -> Chart:
     )
 
 
-def _heat(entry: Entry, data: Heat) -> HeatMap:
+def _heat(entry: ReportedIncident, data: Heat) -> HeatMap:
     steps = max(map(len, data.counts))
     top = max(map(max, data.counts))
     axis = TimeAxis(data.start_us, data.start_us + steps * data.step_us)
@@ -266,9 +266,9 @@ def _heat(entry: Entry, data: Heat) -> HeatMap:
     )
 
 
-def _releases(report: Report, entries: Sequence[Entry]) -> Iterator[Release]:
+def _releases(report: Report, entries: Sequence[ReportedIncident]) -> Iterator[Release]:
     """The releases that sent most of the requests of incidents, with what they did."""
-    incidents: dict[str, list[Entry]] = {}
+    incidents: dict[str, list[ReportedIncident]] = {}
     for one in entries:
         incidents.setdefault(one.release or "", []).append(one)
     for release in report.figures.offenders:
@@ -294,7 +294,7 @@ def _path(counts: Sequence[float], top: float) -> str:
     return "".join([*parts, f"h{run}V{_HIGH}Z"])
 
 
-def _bars(entries: Sequence[Entry], axis: TimeAxis) -> tuple[tuple[Bar, ...], int]:
+def _bars(entries: Sequence[ReportedIncident], axis: TimeAxis) -> tuple[tuple[Bar, ...], int]:
     """The worst incidents in rows, so that none covers another; and how many rows there are."""
     ends: list[float] = []
     bars = []

@@ -204,7 +204,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Summary):
+class ReportedIncident(Summary):
     """One incident of a report.
 
     Attributes:
@@ -451,7 +451,7 @@ class Report:
     inputs: tuple[str, ...]
     verdict: Verdict
     tiles: tuple[Tile, ...]
-    incidents: tuple[Entry, ...]
+    incidents: tuple[ReportedIncident, ...]
     timeline: Timeline | None
     figures: Figures
     quality: Quality

@@ -19,7 +19,7 @@ from tricklecast.analytics.rules.incidents import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tricklecast.analytics.report.model import Entry, Figures, LogLine, Offender, Report, Timeline
+    from tricklecast.analytics.report.model import Figures, LogLine, Offender, Report, ReportedIncident, Timeline
 
 WIDTH: Final = 80
 """Columns of bars where there is no terminal to ask: a pipe, a CI log."""
@@ -109,7 +109,7 @@ def _report(report: Report, width: int) -> Iterator[tuple[Text, int]]:
     yield from _quality(report)
 
 
-def _short(entries: Sequence[Entry]) -> Iterator[tuple[Text, int]]:
+def _short(entries: Sequence[ReportedIncident]) -> Iterator[tuple[Text, int]]:
     for entry in entries[:MAX_SHORT]:
         head = Text(f"{entry.number} {entry.severity}", style=_STYLES[entry.severity])
         why = f" ({entry.muted})" if entry.muted else ""
@@ -127,7 +127,7 @@ def _titled(title: str, words: str) -> Text:
     return Text(f"{title}: ", style="bold").append(words, style="not bold")
 
 
-def _incident(entry: Entry) -> Iterator[tuple[Text, int]]:
+def _incident(entry: ReportedIncident) -> Iterator[tuple[Text, int]]:
     head = Text(f"INCIDENT {entry.number}", style=_STYLES[entry.severity])
     head.append(f"{_DOT}{entry.severity}{_DOT}{entry.words.fault}{_DOT}{entry.id}", style="not bold")
     yield head, 0

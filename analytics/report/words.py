@@ -18,7 +18,7 @@ from tricklecast.analytics.rules.incidents import Confidence, Incident, Pace
 from tricklecast.analytics.rules.params import Params
 
 if TYPE_CHECKING:
-    from tricklecast.analytics.report.model import Entry, Figures, Marker, Quality
+    from tricklecast.analytics.report.model import Figures, Marker, Quality, ReportedIncident
 
 _S = StormClass
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
@@ -344,7 +344,7 @@ def event(marker: Marker) -> str:
     return f"{clock(marker.ts_us)} {plain(marker.event)} {plain(marker.channel or marker.node)}"
 
 
-def line_of(entry: Entry) -> str:
+def line_of(entry: ReportedIncident) -> str:
     """An incident in one paragraph: the form in which an SRE passes it on."""
     words = entry.words
     return (
@@ -354,7 +354,7 @@ def line_of(entry: Entry) -> str:
     )
 
 
-def verdict(entries: Sequence[Entry], figures: Figures, quality: Quality) -> Verdict:
+def verdict(entries: Sequence[ReportedIncident], figures: Figures, quality: Quality) -> Verdict:
     """The verdict on incidents in order, the worst first."""
     warnings = list(quality.doubts)
     if quality.unreadable > MAX_BAD * quality.lines:

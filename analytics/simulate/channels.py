@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tricklecast.analytics.simulate.clients import Client
-from tricklecast.analytics.simulate.lines import Entry, Line, entry, event, micros
+from tricklecast.analytics.simulate.lines import Line, TimedLine, entry, event, micros
 from tricklecast.trickle.records import Event, Reason
 
 MISHAPS: Final = 0.002
@@ -74,11 +74,11 @@ class LiveChannel:
         self.last_us = self.next_us - self.cadence_us
         self._post = self._entry(self.publisher, 0, "posted", 0)[1]
 
-    def _entry(self, client: Client, ts: int, answer: str, seq: int | None, **fields: Any) -> Entry:
+    def _entry(self, client: Client, ts: int, answer: str, seq: int | None, **fields: Any) -> TimedLine:
         where: dict[str, Any] = {"node": self.node, "channel": self.name, "epoch": self.epoch, "next_seq": self.head}
         return entry(client, ts, answer, seq=seq, **where | fields)
 
-    def create(self, out: list[Entry]) -> None:
+    def create(self, out: list[TimedLine]) -> None:
         """The channel begins: an event, and the request that did it."""
         out.append(event(self.last_us, Event.CHANNEL_CREATE, self.node, self.name, epoch=self.epoch))
         out.append(self._entry(self.publisher, self.last_us - 200, "created", None))
@@ -89,17 +89,17 @@ class LiveChannel:
         lag = min(int(self.rng.lognormvariate(9.3, 0.8)), 400_000)
         self.readers.append(Reader(client, line, lag, -1 if self.rng.random() < FOLLOWS_HEAD else 0))
 
-    def leave(self, reader: Reader, out: list[Entry]) -> None:
+    def leave(self, reader: Reader, out: list[TimedLine]) -> None:
         """A reader goes while it waits: nothing was answered."""
         self.readers.remove(reader)
         out.append(self._given_up(reader, self.last_us + reader.lag_us, self.next_us))
 
-    def advance(self, until_us: int, out: list[Entry]) -> None:
+    def advance(self, until_us: int, out: list[TimedLine]) -> None:
         """All segments that begin before a moment."""
         while self.next_us < until_us:
             self._segment(out)
 
-    def _segment(self, out: list[Entry]) -> None:
+    def _segment(self, out: list[TimedLine]) -> None:
         """The next segment: its POST, and one GET of each reader."""
         rng, at, seq, before = self.rng, self.next_us, self.head, self.last_us
         chance = rng.random
@@ -137,14 +137,14 @@ class LiveChannel:
             line["conn"] = reader.client.conn()
             out.append((done + (lag >> 3), line))
 
-    def _first(self, reader: Reader, at: int, done: int, size: int, out: list[Entry]) -> None:
+    def _first(self, reader: Reader, at: int, done: int, size: int, out: list[TimedLine]) -> None:
         """A late joiner: asks for the current segment, or for the next."""
         reader.fresh = False
         asked = self.rng.choice((-1, -2, -2, -1))
         ts = at - int(self.rng.uniform(0, min(self.cadence_us, 2_000_000))) if asked == -1 else at + 3000
         out.append(self._read(reader, ts, at, max(done, ts + 900), size, asked=asked))
 
-    def _mishap(self, reader: Reader, at: int, done: int, size: int, out: list[Entry]) -> None:
+    def _mishap(self, reader: Reader, at: int, done: int, size: int, out: list[TimedLine]) -> None:
         ts = max(self.last_us - self.cadence_us + reader.lag_us, at - self.cadence_us)
         half = at + (done - at) // 2
         match self.rng.randrange(4):
@@ -163,16 +163,16 @@ class LiveChannel:
                 out.append(self._entry(reader.client, at + 500, "missing", gone, retry_after_ms=told))
                 out.append(self._read(reader, at + 30_000, at + 30_100, done + 30_200, size))
 
-    def _read(self, reader: Reader, ts: int, at: int, end: int, size: int, **more: Any) -> Entry:
+    def _read(self, reader: Reader, ts: int, at: int, end: int, size: int, **more: Any) -> TimedLine:
         """A read of the latest segment that began at a moment, and its end."""
         more = {"asked": reader.asked or None, "wait_us": max(90, at - ts), "dur_us": max(100, end - ts)} | more
         return self._entry(reader.client, ts, "served", self.head - 1, bytes_out=size, **more)
 
-    def _given_up(self, reader: Reader, ts: int, end: int) -> Entry:
+    def _given_up(self, reader: Reader, ts: int, end: int) -> TimedLine:
         ts, end = min(ts, end - 1000), min(end, ts + RENEWAL_US)
         return self._entry(reader.client, ts, "abandoned", self.head, dur_us=end - ts)
 
-    def wait(self, until_us: int, out: list[Entry]) -> None:
+    def wait(self, until_us: int, out: list[TimedLine]) -> None:
         """Nothing comes: everybody's wait is given up and renewed every 20 s."""
         for reader in self.readers:
             reader.since_us = reader.since_us or self.last_us + int(self.rng.random() * RENEWAL_US)
@@ -181,7 +181,7 @@ class LiveChannel:
                 reader.since_us = end + 300
         self.last_us, self.next_us = max(self.last_us, until_us - self.cadence_us), max(self.next_us, until_us)
 
-    def end(self, at: int, out: list[Entry], *, curious: float = 0.1) -> None:
+    def end(self, at: int, out: list[TimedLine], *, curious: float = 0.1) -> None:
         """The publisher DELETEs the channel: whoever waits is told once, and some ask once more when it is forgotten.
 
         Args:

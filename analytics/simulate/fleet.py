@@ -15,7 +15,7 @@ from typing import Any, Final
 from tricklecast.analytics.simulate import lines
 from tricklecast.analytics.simulate.channels import LiveChannel
 from tricklecast.analytics.simulate.clients import Client, behind_nat, make_client
-from tricklecast.analytics.simulate.lines import Entry, Line, micros
+from tricklecast.analytics.simulate.lines import Line, TimedLine, micros
 from tricklecast.analytics.simulate.plan import CADENCES_S, PROBES, Outage, Sizes
 from tricklecast.trickle.records import Op, Reason
 
@@ -66,7 +66,7 @@ class Show:
         self._begin(self.at_us + int(self.rng.random() * self.cadence_us))
         self.live.head = self.rng.randrange(5000)  # it was there before the log began
 
-    def advance(self, until_us: int, out: list[Entry]) -> None:
+    def advance(self, until_us: int, out: list[TimedLine]) -> None:
         """Everything that begins before a moment."""
         while True:
             outage_us = self.outages[0].from_us if self.outages else until_us
@@ -95,7 +95,7 @@ class Show:
         self._counted_us = at_us
         self._welcome(at_us)
 
-    def _turnover(self, at_us: int, out: list[Entry]) -> None:
+    def _turnover(self, at_us: int, out: list[TimedLine]) -> None:
         """Readers leave after their time, and others come until the audience is as large as it should be."""
         rng, live, passed = self.rng, self.live, at_us - self._counted_us
         if passed < micros(1):
@@ -114,7 +114,7 @@ class Show:
             for client in behind_nat(rng, rng.randint(2, min(lacking, 30))) if group else [make_client(rng)]:
                 self.live.join(client)
 
-    def _interrupt(self, outage: Outage, out: list[Entry]) -> None:
+    def _interrupt(self, outage: Outage, out: list[TimedLine]) -> None:
         """The server goes: everybody is told when to come back, and does so, spread over some seconds."""
         rng, live = self.rng, self.live
         if outage.from_us > self._ends_us - micros(30):
@@ -134,7 +134,7 @@ class Show:
             if returns < back:
                 out.append(self._entry(reader.client, returns, "not_found", -1))
 
-    def _entry(self, client: Client, ts: int, answer: str, seq: int, **fields: Any) -> Entry:
+    def _entry(self, client: Client, ts: int, answer: str, seq: int, **fields: Any) -> TimedLine:
         return lines.entry(client, ts, answer, node=self.node, channel=self.live.name, seq=seq, **fields)
 
 
@@ -148,7 +148,7 @@ class Probe:
     next_us: int
     outages: list[Outage]
 
-    def advance(self, until_us: int, out: list[Entry]) -> None:
+    def advance(self, until_us: int, out: list[TimedLine]) -> None:
         """All of its requests before a moment; a server that is away writes nothing."""
         while self.next_us < until_us:
             at, self.next_us = self.next_us, self.next_us + self.every_us

@@ -10,7 +10,7 @@ from tricklecast.trickle.records import AccessRecord, Event, Kind, Op, Reason
 Line = dict[str, Any]
 """One line of a log as its JSON object."""
 
-Entry = tuple[int, Line]
+TimedLine = tuple[int, Line]
 """When a line is written (its request's end, microseconds) and the line."""
 
 SECOND_US: Final = 1_000_000
@@ -21,7 +21,7 @@ def micros(seconds: float) -> int:
     return round(seconds * SECOND_US)
 
 
-def when(entry: Entry) -> int:
+def when(entry: TimedLine) -> int:
     """When an entry is written: the key to sort by (lines themselves have no order)."""
     return entry[0]
 
@@ -62,7 +62,7 @@ def entry(
     seq: int | None = None,
     asked: int | None = None,
     **fields: Any,
-) -> Entry:
+) -> TimedLine:
     """One request with its answer: a GET that is answered at once unless the answer or the fields say otherwise.
 
     Args:
@@ -104,7 +104,7 @@ def entry(
     return ts_us + (record.dur_us or 0), record.as_dict()
 
 
-def event(ts_us: int, event: Event, node: str, channel: str | None = None, **fields: Any) -> Entry:
+def event(ts_us: int, event: Event, node: str, channel: str | None = None, **fields: Any) -> TimedLine:
     """Something that happens to a channel or a server; the time is in microseconds."""
     record = AccessRecord(ts_us, kind=Kind.EVENT, event=event, node=node, channel=channel, **fields)
     return ts_us, record.as_dict()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from tricklecast.analytics.simulate.lines import Entry, micros
+from tricklecast.analytics.simulate.lines import TimedLine, micros
 from tricklecast.analytics.simulate.scene import Scene, Script
 from tricklecast.analytics.simulate.scenes import scripts
 from tricklecast.analytics.simulate.truth import Planted, Set
@@ -147,7 +147,7 @@ class Placed:
     nodes: tuple[str, ...]
     skews_us: tuple[int, ...]
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[TimedLine]:
         """Its lines, at their place, in the order of writing."""
         for end, line in self.script.scene(self.seed, self.number).entries:
             server = int(line["node"])

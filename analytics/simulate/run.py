@@ -15,7 +15,7 @@ from typing import IO, Final
 from tricklecast.analytics.errors import CannotWrite
 from tricklecast.analytics.simulate.fleet import Probe, Show, probes, shows
 from tricklecast.analytics.simulate.formats import FormatName
-from tricklecast.analytics.simulate.lines import Entry, micros, when
+from tricklecast.analytics.simulate.lines import TimedLine, micros, when
 from tricklecast.analytics.simulate.plan import Program, Sizes
 from tricklecast.analytics.simulate.truth import FILE, Set, Truth, log_name
 
@@ -74,7 +74,7 @@ class _NodeLog:
     folder: Path
     node: str
     form: FormatName
-    waiting: list[Entry] = field(default_factory=list)
+    waiting: list[TimedLine] = field(default_factory=list)
     _file: IO[bytes] | None = None
     _size: int = 0
     _opened_us: int = 0

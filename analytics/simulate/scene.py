@@ -15,7 +15,7 @@ from tricklecast.analytics.rules.classes import StormClass
 from tricklecast.analytics.simulate import lines
 from tricklecast.analytics.simulate.channels import LiveChannel
 from tricklecast.analytics.simulate.clients import Client, make_client
-from tricklecast.analytics.simulate.lines import Entry, Line, micros, when
+from tricklecast.analytics.simulate.lines import Line, TimedLine, micros, when
 from tricklecast.analytics.simulate.truth import Planted, Set
 from tricklecast.trickle.records import Event
 
@@ -71,7 +71,7 @@ class Scene:
     """
 
     rng: random.Random
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[TimedLine] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     company: list[Client] = field(default_factory=list)
     outages: list[tuple[int, float, float]] = field(default_factory=list)

@@ -55,7 +55,7 @@ LIMITS: Final = {
 
 
 class Told(msgspec.Struct, frozen=True):
-    """One of ``incidents`` in report.json, as far as it is judged; see :class:`analytics.report.model.Entry`.
+    """One of ``incidents`` in report.json, as far as it is judged; see ``ReportedIncident`` of the report's model.
 
     An :class:`~analytics.rules.incidents.Incident` has all names, and so no numbers of them.
     """

@@ -172,7 +172,7 @@ class Window:
         return closed_at + self._limits.window_age_s
 
 
-Entry = tuple[int, int, Window]
+HeapItem = tuple[int, int, Window]
 """A window in the heap of the budget: its bound, negated so that the largest comes first; its number; itself."""
 
 
@@ -213,7 +213,7 @@ class Budget:
         self.lingering: dict[Segment, Window] = {}
         self._faults = faults
         self._numbers = count()
-        self._heap: list[Entry] = []
+        self._heap: list[HeapItem] = []
         self._stale = 0
 
     def next_number(self) -> int:

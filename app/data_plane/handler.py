@@ -36,7 +36,7 @@ from tricklecast.app.data_plane.client_address import (
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.players import answer_player
-from tricklecast.app.data_plane.ranges import part_of
+from tricklecast.app.data_plane.ranges import span_of
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
     CONTENT_ENCODING,
@@ -231,7 +231,7 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
         if segment.closed and not segment.size:
             place(request, plane.registry, route)
             return empty_reply(channel, segment)
-        if segment.closed and (part := part_of(connection, request, channel, segment)) is not None:
+        if segment.closed and (part := span_of(connection, request, channel, segment)) is not None:
             return part
         if request.method == b"HEAD":
             return _head(connection, request, route, resolution)

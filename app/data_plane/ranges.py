@@ -37,7 +37,7 @@ _RANGE: Final = re.compile(r"bytes=\s*(\d{0,32})\s*-\s*(\d{0,32})\s*", re.ASCII 
 _TAG: Final = re.compile(r'(?:W/)?("[^"]*")')
 
 
-def part_of(connection: Caller, request: Request, channel: Channel, segment: Segment) -> Reply | SpanReader | None:
+def span_of(connection: Caller, request: Request, channel: Channel, segment: Segment) -> Reply | SpanReader | None:
     """Apply a condition or a range to a request for a finished segment; ``None``: send the whole segment."""
     headers = request.headers
     if RANGE not in headers and IF_NONE_MATCH not in headers:

@@ -24,7 +24,7 @@ from tricklecast.publisher.feed import Feed, Totals
 from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, VideoShape, encoder_for
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.segmenter import Segmenter
-from tricklecast.publisher.steps import Cut, Step
+from tricklecast.publisher.steps import SegmentEnd, Step
 from tricklecast.trickle.client.arguments import check_number
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, TrickleError
@@ -420,7 +420,7 @@ class _Pipeline:
     def _released(self) -> list[Step]:
         steps: list[Step] = []
         if not self._is_started:
-            steps += [*self.segmenter.finish(), Cut()]
+            steps += [*self.segmenter.finish(), SegmentEnd()]
             self.segmenter.start({_TRACKS[kind]: stream for kind, stream in self._streams.items()})
             self._is_started = True
         for kind, packet in self._held:

@@ -20,7 +20,7 @@ from tricklecast.publisher.media.muxers import CONTAINERS, ContainerName, contai
 from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
 from tricklecast.publisher.media.source import MediaSource
-from tricklecast.publisher.steps import Cut, IsStopped, Report, Step
+from tricklecast.publisher.steps import IsStopped, Report, SegmentEnd, Step
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import InvalidInput
@@ -192,7 +192,7 @@ class _Reader:
             except SourceBroke as error:
                 broke = error
             played += 1
-            yield Cut()  # readers of the last segment need not wait for the next one
+            yield SegmentEnd()  # readers of the last segment need not wait for the next one
             again = not was_empty and (self._options.plays is None or played < self._options.plays)
             opened = self._next(opened, broke, time.monotonic() - begun_at, again)
 
@@ -351,7 +351,7 @@ class Remuxer:
                     for step in steps:
                         is_empty = False
                         yield step
-                        if isinstance(step, Cut):
+                        if isinstance(step, SegmentEnd):
                             self._look_for_late(source)
                 except (FFmpegError, OSError) as error:
                     failure = failure or error

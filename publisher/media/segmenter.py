@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.muxers import ContainerName, Muxer, Times, container_of
 from tricklecast.publisher.media.pace import Pace
-from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
 from tricklecast.trickle.media.timeline import CLOCK_HZ, Timeline
 from tricklecast.trickle.pyav import codec_name
 
@@ -147,7 +147,7 @@ class Segmenter:
             self.forced += is_lead and not begins and self._size >= self._max_bytes
             sound_only = self._leads_video and track in self._sounds and self._have_stopped(times.dts)
             yield from self.finish() if self._leader_of(sound_only) != self._leader else self.end()
-            yield Cut()
+            yield SegmentEnd()
             self._is_forced = not begins
             self._write(sound_only=sound_only)
         leads = track == self._leader
@@ -178,7 +178,7 @@ class Segmenter:
         """The rest of all streams; a stream that began too late for the segment under way gets a segment of its own."""
         yield from self.end()
         if self._muxer is not None and (data := self._muxer.end()):
-            yield from (Cut(), Chunk(data))
+            yield from (SegmentEnd(), Chunk(data))
 
     def end(self) -> Iterator[Step]:
         """The rest of the segment under way."""

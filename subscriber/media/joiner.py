@@ -72,7 +72,7 @@ _Packets: TypeAlias = "list[tuple[Slot, Packet[Stream]]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DemuxedSegment:
     """A segment, read.
 
     Attributes:
@@ -350,7 +350,7 @@ class Joiner:
         self._timeline = Timeline(begin=0, step=MIN_STEP)
         self._decodable: set[Slot] = set()
         self._file: File | None = None
-        self._waiting: deque[Part] = deque()
+        self._waiting: deque[DemuxedSegment] = deque()
         self._whole_before = False
         self._unreadable: NotMedia | None = None
         self._damaged_segments = self._damaged = self._refused = 0  # segments; packets that are kept, and that are not
@@ -409,7 +409,7 @@ class Joiner:
             with suppress(*file_errors()):
                 file.close()
 
-    def _read(self, data: BinaryIO, name: str, *, whole: bool, follows: bool) -> Part:
+    def _read(self, data: BinaryIO, name: str, *, whole: bool, follows: bool) -> DemuxedSegment:
         import av
 
         data.seek(0)
@@ -432,7 +432,7 @@ class Joiner:
                 tracks = _tracks(container)
                 packets = _packets(container, tracks, whole=whole)
                 damage = Counter(slot for slot, packet in packets if packet.is_corrupt)
-                part = Part(container, tracks, packets, follows, damage, missing, name)
+                part = DemuxedSegment(container, tracks, packets, follows, damage, missing, name)
                 opened.pop_all()
                 return part
         except (av.error.FFmpegError, OSError, ValueError) as error:
@@ -469,7 +469,7 @@ class Joiner:
             with closing(part.container):
                 self._write(self._file, part)
 
-    def _write(self, file: File, part: Part) -> None:
+    def _write(self, file: File, part: DemuxedSegment) -> None:
         if not part.follows:
             self._decodable.clear()
         refused = 0
@@ -482,7 +482,7 @@ class Joiner:
                     refused += 1
         self._count_damage(part, refused)
 
-    def _count_damage(self, part: Part, refused: int) -> None:
+    def _count_damage(self, part: DemuxedSegment, refused: int) -> None:
         """Tell people at the first damage; the file's end says how much there was."""
         damaged = part.damage.total()
         if not damaged and not refused and not part.missing:

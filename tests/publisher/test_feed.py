@@ -13,7 +13,7 @@ from tests.publisher.fakes import Trickle, publisher, reply
 from tests.support.peers import Head, Peer, fake_server, run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.publisher.feed import JOIN_BYTES, STEPS_AHEAD, Feed, Steps, Totals, stepping
-from tricklecast.publisher.steps import Chunk, Cut, IsStopped, Step
+from tricklecast.publisher.steps import Chunk, IsStopped, SegmentEnd, Step
 from tricklecast.trickle import errors, wire
 
 
@@ -51,7 +51,16 @@ def test_steps_become_segments() -> None:
 
     async def main() -> None:
         trickle = Trickle()
-        steps: list[Step] = [Cut(), Chunk(b"a"), Cut(), Cut(), Chunk(b"b"), Chunk(b"c"), Cut(), Chunk(b"d")]
+        steps: list[Step] = [
+            SegmentEnd(),
+            Chunk(b"a"),
+            SegmentEnd(),
+            SegmentEnd(),
+            Chunk(b"b"),
+            Chunk(b"c"),
+            SegmentEnd(),
+            Chunk(b"d"),
+        ]
         totals, warnings = await feed(trickle, steps)
         assert totals == Totals(segments=3, bytes=4, lost=0, seq=2)
         assert not warnings
@@ -70,7 +79,9 @@ def test_chunks_that_wait_are_written_as_one() -> None:
     async def main() -> None:
         trickle = Trickle()
         big = Chunk(b"x" * (JOIN_BYTES - 1))
-        await feed(trickle, [Chunk(b"a"), Chunk(b"b"), Cut(), big, Chunk(b"y"), Chunk(b"z"), Cut(), big, big])
+        await feed(
+            trickle, [Chunk(b"a"), Chunk(b"b"), SegmentEnd(), big, Chunk(b"y"), Chunk(b"z"), SegmentEnd(), big, big]
+        )
         assert [len(chunk) for chunk in trickle.stored["0"]] == [2]
         assert [len(chunk) for chunk in trickle.stored["1"]] == [JOIN_BYTES, 1]
         assert [len(chunk) for chunk in trickle.stored["2"]] == [JOIN_BYTES - 1] * 2
@@ -89,7 +100,7 @@ def test_a_lost_segment_is_reported_and_skipped() -> None:
 
         trickle.instead = {"POST 0": [too_large], "POST 1": [too_large]}
         large = [Chunk(b"x" * JOIN_BYTES) for _ in range(200)]
-        totals, warnings = await feed(trickle, [*large, Cut(), Chunk(b"y"), Cut(), Chunk(b"z")])
+        totals, warnings = await feed(trickle, [*large, SegmentEnd(), Chunk(b"y"), SegmentEnd(), Chunk(b"z")])
         assert (totals.segments, totals.lost, totals.seq) == (1, 2, 2)
         assert [warning.split(":")[0] for warning in warnings] == ["segment 0 is lost", "segment 1 is lost"]
         assert trickle.stored["2"] == [b"z"]
@@ -107,7 +118,7 @@ def test_an_error_of_the_publisher_ends_it(headers: dict[str, object], error: ty
         trickle = Trickle()
         trickle.instead = {"POST 0": [reply(404, headers)]}
         with pytest.raises(error):
-            await feed(trickle, [Chunk(b"x"), Cut(), Chunk(b"y"), Cut(), Chunk(b"z")])
+            await feed(trickle, [Chunk(b"x"), SegmentEnd(), Chunk(b"y"), SegmentEnd(), Chunk(b"z")])
 
     run(main())
 
@@ -125,7 +136,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def segments(count: int, size: int = 1) -> list[Step]:
     """So many segments of one chunk each."""
-    return [step for number in range(count) for step in (Chunk(bytes([number]) * size), Cut())]
+    return [step for number in range(count) for step in (Chunk(bytes([number]) * size), SegmentEnd())]
 
 
 @pytest.mark.usefixtures("hasty")
@@ -184,7 +195,7 @@ def test_what_waits_for_a_connection_is_bounded() -> None:
 
         trickle.instead = {"POST 0": [stall]}
         much: list[Step] = [Chunk(bytes(JOIN_BYTES))] * 1000
-        steps = [*much, Cut(), Chunk(b"next")]
+        steps = [*much, SegmentEnd(), Chunk(b"next")]
         totals, warnings = await feed(trickle, steps, drops=True, over=over, buffer_bytes=1_000_000)
         assert (totals.segments, totals.dropped, totals.lost) == (1, 1, 0)
         assert warnings == ["segment 0 is dropped: the network is too slow"]
@@ -218,7 +229,7 @@ def test_a_file_waits_instead() -> None:
                         source.add(Chunk(bytes(JOIN_BYTES)))
                         taken += 1
                 assert taken < 2000  # what sockets, the publisher and the queue hold; not what there is
-                source.add(Cut())
+                source.add(SegmentEnd())
                 source.end()
                 resume.set()
         assert pump.totals.segments == 1
@@ -234,7 +245,7 @@ def test_a_source_that_fails_truncates_its_last_segment(drops: bool) -> None:
     async def main() -> None:
         trickle = Trickle()
         source = Steps()
-        for step in (Chunk(b"a"), Cut(), Chunk(b"b")):
+        for step in (Chunk(b"a"), SegmentEnd(), Chunk(b"b")):
             source.add(step)
         async with fake_server(trickle) as server, publisher(server, start=0) as pub:
             pump = Feed(pub, source, drops=drops, warn=pytest.fail)
@@ -264,7 +275,7 @@ async def collect(steps: Steps, into: list[Step] | None = None) -> list[Step]:
 
 def test_steps_arrive_in_order() -> None:
     """All of them, to the end; chunks that lie there together come as one."""
-    made = [step for number in range(300) for step in (Chunk(b"%d" % number), Chunk(b","), Cut())]
+    made = [step for number in range(300) for step in (Chunk(b"%d" % number), Chunk(b","), SegmentEnd())]
 
     async def main() -> list[Step]:
         async with stepping(lambda _: iter(made)) as steps:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tricklecast.publisher import raw
 from tricklecast.publisher.raw import ByLine, BySize, ByTime, Splitter, StoppableReader, parse_by, read_steps
-from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
 from tricklecast.trickle.errors import InvalidInput
 
 pieces = st.lists(st.binary(min_size=1, max_size=40) | st.sampled_from([b"\n", b"a\n", b"\n\nb"]), max_size=30)
@@ -33,7 +33,7 @@ def segments(steps: list[Step]) -> list[bytes]:
     found: list[bytes] = []
     begins = True
     for step in steps:
-        if isinstance(step, Cut):
+        if isinstance(step, SegmentEnd):
             assert not begins
             begins = True
         elif begins:
@@ -73,7 +73,7 @@ def test_by_time(data: list[bytes], seconds: float) -> None:
 def test_a_long_line_is_passed_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded, and the segment still ends with the line."""
     monkeypatch.setattr(raw, "MAX_LINE_BYTES", 4)
-    assert feed(ByLine(), [b"ab", b"cd", b"ef\ng"]) == [Chunk(b"abcd"), Chunk(b"ef\n"), Cut(), Chunk(b"g")]
+    assert feed(ByLine(), [b"ab", b"cd", b"ef\ng"]) == [Chunk(b"abcd"), Chunk(b"ef\n"), SegmentEnd(), Chunk(b"g")]
 
 
 def test_time_passes_without_bytes() -> None:
@@ -84,10 +84,10 @@ def test_time_passes_without_bytes() -> None:
     assert splitter.deadline == 11.0
     assert list(splitter.feed(b"b", 10.9)) == [Chunk(b"b")]
     assert list(splitter.expire(10.99)) == []
-    assert list(splitter.expire(11.0)) == [Cut()]
+    assert list(splitter.expire(11.0)) == [SegmentEnd()]
     assert splitter.deadline is None
     assert list(splitter.feed(b"c", 20.0)) == [Chunk(b"c")]
-    assert list(splitter.feed(b"d", 21.0)) == [Cut(), Chunk(b"d")]
+    assert list(splitter.feed(b"d", 21.0)) == [SegmentEnd(), Chunk(b"d")]
     assert list(BySize(1).expire(0)) == []
 
 
@@ -146,7 +146,7 @@ def test_a_silent_pipe_expires_and_stops(pipe: tuple[int, int]) -> None:
     os.write(write_end, b"x")
     steps = read_steps(read_end, ByTime(0.02), stopped.is_set)
     assert next(steps) == Chunk(b"x")
-    assert next(steps) == Cut()
+    assert next(steps) == SegmentEnd()
     stopped.set()
     assert list(steps) == []
 

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 from tricklecast.publisher.feed import Totals
 from tricklecast.publisher.run import Status, _who_else, run
 from tricklecast.publisher.segments import PublisherStatistics
-from tricklecast.publisher.steps import Chunk, Cut, IsStopped, Report, Step
+from tricklecast.publisher.steps import Chunk, IsStopped, Report, SegmentEnd, Step
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import Superseded, error_for
 from tricklecast.trickle.terminal import Screen
@@ -84,7 +84,7 @@ class OneSegment:
 
     def _steps(self) -> Iterator[Step]:
         yield Chunk(b"x")
-        yield Cut()
+        yield SegmentEnd()
         if not self._ends:
             self.over.wait()
 

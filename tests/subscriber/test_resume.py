@@ -17,10 +17,10 @@ from tricklecast.subscriber.fetch import is_same
 from tricklecast.trickle.client.answers import Answer
 from tricklecast.trickle.errors import ConnectionLost, Position
 
-Part = Callable[[Exchange], Awaitable[None]]
+Attempt = Callable[[Exchange], Awaitable[None]]
 
 
-def attempts(*parts: Part, after: Part = ended) -> Handler:
+def attempts(*parts: Attempt, after: Attempt = ended) -> Handler:
     """Segment 0 is answered by each of these in turn, and everything else by the last."""
 
     async def handler(exchange: Exchange) -> None:
@@ -33,7 +33,7 @@ def attempts(*parts: Part, after: Part = ended) -> Handler:
     return handler
 
 
-def cut(*chunks: bytes, **headers: object) -> Part:
+def cut(*chunks: bytes, **headers: object) -> Attempt:
     """The connection breaks behind these chunks."""
 
     async def part(exchange: Exchange) -> None:
@@ -45,7 +45,7 @@ def cut(*chunks: bytes, **headers: object) -> Part:
     return part
 
 
-def whole(*chunks: bytes, **headers: object) -> Part:
+def whole(*chunks: bytes, **headers: object) -> Attempt:
     """The segment ends behind these chunks."""
 
     async def part(exchange: Exchange) -> None:
@@ -54,7 +54,7 @@ def whole(*chunks: bytes, **headers: object) -> Part:
     return part
 
 
-def says(status: int, **headers: object) -> Part:
+def says(status: int, **headers: object) -> Attempt:
     """An answer without a segment."""
 
     async def part(exchange: Exchange) -> None:
@@ -85,7 +85,7 @@ class TestGoingOn:
             ((cut(b"one", epoch=""), whole(b"one", b"two", epoch="")), [b"one", b"two"]),
         ],
     )
-    def test_it_goes_on_where_it_stopped(self, parts: tuple[Part, ...], chunks: list[bytes]) -> None:
+    def test_it_goes_on_where_it_stopped(self, parts: tuple[Attempt, ...], chunks: list[bytes]) -> None:
         """However often it is cut and however its chunks lie: no byte is missing, none comes twice."""
 
         async def main() -> None:
@@ -115,7 +115,7 @@ class TestGoingOn:
         run(main)
 
     @pytest.mark.parametrize("failure", [aborts, says(503), says(429, Retry_After=1), cut(b"on"), cut()])
-    def test_what_may_pass_is_tried_again(self, failure: Part) -> None:
+    def test_what_may_pass_is_tried_again(self, failure: Attempt) -> None:
         """Lost connections and servers that are busy."""
 
         async def main() -> None:
@@ -174,7 +174,7 @@ class TestGivingUp:
             says(204),
         ],
     )
-    def test_another_segment_is_not_taken_for_the_rest(self, other: Part) -> None:
+    def test_another_segment_is_not_taken_for_the_rest(self, other: Attempt) -> None:
         """Neither by its head, nor by its first bytes; it is asked for once."""
 
         async def main() -> None:
@@ -268,7 +268,7 @@ class TestGivingUp:
             await exchange.chunk(b"o")
             await exchange.closed_by_client()
 
-        async def main(part: Part) -> None:
+        async def main(part: Attempt) -> None:
             async with subscribed(attempts(cut(b"one"), part), start=0, runtime=Slept().runtime) as (subscriber, _):
                 assert (await one(subscriber))[0].broken
 

@@ -17,7 +17,7 @@ from tricklecast.analytics.lines import Reading, find_logs
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.report import build
 from tricklecast.analytics.report.explain import explanation, reasons
-from tricklecast.analytics.report.model import Entry
+from tricklecast.analytics.report.model import ReportedIncident
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.classes import StormClass
 from tricklecast.analytics.rules.incidents import incidents
@@ -60,7 +60,7 @@ def read(con: duckdb.DuckDBPyConnection, path: Path) -> None:
     read_lines(con, find_logs([str(path)]), Reading())
 
 
-def judged(path: Path, params: Params) -> list[tuple[Entry, dict[str, list[str]], str]]:
+def judged(path: Path, params: Params) -> list[tuple[ReportedIncident, dict[str, list[str]], str]]:
     """An incident of each class in a log, why it is one, and all that ``--explain`` prints."""
     with embedded.connect(0) as con:
         read(con, path)

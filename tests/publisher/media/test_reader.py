@@ -23,7 +23,7 @@ from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import Input
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.reader import MediaOptions, read_media
-from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import PACKET_BYTES
 
@@ -78,7 +78,7 @@ class Run:
             match step:
                 case Chunk(data):
                     current += data
-                case Cut() if current:
+                case SegmentEnd() if current:
                     self.segments.append(current)
                     current = b""
             if len(self.segments) >= segments and len(self.report.said) >= said:

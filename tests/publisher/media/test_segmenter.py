@@ -20,7 +20,7 @@ from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.reader import MAX_REFUSED, Remuxer, SourceBroke
 from tricklecast.publisher.media.segmenter import MAX_BYTES, MIN_BYTES, Segmenter
 from tricklecast.publisher.media.source import MediaSource
-from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.publisher.steps import Chunk, SegmentEnd, Step
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, boxes, tracks
@@ -81,7 +81,7 @@ def joined(steps: list[Step]) -> list[bytes]:
     """The segments."""
     segments = [b""]
     for step in steps:
-        if isinstance(step, Cut):
+        if isinstance(step, SegmentEnd):
             segments.append(b"")
         else:
             segments[-1] += step.data
@@ -221,7 +221,7 @@ def test_what_follows_a_live_source_keeps_the_time_in_between(tmp_path: Path, ki
         remuxer = Remuxer(Segmenter(kind), warn=print, clock=clock.monotonic)
         steps = list(remuxer.steps(open_media(str(path), "it"), "it", live=live))
         clock.sleep(5.0)
-        steps += [Cut(), *remuxer.steps(open_media(str(path), "it"), "it", live=live)]
+        steps += [SegmentEnd(), *remuxer.steps(open_media(str(path), "it"), "it", live=live)]
         times = decode(b"".join(joined(steps)), FORMATS[kind]).times
         for stream in times.values():
             half = len(stream) // 2
@@ -332,7 +332,7 @@ def test_a_segment_ends_at_a_size_wherever_keyframes_are(
                 match step:
                     case Chunk(data):
                         size += len(data)
-                    case Cut():
+                    case SegmentEnd():
                         sizes, size = [*sizes, size], 0
     assert len(sizes) == 1
     assert segmenter.forced == (0 if keyframes else 1)
@@ -362,7 +362,7 @@ def test_sound_that_waits_for_the_next_segment_of_mp4_ends_this_one_at_a_size(
                 packet.is_keyframe = track == 1
                 before = len(steps)
                 steps += segmenter.add(track, packet)
-                waited += [number] * any(isinstance(step, Cut) for step in steps[before:])
+                waited += [number] * any(isinstance(step, SegmentEnd) for step in steps[before:])
         steps += segmenter.finish()
     assert waited[0] == most + (not pictures)
     segments = joined(steps)

@@ -28,7 +28,7 @@ from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.publisher import MediaPublisher
 from tricklecast.publisher.media.reader import Remuxer
 from tricklecast.publisher.media.segmenter import Segmenter
-from tricklecast.publisher.steps import Cut
+from tricklecast.publisher.steps import SegmentEnd
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.media.frames import FRAMES_AHEAD, PICTURES_AHEAD, Frame, FrameReader, _Decoding, frames
 from tricklecast.subscriber.media.joiner import NotMedia
@@ -71,7 +71,7 @@ def segments_of(path: Path, container: ContainerName = "mpegts") -> list[bytes]:
     """The segments that a clip becomes."""
     segments = [b""]
     for step in Remuxer(Segmenter(container), warn=print).steps(open_media(str(path), path.name), path.name):
-        if isinstance(step, Cut):
+        if isinstance(step, SegmentEnd):
             segments.append(b"")
         else:
             segments[-1] += step.data
