@@ -15,7 +15,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 
 from tricklecast.app.changes import FIELDS, Change, Changes
 from tricklecast.app.core.limits import Capacity
@@ -44,30 +44,32 @@ T = TypeVar("T")
 
 
 class SubscriptionEnded(TrickleError):
-    """Why a subscription has ended.
+    """A subscription has ended.
 
     Attributes:
         index: where another one goes on without loss: ``subscribe(after=index)``, or ``read(start=index)``.
     """
+
+    reason: ClassVar[str] = ""  # as a sentence
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self.index = index
 
     def __str__(self) -> str:
-        return f"{(self.__doc__ or '').partition(chr(10))[0].rstrip('.')}: go on from {self.index}"
+        return f"{self.reason}: go on from {self.index}"
 
 
 class Unsubscribed(SubscriptionEnded):
-    """The subscriber has ended the subscription."""
+    reason = "the subscriber has ended the subscription"
 
 
 class OutOfCapacity(SubscriptionEnded):
-    """The subscriber was too far behind, or the memory was needed that it kept in use."""
+    reason = "the subscriber was too far behind, or memory that it kept in use was needed"
 
 
 class ServerClosed(SubscriptionEnded):
-    """The server is stopping."""
+    reason = "the server is stopping"
 
 
 ENDS: Final = (Unsubscribed, OutOfCapacity, ServerClosed, ChannelEnded)
@@ -193,7 +195,7 @@ class Facts(Subscription[Change]):
         return self.seen
 
     def is_behind(self, changes: Changes) -> bool:
-        """Whether there is something for it, and it has room or may not do without."""
+        """Whether :meth:`fill` has something to do: in the present, new facts; in the past, room for further ones."""
         return self.seen < changes.index if self._present else len(self._delivered) < self._capacity
 
     def fill(self, changes: Changes, most: int) -> None:
@@ -202,7 +204,7 @@ class Facts(Subscription[Change]):
         if before < changes.floor:
             self.end(OutOfCapacity(before))
             return
-        # In the present, one more than there is room for is one too many.
+        # A subscriber in the present ends if there is one fact more than it has room for: read one more, to see that.
         found, self.seen = changes.read(before, self.query.matches, most=most, room=room + self._present)
         excess = found.pop() if len(found) > room else None
         if found:
@@ -285,7 +287,7 @@ class Segments(Subscription[SegmentData]):
         return self.seq
 
     def _find(self, seq: int) -> Serve | Wait | Ahead | Ended | Refusal:
-        """The first segment from this one on that can be had, or may come; those before it are a gap."""
+        """Find the first segment from this one on that is there or may come, and count those before it as a gap."""
         found = self._registry.resolve(self.channel, seq)
         while isinstance(found, Gone):
             self.gap += found.following - found.seq
@@ -317,7 +319,7 @@ class Segments(Subscription[SegmentData]):
         if not segment.closed:
             return None
         if not segment.is_loaded:
-            # Once for each position: the source takes every call for the news that all of it has been read.
+            # Once for each position: by each call the source learns that all that is loaded has been read.
             if self._asked != self._done:
                 self._ask(segment)
             return None

@@ -55,8 +55,8 @@ MAX_FOLLOWERS: Final = 1_000
 """Requests that follow changes at a time."""
 
 PER_FOLLOWER_S: Final = 0.0002
-"""Requests are woken together, after so much time for each of them. So they cost the event loop at most about a tenth
-of its time, however many there are and however many facts."""
+"""All waiting requests are woken together, and this time for each of them passes after the fact: 0.2 s for 1,000. So
+they cost the event loop at most about a tenth of its time, however many facts there are."""
 
 
 class IndexGone(TrickleError):
@@ -127,7 +127,7 @@ WHOLE: Final = (COMPLETE, EMPTY, TERMINATED)
 """States of segments that closed as their publisher wanted."""
 
 
-class Live(NamedTuple):
+class LiveChannel(NamedTuple):
     """A channel that lives.
 
     Attributes:
@@ -142,10 +142,10 @@ class Live(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The live channels, and the index at which they were that."""
+    """The channels that were live at an index."""
 
     index: int
-    channels: list[Live]
+    channels: list[LiveChannel]
 
 
 class Changes:
@@ -159,7 +159,7 @@ class Changes:
         wall_us: microseconds since 1970; with storage, its times are taken.
 
     Attributes:
-        index: the newest one that is told. floor: facts up to this one are not kept any more.
+        index: of the newest fact that followers may read. floor: facts up to this one are not kept any more.
         instance: the name of this start of the server. keep: facts that are kept, at least.
         listeners: called, soon after, with the facts that have happened since the last time, told or not; segments that
             became whole are left out, since most facts are of that kind and no listener wants them.
@@ -188,11 +188,11 @@ class Changes:
         self._times = array("q")  # of the facts in the log
         self._unheard: list[Change] = []  # facts of this turn of the event loop, for the listeners
         self._left_out = 0  # facts of this turn beyond MAX_UNHEARD
-        self._live: dict[str, Live] = {}
+        self._live: dict[str, LiveChannel] = {}
         self._applied = 0  # facts at the beginning of the log that are in the table of live channels
         self._news: asyncio.Event | None = None  # set when facts are told; None: no request waits
         self._waking = False  # whether _wake is going to be called
-        self._to_wake = self.index  # the index when the watchers were called last
+        self._woken_at = self.index  # the index when the watchers were called last
         if archive is not None:
             self._restore(registry, archive)
         registry.journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentClosed)
@@ -279,7 +279,7 @@ class Changes:
             self.tell(fact.index)
 
     def tell(self, index: int) -> None:
-        """From now on the facts up to this index are told: storage, if there is any, has them."""
+        """Let followers read the facts up to this index: storage, if there is any, has them."""
         self._apply(bisect_right(self._log, index, self._applied, key=_INDEX))
         self.index = index
         if self.watchers or self._news is not None:
@@ -290,7 +290,9 @@ class Changes:
         for entry in self._log[self._applied : count]:
             match entry:
                 case Change(kind="added"):
-                    self._live[entry.channel] = Live(entry.channel, entry.epoch, entry.time, entry.content_type or "")
+                    self._live[entry.channel] = LiveChannel(
+                        entry.channel, entry.epoch, entry.time, entry.content_type or ""
+                    )
                 case Change(kind="removed"):
                     self._live.pop(entry.channel, None)
         self._applied = max(self._applied, count)
@@ -313,8 +315,8 @@ class Changes:
                 listener(news)
             except Exception as error:
                 self._faults.note(listener, error)
-        if self.index > self._to_wake:
-            self._to_wake = self.index
+        if self.index > self._woken_at:
+            self._woken_at = self.index
             for watcher in list(self.watchers):
                 watcher()
             if self._news is not None:
@@ -335,7 +337,7 @@ class Changes:
         for name, channel in registry.channels.items():
             if not (channel.ended or is_reserved(name)):
                 created_us = archive.live[name].row.created_us
-                self._live[name] = Live(name, channel.epoch, created_us / 1e6, channel.content_type)
+                self._live[name] = LiveChannel(name, channel.epoch, created_us / 1e6, channel.content_type)
         rows = archive.database.facts()
         self.floor = self.index
         while rows and rows[-1].number == self.floor:

@@ -166,20 +166,20 @@ def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")
         raise CannotServe(f"cannot listen on {host}:{port}: {reason}{hint} choose another with {option}") from None
 
 
-def warn_of_strangers(settings: Settings, main: socket.socket, control: socket.socket | None) -> None:
+def warn_of_open_access(settings: Settings, main: socket.socket, control: socket.socket | None) -> None:
     """Log a warning for each socket that other machines can reach and that has no access control.
 
     Args:
         main: serves the channels. control: the control plane, if that has a socket of its own.
     """
     certified = settings.has_tokens or settings.tls_client_ca is not None
-    if not (certified or settings.webhook_url) and _has_strangers(main):
+    if not (certified or settings.webhook_url) and _is_reachable(main):
         _LOGGER.warning(
             "every client that reaches %s:%d may publish to, read and end every channel: there is no access control "
             "(--jwt-secret-file, --webhook-url; docs/how-to/control-access.md)",
             *main.getsockname()[:2],
         )
-    if control is not None and not (certified or settings.control_token_file) and _has_strangers(control):
+    if control is not None and not (certified or settings.control_token_file) and _is_reachable(control):
         _LOGGER.warning(
             "every client that reaches %s:%d may list, create and end every channel: the control plane has no access "
             "control (--control-token-file; docs/how-to/control-access.md)",
@@ -187,7 +187,7 @@ def warn_of_strangers(settings: Settings, main: socket.socket, control: socket.s
         )
 
 
-def _has_strangers(listener: socket.socket) -> bool:
+def _is_reachable(listener: socket.socket) -> bool:
     return listener.family != socket.AF_UNIX and not is_loopback(listener)
 
 

@@ -98,21 +98,21 @@ class Reload:
         """Read the settings and all files again, and apply each part that is valid."""
         before = self.settings
         problems: list[str] = []
-        fixed: list[str] = []
-        with _told(problems):
-            self.settings, fixed = _merged(before, before if self._reread is None else self._reread())
-        with _told(problems):
+        unapplied: list[str] = []
+        with _noting_errors(problems):
+            self.settings, unapplied = _merged(before, before if self._reread is None else self._reread())
+        with _noting_errors(problems):
             problems += map(str, self._access.reload(self.settings))
         if self.tls is not None:
-            with _told(problems):
+            with _noting_errors(problems):
                 self.tls.load(self.settings)
-        with _told(problems):
+        with _noting_errors(problems):
             self._plane.use(self.settings.options())
         self._tell(
-            problems, [name for name in RELOADED if getattr(before, name) != getattr(self.settings, name)], fixed
+            problems, [name for name in RELOADED if getattr(before, name) != getattr(self.settings, name)], unapplied
         )
 
-    def _tell(self, problems: list[str], changed: list[str], fixed: list[str]) -> None:
+    def _tell(self, problems: list[str], changed: list[str], unapplied: list[str]) -> None:
         counts = self.counts
         counts.last_at, counts.last_failed = time.time(), bool(problems)
         counts.failed += bool(problems)
@@ -121,12 +121,12 @@ class Reload:
             _LOGGER.error("reload failed, and what could not be read stays as it was: %s", "; ".join(problems))
         else:
             _LOGGER.info("reloaded the files of the settings; changed settings: %s", ", ".join(changed) or "none")
-        if fixed:
-            _LOGGER.warning("these settings have changed and need a restart: %s", ", ".join(fixed))
+        if unapplied:
+            _LOGGER.warning("these settings have changed and need a restart: %s", ", ".join(unapplied))
 
 
 @contextlib.contextmanager
-def _told(problems: list[str]) -> Iterator[None]:
+def _noting_errors(problems: list[str]) -> Iterator[None]:
     """Note the error of a part that could not be replaced. The next part is replaced all the same."""
     try:
         yield
@@ -141,9 +141,9 @@ def _merged(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
     """The settings that apply now, and the names of those that have changed and cannot apply."""
     changed = [name for name in Settings.model_fields if getattr(before, name) != getattr(after, name)]
     switched = [name for name in changed if _switches(name, before, after)]
-    fixed = [name for name in changed if name not in RELOADED or name in switched]
-    values = {name: getattr(after, name) for name in changed if name not in fixed}
-    return before.model_copy(update=values), fixed
+    unapplied = [name for name in changed if name not in RELOADED or name in switched]
+    values = {name: getattr(after, name) for name in changed if name not in unapplied}
+    return before.model_copy(update=values), unapplied
 
 
 def _switches(name: str, before: Settings, after: Settings) -> bool:

@@ -31,7 +31,7 @@ from tricklecast.trickle.terminal import duration
 _LOGGER = logging.getLogger(__name__)
 
 ANNOUNCEMENT: Final = "tricklecast is listening on "
-"""Beginning of the line that the server prints when it listens; its URL follows."""
+"""Beginning of the line that the server prints when it announced; its URL follows."""
 
 
 _METAVARS: Final = {
@@ -117,7 +117,7 @@ def _option(name: str, field: FieldInfo) -> Any:
     ]
 
 
-def _serve(config: Path | None, show_config: bool, quiet: bool, **values: Any) -> None:
+def serve(*, config: Path | None, show_config: bool, quiet: bool, **values: Any) -> None:
     """Run a server.
 
     Every option is also an environment variable (--max-channels is TRICKLECAST_MAX_CHANNELS), and a key of the TOML
@@ -164,32 +164,33 @@ def _load_and_run(config: Path | None, show_config: bool, quiet: bool, values: d
     from tricklecast.app.server import serve as run
 
     # Among the lines of an access log on standard output the announcement would be no JSON.
-    announce = _announce_on_stderr if loaded.settings.access_log == STDOUT else _announce_on_stdout
-    talks = not quiet and _is_terminal(sys.stderr)
-    listens: list[str] = []
+    print_address = _announce_on_stderr if loaded.settings.access_log == STDOUT else _announce_on_stdout
+    is_interactive = not quiet and sys.stderr is not None and sys.stderr.isatty()
+    announced: list[str] = []
 
-    def tell(address: str) -> None:
-        listens.append(address)
-        _announce(announce, loaded.settings, talks, address)
+    def announce(address: str) -> None:
+        announced.append(address)
+        _announce(print_address, loaded.settings, is_interactive, address)
 
-    with _ending_once(listens):
-        run(loaded.settings, tell, show=_show if talks else None, reread=lambda: load(values, config).settings)
+    with _ending_once(announced):
+        show = _show if is_interactive else None
+        run(loaded.settings, announce, show=show, reread=lambda: load(values, config).settings)
 
 
 @contextlib.contextmanager
-def _ending_once(listens: Sequence[str]) -> Iterator[None]:
+def _ending_once(announced: Sequence[str]) -> Iterator[None]:
     """Ignore signals from the moment at which a server gives them back: the process is about to exit.
 
     A second Ctrl-C, or a reload that comes then, would kill it and change its exit code.
 
     Args:
-        listens: addresses; none before the server has begun, when a signal does what it does to every process.
+        announced: addresses; none before the server has begun, when a signal does what it does to every process.
     """
     former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
 
     def stray(number: int, frame: FrameType | None) -> None:
         del frame
-        if not listens:
+        if not announced:
             signal.signal(number, former[signal.Signals(number)])
             signal.raise_signal(number)
 
@@ -200,11 +201,7 @@ def _ending_once(listens: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         for number, handler in former.items():
-            signal.signal(number, signal.SIG_IGN if listens else handler)
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
+            signal.signal(number, signal.SIG_IGN if announced else handler)
 
 
 def _show(lines: list[str]) -> None:
@@ -224,12 +221,12 @@ def _write(stream: TextIO | None, text: str) -> None:
             os.write(stream.fileno(), text.encode())
 
 
-def _announce(print_address: Callable[[str], None], settings: Settings, talks: bool, address: str) -> None:
+def _announce(print_address: Callable[[str], None], settings: Settings, is_interactive: bool, address: str) -> None:
     """Print a listener's address, and on a terminal that of the web pages behind it."""
     print_address(address)
     url, _, is_of_control_plane = address.partition(" ")
     scheme, host = urlsplit(url)[:2]
-    if talks and settings.web and (settings.control_port is None or is_of_control_plane) and "+" not in scheme:
+    if is_interactive and settings.web and (settings.control_port is None or is_of_control_plane) and "+" not in scheme:
         _write(sys.stderr, f"open {scheme}://{host}/ in a browser to see and publish channels\n")
 
 
@@ -301,10 +298,5 @@ def _signature() -> inspect.Signature:
     )
 
 
-def serve(**values: Any) -> None:
-    _serve(**values)
-
-
-serve.__doc__ = _serve.__doc__
 serve.__signature__ = _signature()  # type: ignore[attr-defined]
 serve.__annotations__ = {name: parameter.annotation for name, parameter in _signature().parameters.items()}

@@ -28,7 +28,6 @@ import uvloop
 from starlette.types import ASGIApp
 
 from tricklecast.app.control_plane.middleware import LimitRequests, RecordRequests
-from tricklecast.app.core.limits import Limits
 from tricklecast.app.health import remove_address, write_address
 from tricklecast.app.http1.connection import Endpoint
 from tricklecast.app.listener import accept_on, address_of, attainable_limits, not_found
@@ -80,22 +79,7 @@ def serve(
         InvalidInput: a file that a setting names cannot be used.
     """
     limits = attainable_limits(settings)
-    with opened(settings) as sockets:
-        _serve_on(sockets, settings, limits, announce, program, show, reread)
-
-
-def _serve_on(
-    sockets: Sockets,
-    settings: Settings,
-    limits: Limits,
-    announce: Callable[[str], None],
-    program: Program | None,
-    show: Callable[[list[str]], None] | None,
-    reread: Callable[[], Settings] | None,
-) -> None:
-    """Run a server on these sockets, with the process's signals in its hands."""
-    last_resort = LastResort()
-    early: list[int] = []
+    early: list[int] = []  # signals that came before uvicorn had installed its handlers
 
     def remember(number: int, frame: FrameType | None) -> None:
         """For signals that come before uvicorn has installed its handlers, or after it has removed them."""
@@ -103,30 +87,49 @@ def _serve_on(
         early.append(number)
         last_resort.begin(settings.shutdown_deadline_s + LAST_S)
 
-    async def run() -> None:
+    async def run(sockets: Sockets) -> None:
         node = Node(settings, limits, sockets, show=show, reread=reread)
         server = Server(node, announce, early=early, last_resort=last_resort)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, partial(_hang_up, Terminal(), server, node))
         with _few_collections():
             await node.run(server, program)
 
-    before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+    with opened(settings) as sockets:
+        last_resort = LastResort()
+        try:
+            with _handlers(remember), _health_file(settings, sockets):
+                uvloop.run(run(sockets))
+        except* TrickleError as group:
+            raise group.exceptions[0] from None
+        finally:
+            last_resort.cancel()
+
+
+@contextmanager
+def _handlers(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Install handlers of signals that hold until others are installed, and give the former ones back at the end."""
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # the log has only just been opened
     before |= {number: signal.signal(number, _ignore) for number in _UNUSED_SIGNALS}
-    told = None
     try:
-        if settings.health_file is not None:
-            told = address_of(settings, sockets.control or sockets.main)
-            write_address(settings.health_file, told)
-        uvloop.run(run())
-    except* TrickleError as group:
-        raise group.exceptions[0] from None
+        yield
     finally:
-        last_resort.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
-        if settings.health_file is not None and told is not None:
-            remove_address(settings.health_file, told)
+
+
+@contextmanager
+def _health_file(settings: Settings, sockets: Sockets) -> Iterator[None]:
+    """Keep the address of the control plane in the file that the settings name."""
+    if (file := settings.health_file) is None:
+        yield
+        return
+    address = address_of(settings, sockets.control or sockets.main)
+    write_address(file, address)
+    try:
+        yield
+    finally:
+        remove_address(file, address)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

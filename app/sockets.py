@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tricklecast.app import systemd
-from tricklecast.app.listener import BACKLOG, CannotServe, listen, tune, warn_of_strangers
+from tricklecast.app.listener import BACKLOG, CannotServe, listen, tune, warn_of_open_access
 from tricklecast.app.settings import Settings
 
 SOCKET_MODE: Final = 0o660
@@ -57,7 +57,7 @@ def opened(settings: Settings) -> Iterator[Sockets]:
         if settings.control_port is not None:
             where = settings.control_host or settings.host, settings.control_port
             control = stack.enter_context(listen(*where, settings=("control_host", "control_port")))
-        warn_of_strangers(settings, main, control)
+        warn_of_open_access(settings, main, control)
         yield Sockets(main, control)
 
 

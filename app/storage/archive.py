@@ -90,8 +90,8 @@ RETRY_S: Final = 5.0
 END_S: Final = 10.0
 """The deadline of the last batch, when the server ends. It is small, since the disk keeps up all the time."""
 
-SAY_S: Final = 60.0
-"""The log tells of given-up segments at most once in this time: a publisher may lose many a second."""
+LOG_S: Final = 60.0
+"""The log tells of given-up segments at most once in this time: a publisher may give_up many a second."""
 
 STALE: Final = 1000
 """``Archive.order`` is tidied when it holds this many removed segments, and more removed ones than present ones."""
@@ -163,7 +163,7 @@ class Tap:
 
     def evict(self) -> None:
         """Called by the segment: memory is short and the disk is slow, so the archive gives the segment up."""
-        self.channel.archive.lose(self)
+        self.channel.archive.give_up(self)
 
 
 class StoredChannel:
@@ -339,16 +339,16 @@ class Archive:
         self._thread, self.reads = DaemonThread("storage"), DaemonThread("storage reads")
         self._closing = False
         # While the directory has failed:
-        self._cut: list[tuple[StoredChannel, int, int]] = []  # channel, seq, file of segments that were partly written
-        self._owed = 0  # segments that the directory lacks, those that were partly written included
+        self._partly_written: list[tuple[StoredChannel, int, int]] = []  # segments: channel, seq, file
+        self._lacking = 0  # segments that the directory lacks, those that were partly written included
         self._lost_before = 0  # figures.lost at the time of the failure
-        self._fits: int | None = None  # half of the bytes for which the last attempt found no room
+        self._room_left: int | None = None  # half of the bytes for which the last attempt found no room
         self._retrying: asyncio.TimerHandle | None = None  # the next attempt
         self._missed: Exception | None = None  # raised while a change was noted, until storage has failed for it
         # For the log:
-        self._unsaid = 0  # segments that were given up since the last line
-        self._newest_lost = 0, ""  # seq and channel of the newest of them
-        self._say_at = 0.0  # no further line before this time
+        self._unlogged = 0  # segments that were given up since the last line
+        self._newest_given_up = 0, ""  # seq and channel of the newest of them
+        self._log_at = 0.0  # no further line before this time
         self._journal = journal
         self._enter(inventory)
         journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
@@ -468,12 +468,12 @@ class Archive:
         """Publishers are answered by :meth:`when_stored`, not at once."""
         return self.ack is not Ack.MEMORY and (self.failed is None or self.on_full is OnDiskFull.REFUSE)
 
-    def when_stored(self, told: Callable[[bool], None]) -> None:
+    def when_stored(self, then: Callable[[bool], None]) -> None:
         """Call back with ``True`` when all changes until now are written as ``ack`` says; ``False`` if they are not."""
         if self.failed is not None or self._closing:
-            told(self.on_full is OnDiskFull.MEMORY and not self._closing)
+            then(self.on_full is OnDiskFull.MEMORY and not self._closing)
             return
-        self._waiting.append(told)
+        self._waiting.append(then)
         self.kick()
 
     async def flush(self) -> bool:
@@ -506,11 +506,11 @@ class Archive:
         self._thread.abandon()
         self.reads.abandon()
         await self._idle()  # a batch that was given up has failed
-        self._say_at = 0.0
-        self._say_lost()
-        if self.failed is not None and self._owed:
-            self._lose_owed(self._owed)
-            why = f"{self._owed} segments are missing in it ({self.failed})"
+        self._log_at = 0.0
+        self._log_given_up()
+        if self.failed is not None and self._lacking:
+            self._count_lost(self._lacking)
+            why = f"{self._lacking} segments are missing in it ({self.failed})"
             logger.error("the data directory %s is left as it is: %s", self.database.folder, why)
 
     async def _idle(self) -> None:
@@ -519,7 +519,7 @@ class Archive:
 
     def tick(self) -> None:
         """Remove segments that have become too old while nothing is published. The sweeper calls this."""
-        self._say_lost()
+        self._log_given_up()
         if self.failed is None:
             self.expire()
 
@@ -546,25 +546,25 @@ class Archive:
         self._soon = soon
         self._timer = loop.call_soon(self._write) if soon else loop.call_later(BEHIND_S, self._write)
 
-    def lose(self, tap: Tap) -> None:
+    def give_up(self, tap: Tap) -> None:
         """Give up a segment that is not wholly written."""
         if self.failed is None:  # else it is owed, and counted when it is clear which ones are lost
             self.figures.lost += 1
-        self._unsaid += 1
-        self._newest_lost = tap.segment.seq, tap.channel.row.name
-        self._say_lost()
+        self._unlogged += 1
+        self._newest_given_up = tap.segment.seq, tap.channel.row.name
+        self._log_given_up()
         self._leave(tap)
         # Its bytes in the directory have no end.
         self._batch.removed.append((tap.channel.row.id, tap.segment.seq))
         self.release(tap.channel, tap.file)
 
-    def _say_lost(self) -> None:
-        """Tell the operator of segments that were given up, at once and then once in :data:`SAY_S`."""
+    def _log_given_up(self) -> None:
+        """Tell the operator of segments that were given up, at once and then once in :data:`LOG_S`."""
         now = asyncio.get_running_loop().time()
-        if self._unsaid and now >= self._say_at:
+        if self._unlogged and now >= self._log_at:
             text = "segments that are not stored, since their memory was needed: %d; the newest is %d of %r"
-            logger.warning(text, self._unsaid, *self._newest_lost)
-            self._unsaid, self._say_at = 0, now + SAY_S
+            logger.warning(text, self._unlogged, *self._newest_given_up)
+            self._unlogged, self._log_at = 0, now + LOG_S
 
     def _leave(self, tap: Tap) -> None:
         self.dirty.pop(tap, None)
@@ -586,7 +586,7 @@ class Archive:
             raise
         finally:
             if self.failed is not None and type(fact) is SegmentOpened and stored is not None:
-                self._owed += fact.seq not in stored.taps
+                self._lacking += fact.seq not in stored.taps
 
     def _take(self, fact: Fact, stored: StoredChannel | None, row: FactRow) -> None:
         """Add a fact to the next batch."""
@@ -654,7 +654,7 @@ class Archive:
         batch, self._batch = self._batch, Batch()
         waiting, self._waiting = self._waiting, []
         written = self._take_dirty(batch)
-        touched = self._tell_channels(batch)
+        touched = self._take_channels(batch)
         began = asyncio.get_running_loop().time()
         self._busy = self._in_thread(self.database.commit, batch)
         self._busy.add_done_callback(lambda done: self._written(done, batch, written, touched, waiting, began))
@@ -676,7 +676,7 @@ class Archive:
         self.dirty.clear()
         return written
 
-    def _tell_channels(self, batch: Batch) -> dict[StoredChannel, None]:
+    def _take_channels(self, batch: Batch) -> dict[StoredChannel, None]:
         """Add changed rows of channels to a batch: no segment is written before its channel."""
         touched, self._touched = self._touched, {}
         for stored in touched:
@@ -705,14 +705,14 @@ class Archive:
         if batch.facts or batch.floor:
             self.index = batch.facts[-1].number if batch.facts else batch.floor
             self._tell(self.listeners, self.index)
-        self._keep_written(written, touched)
+        self._note_written(written, touched)
         self._tell(waiting, True)
         if self.dirty or self._waiting or self._touched or self._batch != Batch():
             self.kick()
         self.expire(touched)
-        self._go_without()
+        self._fail_for_missed()
 
-    def _keep_written(self, written: list[tuple[Tap, SegmentRow, Append]], touched: Iterable[StoredChannel]) -> None:
+    def _note_written(self, written: list[tuple[Tap, SegmentRow, Append]], touched: Iterable[StoredChannel]) -> None:
         """Note that the segments and channels of a batch are written."""
         for stored in touched:
             stored.known = True
@@ -724,13 +724,13 @@ class Archive:
             if row.closed_us is not None:
                 self._finish(tap, row.closed_us)
 
-    def _tell(self, waiting: Iterable[Callable[[_T], None]], what: _T) -> None:
-        """Make these calls. An exception of one keeps neither the others nor storage from going on."""
-        for told in waiting:
+    def _tell(self, listeners: Iterable[Callable[[_T], None]], value: _T) -> None:
+        """Call all of these. An exception of one keeps neither the others nor storage from going on."""
+        for listener in listeners:
             try:
-                told(what)
+                listener(value)
             except Exception as error:
-                self.faults.note(told, error)
+                self.faults.note(listener, error)
         self.faults.deliver()
 
     def _finish(self, tap: Tap, closed_us: int) -> None:
@@ -761,9 +761,9 @@ class Archive:
         if self.failed is None:
             self.failed = str(error) or type(error).__name__
             self._missed = error
-            asyncio.get_running_loop().call_soon(self._go_without)  # when the change is done
+            asyncio.get_running_loop().call_soon(self._fail_for_missed)  # when the change is done
 
-    def _go_without(self) -> None:
+    def _fail_for_missed(self) -> None:
         """Fail for a change that was missed. A batch that is being written ends first, and then calls this."""
         if self._missed is not None and self._busy is None:
             self._fail(self._missed, Batch(), [])
@@ -780,31 +780,31 @@ class Archive:
             stored.room.clear()  # one of these files may be the reason
             for tap in list(stored.taps.values()):
                 self._leave(tap)
-                self._cut.append((stored, tap.segment.seq, tap.file))
-        self._owed += len(self._cut)
+                self._partly_written.append((stored, tap.segment.seq, tap.file))
+        self._lacking += len(self._partly_written)
         self._lost_before = self.figures.lost
         # Removed segments and ended channels are still to be written.
         self._batch = unwritten(batch, self._batch)
-        told = [*waiting, *self._waiting]
+        unanswered = [*waiting, *self._waiting]
         self._waiting = []
-        self._tell(told, alone)
+        self._tell(unanswered, alone)
         self._try_again()
 
     def _try_again(self) -> None:
         if not self._closing:
             self._retrying = asyncio.get_running_loop().call_later(RETRY_S, self._retry)
 
-    def _still(self, error: BaseException, batch: Batch) -> None:
+    def _failed_again(self, error: BaseException, batch: Batch) -> None:
         """Plan the next attempt to go on: this one has failed, too."""
         self.figures.failures += 1
         failed, self.failed = self.failed, str(error) or type(error).__name__
         if self.failed != failed:
             logger.error("the data directory %s still cannot be written (%s)", self.database.folder, self.failed)
         self._batch = unwritten(batch, self._batch)
-        self._lose_owed(self._owed - len(self._missing()))
+        self._count_lost(self._lacking - len(self._missing()))
         self._try_again()
 
-    def _lose_owed(self, segments: int) -> None:
+    def _count_lost(self, segments: int) -> None:
         """Count segments as lost that the directory lacks and that are in no window any more."""
         self.figures.lost = max(self.figures.lost, self._lost_before + segments)
 
@@ -831,20 +831,20 @@ class Archive:
             self._retrying.cancel()
         self.expire()
         batch, self._batch = self._batch, Batch()
-        touched = self._tell_channels(batch)
+        touched = self._take_channels(batch)
         trial = self._in_thread(self.database.recover, batch, self._written_to())
         self._busy = trial
-        trial.add_done_callback(partial(self._tried, batch, touched))
+        trial.add_done_callback(partial(self._recovered, batch, touched))
 
-    def _tried(self, batch: Batch, touched: dict[StoredChannel, None], done: asyncio.Future[int]) -> None:
+    def _recovered(self, batch: Batch, touched: dict[StoredChannel, None], done: asyncio.Future[int]) -> None:
         self._busy = None
         if (error := done.exception()) is not None:
-            self._still(error, batch)
+            self._failed_again(error, batch)
             return
         for stored in touched:
             stored.known = True
         room = done.result() // 2
-        self._catch_up(room if self._fits is None else min(room, self._fits))
+        self._catch_up(room if self._room_left is None else min(room, self._room_left))
 
     def _catch_up(self, room: int) -> None:
         """Attempt to go on, second batch: segments of the windows that fit into the room, and always the newest one."""
@@ -861,7 +861,7 @@ class Archive:
             self._go_on([], missing)
             return
         batch = Batch()
-        written, touched = self._take_dirty(batch), self._tell_channels(batch)
+        written, touched = self._take_dirty(batch), self._take_channels(batch)
         self._busy = self._in_thread(self.database.commit, batch)
         self._busy.add_done_callback(partial(self._caught_up, batch, written, touched, missing))
 
@@ -875,20 +875,20 @@ class Archive:
     ) -> None:
         self._busy = None
         if (error := done.exception()) is None:
-            self._keep_written(written, touched)
+            self._note_written(written, touched)
             self._go_on([tap for tap, _, _ in written], missing)
             return
         if getattr(error, "errno", None) in NO_ROOM:  # there is a quota of which the file system does not tell
-            self._fits = sum(tap.segment.size for tap, _, _ in written) // 2
+            self._room_left = sum(tap.segment.size for tap, _, _ in written) // 2
         for tap, _, _ in written:
             if tap.channel.taps.get(tap.segment.seq) is tap:
                 self._leave(tap)
                 self.release(tap.channel, tap.file)
-        self._still(error, batch)
+        self._failed_again(error, batch)
 
     def _go_on(self, saved: list[Tap], missing: list[tuple[StoredChannel, Segment]]) -> None:
         """End the failure: the directory has the missing segments, or as many of them as fit."""
-        self.failed = self._fits = self._missed = None
+        self.failed = self._room_left = self._missed = None
         now_us = self.wall_us()
         # Facts are missing, so each follower begins with a snapshot.
         self._batch.floor = self._journal.index
@@ -912,14 +912,14 @@ class Archive:
                 if tap.segment.closed and tap.closed_us is None:
                     tap.closed_us = now_us
                     self.dirty[tap] = None
-        for stored, seq, file in self._cut:
+        for stored, seq, file in self._partly_written:
             if seq not in stored.taps and seq not in stored.entries:
                 self._batch.removed.append((stored.row.id, seq))
             self.release(stored, file)
         has = sum(tap.segment.seq in tap.channel.entries or tap in tap.channel.taps.values() for tap in saved)
-        lost = max(0, self._owed - has - began)
-        self._lose_owed(lost)
-        self._cut, self._owed = [], 0
+        lost = max(0, self._lacking - has - began)
+        self._count_lost(lost)
+        self._partly_written, self._lacking = [], 0
         folder = self.database.folder
         logger.warning("the data directory %s can be written again; %d segments are missing in it", folder, lost)
         self.kick()

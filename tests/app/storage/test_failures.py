@@ -197,7 +197,7 @@ def test_segments_that_are_given_up_do_not_fill_the_log(folder: Path, caplog: py
         channel = target.channel("film")
         uploads = [channel.started(seq, b"begun")[0] for seq in range(3)]
         for tap in server.inside(lambda: list(archive.live["film"].taps.values())):
-            server.inside(partial(archive.lose, tap))
+            server.inside(partial(archive.give_up, tap))
         server.inside(archive.tick)
         for upload in uploads:
             upload.end()
@@ -393,7 +393,7 @@ def test_calls_that_fail(tmp_path: Path, operation: str, number: int) -> None:
         control.unlink()
         eventually(lambda: published.several(1) == {"fsync"}, what="storage has caught up")
         check(server, histories, Promise(acked=True, sound=False))
-        assert "cannot be written" in server.errors.read_text()
+        eventually(lambda: "cannot be written" in server.errors.read_text(), what="the log's thread has written it")
         server.errors.unlink()
     with served(folder, "fsync") as server:
         check(server, histories, Promise(acked=True))

@@ -221,7 +221,7 @@ def test_attempts_do_not_grow(folder: Path) -> None:
         def sizes() -> list[int]:
             batch = archive._batch
             lists = (batch.facts, batch.channels, batch.appends, batch.segments, batch.removed, batch.files)
-            return [*map(len, lists), len(batch.forgotten), len(archive._touched), len(archive._cut)]
+            return [*map(len, lists), len(batch.forgotten), len(archive._touched), len(archive._partly_written)]
 
         with a_file_for_all_folders(folder):
             channel = target.channel("film").publish(1, body(1))
