@@ -63,7 +63,7 @@ from tricklecast.app.data_plane.scheduling import (
 )
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.http1.asgi_bridge import AsgiExchange, Hosting, has_path
-from tricklecast.app.http1.framing import HOST_TEXT, FramingGuard, joined, objection
+from tricklecast.app.http1.framing import HOST_TEXT, NO_REQUEST, FramingGuard, joined, objection
 from tricklecast.app.http1.writer import CONTINUE, end, whole
 from tricklecast.app.http1.writer import begin as begin_response
 from tricklecast.trickle.records import Reason
@@ -203,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         self._more = b""  # input that waits for this connection's next turn, or behind its queue
         self._begun = 0  # requests, in this turn
         # Parsing.
-        self._guard = FramingGuard(plane.options.header_bytes)  # against bytes that are no payload
+        self._guard = NO_REQUEST  # against bytes that are no payload
         self._parser: httptools.HttpRequestParser | None = None  # none while a client only waits
         self._url = b""  # of the head that is being parsed
         self._headers = _NO_FIELDS  # of the head that is being parsed
@@ -641,6 +641,7 @@ class Connection(asyncio.BufferedProtocol):
         elif not self.mid_message:
             # A client that waits, or is being sent something, needs no parser: it is a quarter of an idle reader.
             self._parser = None
+            self._guard = NO_REQUEST
 
     def deliver(self, request: Request) -> None:
         """Give the body that has arrived to the exchange that takes it, if that has begun."""
@@ -671,7 +672,7 @@ class Connection(asyncio.BufferedProtocol):
         self._headers = []
         self._unread = 0
         self.mid_message = True
-        self._guard.begin()
+        self._guard = FramingGuard(self.plane.options.header_bytes)
 
     def on_url(self, url: bytes) -> None:
         """A part of the request target."""

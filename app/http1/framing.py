@@ -2,8 +2,9 @@
 
 The parser accepts heads that another server would read differently (:func:`objection`), and it reads on for ever where
 no payload comes: a header that never ends, chunks of one byte each with a long extension, trailer fields without end.
-Nothing of that is stored, but it costs as much time as payload does. So a :class:`FramingGuard` counts each
-connection's bytes beside the payload, by what the parser tells it and how many bytes it was fed:
+Nothing of that is stored, but it costs as much time as payload does. So each request
+has a :class:`FramingGuard`, which counts the bytes beside the payload by what the parser tells it and how many bytes it
+was fed:
 
 - *Header and trailer fields* have ``header_bytes`` in all, :data:`FIELD_BYTES` for each field included. The parser
   keeps a field to itself until it is whole, so the bytes of the packets that fields take are counted, too: twice as
@@ -104,10 +105,10 @@ _EXCESS: Final = Objection(Status.BAD_REQUEST, "Too many bytes around the chunks
 
 
 class FramingGuard:
-    """Counts the bytes of a connection's requests that are no payload.
+    """Counts the bytes of one request that are no payload.
 
     Args:
-        header_bytes: the limit of header and trailer fields of one request.
+        header_bytes: the limit of its header and trailer fields.
 
     Attributes:
         chunked: whether the body of the request comes in chunks.
@@ -118,24 +119,17 @@ class FramingGuard:
     def __init__(self, header_bytes: int) -> None:
         self.chunked = False
         self._header_bytes = header_bytes
-        self._room = header_bytes  # for further fields of this request
-        self._packets = _NO_HEAD  # that the fields being parsed have taken
+        self._room = header_bytes  # for further fields
+        self._packets = 0  # that the fields being parsed have taken
         self._head_bytes = 0  # of these packets, without the first one
-        self._excess = 0  # bytes of this body that are no payload, beyond what is allowed for each chunk
+        self._excess = _HEAD_CREDIT  # bytes of the body that are no payload, beyond what is allowed for each chunk
 
     @property
     def head_bytes(self) -> int:
-        """The cost of this request's fields so far."""
+        """The cost of the fields so far."""
         return self._header_bytes - self._room
 
     # What the parser tells.
-
-    def begin(self) -> None:
-        """A request begins."""
-        self.chunked = False
-        self._room = self._header_bytes
-        self._packets = self._head_bytes = 0
-        self._excess = _HEAD_CREDIT
 
     def field(self, size: int) -> Objection | None:
         """A header or trailer field, whose name and value have this size."""
@@ -172,3 +166,9 @@ class FramingGuard:
             if self._excess > EXCESS_BYTES:
                 return _EXCESS if self._packets == _NO_HEAD else _TOO_LARGE
         return None
+
+
+NO_REQUEST: Final = FramingGuard(0)
+"""The guard of every connection that is between requests: it counts nothing, and takes no memory of its own."""
+
+NO_REQUEST.head_ended()

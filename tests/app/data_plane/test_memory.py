@@ -16,6 +16,7 @@ import pytest
 from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.segment import Segment
+from tricklecast.app.http1.connection import Connection
 from tricklecast.app.tools.conformance.target import RemoteChannel
 
 KEPT = 4
@@ -40,7 +41,11 @@ def parsers() -> int:
     return sum(type(thing) is httptools.HttpRequestParser for thing in gc.get_objects())
 
 
-def test_who_waits_has_no_parser() -> None:
+def guards() -> int:
+    return len({id(thing._guard) for thing in gc.get_objects() if type(thing) is Connection})
+
+
+def test_a_waiting_reader_has_no_parser() -> None:
     """However many readers wait for a segment, none of them keeps what it takes to read a request."""
     with local_server() as server, server.client() as target, no_collector():
         channel = target.channel()
@@ -48,6 +53,7 @@ def test_who_waits_has_no_parser() -> None:
         before = server.inside(parsers)
         waiting = [channel.waiting(0) for _ in range(10)]
         assert server.inside(parsers) <= before + 2  # those of the clients' other connections
+        assert server.inside(guards) <= 3
         channel.publish(0, b"now")
         assert [reader.response().body for reader in waiting] == [b"now"] * 10
         for reader in waiting:
