@@ -249,13 +249,13 @@ class RequestAuthorizer:
         )
         status = self._webhook.remembered(question)
         if status is not None:
-            return self._obey(status, granted)
+            return self._follow_webhook(status, granted)
         pending = Pending()
-        if self._webhook.ask(question, lambda status: pending.decide(self._obey(status, granted))):
+        if self._webhook.ask(question, lambda status: pending.decide(self._follow_webhook(status, granted))):
             return pending
         return self._undecided(Reason.limit("webhook"), granted)
 
-    def _obey(self, status: int, granted: Granted) -> Granted | Refused:
+    def _follow_webhook(self, status: int, granted: Granted) -> Granted | Refused:
         match status:
             case Status.OK:
                 # The webhook may have taken its time.

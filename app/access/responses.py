@@ -33,7 +33,7 @@ _VERBS: Final = {Right.PUBLISH: "publish to", Right.SUBSCRIBE: "subscribe to", R
 
 
 def not_allowed(op: Op, channel: str) -> Reply:
-    """The answer to a valid token whose rights do not suffice. It names the right; the channel need not exist."""
+    """The reply to a valid token whose rights do not suffice. It names the right; the channel need not exist."""
     verbs = " or ".join(_VERBS[right] for right in RIGHTS_OF_OP[op])
     return NOT_ALLOWED._replace(body=f"The token gives no right to {verbs} {channel}".encode())
 
@@ -43,11 +43,11 @@ REFUSED_BY_WEBHOOK: Final = {
     403: _refusal(Status.FORBIDDEN, Reason.webhook("refused"), "", b"Not allowed"),
     404: _refusal(Status.NOT_FOUND, Reason.webhook("refused"), "", b"Stream not found"),
 }
-"""The answers to requests that the webhook refused, by the status that it chose."""
+"""The replies to requests that the webhook refused, by the status that it chose."""
 
 
 def invalid_token(why: str) -> Reply:
-    """The answer to a token that is not valid: the same one for every reason that a forger could learn from.
+    """The reply to a token that is not valid: the same one for every reason that a forger could learn from.
 
     Args:
         why: the word of :class:`app.access.rights.InvalidToken`.
@@ -63,7 +63,7 @@ def invalid_token(why: str) -> Reply:
 
 
 def unavailable(reason: str) -> Reply:
-    """The answer while the key server or the webhook is out of reach."""
+    """The reply while the key server or the webhook is out of reach."""
     return Reply(
         Status.UNAVAILABLE,
         reason,

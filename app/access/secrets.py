@@ -47,7 +47,7 @@ def read_secret(path: Path, *, least: int = MIN_BYTES) -> SecretBytes:
 
 def warn_of_readers(path: Path) -> None:
     """Log a warning if every user of the machine may read a file that holds a secret."""
-    with suppress(OSError):  # reading it tells
+    with suppress(OSError):  # read_file reports it
         if path.stat().st_mode & stat.S_IROTH:
             logger.warning(
                 "every user of this machine can read the secret in %s; take that right away: chmod o= %s", path, path

@@ -99,7 +99,7 @@ class TokenVerifier:
         self._remembered: LRUCache[bytes, Claims] = LRUCache(size)
         self.remote = remote
         self.outcomes: Counter[str] = Counter()  # tokens "checked", "remembered" and "rejected" since the start
-        self._changed()
+        self._forget_all()
 
     def verify(self, token: bytes) -> Claims:
         """Return the claims of a token.
@@ -107,7 +107,7 @@ class TokenVerifier:
         Raises:
             InvalidToken: the token allows nothing. If its key is unknown, :meth:`refetch` may help.
         """
-        self._look()
+        self._take_remote_keys()
         outcome = "remembered"
         try:
             if len(token) > MAX_TOKEN_BYTES:
@@ -129,25 +129,25 @@ class TokenVerifier:
         """Replace the keys from files, and the revocations."""
         self._fixed_keys = keys
         self.revocations = revocations
-        self._changed()
+        self._forget_all()
 
     @property
     def generation(self) -> int:
         """A number that changes whenever keys or revocations have changed."""
-        self._look()
+        self._take_remote_keys()
         return self._generation
 
     def holds(self, claims: Claims) -> bool:
         """Whether the key that signed a token is still in use, and the token is not revoked."""
         return claims.key in self._fingerprints.values() and not self.revocations.cover(claims)
 
-    def _look(self) -> None:
+    def _take_remote_keys(self) -> None:
         """Take over the key server's keys if they have changed."""
         if self.remote is not None and self.remote.keys is not self._remote_keys:
             self._remote_keys = self.remote.keys
-            self._changed()
+            self._forget_all()
 
-    def _changed(self) -> None:
+    def _forget_all(self) -> None:
         """Forget all tokens, since keys or revocations have changed."""
         self._fingerprints = {id(key): fingerprint(key) for key in self._fixed_keys + self._remote_keys}
         self._generation += 1

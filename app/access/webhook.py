@@ -5,11 +5,11 @@ Each request may need a question, and a storm of requests must neither flood the
 - A question is a JSON text. Requests with the same text share one question, and its answer is used again for a while
   (``Cache-Control: max-age``, at most an hour). A question has no field that a service does not need to decide, since
   each further field would make more questions.
-- At most :data:`MAX_WAITING` questions wait, and ``concurrency`` of them are sent at a time. A request beyond that is
-  undecided at once: ``webhook_fail_open`` says what becomes of it, as after a failure of the service.
+- At most :data:`MAX_WAITING` questions wait, and ``concurrency`` of them are sent at a time. ``webhook_fail_open``
+  decides a request beyond that at once, as it does after a failure of the service.
 - The deadline of a question includes its wait in the queue, so a slow service delays no request for longer.
 
-A permission that was given stays: the webhook takes nothing back from an exchange that has begun.
+A permission stays until the exchange ends: the server does not ask again while a segment is sent.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class CheckHost(_Middleware):
 class CheckOrigin(_Middleware):
     """Applies CORS to the control plane: only pages that may write may also read.
 
-    A player on any page reads segments, but the list of channels and the metrics are no page's business.
+    A player on any page may read segments, but only pages of ``cors_write_origins`` the list of channels and metrics.
     """
 
     def __init__(self, app: ASGIApp, plane: DataPlane) -> None:

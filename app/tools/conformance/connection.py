@@ -97,8 +97,9 @@ class RawConnection:
         self._host = host
         self._number = number
         self._transcript = transcript
-        self._at_once_s = self._within_s = at_once_s
-        self._deadline = 0.0
+        self._at_once_s = at_once_s
+        self._within_s = at_once_s  # the deadline of the present read, from its beginning
+        self._deadline = 0.0  # the same on the monotonic clock
         self._methods: deque[str] = deque()  # of the requests without a response yet
         self._buffer = bytearray()  # received bytes that belong to no response yet
         self._current: Response | None = None  # the last response whose head was read

@@ -153,9 +153,9 @@ class Runner:
         self.address = address
         self.profile = profile
         self._settings = settings or PROFILES[profile].settings
-        self._waiting: deque[tuple[Case, Future[CaseResult]]] = deque()
-        self._running: set[Target] = set()
-        self._interrupted = False
+        self._waiting: deque[tuple[Case, Future[CaseResult]]] = deque()  # cases that no thread has taken
+        self._running: set[Target] = set()  # of the cases in progress
+        self._interrupted = False  # running cases end soon, and no other begins
 
     def run(self, cases: Sequence[Case], jobs: int = 16) -> Generator[CaseResult, None, None]:
         """Run cases, and yield their results in the order of the cases, each as soon as possible.
@@ -232,7 +232,7 @@ _STYLES = {CaseOutcome.PASS: "green", CaseOutcome.FAIL: "bold red", CaseOutcome.
 
 
 class ConformanceReport:
-    """Prints results as they come, with colours on a terminal; if verbose, also why each skipped case was skipped."""
+    """Prints results as they come, with colours on a terminal; if verbose, also the reason of each skipped case."""
 
     def __init__(self, out: Console, *, verbose: bool = False) -> None:
         self.out = out

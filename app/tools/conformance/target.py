@@ -79,9 +79,9 @@ class Target:
         self.base = address.base_path
         self.settings = settings or ServerSettings()
         self.transcript = Transcript()
-        self._connections: list[RawConnection] = []
-        self._channels: list[RemoteChannel] = []
-        self._interrupted = False
+        self._connections: list[RawConnection] = []  # all that were opened
+        self._channels: list[RemoteChannel] = []  # that are ended with the case
+        self._interrupted = False  # no connection may be opened any more
 
     def open(self) -> RawConnection:
         connection = self._connect(self.at_once_s)

@@ -1,9 +1,9 @@
 """The comparison of what publishers sent with what subscribers received. It has no clock and does no I/O.
 
 A :class:`SubscriberCheck` follows one subscriber in a worker process. The :class:`Ledger` of the command adds up the
-news of all workers. Some faults of subscribers count only if the server has stored the segment; the ledger decides that
-at the end, since the news of different processes come in any order. So memory grows with the number of faults, not with
-the length of the run.
+reports of all workers. Some faults of subscribers count only if the server has stored the segment; the ledger decides
+that at the end, since the reports of different processes come in any order. So memory grows with the number of faults,
+not with the length of the run.
 
 A segment is known by its ordinal, which is written into it, and not by its seq. So the same bytes under two seqs are a
 doubled segment, and two swapped segments are reordered.
@@ -112,8 +112,8 @@ class Traffic:
 
 
 @dataclass
-class News(Traffic):
-    """The events in a worker process since its last report. It travels as JSON.
+class WorkerReport(Traffic):
+    """All that has happened in a worker process since its last report. It travels as JSON.
 
     Attributes:
         samples: of the ledger's latencies, in microseconds.
@@ -140,9 +140,9 @@ class SubscriberCheck:
         self._plan = plan
         self._channel = channel
         self._found = found
-        self._newest_seq = -1
+        self._newest_seq = -1  # of all received segments
         self._shift = 0  # seq - ordinal of the newest segment: it changes when a publisher loses its position
-        self._holes: dict[int, FaultKind] = {}
+        self._holes: dict[int, FaultKind] = {}  # ordinals that have not come, with the fault if they never do
 
     def received(self, seq: int, gap: int, compared: Comparison, flaw: FaultKind | None = None) -> bool:
         """Note a segment; returns whether it came as it was published, and for the first time.
@@ -225,24 +225,23 @@ class Ledger:
         self.published, self.received = Traffic(), Traffic()
         self.latencies = {name: Durations() for name in LATENCIES}
         self._plan = plan
-        self._published: dict[int, int] = {}
-        self._unstored: set[tuple[int, int]] = set()
-        self._waiting: dict[str, int] = {}
-        self._doubtful: list[FoundFault] = []
+        self._published: dict[int, int] = {}  # segments of each channel whose publisher is done
+        self._unstored: set[tuple[int, int]] = set()  # channel and ordinal of segments that the server does not have
+        self._waiting: dict[str, int] = {}  # segments that subscribers wait for, by worker
+        self._doubtful: list[FoundFault] = []  # faults that are excused if the server does not have the segment
 
-    def add(self, worker: str, role: Role, news: News) -> None:
-        """Take in the news of a worker process."""
+    def add(self, worker: str, role: Role, report: WorkerReport) -> None:
         side = self.published if role == "publish" else self.received
-        side.wanted += news.wanted
-        side.segments += news.segments
-        side.bytes += news.bytes
-        side.counts.update(news.counts)
-        for name, samples in news.samples.items():
+        side.wanted += report.wanted
+        side.segments += report.segments
+        side.bytes += report.bytes
+        side.counts.update(report.counts)
+        for name, samples in report.samples.items():
             for us in samples:
                 self.latencies[name].add(us)
-        self._published.update(news.published)
-        self._waiting[worker] = news.waiting
-        for finding in map(FoundFault._make, news.faults):
+        self._published.update(report.published)
+        self._waiting[worker] = report.waiting
+        for finding in map(FoundFault._make, report.faults):
             if finding.fault == FaultKind.UNPUBLISHED:
                 self._unstored.add((finding.channel, finding.ordinal))
             if finding.fault in EXCUSED:
@@ -256,7 +255,7 @@ class Ledger:
         return not any(self._waiting.values())
 
     def close(self) -> None:
-        """Count the missing and partial segments that the server has stored. No news may follow."""
+        """Count the missing and partial segments that the server has stored. No report may follow."""
         for finding in self._doubtful:
             place = (finding.channel, finding.ordinal)
             if finding.ordinal < self._published.get(finding.channel, 0) and place not in self._unstored:

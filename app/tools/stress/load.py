@@ -78,7 +78,7 @@ class PlannedSegment:
         self._load = load
         self._begins_ns = load.begins_ns(channel, ordinal)
         self._marker = marker + zlib.crc32(marker).to_bytes(4)
-        self._offset = drawn % _BLOCK_BYTES
+        self._offset = drawn % _BLOCK_BYTES  # of the payload in the block
 
     def due_ns(self, chunk: int) -> int:
         """The time at which a chunk is due, in nanoseconds after the start; -1 is the last chunk."""
@@ -115,8 +115,8 @@ class Comparison:
         self.size = 0
         self._load = load
         self._channel = channel
-        self._head = b""
-        self._same = False
+        self._head = b""  # the first bytes, up to the end of the marker
+        self._same = False  # no byte differs so far
 
     def add(self, chunk: bytes) -> None:
         at, self.size = self.size, self.size + len(chunk)

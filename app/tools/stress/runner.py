@@ -1,11 +1,11 @@
-"""Runs a stress test: starts the worker processes, keeps them in step, and enters their news into the ledger.
+"""Runs a stress test: starts the worker processes, keeps them in step, and enters their reports into the ledger.
 
 The command and a worker exchange messages, each a JSON object in one line.
 
 ==============  =================================================================================================
 to a worker     ``{"plan": {…}}`` first; ``{"go": ns}``, the time at which the first segment is due; the end of
                 the input ends the run, so that no worker outlives the command
-from a worker   ``{"news": {…}}`` ten times a second; in some of them also ``"ready": true`` (its clients are
+from a worker   ``{"report": {…}}`` ten times a second; in some of them also ``"ready": true`` (its clients are
                 connected), ``"finished": true`` (all is published), and at last ``"health": {…}``
 ==============  =================================================================================================
 
@@ -27,7 +27,7 @@ from typing import IO, Any, Final
 
 import anyio
 
-from tricklecast.app.tools.stress.ledger import Ledger, News
+from tricklecast.app.tools.stress.ledger import Ledger, WorkerReport
 from tricklecast.app.tools.stress.load import Role, StressPlan
 from tricklecast.trickle.errors import TrickleError
 
@@ -54,7 +54,7 @@ MAX_LAG_MS: Final = 20.0
 quicker than that."""
 
 LINE_BYTES: Final = 64 << 20
-"""Limit of a message. All news of a tenth of a second fit in."""
+"""Limit of a message: a report on a tenth of a second is far smaller."""
 
 ROLES: Final[tuple[Role, ...]] = ("publish", "subscribe")
 
@@ -145,10 +145,10 @@ class StressRun:
         self.phase = "starting"
         self.interrupted = False
         self.seconds = 0.0
-        self._module = module
-        self._began_ns = 0
-        self._message = anyio.Event()
-        self._listeners: list[asyncio.Task[None]] = []
+        self._module = module  # that worker processes run
+        self._began_ns = 0  # the time at which the first segment is due; 0 before the start
+        self._message = anyio.Event()  # is set, and replaced, with each message of a worker
+        self._listeners: list[asyncio.Task[None]] = []  # one for each worker
 
     @property
     def bottlenecks(self) -> list[str]:
@@ -227,19 +227,19 @@ class StressRun:
             self.ledger.close()
 
     async def _listen(self, worker: Worker) -> None:
-        """Enter a worker's news into the ledger until it ends."""
+        """Enter a worker's reports into the ledger until it ends."""
         try:
             async for message in messages(worker.output):
-                self.ledger.add(worker.name, worker.role, News(**message.pop("news")))
+                self.ledger.add(worker.name, worker.role, WorkerReport(**message.pop("report")))
                 if "health" in message:
                     self.health[worker.name] = Health(**message["health"])
                 worker.states.update(message)
-                self._heard()
+                self._wake()
         finally:
             worker.states.update(("ready", "finished", "ended"))
-            self._heard()
+            self._wake()
 
-    def _heard(self) -> None:
+    def _wake(self) -> None:
         message, self._message = self._message, anyio.Event()
         message.set()
 

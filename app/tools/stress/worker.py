@@ -20,7 +20,7 @@ import uvloop
 
 import tricklecast.publisher.client
 import tricklecast.subscriber.segment
-from tricklecast.app.tools.stress.ledger import Durations, FaultKind, FoundFault, News, SubscriberCheck
+from tricklecast.app.tools.stress.ledger import Durations, FaultKind, FoundFault, SubscriberCheck, WorkerReport
 from tricklecast.app.tools.stress.load import CONTENT_TYPE, Comparison, Load, PlannedSegment, Role, StressPlan
 from tricklecast.app.tools.stress.runner import Health, messages, send
 from tricklecast.publisher.client import Publisher
@@ -47,7 +47,7 @@ class ParentCommand:
     """The command that started this process, as publishers and subscribers see it.
 
     Attributes:
-        news: is sent with the next report.
+        report: of this process; a new one begins each time it is sent.
         late: delays of chunks that only this process delayed.
         go: is set when the command has named the time of the first segment, ``go_ns``.
         closed: is set when the run has to end.
@@ -55,7 +55,7 @@ class ParentCommand:
 
     def __init__(self, plan: StressPlan, out: IO[bytes]) -> None:
         self.plan = plan
-        self.news = News()
+        self.report = WorkerReport()
         self.late = Durations()
         self.tls = tls_context(Path(plan.ca_file) if plan.ca_file else None)
         self.http = httpx.AsyncClient(verify=self.tls or True)
@@ -63,26 +63,26 @@ class ParentCommand:
         self.go_ns = 0
         self.closed = anyio.Event()
         self._out = out
-        self._lag = Durations()
-        self._cpu = 0.0
+        self._lag = Durations()  # of the event loop
+        self._cpu = 0.0  # the share of a core that this process has used
         self._clients: Sequence[_Publisher | _Subscriber] = ()
 
     def found(self, finding: FoundFault) -> None:
-        self.news.faults.append(finding)
+        self.report.faults.append(finding)
 
-    def left(self, statistics: Any) -> None:
+    def add_counts(self, statistics: Any) -> None:
         """Report the numbers among a library's statistics."""
         numbers = {f.name: n for f in fields(statistics) if type(n := getattr(statistics, f.name)) is int}
-        self.news.counts.update(numbers)
+        self.report.counts.update(numbers)
 
-    async def run(self, role: Role, process: int, said: AsyncIterator[dict[str, Any]]) -> None:
+    async def run(self, role: Role, process: int, orders: AsyncIterator[dict[str, Any]]) -> None:
         """Run the clients of this process, and report until all of them have ended."""
         kind = _Publisher if role == "publish" else _Subscriber
         self._clients = [kind(self, channel, number) for channel, number in self.plan.clients(role)[process]]
-        async with self.http, anyio.create_task_group() as own:
-            own.start_soon(self._listen, said)
-            own.start_soon(self.measure)
-            own.start_soon(self._report_often)
+        async with self.http, anyio.create_task_group() as background:
+            background.start_soon(self._listen, orders)
+            background.start_soon(self.measure)
+            background.start_soon(self._report_often)
             async with anyio.create_task_group() as tasks:
                 for client in self._clients:
                     tasks.start_soon(client.run)
@@ -91,11 +91,11 @@ class ParentCommand:
                 for client in self._clients:
                     await client.finished.wait()
                 self._report(finished=True)
-            own.cancel_scope.cancel()
+            background.cancel_scope.cancel()
         self._report(health=asdict(self.health()))
 
-    async def _listen(self, said: AsyncIterator[dict[str, Any]]) -> None:
-        async for message in said:
+    async def _listen(self, orders: AsyncIterator[dict[str, Any]]) -> None:
+        async for message in orders:
             self.go_ns = message["go"]
             self.go.set()
         self.closed.set()
@@ -122,10 +122,10 @@ class ParentCommand:
             await anyio.sleep(REPORT_S)
 
     def _report(self, **message: Any) -> None:
-        """Send the news, and with it a message."""
-        news, self.news = self.news, News()
-        news.waiting = sum(client.waiting for client in self._clients)
-        send(self._out, news=vars(news), **message)
+        """Send the report with a message, and begin a new one."""
+        report, self.report = self.report, WorkerReport()
+        report.waiting = sum(client.waiting for client in self._clients)
+        send(self._out, report=vars(report), **message)
 
 
 class _Client:
@@ -170,7 +170,7 @@ class _Publisher(_Client):
             command.found(FoundFault(FaultKind.PUBLISHER_FAILED, self._channel, 0, where))
         self.ready.set()
         self.finished.set()
-        command.left(publisher.statistics())
+        command.add_counts(publisher.statistics())
 
     async def _create(self) -> None:
         base = wire.redacted(self._plan.base)
@@ -195,7 +195,7 @@ class _Publisher(_Client):
                 error = await self._write(sending, segment)
                 confirmations.start_soon(self._confirm, sending, segment, error)
                 published += 1
-        self._command.news.published.append((self._channel, published))
+        self._command.report.published.append((self._channel, published))
         if publisher.error is not None:
             raise publisher.error
 
@@ -210,7 +210,7 @@ class _Publisher(_Client):
                     await sending.write(segment.chunk(number))
         except TrickleError as failure:
             error = str(failure)
-        self._command.news.samples["behind"].append(behind_ns // 1000)
+        self._command.report.samples["behind"].append(behind_ns // 1000)
         return error
 
     async def _confirm(
@@ -219,15 +219,15 @@ class _Publisher(_Client):
         """Report a segment when the server has stored or refused it."""
         try:
             await sending.settled()
-            self._command.news.segments += 1
-            self._command.news.bytes += segment.size
+            self._command.report.segments += 1
+            self._command.report.bytes += segment.size
         except TrickleError as failure:
             which = "a segment"
             with suppress(TrickleError):  # it may have no seq
                 which = f"segment {sending.seq}"
             where = f"{which} of {self._plan.channel(self._channel)}: {error or failure}"
             self._command.found(FoundFault(FaultKind.UNPUBLISHED, self._channel, segment.ordinal, where))
-        self._command.news.wanted += 1
+        self._command.report.wanted += 1
 
     async def _until(self, due_ns: int) -> int:
         """Wait until a chunk is due; returns when it was. At the end of the run every chunk is due at once.
@@ -272,7 +272,7 @@ class _Subscriber(_Client):
         await command.closed.wait()  # all that is published later is missing, too
         missed = subscriber.statistics().missed - reported
         reader.leave(missed, time.monotonic_ns() - command.go_ns, failed=bool(error))
-        command.left(subscriber.statistics())
+        command.add_counts(subscriber.statistics())
         self.finished.set()
 
     async def _cancel_at_the_end(self, scope: anyio.CancelScope) -> None:
@@ -289,27 +289,27 @@ class _Subscriber(_Client):
         flaw = FaultKind.BROKEN if segment.broken else FaultKind.TRUNCATED if segment.truncated is not None else None
         published = compared.segment
         if reader.received(segment.seq, segment.gap, compared, flaw) and published is not None:
-            news, go_ns = self._command.news, self._command.go_ns
-            news.segments += 1
-            news.bytes += compared.size
+            report, go_ns = self._command.report, self._command.go_ns
+            report.segments += 1
+            report.bytes += compared.size
             whole_ns = last_ns - go_ns - published.due_ns(-1)
             if whole_ns > -EARLY_NS:  # after Ctrl-C publishers write the last segment ahead of the schedule
-                news.samples["first_byte"].append(max(0, first_ns - go_ns - published.due_ns(0)) // 1000)
-                news.samples["whole"].append(max(0, whole_ns) // 1000)
+                report.samples["first_byte"].append(max(0, first_ns - go_ns - published.due_ns(0)) // 1000)
+                report.samples["whole"].append(max(0, whole_ns) // 1000)
 
 
-async def serve(role: Role, process: int, heard: IO[bytes], out: IO[bytes]) -> None:
+async def serve(role: Role, process: int, source: IO[bytes], out: IO[bytes]) -> None:
     """Carry out the command's plan, and report.
 
     Args:
         role, process: the clients that it runs, and its number among the processes with this role.
-        heard, out: messages from the command, and to it.
+        source, out: the pipes from the command, and to it.
     """
-    async with aclosing(messages(heard)) as said:
-        async for message in said:
+    async with aclosing(messages(source)) as orders:
+        async for message in orders:
             plan = message["plan"]
             command = ParentCommand(StressPlan(**{**plan, "load": Load(**plan["load"])}), out)
-            await command.run(role, process, said)
+            await command.run(role, process, orders)
 
 
 if __name__ == "__main__":

@@ -10,4 +10,4 @@ if __name__ == "__main__":
     for line in sys.stdin:
         if "go" in json.loads(line) and sys.argv[1] == "publish":
             os._exit(3)
-        print(json.dumps({"news": {}, "ready": True}), flush=True)
+        print(json.dumps({"report": {}, "ready": True}), flush=True)

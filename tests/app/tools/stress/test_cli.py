@@ -24,7 +24,7 @@ from tricklecast.app.tools.stress.cli import (
     segments_in,
     stress,
 )
-from tricklecast.app.tools.stress.ledger import FaultKind, FoundFault, News
+from tricklecast.app.tools.stress.ledger import FaultKind, FoundFault, WorkerReport
 from tricklecast.app.tools.stress.load import Load, StressPlan
 from tricklecast.app.tools.stress.runner import Health, StressFailed, StressRun
 from tricklecast.trickle.errors import InvalidInput
@@ -108,10 +108,10 @@ def result(health: Health) -> StressRun:
     run = StressRun(StressPlan("http://host/trickle", "x", LOAD, subscribers=1))
     run.health["publishing process 1"] = health
     missing = FoundFault(FaultKind.MISSING, 0, 1, "segment 1, subscriber 0 of stress-x-0")
-    run.ledger.add("a", "publish", News(2, 40, 2, published=[(0, 2)]))
-    news = News(1, 20, samples={"first_byte": [4000], "whole": [6000]}, faults=[missing])
-    news.counts.update(requests=5, retries=1, segments=1)
-    run.ledger.add("b", "subscribe", news)
+    run.ledger.add("a", "publish", WorkerReport(2, 40, 2, published=[(0, 2)]))
+    report = WorkerReport(1, 20, samples={"first_byte": [4000], "whole": [6000]}, faults=[missing])
+    report.counts.update(requests=5, retries=1, segments=1)
+    run.ledger.add("b", "subscribe", report)
     run.ledger.close()
     run.seconds = 2.0
     return run
@@ -141,7 +141,7 @@ def test_a_report_of_nothing_has_no_latencies() -> None:
     """A run without segments prints no zeros, which would look like a quick server."""
     run = StressRun(StressPlan("http://host/trickle", "x", replace(LOAD, channels=2), subscribers=2))
     lost = FoundFault(FaultKind.UNPUBLISHED, 0, 0, "a segment of stress-x-0: no such channel")
-    run.ledger.add("a", "publish", News(faults=[lost]))
+    run.ledger.add("a", "publish", WorkerReport(faults=[lost]))
     run.ledger.close()
     said = told(run)
     assert said.startswith("2 publishers, each with 2 subscribers")

@@ -14,8 +14,8 @@ from tricklecast.app.tools.stress.ledger import (
     FaultKind,
     FoundFault,
     Ledger,
-    News,
     SubscriberCheck,
+    WorkerReport,
 )
 from tricklecast.app.tools.stress.load import Comparison, Load, PlannedSegment, StressPlan
 
@@ -27,11 +27,11 @@ Deliver = Callable[["Side"], object]
 
 
 class Side:
-    """One subscriber, and the news of its process."""
+    """One subscriber, and the report of its process."""
 
     def __init__(self, number: int = 0) -> None:
-        self.news = News()
-        self.reader = SubscriberCheck(PLAN, 0, number, self.news.faults.append)
+        self.report = WorkerReport()
+        self.reader = SubscriberCheck(PLAN, 0, number, self.report.faults.append)
 
     def get(
         self, ordinal: int, *, seq: int | None = None, gap: int = 0, flaw: FaultKind | None = None, spoil: str = ""
@@ -49,7 +49,7 @@ class Side:
                 data = b""
         compared = Comparison(PLAN.load, 0)
         compared.add(data)
-        self.news.segments += self.reader.received(ordinal if seq is None else seq, gap, compared, flaw)
+        self.report.segments += self.reader.received(ordinal if seq is None else seq, gap, compared, flaw)
 
 
 def get(
@@ -74,9 +74,9 @@ def faults(
     for deliver in delivered:
         deliver(side)
     side.reader.leave(missed, published * S, failed=failed)
-    ledger.add("subscribing process 1", "subscribe", side.news)
+    ledger.add("subscribing process 1", "subscribe", side.report)
     unstored = [FoundFault(FaultKind.UNPUBLISHED, 0, lost, "segment 1 of a: refused")] if lost >= 0 else []
-    ledger.add("publishing process 1", "publish", News(published=[(0, published)], faults=unstored))
+    ledger.add("publishing process 1", "publish", WorkerReport(published=[(0, published)], faults=unstored))
     ledger.close()
     return dict(ledger.faults)
 
@@ -88,17 +88,17 @@ def test_all_is_well() -> None:
     for ordinal in range(5):
         side.get(ordinal)
     side.reader.leave(0, S, failed=False)
-    side.news.counts.update(requests=6)
-    # News travel as JSON.
-    ledger.add("a", "subscribe", News(**json.loads(json.dumps(vars(side.news)))))
-    sent = News(
+    side.report.counts.update(requests=6)
+    # WorkerReport travel as JSON.
+    ledger.add("a", "subscribe", WorkerReport(**json.loads(json.dumps(vars(side.report)))))
+    sent = WorkerReport(
         segments=5,
         bytes=5000,
         wanted=5,
         published=[(0, 5)],
         samples={"behind": [1000], "first_byte": [2000], "whole": [3000]},
     )
-    ledger.add("b", "publish", News(**json.loads(json.dumps(vars(sent)))))
+    ledger.add("b", "publish", WorkerReport(**json.loads(json.dumps(vars(sent)))))
     ledger.close()
     assert not ledger.faults
     assert (ledger.published.segments, ledger.published.bytes) == (5, 5000)
@@ -132,7 +132,7 @@ def test_a_run_that_ends_early_misses_nothing() -> None:
     """Segments that would have begun after the end of the run are not published."""
     side = Side()
     side.reader.leave(0, S // 2, failed=False)
-    assert [finding.ordinal for finding in side.news.faults] == list(range(6)), "one each tenth of a second"
+    assert [finding.ordinal for finding in side.report.faults] == list(range(6)), "one each tenth of a second"
     assert faults(0) == {}, "the ledger knows how many were published"
 
 
@@ -196,10 +196,10 @@ def test_caught_up() -> None:
     """A run may end when the subscribers of no process wait for a segment."""
     ledger = Ledger(PLAN)
     assert ledger.caught_up
-    ledger.add("a", "subscribe", News(waiting=1))
-    ledger.add("b", "subscribe", News())
+    ledger.add("a", "subscribe", WorkerReport(waiting=1))
+    ledger.add("b", "subscribe", WorkerReport())
     assert not ledger.caught_up
-    ledger.add("a", "subscribe", News())
+    ledger.add("a", "subscribe", WorkerReport())
     assert ledger.caught_up
 
 
@@ -207,8 +207,8 @@ def test_examples_are_few() -> None:
     """The ledger names a few places, however many faults there are."""
     side, ledger = Side(), Ledger(PLAN)
     side.reader.leave(0, 100 * S, failed=False)
-    ledger.add("a", "subscribe", side.news)
-    ledger.add("b", "publish", News(published=[(0, 50)]))
+    ledger.add("a", "subscribe", side.report)
+    ledger.add("b", "publish", WorkerReport(published=[(0, 50)]))
     ledger.close()
     assert ledger.faults[FaultKind.SILENT] == 50
     assert len(ledger.examples[FaultKind.SILENT]) == EXAMPLES
@@ -221,7 +221,7 @@ def test_a_fault_is_described() -> None:
     side.get(0, spoil="end")
     side.get(1, spoil="bytes")
     side.get(2, spoil="end", flaw=FaultKind.BROKEN)
-    assert [finding.where for finding in side.news.faults] == [
+    assert [finding.where for finding in side.report.faults] == [
         "segment 0, subscriber 3 of stress-x-0: 990 bytes for 1000",
         "segment 1, subscriber 3 of stress-x-0: 1000 bytes",
         "segment 2, subscriber 3 of stress-x-0: 990 of 1000 bytes",

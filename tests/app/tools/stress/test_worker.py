@@ -40,8 +40,8 @@ def test_the_end_of_the_input_is_the_end_of_the_run(tmp_path: Path) -> None:
         plan = StressPlan(f"http://127.0.0.1:{server.port}/trickle", "x", LOAD, subscribers=1)
         said = talk("publish", tmp_path / "out", {"plan": asdict(plan)})
         server.record(op="delete", channel="stress-x-0", status=200)
-    assert [state for message in said for state in message if state != "news"] == ["ready", "finished", "health"]
-    assert all("news" in message for message in said)
+    assert [state for message in said for state in message if state != "report"] == ["ready", "finished", "health"]
+    assert all("report" in message for message in said)
     assert "health" in said[-1]
     assert said[-1]["health"]["samples"] == 0
 
