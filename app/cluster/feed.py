@@ -200,9 +200,9 @@ class Feed:
         if channel.life.first is not None:
             say(self._fact(NumberingNamed, channel.created_at, channel.life.name, channel.life.first))
         say(self._fact(HeadJumped, channel.created_at, channel.floor))
-        for held in have.values():
-            if held.seq not in channel.segments:
-                self._facts += self._facts_about_lost(held)
+        for lost in have.values():
+            if lost.seq not in channel.segments:
+                self._facts += self._facts_about_lost(lost)
         awaited = []
         for segment in sorted(channel.segments.values(), key=lambda one: one.seq):
             held = have.get(segment.seq)
@@ -231,14 +231,14 @@ class Feed:
         """A fact of a snapshot, which has no number."""
         return kind(0, 0, at, self._channel.name, self._channel.epoch, *about)
 
-    def _facts_about_lost(self, held: Held) -> Iterator[Fact]:
+    def _facts_about_lost(self, lost: Held) -> Iterator[Fact]:
         """The replica has a segment that is not there any more."""
-        seq, at = held.seq, self._channel.active_at
-        if held.state is WAITING:
+        seq, at = lost.seq, self._channel.active_at
+        if lost.state is WAITING:
             yield self._fact(BodyLeft, at, seq)
             return
-        if held.state is OPEN:
-            yield self._fact(SegmentClosed, at, seq, State.TRUNCATED, held.size, None)
+        if lost.state is OPEN:
+            yield self._fact(SegmentClosed, at, seq, State.TRUNCATED, lost.size, None)
         yield self._fact(SegmentEvicted, at, seq, Eviction.COUNT)
 
     def _facts_about(self, segment: Segment) -> Iterator[Fact]:
