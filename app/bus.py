@@ -20,9 +20,9 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 from tricklecast.app.changes import FIELDS, Change, Changes
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.results import Ahead, Ended, Gone, Refusal, Why
+from tricklecast.app.core.results import Ahead, Cause, Ended, Gone, Refusal
 from tricklecast.app.core.segment import TERMINATED, Segment, State
-from tricklecast.app.core.state import Channel, Serve, Wait
+from tricklecast.app.core.state import Channel, Ready, Upcoming
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.query import Query, parse
 from tricklecast.trickle.errors import ChannelEnded, LocalProtocolError, TrickleError
@@ -245,12 +245,12 @@ class Segments(Subscription[SegmentData]):
         match found := self._find(start):
             case Refusal():
                 why = f"limit reached: {found.limit}" if found.limit else "there is no such channel"
-                raise CannotSubscribe("the server is stopping" if found.why is Why.SHUTDOWN else why)
+                raise CannotSubscribe("the server is stopping" if found.why is Cause.SHUTDOWN else why)
             case Ended():
                 raise CannotSubscribe("the channel has ended")
             case Ahead():
                 raise CannotSubscribe(f"segment {found.seq} is beyond the head, {found.head}")
-            case Serve(channel=channel) | Wait(channel=channel):
+            case Ready(channel=channel) | Upcoming(channel=channel):
                 if epoch is not None and epoch != channel.epoch:
                     channel.release(found.segment)
                     raise CannotSubscribe(f"epoch {epoch} of the channel has ended; it is now in epoch {channel.epoch}")
@@ -286,7 +286,7 @@ class Segments(Subscription[SegmentData]):
     def position(self) -> int:
         return self.seq
 
-    def _find(self, seq: int) -> Serve | Wait | Ahead | Ended | Refusal:
+    def _find(self, seq: int) -> Ready | Upcoming | Ahead | Ended | Refusal:
         """Find the first segment from this one on that is there or may come, and count those before it as a gap."""
         found = self._registry.resolve(self.channel, seq)
         while isinstance(found, Gone):
@@ -341,14 +341,14 @@ class Segments(Subscription[SegmentData]):
         self.detach()
         self.seq += 1
         match found := self._find(self.seq):
-            case Serve(channel=channel) | Wait(channel=channel) if channel.epoch == self.epoch:
+            case Ready(channel=channel) | Upcoming(channel=channel) if channel.epoch == self.epoch:
                 self._attach(channel, found.segment)
-            case Serve() | Wait():
+            case Ready() | Upcoming():
                 found.channel.release(found.segment)
                 self.end(ChannelEnded(self.seq))
-            case Refusal(why=Why.SHUTDOWN):
+            case Refusal(why=Cause.SHUTDOWN):
                 self.end(ServerClosed(self.seq))
-            case Refusal(why=Why.LIMIT):
+            case Refusal(why=Cause.LIMIT):
                 self.end(OutOfCapacity(self.seq))
             case _:
                 self.end(ChannelEnded(self.seq))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tricklecast.app.changes import Change, Changes
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.results import Verdict
+from tricklecast.app.core.results import Ending
 from tricklecast.app.encoding import encode
 from tricklecast.trickle.wire import CHANGEFEED
 
@@ -31,7 +31,7 @@ def start_changefeed(changes: Changes, registry: Registry, clock: Callable[[], f
                 outcome = registry.publish_own(CHANGEFEED, CONTENT_TYPE, encode(change), clock())
             except MemoryError:
                 outcome = None  # the next change may find some
-            if outcome is None or outcome.verdict is not Verdict.COMPLETE:
+            if outcome is None or outcome.ending is not Ending.COMPLETE:
                 logger.warning("a change was not announced on %s: %s", CHANGEFEED, change)
 
     registry.create(CHANGEFEED, CONTENT_TYPE, clock(), force=True)

@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 from tricklecast.app.bus import Bus, SegmentData, Segments
 from tricklecast.app.core.publishers import Identity
-from tricklecast.app.core.results import AlreadyStored, Outcome, Refusal, Verdict
+from tricklecast.app.core.results import AlreadyStored, Ending, Outcome, Refusal
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import COMPLETE, EMPTY, Writer
 from tricklecast.app.data_plane.context import DataPlane
@@ -244,7 +244,7 @@ class LocalSegment:
 
     def _check(self) -> None:
         outcome = self._outcome
-        if outcome is not None and outcome.verdict not in (Verdict.COMPLETE, Verdict.EMPTY):
+        if outcome is not None and outcome.ending not in (Ending.COMPLETE, Ending.EMPTY):
             reply = writer_reply(outcome, self.seq, self._plane.jitter)
             assert reply is not None, "nobody aborts it but itself"
             raise _error(reply, self.seq)

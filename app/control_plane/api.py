@@ -28,7 +28,7 @@ from tricklecast.app.control_plane.models import (
     segment_model,
 )
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.results import Refusal, Why
+from tricklecast.app.core.results import Cause, Refusal
 from tricklecast.app.core.state import summarize
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S, memory_reply
@@ -51,14 +51,14 @@ MAX_SEGMENTS: Final = 1000
 """Segments that one response lists; that takes a few milliseconds."""
 
 STATUS_OF_REFUSAL = {
-    Why.NOT_FOUND: 404,
-    Why.ENDED: 404,
-    Why.NO_SEGMENT: 404,
-    Why.RESERVED: 403,
-    Why.LIMIT: 503,
-    Why.STORAGE: 503,
-    Why.REPLICA: 503,
-    Why.SHUTDOWN: 503,
+    Cause.NOT_FOUND: 404,
+    Cause.ENDED: 404,
+    Cause.NO_SEGMENT: 404,
+    Cause.RESERVED: 403,
+    Cause.LIMIT: 503,
+    Cause.STORAGE: 503,
+    Cause.REPLICA: 503,
+    Cause.SHUTDOWN: 503,
 }
 
 ChannelName = Annotated[str, Path(description="The channel's name.")]
@@ -324,15 +324,15 @@ def _since_us(text: str, now: float) -> int:
 def _refused(refusal: Refusal, request: Request, jitter: Callable[[int, int], int]) -> HTTPException:
     record: AccessRecord = request.scope[RECORD]
     detail = {
-        Why.RESERVED: "names that begin with _ belong to the server",
-        Why.LIMIT: f"limit reached: {refusal.limit}",
-        Why.STORAGE: "storage has failed, so publishing is not possible now",
-        Why.REPLICA: "another server owns this channel",
-        Why.SHUTDOWN: "the server is shutting down",
-        Why.NO_SEGMENT: "no such segment",
+        Cause.RESERVED: "names that begin with _ belong to the server",
+        Cause.LIMIT: f"limit reached: {refusal.limit}",
+        Cause.STORAGE: "storage has failed, so publishing is not possible now",
+        Cause.REPLICA: "another server owns this channel",
+        Cause.SHUTDOWN: "the server is shutting down",
+        Cause.NO_SEGMENT: "no such segment",
     }.get(refusal.why, "no such channel")
     headers = None
-    if refusal.why in (Why.LIMIT, Why.STORAGE, Why.REPLICA, Why.SHUTDOWN):
+    if refusal.why in (Cause.LIMIT, Cause.STORAGE, Cause.REPLICA, Cause.SHUTDOWN):
         wait_s = jitter(*refusal.come_back_s)
         headers, record.retry_after_ms = {"Retry-After": str(wait_s)}, wait_s * 1000
     if refusal.limit is not None:

@@ -10,7 +10,7 @@ Nothing here runs by itself. The registry knows the earliest time at which each 
 10,000 idle channels looks at none of them. A time in the agenda may be too early, never too late.
 
 A channel that another server owns (:meth:`Registry.replicate`) stands among the others, and has their readers and
-limits. Its owner decides about it, so requests that would change it get :attr:`Why.REPLICA`.
+limits. Its owner decides about it, so requests that would change it get :attr:`Cause.REPLICA`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import NamedTuple, Protocol
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason, Journal
 from tricklecast.app.core.limits import Capacities, Limit, Limits, Payers
 from tricklecast.app.core.publishers import Identity
-from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Why
+from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Cause, Ended, Gone, Outcome, Refusal
 from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel
 from tricklecast.app.core.segment import WAITING, Cursor, Segment, Writer, WriterOwner
-from tricklecast.app.core.state import Channel, Retained, Serve, Wait
+from tricklecast.app.core.state import Channel, Ready, Retained, Upcoming
 from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import NO_LIFE, SEQ_NEXT, Life
 
-Resolution = Serve | Wait | Ahead | Gone | Ended | Refusal
+Resolution = Ready | Upcoming | Ahead | Gone | Ended | Refusal
 """The answer of the core to a GET."""
 
 
@@ -189,24 +189,24 @@ class Registry:
             resumed: its publisher goes on with a stream that it began elsewhere, or before, and may use the reserve.
         """
         if is_reserved(name) and not force:
-            return Refusal(Why.RESERVED)
+            return Refusal(Cause.RESERVED)
         channel = self.channels.get(name)
         if channel is not None and not channel.ended:
             if not isinstance(channel, OwnedChannel):
-                return channel.refuse(Why.REPLICA)
+                return channel.refuse(Cause.REPLICA)
             channel.name_content_type(content_type, now)
             return channel
         if not (self.autocreate or force):
             return self._missing(name)
         if self.shutting_down:
-            return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
+            return Refusal(Cause.SHUTDOWN, come_back_s=self.come_back_s)
         if self.storage is not None and self.storage.refuses and not force:
-            return Refusal(Why.STORAGE)
+            return Refusal(Cause.STORAGE)
         join = not (force or resumed)
         if channel is None and not is_reserved(name) and not self.capacities.channels.admits(join=join):
-            return Refusal(Why.LIMIT, limit=Limit.CHANNELS)
+            return Refusal(Cause.LIMIT, limit=Limit.CHANNELS)
         if join and not self.capacities.connections.joinable:
-            return Refusal(Why.LIMIT, limit=Limit.CONNECTIONS)
+            return Refusal(Cause.LIMIT, limit=Limit.CONNECTIONS)
         channel = self._create(name, content_type, now)
         self.faults.deliver()
         return channel
@@ -262,7 +262,7 @@ class Registry:
             if_idle_beside: refuse if a client other than this one publishes to it.
         """
         if is_reserved(name) and not force:
-            return Refusal(Why.RESERVED)
+            return Refusal(Cause.RESERVED)
         channel = self.live(name)
         if channel is None:
             return self._missing(name)
@@ -300,9 +300,9 @@ class Registry:
         """The refusal of a request that is for one life of a channel only, unless that life goes on."""
         channel, tombstone = self.channels.get(name), self._tombstones.get(name)
         if channel is not None and channel.epoch != epoch:
-            return channel.refuse(Why.EPOCH)
+            return channel.refuse(Cause.EPOCH)
         if tombstone is not None and tombstone.epoch != epoch:
-            return Refusal(Why.EPOCH, head=tombstone.head, epoch=tombstone.epoch)
+            return Refusal(Cause.EPOCH, head=tombstone.head, epoch=tombstone.epoch)
         return self._missing(name) if channel is None or channel.ended else None
 
     def close_segment(
@@ -314,7 +314,7 @@ class Registry:
             leaver: this client publishes no more to the channel.
         """
         if is_reserved(name):
-            return Refusal(Why.RESERVED)
+            return Refusal(Cause.RESERVED)
         channel = self.live(name)
         if channel is None:
             return self._missing(name)
@@ -343,11 +343,11 @@ class Registry:
         if seq < 0 or readers.used >= readers.limit or reading.used >= reading.limit:
             limit = self._limit_of_readers(channel, join=seq < 0)
             if limit is not None:
-                return channel.refuse(Why.LIMIT)._replace(limit=limit)
+                return channel.refuse(Cause.LIMIT)._replace(limit=limit)
         resolution = channel.resolve(seq)
-        if self.shutting_down and isinstance(resolution, Wait):
+        if self.shutting_down and isinstance(resolution, Upcoming):
             channel.release(resolution.segment)
-            return channel.refuse(Why.SHUTDOWN, resolution.segment.seq)._replace(come_back_s=self.come_back_s)
+            return channel.refuse(Cause.SHUTDOWN, resolution.segment.seq)._replace(come_back_s=self.come_back_s)
         return resolution
 
     def attach(self, cursor: Cursor, channel: Channel, segment: Segment) -> None:
@@ -387,18 +387,18 @@ class Registry:
         other POST is a latecomer of the ended life (docs/reference/protocol.md, section 5).
         """
         if self.shutting_down:
-            return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
+            return Refusal(Cause.SHUTDOWN, come_back_s=self.come_back_s)
         if self.storage is not None and self.storage.refuses:
-            return Refusal(Why.STORAGE)
+            return Refusal(Cause.STORAGE)
         if is_reserved(name):
-            return Refusal(Why.RESERVED)
+            return Refusal(Cause.RESERVED)
         channel = self.channels.get(name)
         if channel is not None and channel.ended and seq != 0 and not reset:
-            return channel.refuse(Why.ENDED, seq)._replace(recently_ended=True)
+            return channel.refuse(Cause.ENDED, seq)._replace(recently_ended=True)
         live = channel if isinstance(channel, OwnedChannel) and not channel.ended else None
         join = live is None and seq <= 0
         if not self.capacities.publishers.admits(join=join) and not self._is_written(channel, seq):
-            return Refusal(Why.LIMIT, limit=Limit.PUBLISHERS)
+            return Refusal(Cause.LIMIT, limit=Limit.PUBLISHERS)
         found = live or self.create(name, content_type, now, resumed=seq > 0)
         if isinstance(found, Refusal):
             return found
@@ -563,11 +563,11 @@ class Registry:
     def _missing(self, name: str) -> Refusal:
         if (channel := self.channels.get(name)) is not None:
             if not channel.ended:
-                return channel.refuse(Why.REPLICA)
-            return channel.refuse(Why.NOT_FOUND)._replace(recently_ended=True)
+                return channel.refuse(Cause.REPLICA)
+            return channel.refuse(Cause.NOT_FOUND)._replace(recently_ended=True)
         if (tombstone := self._tombstones.get(name)) is not None:
-            return Refusal(Why.NOT_FOUND, head=tombstone.head, epoch=tombstone.epoch, recently_ended=True)
-        return Refusal(Why.NOT_FOUND)
+            return Refusal(Cause.NOT_FOUND, head=tombstone.head, epoch=tombstone.epoch, recently_ended=True)
+        return Refusal(Cause.NOT_FOUND)
 
     def _expire_channel(self, channel: Channel, now: float) -> None:
         if channel.drain_until is not None and channel.drain_until <= now:

@@ -1,7 +1,7 @@
 """The answers of the core: plain values, to be matched exhaustively.
 
 None of them holds a channel or a segment, so an answer can be kept without keeping what it is about in memory.
-:class:`~tricklecast.app.core.state.Serve` and ``Wait``, which a reader goes on with, are the two exceptions; they
+:class:`~tricklecast.app.core.state.Ready` and ``Upcoming``, which a reader goes on with, are the two exceptions; they
 are defined beside the channel.
 """
 
@@ -18,7 +18,7 @@ COME_BACK_S: Final = (1, 5)
 """Shortest and longest ``Retry-After``, in seconds, of a refusal that another server at this address may not repeat."""
 
 
-class Why(Enum):
+class Cause(Enum):
     """Why a request was refused."""
 
     NOT_FOUND = auto()
@@ -55,15 +55,15 @@ class Refusal(NamedTuple):
         seq: the seq in question, resolved, if there is one.
         head, epoch: of the channel, or of the tombstone of one that has ended; 0 if there is neither.
         recently_ended: the channel existed a short time ago, so the client may be told that it has ended.
-        limit: which limit, for :attr:`Why.LIMIT`.
-        overtaking: for :attr:`Why.AHEAD`: the seq is so close to the head that the POSTs for the seqs between may
+        limit: which limit, for :attr:`Cause.LIMIT`.
+        overtaking: for :attr:`Cause.AHEAD`: the seq is so close to the head that the POSTs for the seqs between may
             merely be late.
         come_back_s: shortest and longest time, in seconds, after which the client should ask again.
         life: of the channel, if it is there.
-        occupied: who publishes, for :attr:`Why.OCCUPIED`.
+        occupied: who publishes, for :attr:`Cause.OCCUPIED`.
     """
 
-    why: Why
+    why: Cause
     seq: int | None = None
     head: int = 0
     epoch: int = 0
@@ -120,7 +120,7 @@ class AlreadyStored(NamedTuple):
     epoch: int
 
 
-class Verdict(Enum):
+class Ending(Enum):
     """How a writer's part of a segment ended."""
 
     COMPLETE = auto()
@@ -152,9 +152,9 @@ class Outcome(NamedTuple):
     """The answer to a writer.
 
     Attributes:
-        verdict: how its part ended.
+        ending: how its part ended.
         size: body bytes that the segment holds now.
     """
 
-    verdict: Verdict
+    ending: Ending
     size: int

@@ -38,7 +38,7 @@ from tricklecast.app.core.facts import (
 )
 from tricklecast.app.core.limits import UNLIMITED, Limits, Payer
 from tricklecast.app.core.publishers import Identity
-from tricklecast.app.core.results import AlreadyStored, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.results import AlreadyStored, Cause, Ending, Outcome, Refusal
 from tricklecast.app.core.segment import (
     FINISH,
     OPEN,
@@ -223,7 +223,7 @@ class OwnedChannel(Channel):
             payer: whose memory the segment is while it is being written; ``None`` for the server's own.
         """
         if seq == SEQ_NEXT and (seq := self.first_free()) > LAST_SEQ:
-            return self.refuse(Why.CLOSED, LAST_SEQ)
+            return self.refuse(Cause.CLOSED, LAST_SEQ)
         segment = self.segments.get(seq)
         if if_idle and (key is None or segment is None or segment.key != key):
             refusal = self.refuse_beside_others(client, seq, now)
@@ -231,24 +231,24 @@ class OwnedChannel(Channel):
                 return refusal
         if segment is None:
             if seq < self.floor:
-                return self.refuse(Why.CLOSED, seq)
+                return self.refuse(Cause.CLOSED, seq)
             if seq > self.next_seq + 1 and self.next_seq > self.jumped_to and not reset:
                 near = seq <= self.next_seq + self._limits.overtaking_segments
-                return self.refuse(Why.AHEAD, seq)._replace(overtaking=near)
+                return self.refuse(Cause.AHEAD, seq)._replace(overtaking=near)
         elif segment.closed:
             if segment.is_finished_by(key):
                 return AlreadyStored(seq, segment.size, self.epoch)
-            return self.refuse(Why.CLOSED, seq)
+            return self.refuse(Cause.CLOSED, seq)
         elif not segment.admits(key, attempt):
-            return self.refuse(Why.CLOSED, seq)
+            return self.refuse(Cause.CLOSED, seq)
         if reset:
             for lower in [opened for opened in self._open.values() if opened.seq < seq]:
-                self._preempt(lower, Verdict.CLOSED_BY_OTHER)
+                self._preempt(lower, Ending.CLOSED_BY_OTHER)
                 self._close(lower, TRUNCATE, now)
         if segment is None:
             segment = self._create(seq)
         elif segment.writer is not None:
-            self._preempt(segment, Verdict.SUPERSEDED)
+            self._preempt(segment, Ending.SUPERSEDED)
         else:
             self._deadlines.clear(segment)  # the grace for a writer to come
         repeated = segment.begin_body(key)
@@ -290,8 +290,8 @@ class OwnedChannel(Channel):
         if chunks and (refused := self._store(writer, chunks, now)) is not None:
             return self._cut(writer, refused, now)
         if writer.repeated:
-            return self._break_off(writer, Verdict.NOT_THE_SAME, now)
-        outcome = self._settle(writer, Verdict.COMPLETE if segment.size else Verdict.EMPTY)
+            return self._break_off(writer, Ending.NOT_THE_SAME, now)
+        outcome = self._settle(writer, Ending.COMPLETE if segment.size else Ending.EMPTY)
         self.active_at = now
         self.publishers.last = writer.presence
         self._close(segment, FINISH, now)
@@ -303,15 +303,15 @@ class OwnedChannel(Channel):
     def abort(self, writer: Writer[OwnedChannel], now: float) -> None:
         """The publisher's connection broke before its body ended. A stale token changes nothing."""
         if writer.outcome is None:
-            self._break_off(writer, Verdict.ABORTED, now)
+            self._break_off(writer, Ending.ABORTED, now)
 
     def close_segment(self, seq: int, now: float, *, truncate: bool = False) -> Refusal | None:
         """Close one segment by request, as truncated if ``truncate``; closing a closed one is no error."""
         segment = self.segments.get(seq)
         if segment is None:
-            return self.refuse(Why.NO_SEGMENT, seq)
+            return self.refuse(Cause.NO_SEGMENT, seq)
         if not segment.closed:
-            self._preempt(segment, Verdict.CLOSED_BY_OTHER)
+            self._preempt(segment, Ending.CLOSED_BY_OTHER)
             segment.key = None  # no body came to its end here
             self._close(segment, TRUNCATE if truncate and segment.size else FINISH, now)
             self._notify()
@@ -320,14 +320,14 @@ class OwnedChannel(Channel):
     def refuse_beside_others(self, client: Identity, seq: int | None, now: float) -> Refusal | None:
         """The refusal of a client that must not disturb others, if another one publishes."""
         occupied = self.publishers.other_than(client, now, self.active_at)
-        return None if occupied is None else self.refuse(Why.OCCUPIED, seq)._replace(occupied=occupied)
+        return None if occupied is None else self.refuse(Cause.OCCUPIED, seq)._replace(occupied=occupied)
 
     # The end, and time.
 
     def end(self, reason: EndReason, now: float) -> None:
         """End the channel: every reader and writer is told; its window stays readable for the drain."""
         for segment in self.unclosed:
-            self._preempt(segment, Verdict.TERMINATED)
+            self._preempt(segment, Ending.TERMINATED)
             if segment.state is OPEN:
                 self._close(segment, TERMINATE, now)
         self.channel_ended(now)
@@ -345,7 +345,7 @@ class OwnedChannel(Channel):
                 self.segment_forgotten(segment, now)
                 self.note(SegmentForgotten, now, segment.seq)
             else:
-                self._preempt(segment, Verdict.CLOSED_BY_OTHER)
+                self._preempt(segment, Ending.CLOSED_BY_OTHER)
                 self._close(segment, SKIP if segment.state is WAITING else TRUNCATE, now)
         self.window.evict(now)
         self._notify()
@@ -361,7 +361,7 @@ class OwnedChannel(Channel):
 
     # How segments change.
 
-    def _store(self, writer: Writer[OwnedChannel], chunks: Sequence[bytes], now: float) -> Verdict | None:
+    def _store(self, writer: Writer[OwnedChannel], chunks: Sequence[bytes], now: float) -> Ending | None:
         """Store chunks without waking anybody.
 
         Returns:
@@ -373,18 +373,18 @@ class OwnedChannel(Channel):
         size = sum(map(len, chunks))
         room = self._limits.segment_bytes - segment.size
         if size > room:
-            chunks, size, refused = prefix(chunks, room), room, Verdict.TOO_LARGE
+            chunks, size, refused = prefix(chunks, room), room, Ending.TOO_LARGE
         if size:
             frame = encode_frame(chunks)
             first = segment.state is WAITING
             price = segment.price(frame)
             payer = segment.payer
             if self.window.open + price > self._quota:
-                return Verdict.OVER_CHANNEL_QUOTA
+                return Ending.OVER_CHANNEL_QUOTA
             if payer is not None and payer.open + price > payer.quota:
-                return Verdict.OVER_PUBLISHER_QUOTA
+                return Ending.OVER_PUBLISHER_QUOTA
             if not self.bytes_stored(segment, frame, size, price):
-                return Verdict.OVER_BUDGET
+                return Ending.OVER_BUDGET
             if payer is not None:
                 payer.open += price
             if first:
@@ -393,7 +393,7 @@ class OwnedChannel(Channel):
         self.publishers.last = writer.presence
         return refused
 
-    def _cut(self, writer: Writer[OwnedChannel], refused: Verdict, now: float) -> Outcome:
+    def _cut(self, writer: Writer[OwnedChannel], refused: Ending, now: float) -> Outcome:
         """A limit ends the writer's part: stored bytes are truncated; where there are none, nothing changes."""
         segment = writer.segment
         outcome = self._withdraw(writer, refused, now)
@@ -402,10 +402,10 @@ class OwnedChannel(Channel):
         self._tell()
         return outcome
 
-    def _break_off(self, writer: Writer[OwnedChannel], verdict: Verdict, now: float) -> Outcome:
+    def _break_off(self, writer: Writer[OwnedChannel], ending: Ending, now: float) -> Outcome:
         """The writer's part ends before its body does: bytes stay for ``publisher_grace_s``, for a retry to come."""
         segment = writer.segment
-        outcome = self._withdraw(writer, verdict, now)
+        outcome = self._withdraw(writer, ending, now)
         if segment.state is OPEN:
             if segment.key is None and self.window.completed_after(segment.seq):
                 self._close(segment, TRUNCATE, now)
@@ -414,7 +414,7 @@ class OwnedChannel(Channel):
         self._tell()
         return outcome
 
-    def _withdraw(self, writer: Writer[OwnedChannel], verdict: Verdict, now: float) -> Outcome:
+    def _withdraw(self, writer: Writer[OwnedChannel], ending: Ending, now: float) -> Outcome:
         """The writer's part ends: a segment with bytes stays, one without is closed or forgotten."""
         segment = writer.segment
         segment.writer = None
@@ -426,12 +426,12 @@ class OwnedChannel(Channel):
                 self._freed.set(segment.seq, segment.seq)
             self.body_left(segment)
             self.note(BodyLeft, now, segment.seq)
-        return self._settle(writer, verdict)
+        return self._settle(writer, ending)
 
-    def _settle(self, writer: Writer[OwnedChannel], verdict: Verdict) -> Outcome:
+    def _settle(self, writer: Writer[OwnedChannel], ending: Ending) -> Outcome:
         """The writer's token becomes stale."""
         self.publishers.leave(writer.presence)
-        return writer.settle(verdict)
+        return writer.settle(ending)
 
     def _begin(self, segment: Segment, now: float) -> None:
         """A segment got its first byte."""
@@ -517,7 +517,7 @@ class OwnedChannel(Channel):
         if not self._open:
             return False
         segment = max(self._open.values(), key=attrgetter("cost"))
-        self._preempt(segment, Verdict.OVER_BUDGET)
+        self._preempt(segment, Ending.OVER_BUDGET)
         self._close(segment, TRUNCATE, self.active_at)
         self._notify()
         return True
@@ -567,11 +567,11 @@ class OwnedChannel(Channel):
 
     # Telling those whom a change concerns.
 
-    def _preempt(self, segment: Segment, verdict: Verdict) -> None:
+    def _preempt(self, segment: Segment, ending: Ending) -> None:
         """Take the segment away from its writer, if it has one; the writer hears of it in :meth:`_notify`."""
         if (writer := segment.writer) is not None:
             segment.writer = None
-            self._settle(writer, verdict)
+            self._settle(writer, ending)
             self._preempted.append(writer)
 
     def _notify(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tricklecast.app.core.limits import Capacity, Payer
 from tricklecast.app.core.publishers import Presence
-from tricklecast.app.core.results import Outcome, Verdict
+from tricklecast.app.core.results import Ending, Outcome
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.wire import Life
 
@@ -478,7 +478,7 @@ class Writer(Generic[C]):
         self._counted: Capacity | None = None
 
     def __repr__(self) -> str:
-        state = "valid" if self.outcome is None else self.outcome.verdict.name.lower()
+        state = "valid" if self.outcome is None else self.outcome.ending.name.lower()
         return f"<Writer #{self.serial} {state} of {self.segment!r} in {self.channel!r}>"
 
     def pass_over(self, chunks: Sequence[bytes]) -> list[bytes]:
@@ -495,9 +495,9 @@ class Writer(Generic[C]):
         publishers.take()
         self._counted = publishers
 
-    def settle(self, verdict: Verdict) -> Outcome:
+    def settle(self, ending: Ending) -> Outcome:
         """Make the token stale and record how its part ended. Only the channel calls this."""
         if self._counted is not None:
             self._counted.give_back()
-        self.outcome = Outcome(verdict, self.segment.size)
+        self.outcome = Outcome(ending, self.segment.size)
         return self.outcome

@@ -36,7 +36,7 @@ from tricklecast.app.core.facts import (
 )
 from tricklecast.app.core.limits import Capacity, Limits
 from tricklecast.app.core.publishers import Publishers
-from tricklecast.app.core.results import Ahead, Ended, Gone, Refusal, Why
+from tricklecast.app.core.results import Ahead, Cause, Ended, Gone, Refusal
 from tricklecast.app.core.segment import (
     FINISH,
     MAX_FORMER_KEYS,
@@ -70,7 +70,7 @@ EVENTS: Final = {
 """The event that leads to each final state."""
 
 
-class Serve(NamedTuple):
+class Ready(NamedTuple):
     """The segment has bytes or is closed: the reader is answered now.
 
     Attributes:
@@ -82,7 +82,7 @@ class Serve(NamedTuple):
     head: int
 
 
-class Wait(NamedTuple):
+class Upcoming(NamedTuple):
     """The segment is next: the reader attaches a cursor, and is answered when the segment has a byte or closes.
 
     A caller that does not attach a cursor must ``release`` the segment.
@@ -474,24 +474,24 @@ class Channel:
                     cursors -= min(len(segment.cursors), len(before.cursors))
         return max(0, cursors + self.players_beside)
 
-    def resolve(self, seq: int) -> Serve | Wait | Ahead | Gone | Ended:
+    def resolve(self, seq: int) -> Ready | Upcoming | Ahead | Gone | Ended:
         """Answer a GET of N, -1 (the head), -2 (the newest started one) or -N; the head is created to wait for it."""
         head = self.next_seq
         if seq < 0:
             seq = max(head + seq + 1, self.earliest if seq < SEQ_CURRENT else 0)
         if (segment := self.segments.get(seq)) is not None:
-            return (Wait if segment.state is WAITING else Serve)(self, segment, head)
+            return (Upcoming if segment.state is WAITING else Ready)(self, segment, head)
         if seq < head:
             if self.retained is not None and (segment := self.retained.find(seq)) is not None:
-                return Serve(self, segment, head)
+                return Ready(self, segment, head)
             return Gone(seq, head, self.earliest, self._following(seq), self.life)
         if self.ended:
             return Ended(seq, head, self.epoch, self.content_type, self.life)
         if seq == head or (head == 0 and seq == 1):
-            return Wait(self, self._create(seq), head)
+            return Upcoming(self, self._create(seq), head)
         return Ahead(seq, head, self.earliest, self.life)
 
-    def after(self, seq: int) -> tuple[Serve | Wait | Ahead | Ended, int]:
+    def after(self, seq: int) -> tuple[Ready | Upcoming | Ahead | Ended, int]:
         """Find where a reader goes on after a closed segment.
 
         Returns:
@@ -532,7 +532,7 @@ class Channel:
             if one.closed_us is None or one.closed_us >= since_us:
                 yield one
 
-    def refuse(self, why: Why, seq: int | None = None) -> Refusal:
+    def refuse(self, why: Cause, seq: int | None = None) -> Refusal:
         """A refusal that says where the channel stands."""
         return Refusal(why, seq, self.next_seq, self.epoch, life=self.life)
 

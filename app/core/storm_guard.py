@@ -49,7 +49,7 @@ BUCKETS: Final = 65_536
 if all of them loop at the end of one great event, none pushes another out."""
 
 
-class Answer(Enum):
+class ReplyKind(Enum):
     """A kind of answer that may bring its client no further."""
 
     MISSING = auto()
@@ -72,7 +72,9 @@ class Answer(Enum):
     """200 with all bytes of a closed segment, which the client may have had before."""
 
 
-ALWAYS_FRUITLESS: Final = frozenset({Answer.MISSING, Answer.AHEAD, Answer.REFUSED, Answer.ENDED, Answer.KNOWN})
+ALWAYS_FRUITLESS: Final = frozenset(
+    {ReplyKind.MISSING, ReplyKind.AHEAD, ReplyKind.REFUSED, ReplyKind.ENDED, ReplyKind.KNOWN}
+)
 """Answers that bring nothing new whichever seq the client asks for. The others are right once for each reader."""
 
 
@@ -100,7 +102,7 @@ class StormGuard:
         """Buckets kept."""
         return len(self._buckets)
 
-    def hold(self, client: int, channel: str, answer: Answer, seq: int, now: float, *, many: bool) -> float:
+    def hold(self, client: int, channel: str, answer: ReplyKind, seq: int, now: float, *, many: bool) -> float:
         """Count an answer that a client is about to be given.
 
         Args:

@@ -24,8 +24,8 @@ from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.registry import Registry, Resolution
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Refusal
 from tricklecast.app.core.segment import Segment
-from tricklecast.app.core.state import Channel, Serve, Wait
-from tricklecast.app.core.storm_guard import Answer
+from tricklecast.app.core.state import Channel, Ready, Upcoming
+from tricklecast.app.core.storm_guard import ReplyKind
 from tricklecast.app.data_plane.authorization import Granted, Refused
 from tricklecast.app.data_plane.client_address import (
     FORWARDED_FOR,
@@ -140,7 +140,7 @@ def _admit(connection: Caller, request: Request, route: Route) -> Reply | Exchan
     limit = connection.admit(request.ip)
     if limit is None:
         return _authorize(connection, request, route)
-    if limit not in ENDS_CONNECTION and (parked := delay(connection, request, route, Answer.REFUSED, 0, _admit)):
+    if limit not in ENDS_CONNECTION and (parked := delay(connection, request, route, ReplyKind.REFUSED, 0, _admit)):
         return parked
     wait_s = plane.admission.wait_s(limit)
     return limit_reply(limit, plane.jitter, close=route.op is Op.PUBLISH, wait_s=wait_s)
@@ -153,9 +153,9 @@ def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Ex
     """Refuse a request that is for another host, or that its origin, its token or the webhook does not allow."""
     authorizer = connection.plane.authorizer
     if not connection.plane.hosts.allow(request.headers.get(b"host")):
-        return delay(connection, request, route, Answer.REFUSED, 0, _authorize) or MISDIRECTED
+        return delay(connection, request, route, ReplyKind.REFUSED, 0, _authorize) or MISDIRECTED
     if not request.cors.allowed:
-        return delay(connection, request, route, Answer.REFUSED, 0, _authorize) or ORIGIN_REFUSED
+        return delay(connection, request, route, ReplyKind.REFUSED, 0, _authorize) or ORIGIN_REFUSED
     if authorizer is None or route.op is None or route.error or request.method == b"OPTIONS":
         return _resolve(connection, request, route)  # it answers a wrong path; a preflight has no token
     decision = authorizer.authorize(request)
@@ -164,7 +164,7 @@ def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Ex
         return _resolve(connection, request, route)
     if isinstance(decision, Refused):
         _name(request, decision.subject)
-        return delay(connection, request, route, Answer.REFUSED, 0, _authorize) or decision.reply
+        return delay(connection, request, route, ReplyKind.REFUSED, 0, _authorize) or decision.reply
     parked = park(connection, request, route, ParkedFor.AUTHORIZATION, _resolve)
 
     def decided(decision: Granted | Refused) -> None:
@@ -219,10 +219,14 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
     record = request.record
     assert route.seq is not None, "a read names a seq"
     resolution = _resolved(connection, route.channel, route.seq)
-    if isinstance(resolution, Serve | Wait):
+    if isinstance(resolution, Ready | Upcoming):
         channel, segment, head = resolution
         record.rseq = segment.seq
-        if LIFE in request.headers and isinstance(resolution, Wait) and _follows_another(request, channel, route.seq):
+        if (
+            LIFE in request.headers
+            and isinstance(resolution, Upcoming)
+            and _follows_another(request, channel, route.seq)
+        ):
             channel.release(segment)
             return _not_there(connection, request, route, Ahead(segment.seq, head, channel.earliest, channel.life))
         told = plane.guard is not None and not request.held and (segment.closed or connection.watched)
@@ -266,7 +270,7 @@ def _stream(connection: Caller, request: Request, route: Route) -> Reply | Excha
     while isinstance(resolution, Gone):
         left_out += resolution.following - resolution.seq
         resolution = plane.registry.resolve(route.channel, resolution.following)
-    if not isinstance(resolution, Serve | Wait):
+    if not isinstance(resolution, Ready | Upcoming):
         return _not_there(connection, request, route, resolution)
     channel, segment, _ = resolution
     request.record.rseq = segment.seq
@@ -290,12 +294,12 @@ def _not_there(
     assert route.seq is not None, "a read names a seq"
     match resolution:
         case Ahead(seq):
-            answer, about, reply = Answer.AHEAD, seq, missing_reply(resolution, route.seq, plane.jitter)
+            answer, about, reply = ReplyKind.AHEAD, seq, missing_reply(resolution, route.seq, plane.jitter)
         case Gone(seq):
-            answer, about, reply = Answer.GONE, seq, missing_reply(resolution, route.seq, plane.jitter)
+            answer, about, reply = ReplyKind.GONE, seq, missing_reply(resolution, route.seq, plane.jitter)
         case Ended(seq, head):
             request.record.rseq = seq
-            answer, about, reply = Answer.ENDED, head, ended_reply(resolution)
+            answer, about, reply = ReplyKind.ENDED, head, ended_reply(resolution)
         case Refusal():
             answer, about, reply = answer_of(resolution), route.seq, refusal_reply(resolution, route.op, plane.jitter)
         case _:
@@ -314,7 +318,7 @@ def _repeats(connection: Caller, request: Request, route: Route, channel: Channe
         last = connection.last_read
         connection.last_read = life, segment.seq
         if last is None or last[0] != life or last[1] >= segment.seq:
-            answer = Answer.SAME if segment.size else Answer.EMPTY
+            answer = ReplyKind.SAME if segment.size else ReplyKind.EMPTY
             # Another range of the segment is news.
             asked = request.headers.get(RANGE)
             about = segment.seq if asked is None else hash((segment.seq, asked))
@@ -324,11 +328,11 @@ def _repeats(connection: Caller, request: Request, route: Route, channel: Channe
     return None
 
 
-def _head(connection: Caller, request: Request, route: Route, found: Serve | Wait) -> Reply | Parked:
+def _head(connection: Caller, request: Request, route: Route, found: Ready | Upcoming) -> Reply | Parked:
     """Answer a HEAD at once. It never waits, so only the storm guard paces a client that repeats it."""
     channel, segment, head = found
     channel.release(segment)
-    if not segment.closed and (parked := _delay(connection, request, route, Answer.KNOWN, segment.seq)):
+    if not segment.closed and (parked := _delay(connection, request, route, ReplyKind.KNOWN, segment.seq)):
         return parked
     registry = connection.plane.registry
     tag = tag_of(channel, segment, connection.plane.unix_s)
@@ -348,7 +352,9 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
     if reply is None and EPOCH in headers:
         reply = _of_another_life(connection, request, route)
     if reply is not None:
-        return _delay(connection, request, route, Answer.REFUSED, route.seq) or placed(request, registry, route, reply)
+        return _delay(connection, request, route, ReplyKind.REFUSED, route.seq) or placed(
+            request, registry, route, reply
+        )
     upload = Upload(connection, request)
     key = request.text(IDEMPOTENCY_KEY) if IDEMPOTENCY_KEY in headers else ""
     reserved = registry.reserve(
@@ -375,7 +381,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
         if reserved.occupied is not None:
             request.record.detail = " ".join(filter(None, reserved.occupied.client))
     elif isinstance(reserved, AlreadyStored):
-        delayed = _delay(connection, request, route, Answer.CLOSED, route.seq)
+        delayed = _delay(connection, request, route, ReplyKind.CLOSED, route.seq)
         return delayed or when_stored(connection, request, route, stored_reply(reserved))
     else:
         upload.begin(reserved)
@@ -436,7 +442,7 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
     if (reply := path_reply(route)) is not None:
         if request.method == b"HEAD":
             return reply
-        answer = Answer.MISSING if reply.status == Status.NOT_FOUND else Answer.REFUSED
+        answer = ReplyKind.MISSING if reply.status == Status.NOT_FOUND else ReplyKind.REFUSED
         return _delay(connection, request, route, answer, 0) or reply
     now = plane.clock()
     done: Reply | Refusal | Channel | None
@@ -465,19 +471,19 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
         case _:
             done = registry.find(route.channel)
     if isinstance(done, Reply):
-        answer, about, reply = Answer.REFUSED, 0, done
+        answer, about, reply = ReplyKind.REFUSED, 0, done
     elif isinstance(done, Refusal):
         answer, about, reply = answer_of(done), 0, refusal_reply(done, route.op, plane.jitter)
     elif done is None:  # a channel was ended or a segment closed, which is news
         return when_stored(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
     elif route.op is Op.CREATE:
-        parked = _delay(connection, request, route, Answer.KNOWN, done.epoch)
+        parked = _delay(connection, request, route, ReplyKind.KNOWN, done.epoch)
         return parked or when_stored(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
     else:
-        answer, about, reply = Answer.KNOWN, done.next_seq, next_reply(done)
+        answer, about, reply = ReplyKind.KNOWN, done.next_seq, next_reply(done)
     return _delay(connection, request, route, answer, about) or placed(request, registry, route, reply)
 
 
-def _delay(connection: Caller, request: Request, route: Route, answer: Answer, about: int) -> Parked | None:
+def _delay(connection: Caller, request: Request, route: Route, answer: ReplyKind, about: int) -> Parked | None:
     """Delay a request that was authorized, if the storm guard says so; then the core is asked again."""
     return delay(connection, request, route, answer, about, _resolve)

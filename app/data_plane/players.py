@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from tricklecast.app.core.results import Refusal
 from tricklecast.app.core.segment import Segment
-from tricklecast.app.core.storm_guard import Answer
+from tricklecast.app.core.storm_guard import ReplyKind
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.ranges import SpanReader
@@ -75,7 +75,7 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
     if msn is not None and request.method != b"HEAD" and not found.ended:
         if msn > (last := found.timeline.next_msn + 1):
             reply = Reply(Status.BAD_REQUEST, Reason.AHEAD, body=f"_HLS_msn is beyond {last}".encode())
-            return delay(connection, request, route, Answer.REFUSED, 0, answer_player) or reply
+            return delay(connection, request, route, ReplyKind.REFUSED, 0, answer_player) or reply
         if not found.has(msn, part):
             late = Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=b"Nothing new yet", retry_after_s=1)
             return _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s) or late
@@ -83,7 +83,7 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
         found.served(msn, part)
     text = playlist(found, f"?token={quote(token, safe='')}" if token else "")
     reply = Reply(Status.OK, Reason.COMPLETE, body=text.encode(), content_type=PLAYLIST_TYPE)
-    delayed = delay(connection, request, route, Answer.SAME, found.version, answer_player)
+    delayed = delay(connection, request, route, ReplyKind.SAME, found.version, answer_player)
     return delayed or placed(request, plane.registry, route, reply)
 
 
@@ -109,7 +109,7 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
         if parked is not None:
             return parked
     reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")
-    delayed = delay(connection, request, route, Answer.MISSING, 0, answer_player)
+    delayed = delay(connection, request, route, ReplyKind.MISSING, 0, answer_player)
     return delayed or placed(request, connection.plane.registry, route, reply)
 
 
@@ -134,7 +134,7 @@ def _packager(connection: Caller, request: Request, route: Route) -> Packager | 
         return found
     if found.unsuited:
         reply = Reply(Status.UNSUPPORTED, Reason.BAD_REQUEST, body=found.unsuited.encode())
-        return delay(connection, request, route, Answer.REFUSED, 0, answer_player) or reply
+        return delay(connection, request, route, ReplyKind.REFUSED, 0, answer_player) or reply
     if request.method != b"HEAD" and not found.ended:
         if plane.registry.shutting_down:
             return shutdown_reply(plane.jitter, plane.registry.come_back_s)
@@ -142,7 +142,7 @@ def _packager(connection: Caller, request: Request, route: Route) -> Packager | 
             return parked
     body = b"No whole segment yet"
     reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=body, retry_after_s=plane.jitter(*SEQ_RETRY_S))
-    return delay(connection, request, route, Answer.MISSING, 0, answer_player) or placed(
+    return delay(connection, request, route, ReplyKind.MISSING, 0, answer_player) or placed(
         request, plane.registry, route, reply
     )
 

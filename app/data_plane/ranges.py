@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from typing import ClassVar, Final
 
 from tricklecast.app.core.segment import Segment
-from tricklecast.app.core.state import Channel, Serve
+from tricklecast.app.core.state import Channel, Ready
 from tricklecast.app.data_plane.exchange import Caller
 from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import IF_NONE_MATCH, IF_RANGE, RANGE, Request
@@ -93,7 +93,7 @@ class SpanReader(Reader):
         end: int,
         head: Head,
     ) -> None:
-        super().__init__(connection, request, Serve(channel, segment, channel.next_seq))
+        super().__init__(connection, request, Ready(channel, segment, channel.next_seq))
         self._begin, self._end = begin, end
         self._head = head
 

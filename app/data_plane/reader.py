@@ -18,7 +18,7 @@ from bisect import bisect_right
 from typing import ClassVar, Final
 
 from tricklecast.app.core.slow_readers import Cut
-from tricklecast.app.core.state import Serve, Wait
+from tricklecast.app.core.state import Ready, Upcoming
 from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (
@@ -49,7 +49,7 @@ class Reader(Exchange):
     goes_on: ClassVar[bool] = False
     """It reads the next segment, too, and so leaves a closed segment in a turn of its own (``Stream``)."""
 
-    def __init__(self, connection: Caller, request: Request, found: Serve | Wait) -> None:
+    def __init__(self, connection: Caller, request: Request, found: Ready | Upcoming) -> None:
         super().__init__(connection, request)
         self.channel, self.segment, self.head = found
         self.at = 0  # index of the next frame to send

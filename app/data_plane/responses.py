@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, assert_never
 from zlib import crc32
 
 from tricklecast.app.core.limits import SERVER_WIDE, Limit
-from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.results import Ahead, AlreadyStored, Cause, Ended, Ending, Gone, Outcome, Refusal
 from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.routing import Route
@@ -309,32 +309,32 @@ def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
     Every response but that to a complete segment closes the connection: the publisher may still be sending.
     """
     headers: Headers = ((wire.SEQ, seq), (wire.SIZE, outcome.size))
-    match outcome.verdict:
-        case Verdict.COMPLETE:
+    match outcome.ending:
+        case Ending.COMPLETE:
             return Reply(Status.OK, Reason.COMPLETE, headers)
-        case Verdict.EMPTY:
+        case Ending.EMPTY:
             return Reply(Status.OK, Reason.EMPTY, headers, close=True)
-        case Verdict.CLOSED_BY_OTHER:
+        case Ending.CLOSED_BY_OTHER:
             reason = Reason.TRUNCATED if outcome.size else Reason.SKIPPED
             return Reply(Status.OK, reason, headers, close=True)
-        case Verdict.TERMINATED:
+        case Ending.TERMINATED:
             return Reply(Status.OK, Reason.TERMINATED, headers, close=True, eos=True)
-        case Verdict.SUPERSEDED:
+        case Ending.SUPERSEDED:
             return Reply(Status.CONFLICT, Reason.SUPERSEDED, headers, b"Another publisher took over", close=True)
-        case Verdict.NOT_THE_SAME:
+        case Ending.NOT_THE_SAME:
             return Reply(Status.CONFLICT, Reason.CONFLICT, headers, b"Not the body of this key", close=True)
-        case Verdict.TOO_LARGE:
+        case Ending.TOO_LARGE:
             return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, headers, too_large(outcome.size), close=True)
-        case Verdict.OVER_BUDGET:
+        case Ending.OVER_BUDGET:
             return limit_reply(Limit.TOTAL_BYTES, jitter, close=True)._replace(headers=headers)
-        case Verdict.OVER_CHANNEL_QUOTA:
+        case Ending.OVER_CHANNEL_QUOTA:
             return limit_reply(Limit.CHANNEL_BYTES, jitter, close=True)._replace(headers=headers)
-        case Verdict.OVER_PUBLISHER_QUOTA:
+        case Ending.OVER_PUBLISHER_QUOTA:
             return limit_reply(Limit.PUBLISHER_BYTES, jitter, close=True)._replace(headers=headers)
-        case Verdict.ABORTED:
+        case Ending.ABORTED:
             return None
         case _:
-            assert_never(outcome.verdict)
+            assert_never(outcome.ending)
 
 
 def too_large(limit: int) -> bytes:
@@ -355,38 +355,38 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
     publishing = op is Op.PUBLISH
     latest = (wire.LATEST, refusal.head)
     match refusal.why:
-        case Why.LIMIT:  # first, since a flood of these must be cheap
+        case Cause.LIMIT:  # first, since a flood of these must be cheap
             assert refusal.limit is not None, "a refusal by a limit names it"
             return limit_reply(refusal.limit, jitter, close=publishing)
-        case Why.NOT_FOUND if op is Op.DELETE:
+        case Cause.NOT_FOUND if op is Op.DELETE:
             return Reply(Status.BAD_REQUEST, Reason.NOT_FOUND, body=b"Invalid stream")
-        case Why.NOT_FOUND | Why.ENDED:
+        case Cause.NOT_FOUND | Cause.ENDED:
             eos = refusal.recently_ended
             headers: Headers = (latest, (wire.EPOCH, refusal.epoch)) if eos else ()
             return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, headers, b"Stream not found", close=publishing, eos=eos)
-        case Why.AHEAD:
+        case Cause.AHEAD:
             headers = (latest, (wire.SEQ, refusal.seq or 0))
             reply = Reply(Status.SEQ_MISSING, Reason.AHEAD, headers, b"Segment is ahead of the channel", close=True)
             return named(reply, refusal.life)
-        case Why.CLOSED:
+        case Cause.CLOSED:
             headers = (latest, (wire.SEQ, refusal.seq or 0))
             return Reply(Status.CONFLICT, Reason.CONFLICT, headers, b"Segment is closed", close=True)
-        case Why.OCCUPIED:
+        case Cause.OCCUPIED:
             return _occupied_reply(refusal)
-        case Why.EPOCH:
+        case Cause.EPOCH:
             headers = (latest, (wire.EPOCH, refusal.epoch))
             body = f"The channel is in epoch {refusal.epoch}".encode()
             return Reply(Status.CONFLICT, Reason.CONFLICT, headers, body, close=publishing)
-        case Why.NO_SEGMENT:
+        case Cause.NO_SEGMENT:
             return Reply(Status.BAD_REQUEST, Reason.NOT_FOUND, (latest,), b"Nonexistent segment")
-        case Why.RESERVED:
+        case Cause.RESERVED:
             body = b"Names that begin with _ belong to the server"
             return Reply(Status.FORBIDDEN, Reason.FORBIDDEN, body=body, close=publishing)
-        case Why.STORAGE:
+        case Cause.STORAGE:
             return storage_reply(jitter)
-        case Why.REPLICA:
+        case Cause.REPLICA:
             return replica_reply(jitter)
-        case Why.SHUTDOWN:
+        case Cause.SHUTDOWN:
             return shutdown_reply(jitter, refusal.come_back_s)
         case _:
             assert_never(refusal.why)

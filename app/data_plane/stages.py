@@ -15,8 +15,8 @@ from functools import partial
 from typing import Final
 
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.results import Refusal, Why
-from tricklecast.app.core.storm_guard import Answer
+from tricklecast.app.core.results import Cause, Refusal
+from tricklecast.app.core.storm_guard import ReplyKind
 from tricklecast.app.data_plane.client_address import CLIENT, guarded_client, has_name
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import AwaitsStorage, Caller, Exchange, Parked
@@ -84,7 +84,7 @@ def park(connection: Caller, request: Request, route: Route, why: ParkedFor, sta
 
 
 def delay(
-    connection: Caller, request: Request, route: Route, answer: Answer, about: int, stage: Stage
+    connection: Caller, request: Request, route: Route, answer: ReplyKind, about: int, stage: Stage
 ) -> Parked | None:
     """Tell the storm guard of a response that may have no news for its client; park the request if the guard says so.
 
@@ -123,17 +123,17 @@ def progress(connection: Caller, request: Request, route: Route) -> None:
     connection.watched = False
 
 
-def answer_of(refusal: Refusal) -> Answer:
+def answer_of(refusal: Refusal) -> ReplyKind:
     """The storm guard's kind of a refusal."""
     match refusal.why:
-        case Why.NOT_FOUND | Why.ENDED:
-            return Answer.MISSING
-        case Why.AHEAD:
-            return Answer.AHEAD
-        case Why.CLOSED:
-            return Answer.CLOSED
+        case Cause.NOT_FOUND | Cause.ENDED:
+            return ReplyKind.MISSING
+        case Cause.AHEAD:
+            return ReplyKind.AHEAD
+        case Cause.CLOSED:
+            return ReplyKind.CLOSED
         case _:
-            return Answer.REFUSED
+            return ReplyKind.REFUSED
 
 
 # The access record, and the witness.

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
-from tricklecast.app.core.state import Channel, Serve, Wait
+from tricklecast.app.core.state import Channel, Ready, Upcoming
 from tricklecast.app.hls.timeline import Rule, Timeline
 from tricklecast.app.hls.units import Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
@@ -255,7 +255,7 @@ class Packager:
         self._scan = None
         self._first, self._fed, self._over = bytearray(), 0, False
         self._new.clear()
-        if not isinstance(found, Serve | Wait):
+        if not isinstance(found, Ready | Upcoming):
             self.ended = True
             self.timeline.settle()
             self._changed()

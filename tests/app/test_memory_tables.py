@@ -26,7 +26,7 @@ from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING, Webhook
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.core.limits import Clients, Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.storm_guard import Answer, StormGuard
+from tricklecast.app.core.storm_guard import ReplyKind, StormGuard
 from tricklecast.app.data_plane.client_address import MAX_TEXT
 from tricklecast.trickle.paths import MAX_NAME_BYTES
 from tricklecast.trickle.records import AccessRecord
@@ -53,7 +53,7 @@ def tombstones() -> Callable[[], int]:
 def buckets() -> Callable[[], int]:
     guard = StormGuard(ENTRIES)
     for number in range(ENTRIES + TOO_MANY):
-        guard.hold(2**60 + number, name(number), Answer.SAME, 1000 + number, 0.0, many=False)
+        guard.hold(2**60 + number, name(number), ReplyKind.SAME, 1000 + number, 0.0, many=False)
     return lambda: len(guard)
 
 

@@ -27,10 +27,10 @@ from tricklecast.app.core.facts import (
 )
 from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.results import Ahead, AlreadyStored, Cause, Ended, Ending, Gone, Outcome, Refusal
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, State, Writer
-from tricklecast.app.core.state import Channel, Serve, Wait
+from tricklecast.app.core.state import Channel, Ready, Upcoming
 from tricklecast.app.core.window import Eviction
 
 
@@ -277,7 +277,7 @@ class World:
                 assert self.newest[name].bodies[segment.seq][-1][0] == key, "only its last body ended a segment"
             case Refusal():
                 assert self._picture() == before, "a refused reservation changes nothing"
-                if answer.why is Why.CLOSED and answer.seq in self._unclosed(name):
+                if answer.why is Cause.CLOSED and answer.seq in self._unclosed(name):
                     self._check_conflict(name, answer.seq, post, valid)
                 else:
                     self._check_refusal(name, answer, reset=reset)
@@ -302,7 +302,7 @@ class World:
             self.posts.append(post)
             if waiting and not self._refused_readers(name, join=False):
                 resolution = self.registry.resolve(name, segment.seq)
-                assert isinstance(resolution, Wait)
+                assert isinstance(resolution, Upcoming)
                 assert resolution.segment is segment
                 self._attach(life, resolution.channel, segment, leaves=True)
         return posts
@@ -346,12 +346,12 @@ class World:
         life.bodies[got] = bodies if same else [*bodies, (post.key, size)]
         assert writer.repeated == size - life.bodies[got][-1][1], "a body is passed over as far as it is there"
         for other in valid:
-            if other.told is not None and other.told.verdict is Verdict.SUPERSEDED:
+            if other.told is not None and other.told.ending is Ending.SUPERSEDED:
                 assert seq != -1, "-1 never takes a segment over"
                 assert other.writer is not None
                 assert other.writer.segment is writer.segment, "only the same segment is taken over"
         for other in valid:
-            if other.told is not None and other.told.verdict is Verdict.SUPERSEDED and other.key is not None:
+            if other.told is not None and other.told.ending is Ending.SUPERSEDED and other.key is not None:
                 assert other.key != post.key or other.attempt <= post.attempt, "no attempt overtakes a later one"
         post.writer, post.life = writer, life
         self.posts.append(post)
@@ -359,39 +359,39 @@ class World:
     def _check_refusal(self, name: str, refusal: Refusal, *, reset: bool = False, force: bool = False) -> None:
         life = self.live(name)
         match refusal.why:
-            case Why.ENDED:
+            case Cause.ENDED:
                 assert life is None
                 assert name in self.registry.channels
                 assert not reset
-            case Why.AHEAD:
+            case Cause.AHEAD:
                 assert life is not None
                 assert refusal.seq is not None
                 assert refusal.seq > life.head + 1 > 1
                 near = refusal.seq <= life.head + self.limits.overtaking_segments
                 assert refusal.overtaking == near, "only what is close to the head may have overtaken others"
                 assert not reset
-            case Why.CLOSED:
+            case Cause.CLOSED:
                 assert life is not None
                 assert refusal.seq is not None
                 assert refusal.seq < life.head, "what is at or past the head is not closed"
-            case Why.NOT_FOUND:
+            case Cause.NOT_FOUND:
                 assert life is None
                 assert not self.registry.autocreate
                 assert not force
-            case Why.LIMIT if refusal.limit is Limit.PUBLISHERS:
+            case Cause.LIMIT if refusal.limit is Limit.PUBLISHERS:
                 assert self.limits.publishers is not None
                 posts = [post for post in self._valid_posts() if not _granted_to(post)[1].name.startswith("_")]
                 joining = life is None and 5 * len(posts) >= 3 * self.limits.publishers
                 assert joining or len(posts) == self.limits.publishers
-            case Why.LIMIT:
+            case Cause.LIMIT:
                 assert (life, refusal.limit) == (None, Limit.CHANNELS)
                 assert 5 * len(self.registry.channels) >= 3 * self.limits.channels
-            case Why.RESERVED:
+            case Cause.RESERVED:
                 assert name.startswith("_")
                 assert not force
-            case Why.SHUTDOWN:
+            case Cause.SHUTDOWN:
                 assert self.registry.shutting_down
-            case Why.NO_SEGMENT:
+            case Cause.NO_SEGMENT:
                 raise AssertionError("creating and reserving never ask for an existing segment")
 
     def append(self, post: Post, sizes: Sequence[int]) -> None:
@@ -425,9 +425,9 @@ class World:
         assert isinstance(outcome, Outcome), "the end of a body is answered"
         post.answer = outcome
         self._accepted(life, writer, new, outcome, fits=fits)
-        assert short == (outcome.verdict is Verdict.NOT_THE_SAME), "a body that ends too early ends nothing"
-        if outcome.verdict in (Verdict.COMPLETE, Verdict.EMPTY):
-            assert (outcome.verdict is Verdict.COMPLETE) == (outcome.size > 0)
+        assert short == (outcome.ending is Ending.NOT_THE_SAME), "a body that ends too early ends nothing"
+        if outcome.ending in (Ending.COMPLETE, Ending.EMPTY):
+            assert (outcome.ending is Ending.COMPLETE) == (outcome.size > 0)
             assert writer.segment.seq in life.closed, "an ended body closes its segment"
             life.advance(writer.segment.seq)
 
@@ -441,7 +441,7 @@ class World:
             return
         post.answer = writer.outcome
         assert post.answer is not None
-        assert post.answer.verdict is Verdict.ABORTED
+        assert post.answer.ending is Ending.ABORTED
 
     def _check_stale(self, stale: Outcome, outcome: Outcome | None, before: object) -> None:
         assert outcome == stale, "a stale token is answered as it was"
@@ -454,10 +454,10 @@ class World:
         seq = writer.segment.seq
         stored = life.published.get(seq, b"")
         room = self.limits.segment_bytes - len(stored)
-        refused = outcome is not None and outcome.verdict is Verdict.OVER_BUDGET
+        refused = outcome is not None and outcome.ending is Ending.OVER_BUDGET
         assert refused != fits, "bytes are refused just where eviction cannot make room"
         if not refused:
-            too_large = outcome is not None and outcome.verdict is Verdict.TOO_LARGE
+            too_large = outcome is not None and outcome.ending is Ending.TOO_LARGE
             assert (len(data) > room) == too_large, "a segment holds its limit and no more"
             life.published[seq] = stored + data[:room]
             life.active_at = self.now
@@ -518,20 +518,20 @@ class World:
         before = self._picture()
         existing = set(self.registry.channels[name].segments) if name in self.registry.channels else set()
         resolution = self.registry.resolve(name, seq)
-        if not isinstance(resolution, Serve | Wait):
+        if not isinstance(resolution, Ready | Upcoming):
             assert self._picture() == before, "a read that finds nothing changes nothing"
         if isinstance(resolution, Refusal):
             full, down = self._refused_readers(name, join=seq < 0), self.registry.shutting_down
             absent = name not in self.registry.channels
-            assert {Why.LIMIT: full, Why.SHUTDOWN: down, Why.NOT_FOUND: absent}[resolution.why]
+            assert {Cause.LIMIT: full, Cause.SHUTDOWN: down, Cause.NOT_FOUND: absent}[resolution.why]
             return
         assert not self._refused_readers(name, join=seq < 0), "limits of readers hold"
         life, channel = self.newest[name], self.registry.channels[name]
-        if isinstance(resolution, Serve | Wait):
+        if isinstance(resolution, Ready | Upcoming):
             assert resolution.channel is channel, "a name means its newest epoch"
         assert (channel.name, channel.epoch) == (name, life.epoch), "a name means its newest epoch"
         assert resolution.head == life.head, "a reader is told the head"
-        found = resolution.segment.seq if isinstance(resolution, Serve | Wait) else resolution.seq
+        found = resolution.segment.seq if isinstance(resolution, Ready | Upcoming) else resolution.seq
         assert found == self._absolute(seq, life.head, channel), "seqs are counted from the head"
         match resolution:
             case Ahead() | Gone():
@@ -540,14 +540,14 @@ class World:
             case Ended():
                 assert found >= life.head
                 assert life.drain_until is not None
-            case Wait(segment=segment):
+            case Upcoming(segment=segment):
                 assert life.drain_until is None, "nobody waits on an ended channel"
                 assert found in existing or found == life.head or (life.head, found) == (0, 1)
                 if attach:
                     self._attach(life, channel, segment, leaves=leaves, faulty=faulty)
                 else:
                     self._decline(channel, segment)
-            case Serve(segment=segment):
+            case Ready(segment=segment):
                 self._attach(life, channel, segment, leaves=leaves, faulty=faulty)
 
     def _refused_readers(self, name: str, *, join: bool) -> bool:

@@ -9,7 +9,7 @@ from tests.app.core.support import Told, check_registry, cost, publish
 from tests.properties.room import Holder, Room
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.results import Verdict
+from tricklecast.app.core.results import Ending
 from tricklecast.app.core.segment import Writer
 
 CHANNELS = "abc"
@@ -40,7 +40,7 @@ def test_a_full_server_does_what_the_rule_says(limit: int, steps: list[tuple[str
             outcome = writer.channel.append(writer, [frame], 0.0)
             assert (outcome is None) == fits
             if outcome is not None:
-                assert outcome.verdict is Verdict.OVER_BUDGET
+                assert outcome.ending is Ending.OVER_BUDGET
                 break
             if stored:
                 holder.open.remove(cost(*stored))

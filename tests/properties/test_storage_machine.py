@@ -34,7 +34,7 @@ from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Gone, Outcome
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, State, Writer
-from tricklecast.app.core.state import Channel, Serve, Wait
+from tricklecast.app.core.state import Channel, Ready, Upcoming
 from tricklecast.app.core.window import Budget
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Ack, Archive, Retention
@@ -425,8 +425,8 @@ class StorageMachine(RuleBasedStateMachine):
                 self.check_gap(channel, found)
                 reader.at = found.following
                 return True
-            if not isinstance(found, Serve):
-                if isinstance(found, Wait):
+            if not isinstance(found, Ready):
+                if isinstance(found, Upcoming):
                     channel.release(found.segment)
                 return False
             reader.channel, reader.segment = channel, found.segment

@@ -16,7 +16,7 @@ from tricklecast.app.core.facts import ChannelCreated, Fact
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import Faults, Segment, State
-from tricklecast.app.core.state import Channel, Serve, Wait
+from tricklecast.app.core.state import Channel, Ready, Upcoming
 from tricklecast.app.core.window import Budget
 from tricklecast.trickle.wire import NO_LIFE
 
@@ -124,7 +124,7 @@ class Fed:
 
 def _answer(channel: Channel, seq: int) -> object:
     found = channel.resolve(seq)
-    if not isinstance(found, Serve | Wait):
+    if not isinstance(found, Ready | Upcoming):
         return found
     segment = found.segment
     channel.release(segment)

@@ -12,20 +12,20 @@ from tests.analytics.support.jsonl import read_jsonl
 from tests.analytics.support.writer import LogWriter, write_lines
 from tricklecast.analytics.rules.incidents import incidents
 from tricklecast.analytics.scan import embedded
-from tricklecast.app.core.storm_guard import Answer, StormGuard
+from tricklecast.app.core.storm_guard import ReplyKind, StormGuard
 
 REQUESTS = 120
 PAUSE_S = 0.05
 
 Tell = Callable[..., None]
 
-LOOPS: dict[str, tuple[Answer, Tell]] = {
-    "zero_byte_loop": (Answer.EMPTY, lambda log, at, **held: log.empty(at, "loop", "film", 7, next_seq=7, **held)),
-    "ended_loop": (Answer.ENDED, lambda log, at, **held: log.ended(at, "loop", "film", 7, **held)),
-    "not_found_loop": (Answer.MISSING, lambda log, at, **held: log.not_found(at, "loop", "film", **held)),
-    "seq_behind_loop": (Answer.GONE, lambda log, at, **held: log.missing(at, "loop", "film", 4, head=300, **held)),
-    "seq_ahead_sweep": (Answer.AHEAD, lambda log, at, **held: log.missing(at, "loop", "film", 9, head=5, **held)),
-    "server_error_loop": (Answer.REFUSED, lambda log, at, **held: log.refused(at, "loop", "film", 500, **held)),
+LOOPS: dict[str, tuple[ReplyKind, Tell]] = {
+    "zero_byte_loop": (ReplyKind.EMPTY, lambda log, at, **held: log.empty(at, "loop", "film", 7, next_seq=7, **held)),
+    "ended_loop": (ReplyKind.ENDED, lambda log, at, **held: log.ended(at, "loop", "film", 7, **held)),
+    "not_found_loop": (ReplyKind.MISSING, lambda log, at, **held: log.not_found(at, "loop", "film", **held)),
+    "seq_behind_loop": (ReplyKind.GONE, lambda log, at, **held: log.missing(at, "loop", "film", 4, head=300, **held)),
+    "seq_ahead_sweep": (ReplyKind.AHEAD, lambda log, at, **held: log.missing(at, "loop", "film", 9, head=5, **held)),
+    "server_error_loop": (ReplyKind.REFUSED, lambda log, at, **held: log.refused(at, "loop", "film", 500, **held)),
 }
 
 

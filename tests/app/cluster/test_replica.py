@@ -42,7 +42,7 @@ from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Gone
 from tricklecast.app.core.segment import MAX_FORMER_KEYS, Segment, State
-from tricklecast.app.core.state import Wait
+from tricklecast.app.core.state import Upcoming
 from tricklecast.app.core.window import Eviction
 from tricklecast.trickle.errors import LocalProtocolError
 
@@ -279,7 +279,7 @@ def wait(both: Pair, seq: int) -> Watcher:
     channel = both.held.channel
     assert channel is not None
     found = channel.resolve(seq)
-    assert isinstance(found, Wait)
+    assert isinstance(found, Upcoming)
     watcher = Watcher(found.segment)
     registry_of(both.held).attach(watcher, channel, found.segment)
     return watcher

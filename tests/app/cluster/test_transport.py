@@ -19,9 +19,9 @@ from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import follow, send_feed
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.results import Refusal, Why
+from tricklecast.app.core.results import Cause, Refusal
 from tricklecast.app.core.segment import State
-from tricklecast.app.core.state import Channel, Serve, Wait
+from tricklecast.app.core.state import Channel, Ready, Upcoming
 from tricklecast.trickle.errors import TrickleError
 
 
@@ -94,7 +94,7 @@ class Site:
     def wait(self, seq: int) -> Watcher:
         """A reader at the holder."""
         found = self.holder.resolve("c", seq)
-        assert isinstance(found, Serve | Wait), found
+        assert isinstance(found, Ready | Upcoming), found
         watcher = Watcher(found.segment)
         self.holder.attach(watcher, found.channel, found.segment)
         return watcher
@@ -200,7 +200,7 @@ async def test_the_end_of_the_channel() -> None:
     assert site.following is not None
     await asyncio.wait_for(site.following, 30)
     assert watcher.segment.state is State.TERMINATED
-    assert isinstance(site.holder.resolve("c", 0), Serve)
+    assert isinstance(site.holder.resolve("c", 0), Ready)
     assert site.holder.next_deadline() == 15.0
     site.holder.expire(15.0)
     assert site.holder.channels == {}
@@ -222,7 +222,7 @@ async def test_a_new_epoch_takes_over() -> None:
     assert await site.same() is not held
     assert (held.ended, watcher.segment.state) == (True, State.TERMINATED)
     found = site.holder.resolve("c", 0)
-    assert isinstance(found, Serve)
+    assert isinstance(found, Ready)
     assert (found.channel.epoch, content(found.segment)) == (2, b"new")
 
 
@@ -325,7 +325,7 @@ async def test_nobody_publishes_to_a_replica() -> None:
         site.holder.close_segment("c", 0, 0.0),
         site.holder.end("c", 0.0),
     ]
-    assert [answer.why for answer in answers if isinstance(answer, Refusal)] == [Why.REPLICA] * 4
+    assert [answer.why for answer in answers if isinstance(answer, Refusal)] == [Cause.REPLICA] * 4
 
 
 @in_loop

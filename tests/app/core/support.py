@@ -10,7 +10,7 @@ from tricklecast.app.core.facts import ChannelCreated, Fact, Journal
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry, Storage
-from tricklecast.app.core.results import Outcome, Refusal, Verdict
+from tricklecast.app.core.results import Ending, Outcome, Refusal
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import (
     FRAME_COST,
@@ -23,7 +23,7 @@ from tricklecast.app.core.segment import (
     Writer,
     encode_frame,
 )
-from tricklecast.app.core.state import Channel, SegmentSummary, Serve, Wait
+from tricklecast.app.core.state import Channel, Ready, SegmentSummary, Upcoming
 from tricklecast.app.core.window import Budget
 from tricklecast.trickle.paths import is_reserved
 
@@ -38,8 +38,8 @@ class Told:
         self.outcomes.append(outcome)
 
     @property
-    def verdicts(self) -> list[Verdict]:
-        return [outcome.verdict for outcome in self.outcomes]
+    def verdicts(self) -> list[Ending]:
+        return [outcome.ending for outcome in self.outcomes]
 
 
 class Watcher:
@@ -144,13 +144,13 @@ class Bench:
     def wait(self, seq: int) -> Watcher:
         """A GET that has to wait."""
         resolution = self.channel.resolve(seq)
-        assert isinstance(resolution, Wait), resolution
+        assert isinstance(resolution, Upcoming), resolution
         return self.attach(resolution.segment)
 
     def serve(self, seq: int) -> Segment:
         """A GET that is answered at once."""
         resolution = self.channel.resolve(seq)
-        assert isinstance(resolution, Serve), resolution
+        assert isinstance(resolution, Ready), resolution
         return resolution.segment
 
     def attach(self, segment: Segment) -> Watcher:
@@ -158,7 +158,7 @@ class Bench:
         self.channel.attach(watcher, segment)
         return watcher
 
-    def verdicts(self, writer: Writer[OwnedChannel]) -> list[Verdict]:
+    def verdicts(self, writer: Writer[OwnedChannel]) -> list[Ending]:
         """Return the verdicts that the writer's upload was told."""
         return self.told[writer].verdicts
 

@@ -10,7 +10,7 @@ import pytest
 from tests.app.core.support import Watcher, check_registry, grant, make_registry, owned, publish
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.registry import Registry, Tombstone
-from tricklecast.app.core.results import Verdict
+from tricklecast.app.core.results import Ending
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, State
 
@@ -84,7 +84,7 @@ def test_an_empty_registry_holds_them() -> None:
 def _stale_writer(registry: Registry) -> None:
     writer = channel(registry).segments[2].writer
     assert writer is not None
-    writer.settle(Verdict.SUPERSEDED)
+    writer.settle(Ending.SUPERSEDED)
 
 
 def _ambiguous(registry: Registry) -> None:

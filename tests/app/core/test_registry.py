@@ -27,17 +27,17 @@ from tricklecast.app.core.facts import BodyBegun, ChannelCreated, ChannelEnded, 
 from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored, Totals
-from tricklecast.app.core.results import Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.results import Cause, Ended, Ending, Gone, Outcome, Refusal
 from tricklecast.app.core.rules import STALE_TIMES, OwnedChannel
 from tricklecast.app.core.segment import Writer
-from tricklecast.app.core.state import Serve, Wait
+from tricklecast.app.core.state import Ready, Upcoming
 from tricklecast.app.core.window import Eviction
 from tricklecast.trickle.errors import LocalProtocolError
 
 
 def resolve_and_attach(registry: Registry, name: str, seq: int = -1) -> Watcher:
     resolution = registry.resolve(name, seq)
-    assert isinstance(resolution, Serve | Wait), resolution
+    assert isinstance(resolution, Ready | Upcoming), resolution
     watcher = Watcher(resolution.segment)
     registry.attach(watcher, resolution.channel, resolution.segment)
     return watcher
@@ -50,19 +50,19 @@ def test_a_request_may_be_for_one_life_of_a_channel_only() -> None:
     """It goes through while that life goes on; otherwise it is told which one does, or that none does."""
     registry, _ = make_registry(channel_drain_s=1.0, tombstone_s=5.0)
 
-    def told(epoch: int) -> tuple[Why, int, bool] | None:
+    def told(epoch: int) -> tuple[Cause, int, bool] | None:
         found = registry.refuse_other_life("c", epoch)
         return None if found is None else (found.why, found.epoch, found.recently_ended)
 
-    assert told(1) == (Why.NOT_FOUND, 0, False)
+    assert told(1) == (Cause.NOT_FOUND, 0, False)
     publish(registry, "c", 0)
-    assert (told(1), told(2)) == (None, (Why.EPOCH, 1, False))
+    assert (told(1), told(2)) == (None, (Cause.EPOCH, 1, False))
     registry.end("c", 0.0)
-    assert (told(1), told(2)) == ((Why.NOT_FOUND, 1, True), (Why.EPOCH, 1, False))
+    assert (told(1), told(2)) == ((Cause.NOT_FOUND, 1, True), (Cause.EPOCH, 1, False))
     registry.expire(1.0)
-    assert (told(1), told(2)) == ((Why.NOT_FOUND, 1, True), (Why.EPOCH, 1, False))
+    assert (told(1), told(2)) == ((Cause.NOT_FOUND, 1, True), (Cause.EPOCH, 1, False))
     publish(registry, "c", 0, now=2.0)
-    assert (told(1), told(2)) == ((Why.EPOCH, 2, False), None)
+    assert (told(1), told(2)) == ((Cause.EPOCH, 2, False), None)
 
 
 def test_creating_is_idempotent() -> None:
@@ -98,16 +98,16 @@ def test_a_refused_post_changes_no_content_type() -> None:
     registry, _ = make_registry()
     publish(registry, "c", 0)
     before = picture(registry)
-    assert refusal(registry.reserve("c", 0, Told(), 1.0, content_type="text/plain")).why is Why.CLOSED
-    assert refusal(registry.reserve("c", 9, Told(), 1.0, content_type="text/plain")).why is Why.AHEAD
+    assert refusal(registry.reserve("c", 0, Told(), 1.0, content_type="text/plain")).why is Cause.CLOSED
+    assert refusal(registry.reserve("c", 9, Told(), 1.0, content_type="text/plain")).why is Cause.AHEAD
     assert picture(registry) == before
 
 
 def test_without_autocreate_a_missing_channel_is_not_found() -> None:
     """Nobody but the server's own side may then create one; into an existing one everybody may write."""
     registry, _ = make_registry(autocreate=False)
-    assert registry.create("c", "", 0.0) == Refusal(Why.NOT_FOUND)
-    assert registry.reserve("c", 0, Told(), 0.0) == Refusal(Why.NOT_FOUND)
+    assert registry.create("c", "", 0.0) == Refusal(Cause.NOT_FOUND)
+    assert registry.reserve("c", 0, Told(), 0.0) == Refusal(Cause.NOT_FOUND)
     assert registry.channels == {}
     registry.create("c", "", 0.0, force=True)
     assert publish(registry, "c", 0).complete
@@ -122,7 +122,7 @@ def test_channels_are_limited(held: int) -> None:
     answer = registry.create("new", "", 0.0)
     assert isinstance(answer, Refusal) is (held == 2)
     if held == 2:
-        assert answer == Refusal(Why.LIMIT, limit=Limit.CHANNELS)
+        assert answer == Refusal(Cause.LIMIT, limit=Limit.CHANNELS)
         assert registry.reserve("new", 0, Told(), 0.0) == answer
         registry.end("a", 0.0)
         assert publish(registry, "a", 0).complete
@@ -135,7 +135,7 @@ def test_the_channels_of_the_server_take_no_place(first: str) -> None:
     registry, _ = make_registry(channels=1, channel_drain_s=0)
     for name in (first, "_changes", "c"):
         assert not isinstance(registry.create(name, "", 0.0, force=True), Refusal)
-    assert registry.create("d", "", 0.0, force=True) == Refusal(Why.LIMIT, limit=Limit.CHANNELS)
+    assert registry.create("d", "", 0.0, force=True) == Refusal(Cause.LIMIT, limit=Limit.CHANNELS)
     check_registry(registry)
     assert registry.end("_changes", 0.0, force=True) is None
     check_registry(registry)
@@ -145,7 +145,7 @@ def test_the_channels_of_the_server_take_no_place(first: str) -> None:
 def test_names_of_the_server_are_written_by_the_server_only() -> None:
     """Every write from outside is refused; reading is not."""
     registry, _ = make_registry()
-    reserved = Refusal(Why.RESERVED)
+    reserved = Refusal(Cause.RESERVED)
     assert registry.create("_changes", "", 0.0) == reserved
     channel = registry.create("_changes", "application/json", 0.0, force=True)
     assert registry.find("_changes") is channel
@@ -153,7 +153,7 @@ def test_names_of_the_server_are_written_by_the_server_only() -> None:
     assert registry.reserve("_changes", 0, Told(), 0.0) == reserved
     assert registry.close_segment("_changes", 0, 0.0) == reserved
     assert registry.end("_changes", 0.0) == reserved
-    assert isinstance(registry.resolve("_changes", -1), Wait)
+    assert isinstance(registry.resolve("_changes", -1), Upcoming)
     assert registry.end("_changes", 0.0, force=True) is None
 
 
@@ -162,7 +162,7 @@ def test_the_server_publishes_to_its_own_channel() -> None:
     registry, _ = make_registry()
     for number in range(2):
         outcome = registry.publish_own("_changes", "application/json", b"%d" % number, 0.0)
-        assert outcome == Outcome(Verdict.COMPLETE, 1)
+        assert outcome == Outcome(Ending.COMPLETE, 1)
     assert [content(segment) for segment in registry.channels["_changes"].segments.values()] == [b"0", b"1"]
     check_registry(registry)
 
@@ -174,13 +174,13 @@ def test_the_server_publishes_nothing_when_it_goes_away() -> None:
     assert registry.publish_own("_changes", "", b"x", 0.0) is None
     assert registry.channels == {}
     registry.shutting_down = False
-    assert registry.publish_own("_changes", "", b"x", 0.0) == Outcome(Verdict.COMPLETE, 1)
+    assert registry.publish_own("_changes", "", b"x", 0.0) == Outcome(Ending.COMPLETE, 1)
 
 
 def test_a_segment_published_by_the_server_may_be_taken_over_by_nobody() -> None:
     """Its owner exists for the sake of the interface and takes no notice of anything."""
     registry, _ = make_registry(total_bytes=1)
-    assert registry.publish_own("_changes", "", b"xy", 0.0) == Outcome(Verdict.OVER_BUDGET, 0)
+    assert registry.publish_own("_changes", "", b"xy", 0.0) == Outcome(Ending.OVER_BUDGET, 0)
     assert registry.channels["_changes"].next_seq == 0
 
 
@@ -202,7 +202,7 @@ def test_it_can_be_asked_what_a_post_would_write(asked: int, written: int) -> No
 def test_a_missing_channel_is_not_found() -> None:
     """Nothing is known of a name that never lived."""
     registry, _ = make_registry()
-    missing = Refusal(Why.NOT_FOUND)
+    missing = Refusal(Cause.NOT_FOUND)
     assert registry.find("c") == registry.resolve("c", -1) == missing
     assert registry.end("c", 0.0) == registry.close_segment("c", 0, 0.0) == missing
     assert registry.live("c") is None
@@ -213,8 +213,8 @@ def test_one_segment_is_closed() -> None:
     registry, _ = make_registry()
     writer = grant(registry, "c", 0)
     assert registry.close_segment("c", 0, 0.0) is None
-    assert registry.close_segment("c", 5, 0.0) == registry.channels["c"].refuse(Why.NO_SEGMENT, 5)
-    assert writer.outcome == Outcome(Verdict.CLOSED_BY_OTHER, 0)
+    assert registry.close_segment("c", 5, 0.0) == registry.channels["c"].refuse(Cause.NO_SEGMENT, 5)
+    assert writer.outcome == Outcome(Ending.CLOSED_BY_OTHER, 0)
 
 
 @pytest.mark.parametrize(("present", "refused"), [(1, False), (2, False), (3, True)])
@@ -226,11 +226,11 @@ def test_readers_are_limited(present: int, refused: bool) -> None:
     watchers = [resolve_and_attach(registry, "d", 0) for _ in range(present)]
     answer = registry.resolve("c", 0)
     if refused:
-        assert answer == registry.channels["c"].refuse(Why.LIMIT)._replace(limit=Limit.READERS)
+        assert answer == registry.channels["c"].refuse(Cause.LIMIT)._replace(limit=Limit.READERS)
         assert registry.channels["c"].segments == {}
         registry.detach(watchers[0], registry.channels["d"], watchers[0].segment)
         answer = registry.resolve("c", 0)
-    assert isinstance(answer, Wait)
+    assert isinstance(answer, Upcoming)
 
 
 @pytest.mark.parametrize(("present", "joins", "resumes"), [(7, True, True), (8, False, True), (10, False, False)])
@@ -246,7 +246,7 @@ def test_the_last_fifth_of_the_readers_is_for_those_who_go_on(
     publish(registry, "c", 0)
     for _ in range(present):
         resolve_and_attach(registry, "c", 0)
-    refused = registry.channels["c"].refuse(Why.LIMIT)._replace(limit=name)
+    refused = registry.channels["c"].refuse(Cause.LIMIT)._replace(limit=name)
     for seq in (-1, -2, -3):
         assert (registry.resolve("c", seq) != refused) is joins
     for seq in (0, 1):
@@ -264,7 +264,7 @@ def test_who_was_refused_may_join_below_three_fifths() -> None:
             registry.detach(watchers[-1], channel, watchers.pop().segment)
         while registry.readers < left:
             watchers.append(resolve_and_attach(registry, "c", 0))
-        assert isinstance(registry.resolve("c", -1), Wait) is joins
+        assert isinstance(registry.resolve("c", -1), Upcoming) is joins
 
 
 def test_a_full_channel_concerns_no_other() -> None:
@@ -274,7 +274,7 @@ def test_a_full_channel_concerns_no_other() -> None:
     publish(registry, "d", 0)
     resolve_and_attach(registry, "c", 0)
     assert refusal(registry.resolve("c", 0)).limit is Limit.CHANNEL_READERS
-    assert isinstance(registry.resolve("d", -1), Wait)
+    assert isinstance(registry.resolve("d", -1), Upcoming)
 
 
 @pytest.mark.parametrize(("present", "refused"), [(1, False), (2, True)])
@@ -284,7 +284,7 @@ def test_publishers_are_limited(present: int, refused: bool) -> None:
     writers = [grant(registry, "c", seq) for seq in range(present)]
     answer = registry.reserve("c", 2, Told(), 0.0) if refused else grant(registry, "c", 1)
     if refused:
-        assert answer == Refusal(Why.LIMIT, limit=Limit.PUBLISHERS)
+        assert answer == Refusal(Cause.LIMIT, limit=Limit.PUBLISHERS)
         assert refusal(registry.reserve("new", 0, Told(), 0.0)).limit is Limit.PUBLISHERS
         assert refusal(registry.reserve("new", 7, Told(), 0.0)).limit is Limit.PUBLISHERS
         assert set(registry.channels) == {"c"}
@@ -299,7 +299,7 @@ def test_who_takes_over_is_not_one_more() -> None:
     registry, _ = make_registry(publishers=1)
     first = grant(registry, "c", 0)
     grant(registry, "c", 0)
-    assert first.outcome == Outcome(Verdict.SUPERSEDED, 0)
+    assert first.outcome == Outcome(Ending.SUPERSEDED, 0)
     assert registry.capacities.publishers.used == 1
     check_registry(registry)
 
@@ -350,7 +350,7 @@ def test_new_channels_leave_the_reserve_to_those_that_come_back(
         case _:
             answer = registry.reserve("new", {"first": 0, "next": -1, "resume": 7}[way], Told(), 0.0)
     admitted = resumes if way in ("resume", "force") else joins
-    assert (answer != Refusal(Why.LIMIT, limit=Limit.CHANNELS)) is admitted
+    assert (answer != Refusal(Cause.LIMIT, limit=Limit.CHANNELS)) is admitted
     assert ("new" in registry.channels) is admitted
     check_registry(registry)
 
@@ -365,7 +365,7 @@ def test_nobody_joins_while_connections_are_short(connections: int, joins: bool)
     refused = Limit.CONNECTIONS
     answers = [registry.resolve("c", -1), registry.reserve("new", 0, Told(), 0.0), registry.create("other", "", 0.0)]
     assert [isinstance(answer, Refusal) and answer.limit is refused for answer in answers] == [not joins] * 3
-    assert isinstance(registry.resolve("c", 0), Serve)
+    assert isinstance(registry.resolve("c", 0), Ready)
     grant(registry, "c", 1)
     grant(registry, "back", 7)
     assert not isinstance(registry.create("forced", "", 0.0, force=True), Refusal)
@@ -397,12 +397,12 @@ def test_an_ended_channel_is_readable_for_its_drain() -> None:
     assert facts[-1] == ChannelEnded(4, 6, 5.0, "c", 1, 1, EndReason.DELETED)
     assert registry.next_deadline() == 15.0
     registry.expire(14.999)
-    assert isinstance(registry.resolve("c", 0), Serve)
+    assert isinstance(registry.resolve("c", 0), Ready)
     assert isinstance(registry.resolve("c", -1), Ended)
     assert registry.find("c") is channel
     assert registry.live("c") is None
     registry.expire(15.0)
-    forgotten = Refusal(Why.NOT_FOUND, recently_ended=True, epoch=1, head=1)
+    forgotten = Refusal(Cause.NOT_FOUND, recently_ended=True, epoch=1, head=1)
     assert registry.resolve("c", 0) == registry.find("c") == forgotten
     assert registry.budget.used == 0
     registry.expire(300.0)
@@ -410,7 +410,7 @@ def test_an_ended_channel_is_readable_for_its_drain() -> None:
     registry.expire(314.999)
     assert refusal(registry.find("c")).recently_ended
     registry.expire(315.0)
-    assert registry.find("c") == Refusal(Why.NOT_FOUND)
+    assert registry.find("c") == Refusal(Cause.NOT_FOUND)
     assert registry.next_deadline() is None
 
 
@@ -420,7 +420,7 @@ def test_a_channel_ends_once() -> None:
     publish(registry, "c", 0)
     registry.end("c", 0.0)
     known = len(facts)
-    ended = registry.channels["c"].refuse(Why.NOT_FOUND)._replace(recently_ended=True)
+    ended = registry.channels["c"].refuse(Cause.NOT_FOUND)._replace(recently_ended=True)
     assert registry.end("c", 1.0) == registry.close_segment("c", 0, 1.0) == ended
     assert len(facts) == known
 
@@ -448,7 +448,7 @@ def test_without_a_drain_the_name_is_forgotten_at_once() -> None:
     registry.end("c", 0.0)
     assert watcher.saw_close
     assert registry.channels == {}
-    assert registry.resolve("c", 0) == Refusal(Why.NOT_FOUND, recently_ended=True, epoch=1, head=1)
+    assert registry.resolve("c", 0) == Refusal(Cause.NOT_FOUND, recently_ended=True, epoch=1, head=1)
     check_registry(registry)
 
 
@@ -474,7 +474,7 @@ def test_only_a_beginning_starts_the_next_epoch_during_the_drain(seq: int, reset
     if begins:
         assert (registry.channels["c"].epoch, registry.channels["c"].next_seq) == (2, 0)
     else:
-        assert answer == old.refuse(Why.ENDED, seq)._replace(recently_ended=True)
+        assert answer == old.refuse(Cause.ENDED, seq)._replace(recently_ended=True)
         assert registry.channels["c"] is old
 
 
@@ -495,7 +495,7 @@ def test_without_autocreate_nothing_begins_during_the_drain() -> None:
     registry, _ = make_registry(autocreate=False)
     registry.create("c", "", 0.0, force=True)
     registry.end("c", 0.0)
-    answer = registry.channels["c"].refuse(Why.NOT_FOUND)._replace(recently_ended=True)
+    answer = registry.channels["c"].refuse(Cause.NOT_FOUND)._replace(recently_ended=True)
     assert registry.reserve("c", 0, Told(), 0.0) == registry.create("c", "", 0.0) == answer
 
 
@@ -558,7 +558,7 @@ def test_an_idle_channel_ends() -> None:
     assert registry.next_deadline() == 310.0
     registry.expire(310.0)
     assert facts[-1] == ChannelEnded(4, 6, 310.0, "c", 1, 1, EndReason.IDLE)
-    assert isinstance(registry.resolve("c", 0), Serve)
+    assert isinstance(registry.resolve("c", 0), Ready)
     registry.expire(320.0)
     assert registry.channels == {}
 
@@ -590,7 +590,7 @@ def test_a_publisher_that_leaves_frees_its_place() -> None:
     writer = grant(registry, "c", 0, client=Identity("a"))
     writer.channel.append(writer, [b"x"], 1.0)
     assert registry.close_segment("c", 0, 1.0) is None
-    assert refusal(registry.end("c", 2.0, if_idle_beside=Identity("b"))).why == Why.OCCUPIED
+    assert refusal(registry.end("c", 2.0, if_idle_beside=Identity("b"))).why == Cause.OCCUPIED
     assert registry.close_segment("c", 0, 2.0, leaver=Identity("a")) is None
     assert registry.end("c", 2.0, if_idle_beside=Identity("b")) is None
 
@@ -624,7 +624,7 @@ def test_what_is_due_in_a_channel_is_done_in_time() -> None:
         60.0: {1: "truncated", 2: "skipped", 3: "open"},
         66.0: {2: "skipped", 3: "open"},
     }
-    assert late.outcome == Outcome(Verdict.CLOSED_BY_OTHER, 0)
+    assert late.outcome == Outcome(Ending.CLOSED_BY_OTHER, 0)
 
 
 def test_overtaken_appointments_do_not_pile_up() -> None:
@@ -700,16 +700,16 @@ def test_what_is_not_closed_is_never_evicted() -> None:
     writer = grant(registry, "c", 1)
     assert writer.channel.append(writer, [b"y" * 500], 0.0) is None
     assert sorted(registry.channels["c"].segments) == [1]
-    assert writer.channel.append(writer, [b"zz"], 0.0) == Outcome(Verdict.OVER_BUDGET, 500)
+    assert writer.channel.append(writer, [b"zz"], 0.0) == Outcome(Ending.OVER_BUDGET, 500)
 
 
-@pytest.mark.parametrize(("size", "verdict"), [(99, None), (100, None), (101, Verdict.OVER_BUDGET)])
-def test_the_budget_ends_just_at_its_limit(size: int, verdict: Verdict | None) -> None:
+@pytest.mark.parametrize(("size", "ending"), [(99, None), (100, None), (101, Ending.OVER_BUDGET)])
+def test_the_budget_ends_just_at_its_limit(size: int, ending: Ending | None) -> None:
     """One byte below and at the limit are stored; one above is not."""
     registry, _ = make_registry(total_bytes=cost(b"x" * 100))
     writer = grant(registry, "c", 0)
     outcome = writer.channel.append(writer, [b"x" * size], 0.0)
-    assert outcome == (None if verdict is None else Outcome(verdict, 0))
+    assert outcome == (None if ending is None else Outcome(ending, 0))
     check_registry(registry)
 
 
@@ -776,17 +776,17 @@ def test_nothing_new_begins_while_shutting_down() -> None:
     publish(registry, "c", 0)
     writer = grant(registry, "c", 1)
     registry.shut_down((3, 7))
-    no = Refusal(Why.SHUTDOWN, come_back_s=(3, 7))
+    no = Refusal(Cause.SHUTDOWN, come_back_s=(3, 7))
     before = picture(registry)
     assert registry.create("new", "", 0.0) == registry.reserve("new", 0, Told(), 0.0) == no
     assert registry.create("_own", "", 0.0, force=True) == no
     assert registry.reserve("c", 2, Told(), 0.0) == no
-    assert registry.resolve("c", 1) == registry.channels["c"].refuse(Why.SHUTDOWN, 1)._replace(come_back_s=(3, 7))
+    assert registry.resolve("c", 1) == registry.channels["c"].refuse(Cause.SHUTDOWN, 1)._replace(come_back_s=(3, 7))
     assert picture(registry) == before
     assert registry.create("c", "", 0.0) is registry.channels["c"]
-    assert isinstance(registry.resolve("c", 0), Serve)
-    assert writer.channel.finish(writer, [b"x"], 0.0) == Outcome(Verdict.COMPLETE, 1)
-    assert refusal(registry.resolve("c", -1)).why is Why.SHUTDOWN
+    assert isinstance(registry.resolve("c", 0), Ready)
+    assert writer.channel.finish(writer, [b"x"], 0.0) == Outcome(Ending.COMPLETE, 1)
+    assert refusal(registry.resolve("c", -1)).why is Cause.SHUTDOWN
     assert 2 not in registry.channels["c"].segments
 
 
@@ -821,7 +821,7 @@ def test_faults_are_handed_over_by_every_change() -> None:
 
     class Raises(Told):
         def preempted(self, outcome: Outcome) -> None:
-            raise ValueError(outcome.verdict.name)
+            raise ValueError(outcome.ending.name)
 
     registry.journal.subscribe(hears, ChannelCreated, ChannelEnded)
     first = registry.reserve("c", 0, Raises(), 0.0)
@@ -865,7 +865,7 @@ def test_a_channel_that_is_dropped_is_gone(name: str) -> None:
     channel = registry.create(name, "", 0.0, force=True)
     found = registry.resolve(name, -1)
     assert isinstance(channel, OwnedChannel)
-    assert isinstance(found, Wait)
+    assert isinstance(found, Upcoming)
     reader = Leaver(registry, channel, found.segment)
     registry.drop(channel)
     registry.drop(channel)
@@ -890,7 +890,7 @@ def test_a_channel_that_is_dropped_does_not_end_again() -> None:
     channel = owned(registry, "c")
     registry.drop(channel)
     assert channel.ended
-    assert channel.finish(writer, (b"x",), 1.0).verdict is Verdict.COMPLETE
+    assert channel.finish(writer, (b"x",), 1.0).ending is Ending.COMPLETE
     registry.expire(11.0)
     publish(registry, "c", 0, now=11.0)
     registry.expire(16.0)
@@ -949,9 +949,9 @@ def test_while_storage_refuses_nothing_is_published() -> None:
     registry, _ = make_registry(storage=disk)
     publish(registry, "a", 0)
     disk.refuses = True
-    assert refusal(registry.reserve("a", 1, Told(), 0.0)).why is Why.STORAGE
-    assert refusal(registry.create("b", "", 0.0)).why is Why.STORAGE
-    assert isinstance(registry.resolve("a", 0), Serve)
+    assert refusal(registry.reserve("a", 1, Told(), 0.0)).why is Cause.STORAGE
+    assert refusal(registry.create("b", "", 0.0)).why is Cause.STORAGE
+    assert isinstance(registry.resolve("a", 0), Ready)
     assert isinstance(registry.create("_own", "", 0.0, force=True), OwnedChannel)
 
 
@@ -960,7 +960,7 @@ def test_a_channel_that_is_restored_goes_on_at_its_head() -> None:
     registry, facts = make_registry(channels=2, idle_timeout_s=100)
     channel = registry.restore(Restored("a", 3, "video/mp2t", 7, age_s=60.0), 1000.0)
     assert (channel.epoch, channel.next_seq, channel.content_type, channel.created_at) == (3, 7, "video/mp2t", 940.0)
-    assert refusal(registry.reserve("a", 6, Told(), 1000.0)).why is Why.CLOSED
+    assert refusal(registry.reserve("a", 6, Told(), 1000.0)).why is Cause.CLOSED
     assert publish(registry, "a", -1, now=1000.0).seq == 7
     assert registry.capacities.channels.used == 1
     assert not [fact for fact in facts if isinstance(fact, ChannelCreated)]
@@ -988,7 +988,7 @@ def test_a_live_channel_is_not_ended_beside_its_publisher() -> None:
     registry, _ = make_registry()
     grant(registry, "c", 0, client=Identity("a"))
     refused = refusal(registry.end("c", 2.0, if_idle_beside=Identity("b")))
-    assert (refused.why, refused.occupied) == (Why.OCCUPIED, (Identity("a"), 2.0, None))
+    assert (refused.why, refused.occupied) == (Cause.OCCUPIED, (Identity("a"), 2.0, None))
     assert registry.live("c") is not None
     assert registry.end("c", 2.0, if_idle_beside=Identity("a")) is None
 
@@ -1001,14 +1001,14 @@ def test_a_channel_of_another_server_is_held() -> None:
     registry, _ = make_registry(channels=1, channel_drain_s=10.0, idle_timeout_s=5.0)
     held = registry.replicate("c", 3, 0.0)
     held.apply(BodyBegun(0, 1, 0.0, "c", 3, 0, None, 0))
-    assert isinstance(registry.resolve("c", 0), Wait)
+    assert isinstance(registry.resolve("c", 0), Upcoming)
     answers = (
         registry.create("c", "", 0.0),
         registry.reserve("c", 0, Told(), 0.0),
         registry.end("c", 0.0),
         registry.close_segment("c", 0, 0.0),
     )
-    assert [refusal(answer).why for answer in answers] == [Why.REPLICA] * 4
+    assert [refusal(answer).why for answer in answers] == [Cause.REPLICA] * 4
     assert registry.live("c") is None
     assert refusal(registry.create("d", "", 0.0)).limit is Limit.CHANNELS
     registry.drain(held)

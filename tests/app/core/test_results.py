@@ -7,19 +7,30 @@ from typing import get_args
 import pytest
 
 from tricklecast.app.core.registry import Resolution
-from tricklecast.app.core.results import COME_BACK_S, Ahead, Ended, Gone, Refusal, Why
-from tricklecast.app.core.state import Serve, Wait
+from tricklecast.app.core.results import COME_BACK_S, Ahead, Cause, Ended, Gone, Refusal
+from tricklecast.app.core.state import Ready, Upcoming
 from tricklecast.trickle.wire import NO_LIFE
 
 
 def test_a_reader_is_told_one_of_six_things() -> None:
     """The sum type names every answer to a GET, so that a match over it can be exhaustive."""
-    assert set(get_args(Resolution)) == {Serve, Wait, Ahead, Gone, Ended, Refusal}
+    assert set(get_args(Resolution)) == {Ready, Upcoming, Ahead, Gone, Ended, Refusal}
 
 
 def test_a_refusal_says_no_more_than_it_knows() -> None:
     """Where there is no channel, no seq and no limit, a refusal has only its reason."""
-    assert Refusal(Why.NOT_FOUND) == (Why.NOT_FOUND, None, 0, 0, False, None, False, COME_BACK_S, NO_LIFE, None)
+    assert Refusal(Cause.NOT_FOUND) == (
+        Cause.NOT_FOUND,
+        None,
+        0,
+        0,
+        False,
+        None,
+        False,
+        COME_BACK_S,
+        NO_LIFE,
+        None,
+    )
 
 
 def test_answers_do_not_change() -> None:

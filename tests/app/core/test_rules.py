@@ -21,10 +21,10 @@ from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits, Payer
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored
-from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.results import Ahead, AlreadyStored, Cause, Ended, Ending, Gone, Outcome, Refusal
 from tricklecast.app.core.rules import STALE_TIMES, Agenda, OwnedChannel
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Faults, Segment, State, Writer
-from tricklecast.app.core.state import Wait
+from tricklecast.app.core.state import Upcoming
 from tricklecast.app.core.window import Window
 from tricklecast.trickle.wire import LAST_SEQ, Life
 
@@ -56,7 +56,7 @@ def test_an_empty_segment_moves_the_head() -> None:
     """A body without a byte closes its segment as empty, and readers of the next seq wait for the next one."""
     bench = Bench()
     writer = bench.reserve(0)
-    assert bench.channel.finish(writer, [], 0.0) == Outcome(Verdict.EMPTY, 0)
+    assert bench.channel.finish(writer, [], 0.0) == Outcome(Ending.EMPTY, 0)
     assert (bench.channel.next_seq, bench.states) == (1, {0: "empty"})
 
 
@@ -73,9 +73,17 @@ def test_a_content_type_is_named_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seq", "why"), [(0, Why.CLOSED), (2, Why.CLOSED), (3, None), (4, None), (5, Why.AHEAD), (999, Why.AHEAD)]
+    ("seq", "why"),
+    [
+        (0, Cause.CLOSED),
+        (2, Cause.CLOSED),
+        (3, None),
+        (4, None),
+        (5, Cause.AHEAD),
+        (999, Cause.AHEAD),
+    ],
 )
-def test_a_publisher_may_be_one_ahead(seq: int, why: Why | None) -> None:
+def test_a_publisher_may_be_one_ahead(seq: int, why: Cause | None) -> None:
     """The head and the seq after it are granted, what is closed or lies beyond is refused, and nothing changes."""
     bench = Bench()
     for kept in range(3):
@@ -95,7 +103,7 @@ def test_a_resuming_publisher_may_begin_anywhere() -> None:
     bench = Bench()
     bench.open(50)
     assert (bench.channel.next_seq, bench.channel.floor) == (51, 50)
-    assert refusal(bench.ask(49)).why is Why.CLOSED
+    assert refusal(bench.ask(49)).why is Cause.CLOSED
     assert isinstance(bench.channel.resolve(10), Gone)
 
 
@@ -126,7 +134,7 @@ def test_a_reset_closes_lower_open_segments() -> None:
     watcher = bench.attach(old.segment)
     bench.reserve(2, reset=True)
     assert bench.states == {0: "truncated", 1: "truncated", 2: "waiting", 3: "open", 4: "waiting"}
-    assert bench.verdicts(old) == bench.verdicts(other) == [Verdict.CLOSED_BY_OTHER]
+    assert bench.verdicts(old) == bench.verdicts(other) == [Ending.CLOSED_BY_OTHER]
     assert bench.verdicts(preconnect) == bench.verdicts(newer) == []
     assert watcher.saw_close
     assert bench.channel.next_seq == 4
@@ -137,7 +145,7 @@ def test_a_refused_reset_closes_nothing() -> None:
     bench = Bench()
     bench.open(0)
     bench.publish(1)
-    assert refusal(bench.ask(1, reset=True)).why is Why.CLOSED
+    assert refusal(bench.ask(1, reset=True)).why is Cause.CLOSED
     assert bench.states == {0: "open", 1: "complete"}
 
 
@@ -150,7 +158,7 @@ def test_next_is_resolved_and_reserved_in_one_step() -> None:
     waiting = bench.wait(-1)
     assert bench.reserve(-1).segment is waiting.segment
     assert bench.reserve(-1).segment.seq == 2
-    assert refusal(bench.ask(-1)) == Refusal(Why.AHEAD, 3, bench.channel.next_seq, 1, overtaking=True)
+    assert refusal(bench.ask(-1)) == Refusal(Cause.AHEAD, 3, bench.channel.next_seq, 1, overtaking=True)
 
 
 def test_nothing_follows_the_last_seq() -> None:
@@ -158,9 +166,9 @@ def test_nothing_follows_the_last_seq() -> None:
     bench = Bench()
     bench.publish(LAST_SEQ - 1)
     assert bench.reserve(-1).segment.seq == LAST_SEQ
-    assert refusal(bench.ask(-1)) == Refusal(Why.CLOSED, LAST_SEQ, bench.channel.next_seq, 1)
+    assert refusal(bench.ask(-1)) == Refusal(Cause.CLOSED, LAST_SEQ, bench.channel.next_seq, 1)
     bench.publish(LAST_SEQ)
-    assert refusal(bench.ask(-1)) == Refusal(Why.CLOSED, LAST_SEQ, bench.channel.next_seq, 1)
+    assert refusal(bench.ask(-1)) == Refusal(Cause.CLOSED, LAST_SEQ, bench.channel.next_seq, 1)
     assert set(bench.states) <= {LAST_SEQ - 1, LAST_SEQ}
 
 
@@ -169,7 +177,7 @@ def test_an_evicted_segment_is_closed_for_good() -> None:
     bench = Bench(window_segments=1)
     for seq in range(3):
         bench.publish(seq)
-    assert refusal(bench.ask(1)) == Refusal(Why.CLOSED, 1, bench.channel.next_seq, 1)
+    assert refusal(bench.ask(1)) == Refusal(Cause.CLOSED, 1, bench.channel.next_seq, 1)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +188,7 @@ def test_a_retry_with_the_same_key_is_stored_already(first: str | None, second: 
     bench = Bench()
     segment = bench.publish(0, b"abc", key=first)
     answer = bench.ask(0, key=second)
-    refused = Refusal(Why.CLOSED, 0, bench.channel.next_seq, 1)
+    refused = Refusal(Cause.CLOSED, 0, bench.channel.next_seq, 1)
     assert answer == (AlreadyStored(segment.seq, segment.size, 1) if stored else refused)
 
 
@@ -192,7 +200,7 @@ def test_only_a_finished_segment_is_stored() -> None:
     bench.open(2, b"ab", key="k")
     bench.channel.close_segment(2, 0.0)
     assert bench.states == {0: "truncated", 1: "empty", 2: "complete"}
-    assert [refusal(bench.ask(seq, key="k")).why for seq in (0, 2)] == [Why.CLOSED, Why.CLOSED]
+    assert [refusal(bench.ask(seq, key="k")).why for seq in (0, 2)] == [Cause.CLOSED, Cause.CLOSED]
     assert bench.ask(1, key="k") == AlreadyStored(empty.seq, empty.size, 1)
 
 
@@ -201,11 +209,11 @@ def test_a_retry_goes_on_where_its_body_broke_off() -> None:
     bench = Bench()
     first = bench.open(0, b"abc", key="k")
     retry = bench.reserve(0, key="k", attempt=2)
-    assert bench.verdicts(first) == [Verdict.SUPERSEDED]
-    assert bench.channel.append(first, [b"late"], 0.0) == Outcome(Verdict.SUPERSEDED, 3)
+    assert bench.verdicts(first) == [Ending.SUPERSEDED]
+    assert bench.channel.append(first, [b"late"], 0.0) == Outcome(Ending.SUPERSEDED, 3)
     assert bench.channel.append(retry, [b"a"], 0.0) is None
     assert bench.channel.append(retry, [b"bcd", b"e"], 0.0) is None
-    assert bench.channel.finish(retry, [b"f"], 0.0) == Outcome(Verdict.COMPLETE, 6)
+    assert bench.channel.finish(retry, [b"f"], 0.0) == Outcome(Ending.COMPLETE, 6)
     assert content(retry.segment) == b"abcdef"
     assert list(retry.segment.payload(1, 2)) == [b"d", b"e"]
 
@@ -214,7 +222,7 @@ def test_a_retry_that_comes_in_one_piece_is_passed_over_too() -> None:
     """The end of a body that repeats all that is there, and adds nothing, completes the segment."""
     bench = Bench(segment_bytes=3)
     bench.open(0, b"abc", key="k")
-    assert bench.channel.finish(bench.reserve(0, key="k"), [b"abc"], 0.0) == Outcome(Verdict.COMPLETE, 3)
+    assert bench.channel.finish(bench.reserve(0, key="k"), [b"abc"], 0.0) == Outcome(Ending.COMPLETE, 3)
 
 
 def test_a_retry_counts_from_the_start_of_its_own_body() -> None:
@@ -223,7 +231,7 @@ def test_a_retry_counts_from_the_start_of_its_own_body() -> None:
     bench.orphan(0, b"other:")
     bench.open(0, b"ab", key="k")
     retry = bench.reserve(0, key="k")
-    assert bench.channel.finish(retry, [b"abc"], 0.0) == Outcome(Verdict.COMPLETE, 9)
+    assert bench.channel.finish(retry, [b"abc"], 0.0) == Outcome(Ending.COMPLETE, 9)
     assert content(retry.segment) == b"other:abc"
 
 
@@ -232,9 +240,9 @@ def test_a_body_behind_which_another_one_lies_cannot_be_sent_again() -> None:
     bench = Bench()
     bench.open(0, b"a", key="k")
     bench.open(0, b"b")
-    assert refusal(bench.ask(0, key="k")) == Refusal(Why.CLOSED, 0, bench.channel.next_seq, 1)
+    assert refusal(bench.ask(0, key="k")) == Refusal(Cause.CLOSED, 0, bench.channel.next_seq, 1)
     bench.open(0, b"c", key="other")
-    assert refusal(bench.ask(0, key="k")) == Refusal(Why.CLOSED, 0, bench.channel.next_seq, 1)
+    assert refusal(bench.ask(0, key="k")) == Refusal(Cause.CLOSED, 0, bench.channel.next_seq, 1)
     assert content(bench.channel.segments[0]) == b"abc"
 
 
@@ -252,7 +260,7 @@ def test_an_attempt_that_was_overtaken_is_refused() -> None:
     """A first attempt that arrives after the second changes nothing while that one is being written."""
     bench = Bench()
     retry = bench.open(0, b"ab", key="k", attempt=2)
-    assert refusal(bench.ask(0, key="k", attempt=1)) == Refusal(Why.CLOSED, 0, bench.channel.next_seq, 1)
+    assert refusal(bench.ask(0, key="k", attempt=1)) == Refusal(Cause.CLOSED, 0, bench.channel.next_seq, 1)
     assert bench.verdicts(retry) == []
     bench.channel.abort(retry, 0.0)
     assert bench.reserve(0, key="k", attempt=1).repeated == 2
@@ -264,11 +272,11 @@ def test_a_retry_that_ends_too_early_is_not_the_same_body(chunks: list[bytes]) -
     bench = Bench(publisher_grace_s=5.0)
     bench.open(0, b"abc", key="k")
     retry = bench.reserve(0, key="k")
-    assert bench.channel.finish(retry, chunks, 1.0) == Outcome(Verdict.NOT_THE_SAME, 3)
+    assert bench.channel.finish(retry, chunks, 1.0) == Outcome(Ending.NOT_THE_SAME, 3)
     assert bench.states == {0: "open"}
     bench.channel.expire(6.0)
     assert bench.states == {0: "truncated"}
-    assert refusal(bench.ask(0, key="k")).why is Why.CLOSED
+    assert refusal(bench.ask(0, key="k")).why is Cause.CLOSED
 
 
 def test_a_key_is_of_one_segment() -> None:
@@ -300,8 +308,8 @@ def test_a_second_writer_continues_the_segment() -> None:
     bench = Bench()
     first = bench.open(0, b"one")
     second = bench.reserve(0)
-    assert bench.told[first].outcomes == [Outcome(Verdict.SUPERSEDED, 3)]
-    assert bench.channel.append(first, [b"late"], 0.0) == Outcome(Verdict.SUPERSEDED, 3)
+    assert bench.told[first].outcomes == [Outcome(Ending.SUPERSEDED, 3)]
+    assert bench.channel.append(first, [b"late"], 0.0) == Outcome(Ending.SUPERSEDED, 3)
     bench.channel.append(second, [b"two"], 0.0)
     assert content(second.segment) == b"onetwo"
     assert second.serial > first.serial
@@ -329,7 +337,7 @@ def test_the_end_counts_what_is_stored() -> None:
     """A finished body is complete, with its last chunks, and answered with the size."""
     bench = Bench()
     writer = bench.open(0, b"abc")
-    assert bench.channel.finish(writer, [b"d", b"ef"], 3.0) == Outcome(Verdict.COMPLETE, 6)
+    assert bench.channel.finish(writer, [b"d", b"ef"], 3.0) == Outcome(Ending.COMPLETE, 6)
     assert (bench.states, bench.channel.bytes_in, bench.channel.active_at) == ({0: "complete"}, 6, 3.0)
     assert bench.verdicts(writer) == []
 
@@ -355,7 +363,7 @@ def test_an_aborted_segment_can_be_resumed() -> None:
     """A publisher that disconnects has its grace to come back, and then no deadline any more."""
     bench = Bench(publisher_grace_s=5.0)
     writer = bench.orphan(0, b"one", now=1.0)
-    assert writer.outcome == Outcome(Verdict.ABORTED, 3)
+    assert writer.outcome == Outcome(Ending.ABORTED, 3)
     assert (bench.channel.deadline(writer.segment), bench.channel.next_deadline()) == (6.0, 6.0)
     bench.channel.expire(5.999)
     again = bench.reserve(0, now=5.999)
@@ -412,7 +420,7 @@ def test_an_aborted_preconnect_is_forgotten() -> None:
     bench = Bench()
     writer = bench.reserve(0)
     bench.channel.abort(writer, 0.0)
-    assert (bench.states, bench.channel.next_seq, writer.outcome) == ({}, 0, Outcome(Verdict.ABORTED, 0))
+    assert (bench.states, bench.channel.next_seq, writer.outcome) == ({}, 0, Outcome(Ending.ABORTED, 0))
 
 
 def test_readers_of_an_aborted_preconnect_wait_on() -> None:
@@ -460,7 +468,7 @@ def test_an_overtaken_preconnect_is_skipped_in_the_end() -> None:
     bench.open(2, now=2.5)
     bench.channel.expire(3.0)
     assert bench.states == {0: "skipped", 1: "open", 2: "open"}
-    assert bench.told[late].outcomes == [Outcome(Verdict.CLOSED_BY_OTHER, 0)]
+    assert bench.told[late].outcomes == [Outcome(Ending.CLOSED_BY_OTHER, 0)]
     assert watcher.saw_close
 
 
@@ -573,7 +581,7 @@ def test_a_first_byte_deadline_skips_the_preconnect() -> None:
     assert bench.states == {0: "waiting"}
     bench.channel.expire(4.0)
     assert (bench.states, bench.channel.next_seq) == ({0: "skipped"}, 1)
-    assert (bench.verdicts(writer), watcher.saw_close) == ([Verdict.CLOSED_BY_OTHER], True)
+    assert (bench.verdicts(writer), watcher.saw_close) == ([Ending.CLOSED_BY_OTHER], True)
 
 
 def test_a_takeover_has_the_whole_first_byte_time() -> None:
@@ -597,16 +605,16 @@ def test_all_that_is_due_is_done_in_one_step() -> None:
 # Limits.
 
 
-@pytest.mark.parametrize(("size", "verdict"), [(9, None), (10, None), (11, Verdict.TOO_LARGE), (25, Verdict.TOO_LARGE)])
-def test_a_segment_holds_its_limit_and_no_more(size: int, verdict: Verdict | None) -> None:
+@pytest.mark.parametrize(("size", "ending"), [(9, None), (10, None), (11, Ending.TOO_LARGE), (25, Ending.TOO_LARGE)])
+def test_a_segment_holds_its_limit_and_no_more(size: int, ending: Ending | None) -> None:
     """One below and at the limit are stored; one above, what fits is kept and marked as truncated."""
     bench = Bench(segment_bytes=10)
     writer = bench.open(0, b"abc")
     outcome = bench.channel.append(writer, [b"d" * (size - 3)], 0.0)
-    assert outcome == (None if verdict is None else Outcome(verdict, 10))
+    assert outcome == (None if ending is None else Outcome(ending, 10))
     frames = (b"abc", b"d" * (min(size, 10) - 3))
     assert (writer.segment.size, bench.budget.used) == (min(size, 10), cost(*frames))
-    assert bench.states == {0: "open" if verdict is None else "truncated"}
+    assert bench.states == {0: "open" if ending is None else "truncated"}
     assert bench.verdicts(writer) == []
 
 
@@ -615,7 +623,7 @@ def test_the_limit_may_lie_within_the_last_chunks() -> None:
     bench = Bench(segment_bytes=4)
     writer = bench.reserve(0)
     watcher = bench.wait(0)
-    assert bench.channel.finish(writer, [b"abc", b"def"], 0.0) == Outcome(Verdict.TOO_LARGE, 4)
+    assert bench.channel.finish(writer, [b"abc", b"def"], 0.0) == Outcome(Ending.TOO_LARGE, 4)
     assert (content(writer.segment), bench.states, watcher.saw_close) == (b"abcd", {0: "truncated"}, True)
 
 
@@ -623,15 +631,15 @@ def test_a_full_segment_takes_no_byte() -> None:
     """At the limit every further byte ends the segment."""
     bench = Bench(segment_bytes=3)
     writer = bench.open(0, b"abc")
-    assert bench.channel.append(writer, [b"d"], 0.0) == Outcome(Verdict.TOO_LARGE, 3)
-    assert bench.channel.append(writer, [b"e"], 0.0) == Outcome(Verdict.TOO_LARGE, 3)
+    assert bench.channel.append(writer, [b"d"], 0.0) == Outcome(Ending.TOO_LARGE, 3)
+    assert bench.channel.append(writer, [b"e"], 0.0) == Outcome(Ending.TOO_LARGE, 3)
 
 
 def test_a_full_server_truncates_what_it_cannot_store() -> None:
     """Where no room can be made nothing of the arrival is stored; what is there is truncated."""
     bench = Bench(total_bytes=cost(b"abc", b"de"))
     writer = bench.open(0, b"abc")
-    assert bench.channel.append(writer, [b"def"], 0.0) == Outcome(Verdict.OVER_BUDGET, 3)
+    assert bench.channel.append(writer, [b"def"], 0.0) == Outcome(Ending.OVER_BUDGET, 3)
     assert (bench.states, bench.budget.used) == ({0: "truncated"}, cost(b"abc"))
 
 
@@ -640,7 +648,7 @@ def test_a_full_server_leaves_no_trace_of_what_it_refused() -> None:
     bench = Bench(total_bytes=cost(b"ab"))
     writer = bench.reserve(0)
     watcher = bench.wait(0)
-    assert bench.channel.append(writer, [b"abc"], 9.0) == Outcome(Verdict.OVER_BUDGET, 0)
+    assert bench.channel.append(writer, [b"abc"], 9.0) == Outcome(Ending.OVER_BUDGET, 0)
     assert (bench.states, bench.channel.next_seq, watcher.wakes) == ({0: "waiting"}, 0, 0)
     assert (bench.channel.active_at, bench.channel.bytes_in) == (0.0, 0)
 
@@ -659,7 +667,7 @@ def test_what_is_being_written_to_the_largest_channel_is_cut_when_memory_is_shor
     other = Window(bench.limits, bench.budget)
     assert bench.budget.take(other, 4000)
     assert (bench.states, watcher.saw_close) == ({0: "open"}, True)
-    assert bench.told[large].outcomes == [Outcome(Verdict.OVER_BUDGET, 5000)]
+    assert bench.told[large].outcomes == [Outcome(Ending.OVER_BUDGET, 5000)]
     assert (large.segment.state, large.segment.closed_at, small.outcome) == (State.TRUNCATED, 7.0, None)
     assert (bench.channel.window.open, bench.channel.window.held) == (cost(b"ab"), cost(b"ab"))
     assert not bench.budget.take(other, 8000)
@@ -668,18 +676,18 @@ def test_what_is_being_written_to_the_largest_channel_is_cut_when_memory_is_shor
 
 
 @pytest.mark.parametrize(
-    ("limits", "verdict"),
-    [({"channel_bytes": cost(b"abc", b"de")}, Verdict.OVER_CHANNEL_QUOTA), ({}, Verdict.OVER_PUBLISHER_QUOTA)],
+    ("limits", "ending"),
+    [({"channel_bytes": cost(b"abc", b"de")}, Ending.OVER_CHANNEL_QUOTA), ({}, Ending.OVER_PUBLISHER_QUOTA)],
 )
-def test_unfinished_segments_have_a_quota(limits: dict[str, Any], verdict: Verdict) -> None:
+def test_unfinished_segments_have_a_quota(limits: dict[str, Any], ending: Ending) -> None:
     """Of a channel and of a publisher: up to it they are stored, then truncated; finished ones do not count."""
     bench, payer = Bench(**limits), Payer(cost(b"abc", b"de"))
     writer = bench.open(1, b"abc", payer=payer)
     assert bench.channel.append(writer, [b"de"], 0.0) is None
     assert (bench.channel.window.open, payer.open) == (cost(b"abc", b"de"), cost(b"abc", b"de"))
     other = bench.reserve(2, payer=payer)
-    assert bench.channel.append(other, [b"f"], 0.0) == Outcome(verdict, 0)
-    assert bench.channel.append(writer, [b"f"], 0.0) == Outcome(verdict, 5)
+    assert bench.channel.append(other, [b"f"], 0.0) == Outcome(ending, 0)
+    assert bench.channel.append(writer, [b"f"], 0.0) == Outcome(ending, 5)
     assert (writer.segment.state, bench.channel.window.open, payer.open) == (State.TRUNCATED, 0, 0)
     assert bench.open(3, b"abcd", payer=payer)
 
@@ -798,7 +806,7 @@ def test_one_segment_is_closed_by_request(data: bytes, state: str) -> None:
     watcher = bench.attach(writer.segment)
     assert bench.channel.close_segment(0, 7.0) is None
     assert (bench.states, bench.channel.next_seq, bench.channel.active_at) == ({0: state}, 1, 0.0)
-    assert bench.told[writer].outcomes == [Outcome(Verdict.CLOSED_BY_OTHER, len(data))]
+    assert bench.told[writer].outcomes == [Outcome(Ending.CLOSED_BY_OTHER, len(data))]
     assert watcher.saw_close
 
 
@@ -814,7 +822,7 @@ def test_closing_a_closed_segment_changes_nothing() -> None:
 def test_closing_a_missing_segment_is_refused() -> None:
     """A segment that nobody reads or writes cannot be closed, and is not created."""
     bench = Bench()
-    assert bench.channel.close_segment(0, 0.0) == Refusal(Why.NO_SEGMENT, 0, bench.channel.next_seq, 1)
+    assert bench.channel.close_segment(0, 0.0) == Refusal(Cause.NO_SEGMENT, 0, bench.channel.next_seq, 1)
     assert bench.states == {}
 
 
@@ -825,8 +833,8 @@ def test_the_end_tells_everybody() -> None:
     writing, preconnect = bench.open(1, b"ab"), bench.reserve(2)
     watchers = [bench.attach(writing.segment), bench.wait(2)]
     bench.channel.end(EndReason.DELETED, 5.0)
-    assert bench.told[writing].outcomes == [Outcome(Verdict.TERMINATED, 2)]
-    assert bench.told[preconnect].outcomes == [Outcome(Verdict.TERMINATED, 0)]
+    assert bench.told[writing].outcomes == [Outcome(Ending.TERMINATED, 2)]
+    assert bench.told[preconnect].outcomes == [Outcome(Ending.TERMINATED, 0)]
     assert [(watcher.wakes, watcher.saw_close) for watcher in watchers] == [(1, True), (1, True)]
     assert watchers[1].segment.state is State.TERMINATED
     assert (bench.states, bench.channel.next_seq) == ({0: "complete", 1: "terminated"}, 2)
@@ -860,7 +868,7 @@ def test_the_end_and_a_closing_preconnect_may_come_in_either_order(act: str) -> 
     preconnect = bench.reserve(1)
     bench.channel.end(EndReason.DELETED, 0.0)
     if act == "finish":
-        assert bench.channel.finish(preconnect, [], 1.0) == Outcome(Verdict.TERMINATED, 0)
+        assert bench.channel.finish(preconnect, [], 1.0) == Outcome(Ending.TERMINATED, 0)
     else:
         bench.channel.abort(preconnect, 1.0)
     assert (bench.channel.next_seq, bench.states) == (1, {0: "complete"})
@@ -965,7 +973,7 @@ def test_thousands_of_segments_close_in_one_change(how: str) -> None:
             bench.publish(5000)
             assert not watchers[0].saw_close
             bench.channel.expire(2.0)
-            assert {bench.verdicts(writer)[0] for writer in writers} == {Verdict.CLOSED_BY_OTHER}
+            assert {bench.verdicts(writer)[0] for writer in writers} == {Ending.CLOSED_BY_OTHER}
     assert all(watcher.saw_close for watcher in watchers)
     check_channel(bench.channel)
 
@@ -988,7 +996,7 @@ def test_a_reader_that_raises_starves_no_other(end: bool) -> None:
     bench.channel.attach(raiser, writer.segment)
     others = [bench.attach(writer.segment) for _ in range(2)]
     if end:
-        assert bench.channel.finish(writer, [b"y"], 0.0) == Outcome(Verdict.COMPLETE, 2)
+        assert bench.channel.finish(writer, [b"y"], 0.0) == Outcome(Ending.COMPLETE, 2)
     else:
         assert bench.channel.append(writer, [b"y"], 0.0) is None
     assert [watcher.wakes for watcher in (raiser, *others)] == [1, 1, 1]
@@ -1013,7 +1021,7 @@ def test_a_publisher_that_raises_starves_no_other() -> None:
         bench.channel.append(writer, [b"x"], 0.0)
     bench.channel.end(EndReason.DELETED, 0.0)
     bench.faults.deliver()
-    assert (raises.verdicts, told.verdicts, faults) == ([Verdict.TERMINATED], [Verdict.TERMINATED], [raises])
+    assert (raises.verdicts, told.verdicts, faults) == ([Ending.TERMINATED], [Ending.TERMINATED], [raises])
 
 
 def test_a_fault_that_nobody_takes_is_raised_when_the_change_is_done() -> None:
@@ -1025,7 +1033,7 @@ def test_a_fault_that_nobody_takes_is_raised_when_the_change_is_done() -> None:
     with pytest.raises(ValueError, match="a fault of the reader"):
         bench.channel.finish(writer, [b"y"], 0.0)
     assert other.saw_close
-    assert writer.outcome == Outcome(Verdict.COMPLETE, 2)
+    assert writer.outcome == Outcome(Ending.COMPLETE, 2)
     check_channel(bench.channel)
 
 
@@ -1187,7 +1195,7 @@ def test_the_publisher_of_a_channel_that_was_kept_may_be_further_on() -> None:
     registry = named()
     channel = registry.restore(Restored("c", 1, "", 46, 1.0), 0.0)
     waiting = channel.resolve(46)
-    assert isinstance(waiting, Wait)
+    assert isinstance(waiting, Upcoming)
     watcher = Watcher(waiting.segment)
     registry.attach(watcher, channel, waiting.segment)
     assert write(registry, 400).next_seq == 401
@@ -1210,7 +1218,7 @@ def test_every_answer_about_seqs_has_it() -> None:
     assert registry.resolve("c", 0) == Gone(0, 6, 5, 5, life)
     refused = registry.reserve("c", 500, Told(), 0.0)
     assert isinstance(refused, Refusal)
-    assert (refused.why, refused.life) == (Why.AHEAD, life)
+    assert (refused.why, refused.life) == (Cause.AHEAD, life)
     registry.end("c", 0.0)
     assert registry.resolve("c", 6) == Ended(6, 6, 1, "", life)
 
@@ -1225,7 +1233,7 @@ def test_a_post_beside_another_client_is_refused() -> None:
     bench = Bench()
     bench.open(0, now=1.0, client=A)
     refused = refusal(bench.ask(1, 4.0, client=B, if_idle=True))
-    assert (refused.why, refused.seq, refused.head, refused.occupied) == (Why.OCCUPIED, 1, 1, (A, 3.0, None))
+    assert (refused.why, refused.seq, refused.head, refused.occupied) == (Cause.OCCUPIED, 1, 1, (A, 3.0, None))
     assert bench.states == {0: "open"}
     bench.reserve(1, 4.0, client=B)
     check_channel(bench.channel)
@@ -1245,8 +1253,8 @@ def test_a_retry_of_the_stored_body_is_not_refused() -> None:
     bench = Bench()
     bench.publish(0, client=A, key="k")
     assert isinstance(bench.ask(0, client=B, key="k", if_idle=True), AlreadyStored)
-    assert refusal(bench.ask(0, client=B, key="other", if_idle=True)).why is Why.OCCUPIED
-    assert refusal(bench.ask(1, client=B, key="k", if_idle=True)).why is Why.OCCUPIED
+    assert refusal(bench.ask(0, client=B, key="other", if_idle=True)).why is Cause.OCCUPIED
+    assert refusal(bench.ask(1, client=B, key="k", if_idle=True)).why is Cause.OCCUPIED
 
 
 def test_an_idle_channel_takes_another_client() -> None:

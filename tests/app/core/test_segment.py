@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.app.core.support import Bench, Told, Watcher
 from tricklecast.app.core.limits import Capacity, Payer
 from tricklecast.app.core.publishers import Identity, Presence
-from tricklecast.app.core.results import Outcome, Verdict
+from tricklecast.app.core.results import Ending, Outcome
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import (
     FRAME_COST,
@@ -371,20 +371,20 @@ def make_writer(segment: Segment | None = None, attempt: int = 1) -> Writer[Owne
     return Writer(Bench("c").channel, segment, 9, Told(), Presence(Identity("p"), 0.0), attempt=attempt)
 
 
-@pytest.mark.parametrize("verdict", Verdict)
-def test_a_settled_token_is_stale_and_knows_why(verdict: Verdict) -> None:
-    """Settling records the verdict and the bytes that the segment holds at that moment."""
+@pytest.mark.parametrize("ending", Ending)
+def test_a_settled_token_is_stale_and_knows_why(ending: Ending) -> None:
+    """Settling records the ending and the bytes that the segment holds at that moment."""
     writer = make_writer()
     assert writer.outcome is None
-    assert writer.settle(verdict) == Outcome(verdict, 10)
+    assert writer.settle(ending) == Outcome(ending, 10)
     writer.segment.size = 11
-    assert writer.outcome == Outcome(verdict, 10)
+    assert writer.outcome == Outcome(ending, 10)
 
 
 def test_settling_tells_nobody() -> None:
     """The owner hears of it from the channel, when the whole change is done."""
     writer = make_writer()
-    writer.settle(Verdict.SUPERSEDED)
+    writer.settle(Ending.SUPERSEDED)
     assert isinstance(writer.owner, Told)
     assert writer.owner.outcomes == []
 
@@ -392,11 +392,11 @@ def test_settling_tells_nobody() -> None:
 def test_a_writer_that_is_counted_counts_until_it_is_settled() -> None:
     """It takes its place among the publishers, and gives it back; the server's own writers take none."""
     publishers, writer = Capacity(5), make_writer()
-    writer.settle(Verdict.COMPLETE)
+    writer.settle(Ending.COMPLETE)
     writer = make_writer()
     writer.count(publishers)
     assert publishers.used == 1
-    writer.settle(Verdict.COMPLETE)
+    writer.settle(Ending.COMPLETE)
     assert publishers.used == 0
 
 
@@ -404,7 +404,7 @@ def test_a_token_shows_what_it_is() -> None:
     """A token's text names its channel, its segment, its serial and whether it is still good."""
     writer = make_writer()
     assert repr(writer) == "<Writer #9 valid of <Segment 4 waiting 10 B> in <Channel 'c'.1 head 0>>"
-    writer.settle(Verdict.CLOSED_BY_OTHER)
+    writer.settle(Ending.CLOSED_BY_OTHER)
     assert repr(writer) == "<Writer #9 closed_by_other of <Segment 4 waiting 10 B> in <Channel 'c'.1 head 0>>"
 
 

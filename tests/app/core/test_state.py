@@ -22,9 +22,9 @@ from tricklecast.app.core.facts import (
     SegmentOpened,
 )
 from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.results import Ahead, Ended, Gone, Why
+from tricklecast.app.core.results import Ahead, Cause, Ended, Gone
 from tricklecast.app.core.segment import Faults, State, encode_frame
-from tricklecast.app.core.state import Channel, ChannelStatistics, Serve, Wait
+from tricklecast.app.core.state import Channel, ChannelStatistics, Ready, Upcoming
 from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.wire import Life
@@ -41,21 +41,22 @@ def test_negative_seqs_count_from_the_head(asked: int, resolved: int) -> None:
     for seq in range(5):
         bench.publish(seq)
     resolution = bench.channel.resolve(asked)
-    assert isinstance(resolution, Serve | Wait)
+    assert isinstance(resolution, Ready | Upcoming)
     assert (resolution.segment.seq, resolution.head) == (resolved, 5)
-    assert isinstance(resolution, Wait) == (resolved == 5)
+    assert isinstance(resolution, Upcoming) == (resolved == 5)
 
 
 @pytest.mark.parametrize("asked", [-1, -2, -3, -50, 0])
 def test_before_the_first_byte_all_ways_lead_to_segment_0(asked: int) -> None:
     """Where nothing was written, every negative seq waits for the first segment."""
     resolution = Bench().channel.resolve(asked)
-    assert isinstance(resolution, Wait)
+    assert isinstance(resolution, Upcoming)
     assert (resolution.segment.seq, resolution.head) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("head", "asked", "answer"), [(0, 1, Wait), (0, 2, Ahead), (1, 1, Wait), (1, 2, Ahead), (3, 4, Ahead), (3, 3, Wait)]
+    ("head", "asked", "answer"),
+    [(0, 1, Upcoming), (0, 2, Ahead), (1, 1, Upcoming), (1, 2, Ahead), (3, 4, Ahead), (3, 3, Upcoming)],
 )
 def test_a_reader_may_wait_for_the_head_only(head: int, asked: int, answer: type) -> None:
     """Beyond the head there is nothing to wait for, but for seq 1 of a new channel."""
@@ -102,10 +103,10 @@ def test_what_comes_after_a_segment() -> None:
     bench.publish(1)
     bench.publish(20, reset=True)
     found, missed = bench.channel.after(0)
-    assert isinstance(found, Serve)
+    assert isinstance(found, Ready)
     assert (found.segment.seq, missed) == (1, 0)
     found, missed = bench.channel.after(1)
-    assert isinstance(found, Serve)
+    assert isinstance(found, Ready)
     assert (found.segment.seq, missed) == (20, 18)
     bench.channel.end(EndReason.DELETED, 0.0)
     found, missed = bench.channel.after(20)
@@ -154,7 +155,7 @@ def test_releasing_twice_does_no_harm() -> None:
     """A reader that has left may leave again; the readers that now wait for a new segment of that seq stay."""
     bench = Bench()
     resolution = bench.channel.resolve(-1)
-    assert isinstance(resolution, Wait)
+    assert isinstance(resolution, Upcoming)
     bench.channel.release(resolution.segment)
     bench.channel.release(resolution.segment)
     watcher = bench.wait(-1)
@@ -169,8 +170,8 @@ def test_the_audience_is_counted_as_people_do() -> None:
     writer = bench.reserve(0)
     bench.channel.append(writer, [b"x"], 0.0)
     reading, waiting = bench.channel.resolve(0), bench.channel.resolve(1)
-    assert isinstance(reading, Serve)
-    assert isinstance(waiting, Wait)
+    assert isinstance(reading, Ready)
+    assert isinstance(waiting, Upcoming)
     for found, number in ((reading, 3), (waiting, 4)):
         for _ in range(number):
             bench.channel.attach(Watcher(found.segment), found.segment)
@@ -398,7 +399,7 @@ def test_readers_below_the_head_wait_for_what_the_owner_awaits() -> None:
     faults = Faults()
     holder = Channel("c", 1, "", 0.0, Life("n.1"), Limits(), Budget(10**6, faults), faults)
     found = holder.resolve(0)
-    assert isinstance(found, Wait)
+    assert isinstance(found, Upcoming)
     watcher = Watcher(found.segment)
     holder.attach(watcher, found.segment)
     holder.apply(SegmentClosed(0, 0, 0.0, "c", 1, 4, State.EMPTY, 0, None))
@@ -438,7 +439,7 @@ def test_facts_and_bytes_rebuild_a_channel() -> None:
     owner.reserve(12)
     owner.channel.end(EndReason.DELETED, 9.0)
     waiting = twin.resolve(1)
-    assert isinstance(waiting, Wait)
+    assert isinstance(waiting, Upcoming)
     watchers = [Watcher(waiting.segment)]
     twin.attach(watchers[0], waiting.segment)
     written = {0: b"x", 2: b"abc", 10: b"ten", 11: b"eleven"}
@@ -496,7 +497,7 @@ def test_a_channel_comes_back_after_a_restart() -> None:
     channel = Bench("c", "").channel
     channel.restored(-100.0, 7)
     assert (channel.created_at, channel.next_seq, channel.floor, channel.next_deadline()) == (-100.0, 7, 7, None)
-    refused = channel.refuse(Why.CLOSED, 3)
+    refused = channel.refuse(Cause.CLOSED, 3)
     assert (refused.seq, refused.head, refused.epoch) == (3, 7, 1)
 
 
@@ -512,7 +513,7 @@ def test_an_owner_that_is_lost_ends_the_channel() -> None:
     assert holder.bytes_stored(opened, frame, 3, opened.price(frame))
     assert (holder.facts, holder.bytes_in) == (5, 103)
     found = holder.resolve(1)
-    assert isinstance(found, Wait)
+    assert isinstance(found, Upcoming)
     watcher = Watcher(found.segment)
     holder.attach(watcher, found.segment)
     holder.abandon(1.0)

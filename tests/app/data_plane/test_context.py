@@ -15,7 +15,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.storm_guard import Answer
+from tricklecast.app.core.storm_guard import ReplyKind
 from tricklecast.app.data_plane.authorization import Authorizer, Granted
 from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.data_plane.responses import Reply
@@ -142,7 +142,7 @@ def test_the_storm_guard_forgets_by_the_tick() -> None:
     """A client that does not ask again leaves nothing behind."""
     plane = make()
     assert plane.guard is not None
-    plane.guard.hold(1, "c", Answer.MISSING, 0, 0.0, many=False)
+    plane.guard.hold(1, "c", ReplyKind.MISSING, 0, 0.0, many=False)
     plane.tick(1e6)
     assert len(plane.guard) == 0
     make(storm_guard=False).tick(1e6)

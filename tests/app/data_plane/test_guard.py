@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.core.storm_guard import FORGOTTEN_S, FREE, FREE_FOR_MANY, Answer, StormGuard
+from tricklecast.app.core.storm_guard import FORGOTTEN_S, FREE, FREE_FOR_MANY, ReplyKind, StormGuard
 from tricklecast.app.data_plane import exchange as exchange_module
 from tricklecast.app.data_plane import stages
 from tricklecast.app.data_plane.context import ParkedFor
@@ -35,12 +35,12 @@ class Script(StormGuard):
     def __init__(self) -> None:
         super().__init__()
         self.hold_s = 0.0
-        self.told: list[tuple[int, Answer]] = []
+        self.told: list[tuple[int, ReplyKind]] = []
         self.many: list[bool] = []
         self.about: list[str] = []
         self.progressed = 0
 
-    def hold(self, client: int, channel: str, answer: Answer, seq: int, now: float, *, many: bool) -> float:
+    def hold(self, client: int, channel: str, answer: ReplyKind, seq: int, now: float, *, many: bool) -> float:
         self.told.append((seq, answer))
         self.many.append(many)
         self.about.append(channel)
@@ -169,24 +169,24 @@ def test_what_a_client_is_told_in_vain_is_counted() -> None:
 
         missing, epoch = target.channel(), int(live.get("next").get("Lp-Trickle-Epoch") or 0)
         for method in ("GET", "HEAD"):
-            assert told(method, missing.at(3)) == (404, (3, Answer.MISSING))
-            assert told(method, live.at(9)) == (470, (9, Answer.AHEAD))
-            assert told(method, live.at(0)) == (470, (0, Answer.GONE))
-            assert told(method, over.at(-1)) == (200, (1, Answer.ENDED))
-            assert told(method, live.at(4)) == (200, (4, Answer.EMPTY))
-            assert told(method, live.at(3)) == (200, (3, Answer.SAME))
-            assert told(method, live.at(-2)) == (200, (4, Answer.EMPTY))
-        assert told("HEAD", live.at(5)) == (200, (5, Answer.KNOWN))
-        assert told("GET", missing.at("next")) == (404, (0, Answer.MISSING))
-        assert told("GET", live.at("next")) == (200, (5, Answer.KNOWN))
-        assert told("POST", live.path) == (200, (epoch, Answer.KNOWN))
-        assert told("POST", live.at(3), b"again") == (409, (3, Answer.CLOSED))
-        assert told("POST", live.at(900), b"ahead") == (470, (900, Answer.AHEAD))
-        assert told("POST", over.at(5), b"late") == (404, (5, Answer.MISSING))
-        assert told("DELETE", missing.path) == (400, (0, Answer.MISSING))
-        assert told("GET", live.at("x")) == (400, (0, Answer.REFUSED))
+            assert told(method, missing.at(3)) == (404, (3, ReplyKind.MISSING))
+            assert told(method, live.at(9)) == (470, (9, ReplyKind.AHEAD))
+            assert told(method, live.at(0)) == (470, (0, ReplyKind.GONE))
+            assert told(method, over.at(-1)) == (200, (1, ReplyKind.ENDED))
+            assert told(method, live.at(4)) == (200, (4, ReplyKind.EMPTY))
+            assert told(method, live.at(3)) == (200, (3, ReplyKind.SAME))
+            assert told(method, live.at(-2)) == (200, (4, ReplyKind.EMPTY))
+        assert told("HEAD", live.at(5)) == (200, (5, ReplyKind.KNOWN))
+        assert told("GET", missing.at("next")) == (404, (0, ReplyKind.MISSING))
+        assert told("GET", live.at("next")) == (200, (5, ReplyKind.KNOWN))
+        assert told("POST", live.path) == (200, (epoch, ReplyKind.KNOWN))
+        assert told("POST", live.at(3), b"again") == (409, (3, ReplyKind.CLOSED))
+        assert told("POST", live.at(900), b"ahead") == (470, (900, ReplyKind.AHEAD))
+        assert told("POST", over.at(5), b"late") == (404, (5, ReplyKind.MISSING))
+        assert told("DELETE", missing.path) == (400, (0, ReplyKind.MISSING))
+        assert told("GET", live.at("x")) == (400, (0, ReplyKind.REFUSED))
         assert told("POST", live.at(5), b"new", {IDEMPOTENCY_KEY: "k"}) == (200,)
-        assert told("POST", live.at(5), b"new", {IDEMPOTENCY_KEY: "k"}) == (200, (5, Answer.CLOSED))
+        assert told("POST", live.at(5), b"new", {IDEMPOTENCY_KEY: "k"}) == (200, (5, ReplyKind.CLOSED))
 
 
 def test_a_connection_that_steps_over_empty_segments_gets_on() -> None:
@@ -199,7 +199,7 @@ def test_a_connection_that_steps_over_empty_segments_gets_on() -> None:
         for seq in (0, 1, 1, 2):
             connection.request("GET", channel.at(seq))
             assert connection.response().body == b""
-        assert script.told == [(0, Answer.EMPTY), (1, Answer.EMPTY)]
+        assert script.told == [(0, ReplyKind.EMPTY), (1, ReplyKind.EMPTY)]
 
 
 def test_readers_that_get_on_cost_the_guard_nothing() -> None:
@@ -212,7 +212,7 @@ def test_readers_that_get_on_cost_the_guard_nothing() -> None:
         for seq in range(50):
             behind.request("GET", channel.at(seq))
             assert behind.response().body == b"%d" % seq
-        assert (script.told, script.progressed - before) == ([(0, Answer.SAME)], 1)
+        assert (script.told, script.progressed - before) == ([(0, ReplyKind.SAME)], 1)
         waiting = channel.waiting(50)
         assert script.progressed - before == 2
         channel.publish(50, b"live")
@@ -221,7 +221,7 @@ def test_readers_that_get_on_cost_the_guard_nothing() -> None:
         waiting.request("GET", channel.at(51))
         eventually(lambda: server.plane.registry.readers == 1)
         assert script.progressed == before
-        assert [answer for _, answer in script.told].count(Answer.SAME) == 1
+        assert [answer for _, answer in script.told].count(ReplyKind.SAME) == 1
 
 
 def test_a_client_that_is_served_is_reported_once() -> None:
@@ -238,7 +238,7 @@ def test_a_client_that_is_served_is_reported_once() -> None:
                 connection.request("GET", channel.at(seq))
             connection.response()
         assert script.progressed - before == 1
-        assert script.told == [(9, Answer.AHEAD)] * 3
+        assert script.told == [(9, ReplyKind.AHEAD)] * 3
 
 
 @pytest.mark.parametrize(
@@ -457,7 +457,7 @@ def test_a_publisher_that_overtakes_is_held_when_its_grace_is_over() -> None:
         script.hold_s = FOR_EVER_S
         connection = target.send("POST", channel.at(5), body=b"early")
         (exchange,) = held(server)
-        assert script.told == [(5, Answer.AHEAD)]
+        assert script.told == [(5, ReplyKind.AHEAD)]
         release(server, exchange)
         assert connection.response().status == 470
         again = target.send("POST", channel.at(3), body=b"early, and then right")

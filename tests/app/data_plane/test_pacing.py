@@ -14,7 +14,7 @@ from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Outcome
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment, Writer
-from tricklecast.app.core.state import Serve, Wait
+from tricklecast.app.core.state import Ready, Upcoming
 from tricklecast.app.data_plane import pacing, scheduling
 from tricklecast.app.data_plane.pacing import (
     FAR_BYTES,
@@ -131,7 +131,7 @@ class Reader:
 
     def _request(self, seq: int) -> None:
         found = self._bench.channel.resolve(seq)
-        assert isinstance(found, Serve | Wait)
+        assert isinstance(found, Ready | Upcoming)
         self.segment = found.segment
         self.connection.exchange = self
         self.sent = 0

@@ -7,7 +7,7 @@ import pytest
 from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.publishers import Identity, Occupied
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.results import Ahead, AlreadyStored, Cause, Ended, Ending, Gone, Outcome, Refusal
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Event, Segment
 from tricklecast.app.data_plane.responses import (
@@ -150,26 +150,26 @@ SEQ_SIZE = (("Lp-Trickle-Seq", 5), ("Lp-Trickle-Size", 4))
 
 
 @pytest.mark.parametrize(
-    ("verdict", "size", "reply"),
+    ("ending", "size", "reply"),
     [
-        (Verdict.COMPLETE, 4, Reply(200, "complete", SEQ_SIZE)),
-        (Verdict.EMPTY, 0, Reply(200, "empty", (SEQ_SIZE[0], ("Lp-Trickle-Size", 0)), close=True)),
-        (Verdict.CLOSED_BY_OTHER, 4, Reply(200, "truncated", SEQ_SIZE, close=True)),
-        (Verdict.CLOSED_BY_OTHER, 0, Reply(200, "skipped", (SEQ_SIZE[0], ("Lp-Trickle-Size", 0)), close=True)),
-        (Verdict.TERMINATED, 4, Reply(200, "terminated", SEQ_SIZE, close=True, eos=True)),
-        (Verdict.SUPERSEDED, 4, Reply(409, "superseded", SEQ_SIZE, b"Another publisher took over", close=True)),
-        (Verdict.NOT_THE_SAME, 4, Reply(409, "conflict", SEQ_SIZE, b"Not the body of this key", close=True)),
-        (Verdict.TOO_LARGE, 4, Reply(413, "too_large", SEQ_SIZE, TOO_LARGE, close=True)),
+        (Ending.COMPLETE, 4, Reply(200, "complete", SEQ_SIZE)),
+        (Ending.EMPTY, 0, Reply(200, "empty", (SEQ_SIZE[0], ("Lp-Trickle-Size", 0)), close=True)),
+        (Ending.CLOSED_BY_OTHER, 4, Reply(200, "truncated", SEQ_SIZE, close=True)),
+        (Ending.CLOSED_BY_OTHER, 0, Reply(200, "skipped", (SEQ_SIZE[0], ("Lp-Trickle-Size", 0)), close=True)),
+        (Ending.TERMINATED, 4, Reply(200, "terminated", SEQ_SIZE, close=True, eos=True)),
+        (Ending.SUPERSEDED, 4, Reply(409, "superseded", SEQ_SIZE, b"Another publisher took over", close=True)),
+        (Ending.NOT_THE_SAME, 4, Reply(409, "conflict", SEQ_SIZE, b"Not the body of this key", close=True)),
+        (Ending.TOO_LARGE, 4, Reply(413, "too_large", SEQ_SIZE, TOO_LARGE, close=True)),
         (
-            Verdict.OVER_BUDGET, 4,
+            Ending.OVER_BUDGET, 4,
             Reply(503, "limit:total_bytes", SEQ_SIZE, b"Limit reached: total_bytes", close=True, retry_after_s=5),
         ),
-        (Verdict.ABORTED, 4, None),
+        (Ending.ABORTED, 4, None),
     ],
 )  # fmt: skip
-def test_how_a_publisher_is_answered(verdict: Verdict, size: int, reply: Reply | None) -> None:
-    """Each verdict on a writer has its response; only that to a complete segment keeps the connection open."""
-    assert writer_reply(Outcome(verdict, size), 5, jitter) == reply
+def test_how_a_publisher_is_answered(ending: Ending, size: int, reply: Reply | None) -> None:
+    """Each ending of a writer's part has its response; only that to a complete segment keeps the connection open."""
+    assert writer_reply(Outcome(ending, size), 5, jitter) == reply
 
 
 def test_a_retry_of_a_stored_body_is_a_success() -> None:
@@ -183,33 +183,33 @@ def test_a_retry_of_a_stored_body_is_a_success() -> None:
 @pytest.mark.parametrize(
     ("why", "op", "status", "reason", "close"),
     [
-        (Why.NOT_FOUND, Op.READ, 404, "not_found", False),
-        (Why.NOT_FOUND, Op.PUBLISH, 404, "not_found", True),
-        (Why.NOT_FOUND, Op.DELETE, 400, "not_found", False),
-        (Why.ENDED, Op.PUBLISH, 404, "not_found", True),
-        (Why.AHEAD, Op.PUBLISH, 470, "ahead", True),
-        (Why.CLOSED, Op.PUBLISH, 409, "conflict", True),
-        (Why.NO_SEGMENT, Op.CLOSE_SEGMENT, 400, "not_found", False),
-        (Why.RESERVED, Op.PUBLISH, 403, "forbidden", True),
-        (Why.RESERVED, Op.DELETE, 403, "forbidden", False),
-        (Why.LIMIT, Op.PUBLISH, 503, "limit:readers", True),
-        (Why.LIMIT, Op.READ, 503, "limit:readers", False),
-        (Why.SHUTDOWN, Op.READ, 503, "shutdown", True),
+        (Cause.NOT_FOUND, Op.READ, 404, "not_found", False),
+        (Cause.NOT_FOUND, Op.PUBLISH, 404, "not_found", True),
+        (Cause.NOT_FOUND, Op.DELETE, 400, "not_found", False),
+        (Cause.ENDED, Op.PUBLISH, 404, "not_found", True),
+        (Cause.AHEAD, Op.PUBLISH, 470, "ahead", True),
+        (Cause.CLOSED, Op.PUBLISH, 409, "conflict", True),
+        (Cause.NO_SEGMENT, Op.CLOSE_SEGMENT, 400, "not_found", False),
+        (Cause.RESERVED, Op.PUBLISH, 403, "forbidden", True),
+        (Cause.RESERVED, Op.DELETE, 403, "forbidden", False),
+        (Cause.LIMIT, Op.PUBLISH, 503, "limit:readers", True),
+        (Cause.LIMIT, Op.READ, 503, "limit:readers", False),
+        (Cause.SHUTDOWN, Op.READ, 503, "shutdown", True),
     ],
 )
-def test_every_refusal_has_its_response(why: Why, op: Op, status: int, reason: str, close: bool) -> None:
+def test_every_refusal_has_its_response(why: Cause, op: Op, status: int, reason: str, close: bool) -> None:
     """Each refusal has a status, a reason and a one-line body, and says whether the connection closes."""
     reply = refusal_reply(Refusal(why, 5, 3, 1, limit=Limit.READERS), op, jitter)
     assert (reply.status, reply.reason, reply.close, reply.eos) == (status, reason, close, False)
     assert reply.body
     assert b"\n" not in reply.body
     assert (reply.retry_after_s == 5) == (status == 503)
-    if why in (Why.AHEAD, Why.CLOSED):
+    if why in (Cause.AHEAD, Cause.CLOSED):
         assert reply.headers == (("Lp-Trickle-Latest", 3), ("Lp-Trickle-Seq", 5))
 
 
-@pytest.mark.parametrize("why", [Why.NOT_FOUND, Why.ENDED])
-def test_a_client_of_a_recently_ended_channel_is_told(why: Why) -> None:
+@pytest.mark.parametrize("why", [Cause.NOT_FOUND, Cause.ENDED])
+def test_a_client_of_a_recently_ended_channel_is_told(why: Cause) -> None:
     """The 404 carries Closed, and the last head and epoch, so that a late reader can count by them."""
     reply = refusal_reply(Refusal(why, recently_ended=True, epoch=4, head=9), Op.READ, jitter)
     assert (reply.eos, reply.headers) == (True, (("Lp-Trickle-Latest", 9), ("Lp-Trickle-Epoch", 4)))
@@ -229,7 +229,7 @@ def test_the_response_to_a_client_at_shutdown() -> None:
     """The response is 503 with the wait that the core decides on, and closes the connection."""
     reply = shutdown_reply(jitter, (3, 4))
     assert (reply.status, reply.retry_after_s, reply.close) == (503, 4, True)
-    assert refusal_reply(Refusal(Why.SHUTDOWN, come_back_s=(3, 4)), Op.READ, jitter) == reply
+    assert refusal_reply(Refusal(Cause.SHUTDOWN, come_back_s=(3, 4)), Op.READ, jitter) == reply
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_publisher_beside_another_one_is_told_of_it(
     client: Identity, grace_left_s: float | None, who: str, named: list[object], retry_after_s: int | None
 ) -> None:
     """Its name, if it can stand in a header, and never its address; when to come back, if it may be gone."""
-    reply = refusal_reply(Refusal(Why.OCCUPIED, 4, 3, occupied=Occupied(client, 61.9, grace_left_s)), None, jitter)
+    reply = refusal_reply(Refusal(Cause.OCCUPIED, 4, 3, occupied=Occupied(client, 61.9, grace_left_s)), None, jitter)
     assert (reply.status, reply.reason, reply.close, reply.retry_after_s) == (409, "occupied", True, retry_after_s)
     assert list(reply.headers) == [("Lp-Trickle-Latest", 3), ("Lp-Trickle-Publishing-For", 61), *named]
     assert reply.body == f"{who} has published to this channel for 61 s".encode()
