@@ -336,7 +336,7 @@ class Changes:
         self._wall_us = lambda: archive.noted_us  # it has heard of the fact first, and keeps it with this time
         for name, channel in registry.channels.items():
             if not (channel.ended or is_reserved(name)):
-                created_us = archive.live[name].row.created_us
+                created_us = archive.latest[name].row.created_us
                 self._live[name] = LiveChannel(name, channel.epoch, created_us / 1e6, channel.content_type)
         rows = archive.database.facts()
         self.floor = self.index

@@ -140,13 +140,13 @@ BACKLOG: Final = 2048
 """Connections that wait to be accepted: more than come while the event loop is busy for its longest turn."""
 
 
-def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")) -> socket.socket:
+def listen(host: str, port: int, *, names: tuple[str, str] = ("host", "port")) -> socket.socket:
     """Open a socket that listens for TCP connections.
 
     Args:
         host: an address or a name; ``0.0.0.0`` is every IPv4 address of the machine, ``::`` every address.
         port: 0 for any free port.
-        settings: names of the settings that hold host and port, for the error's text.
+        names: of the settings that hold host and port, for the error's text.
 
     Raises:
         CannotServe: the address is in use, or does not belong to this machine.
@@ -159,7 +159,7 @@ def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")
         hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ";"
         if error.errno == errno.EINVAL and host.lower().startswith("fe80:") and "%" not in host:
             hint = f"; a link-local address needs the name of its network interface ({host}%eth0);"
-        name = settings[error.errno in (errno.EADDRINUSE, errno.EACCES)]
+        name = names[error.errno in (errno.EADDRINUSE, errno.EACCES)]
         # Python appends the address to the reason, in parentheses.
         reason = (error.strerror or str(error)).partition(" (")[0]
         option = f"--{name.replace('_', '-')} (TRICKLECAST_{name.upper()})"

@@ -31,7 +31,7 @@ from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.responses import MEMORY
 from tricklecast.app.reload import Reload
 from tricklecast.app.server_log import ServerLog
-from tricklecast.app.storage.archive import Archive, Figures
+from tricklecast.app.storage.archive import Archive, StorageCounters
 from tricklecast.app.usage import Use, lagging, limits_in_use
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import Reason
@@ -109,7 +109,7 @@ class Metrics(Collector):
             yield from source()
 
 
-# Figures as metrics.
+# StorageCounters as metrics.
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -382,21 +382,21 @@ def storage_metrics(plane: DataPlane) -> Iterator[Metric]:
     """The data directory; without one the metrics are there, and 0."""
     found = plane.durability
     archive = found if isinstance(found, Archive) else None
-    figures = Figures() if archive is None else archive.figures
+    counters = StorageCounters() if archive is None else archive.counters
     failed = archive is not None and archive.failed is not None
     size, segments, backlog = (archive.bytes, archive.segments, archive.backlog) if archive else (0, 0, 0)
     yield _gauge("storage_failed", "1 while the data directory cannot be written.", failed)
     yield _gauge("storage_bytes", "Bytes of closed segments in the data directory.", size)
     yield _gauge("storage_segments", "Closed segments in the data directory.", segments)
     yield _gauge("storage_backlog_bytes", "Published bytes that are not in the data directory yet.", backlog)
-    yield _counter("storage_commits", "Batches written to the data directory.", figures.commits)
-    yield _counter("storage_commit_seconds", "Seconds spent on writing batches.", figures.commit_s)
-    yield _counter("storage_failures", "Attempts to write a batch that failed.", figures.failures)
-    yield _counter("storage_written_bytes", "Bytes of segments written to the data directory.", figures.written)
-    yield _counter("storage_replayed_bytes", "Bytes of stored segments read for readers.", figures.replayed)
-    yield _counter("storage_lost", "Segments that left memory before they were stored.", figures.lost)
-    yield _counter("storage_removed", "Segments removed from the data directory.", figures.removed)
-    yield _counter("storage_damaged", "Damage found at the start, or by a reader.", figures.damaged)
+    yield _counter("storage_commits", "Batches written to the data directory.", counters.commits)
+    yield _counter("storage_commit_seconds", "Seconds spent on writing batches.", counters.commit_s)
+    yield _counter("storage_failures", "Attempts to write a batch that failed.", counters.failures)
+    yield _counter("storage_written_bytes", "Bytes of segments written to the data directory.", counters.written)
+    yield _counter("storage_replayed_bytes", "Bytes of stored segments read for readers.", counters.replayed)
+    yield _counter("storage_lost", "Segments that left memory before they were stored.", counters.lost)
+    yield _counter("storage_removed", "Segments removed from the data directory.", counters.removed)
+    yield _counter("storage_damaged", "Damage found at the start, or by a reader.", counters.damaged)
 
 
 def _changes(bus: Bus) -> Iterator[Metric]:

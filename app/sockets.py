@@ -56,7 +56,7 @@ def opened(settings: Settings) -> Iterator[Sockets]:
         control = None
         if settings.control_port is not None:
             where = settings.control_host or settings.host, settings.control_port
-            control = stack.enter_context(listen(*where, settings=("control_host", "control_port")))
+            control = stack.enter_context(listen(*where, names=("control_host", "control_port")))
         warn_of_open_access(settings, main, control)
         yield Sockets(main, control)
 

@@ -238,7 +238,7 @@ class StoredChannel:
 
     def let_go(self, entry: StoredSegment, read: int) -> None:
         """A replay has read this number of bytes from a file, and ends."""
-        self.archive.figures.replayed += read
+        self.archive.counters.replayed += read
         self.archive.release(self, entry.file)
 
     def damaged(self, seq: int, entry: StoredSegment, why: str) -> None:
@@ -263,7 +263,7 @@ class StoredChannel:
 
 
 @dataclass(slots=True)
-class Figures:
+class StorageCounters:
     """Counters of an archive since the server started.
 
     Attributes:
@@ -315,14 +315,14 @@ class Archive:
         self.wall_us = wall_us
         self.failed: str | None = None  # why the directory cannot be written at present; None if it can
         self.dirty: dict[Tap, None] = {}  # taps on segments that have new bytes, or have closed
-        self.live: dict[str, StoredChannel] = {}  # the latest epoch of each name; if remembered, also an ended one
+        self.latest: dict[str, StoredChannel] = {}  # by name, its latest epoch, live or remembered
         self.ended: dict[int, StoredChannel] = {}  # epochs that have ended, by id, in the order of their ends
         self.epochs: dict[str, int] = {}  # the last epoch of each name
         self.index = inventory.stored_index  # of the last fact that is written; no other fact ever gets it
         self.noted_us = 0  # when the last fact happened, microseconds since 1970
         self.listeners: list[Callable[[int], None]] = []  # told of the index when it has changed
         self.server_starts = inventory.server_starts  # by name, the index up to which facts of the start are kept
-        self.figures = Figures(damaged=len(inventory.damaged))
+        self.counters = StorageCounters(damaged=len(inventory.damaged))
         self._next_channel, self._next_file = inventory.next_channel, inventory.next_file  # ids that were never used
         self.files: dict[tuple[int, int], int] = {}  # by channel and file: segments in it, plus replays that read it
         self.order: deque[tuple[StoredChannel, int]] = deque()  # all segments, the oldest first; removed ones linger
@@ -341,7 +341,7 @@ class Archive:
         # While the directory has failed:
         self._partly_written: list[tuple[StoredChannel, int, int]] = []  # segments: channel, seq, file
         self._lacking = 0  # segments that the directory lacks, those that were partly written included
-        self._lost_before = 0  # figures.lost at the time of the failure
+        self._lost_before = 0  # counters.lost at the time of the failure
         self._room_left: int | None = None  # half of the bytes for which the last attempt found no room
         self._retrying: asyncio.TimerHandle | None = None  # the next attempt
         self._missed: Exception | None = None  # raised while a change was noted, until storage has failed for it
@@ -361,8 +361,8 @@ class Archive:
         for stored in channels.values():
             row = stored.row
             if self.epochs.get(row.name, 0) < row.epoch:
-                self.live.pop(row.name, None)  # so that the names come in the order in which these epochs ended
-                self.live[row.name], self.epochs[row.name] = stored, row.epoch
+                self.latest.pop(row.name, None)  # so that the names come in the order in which these epochs ended
+                self.latest[row.name], self.epochs[row.name] = stored, row.epoch
             if row.ended_us is not None:
                 self.ended[row.id] = stored
         for segment in inventory.segments:
@@ -388,7 +388,7 @@ class Archive:
             now: the registry's time, seconds.
         """
         now_us, limits = self.wall_us(), registry.limits
-        for stored in list(self.live.values()):
+        for stored in list(self.latest.values()):
             row = stored.row
             age_s = (now_us - row.created_us) / 1e6
             restored = Restored(row.name, row.epoch, row.content_type, row.next_seq, age_s)
@@ -430,7 +430,7 @@ class Archive:
 
     def begin(self, channel: Channel) -> StoredChannel:
         """Begin to store a channel that was created or restored."""
-        present = self.live.get(channel.name)
+        present = self.latest.get(channel.name)
         if present is not None and present.row.epoch == channel.epoch:
             present.channel = channel  # it was restored
             return present
@@ -443,7 +443,7 @@ class Archive:
         )
         self._next_channel += 1
         found = StoredChannel(self, row, channel)
-        self.live[channel.name] = found
+        self.latest[channel.name] = found
         self.epochs[channel.name] = channel.epoch
         return found
 
@@ -461,7 +461,7 @@ class Archive:
 
     def _all(self) -> list[StoredChannel]:
         """The channels that live and those that have ended; an ended one is the latest of its name, too."""
-        return list({**dict.fromkeys(self.live.values()), **dict.fromkeys(self.ended.values())})
+        return list({**dict.fromkeys(self.latest.values()), **dict.fromkeys(self.ended.values())})
 
     @property
     def delays(self) -> bool:
@@ -530,7 +530,7 @@ class Archive:
         if stored.entries.get(seq) is not entry:
             return  # retention, or another reader, has removed it meanwhile
         logger.error("segment %d of %r (epoch %d) is damaged: %s", seq, stored.row.name, stored.row.epoch, why)
-        self.figures.damaged += 1
+        self.counters.damaged += 1
         self._drop(stored, seq)
 
     def kick(self) -> None:
@@ -549,7 +549,7 @@ class Archive:
     def give_up(self, tap: Tap) -> None:
         """Give up a segment that is not wholly written."""
         if self.failed is None:  # else it is owed, and counted when it is clear which ones are lost
-            self.figures.lost += 1
+            self.counters.lost += 1
         self._unlogged += 1
         self._newest_given_up = tap.segment.seq, tap.channel.row.name
         self._log_given_up()
@@ -577,7 +577,7 @@ class Archive:
     def _note(self, fact: Fact) -> None:
         """Note a fact. The core calls this in the middle of a change."""
         self.noted_us = self.wall_us()
-        stored = None if is_reserved(fact.channel) else self.live.get(fact.channel)
+        stored = None if is_reserved(fact.channel) else self.latest.get(fact.channel)
         try:
             if self.failed is None:
                 self._take(fact, stored, FactRow.of(fact, self.noted_us))
@@ -700,8 +700,8 @@ class Archive:
         except Exception as error:
             self._fail(error, batch, waiting)
             return
-        self.figures.commits += 1
-        self.figures.commit_s += asyncio.get_running_loop().time() - began
+        self.counters.commits += 1
+        self.counters.commit_s += asyncio.get_running_loop().time() - began
         if batch.facts or batch.floor:
             self.index = batch.facts[-1].number if batch.facts else batch.floor
             self._tell(self.listeners, self.index)
@@ -717,7 +717,7 @@ class Archive:
         for stored in touched:
             stored.known = True
         for tap, row, append in written:
-            self.figures.written += append.size
+            self.counters.written += append.size
             tap.done = append.last
             tap.size += append.size
             tap.crc = append.crc
@@ -771,7 +771,7 @@ class Archive:
     def _fail(self, error: Exception, batch: Batch, waiting: list[Callable[[bool], None]]) -> None:
         """Go on without the directory, or refuse publishers, until it can be written again."""
         self._missed = None
-        self.figures.failures += 1
+        self.counters.failures += 1
         self.failed = str(error) or type(error).__name__
         alone = self.on_full is OnDiskFull.MEMORY
         then = "channels go on in memory" if alone else "publishers are refused"
@@ -782,7 +782,7 @@ class Archive:
                 self._leave(tap)
                 self._partly_written.append((stored, tap.segment.seq, tap.file))
         self._lacking += len(self._partly_written)
-        self._lost_before = self.figures.lost
+        self._lost_before = self.counters.lost
         # Removed segments and ended channels are still to be written.
         self._batch = unwritten(batch, self._batch)
         unanswered = [*waiting, *self._waiting]
@@ -796,7 +796,7 @@ class Archive:
 
     def _failed_again(self, error: BaseException, batch: Batch) -> None:
         """Plan the next attempt to go on: this one has failed, too."""
-        self.figures.failures += 1
+        self.counters.failures += 1
         failed, self.failed = self.failed, str(error) or type(error).__name__
         if self.failed != failed:
             logger.error("the data directory %s still cannot be written (%s)", self.database.folder, self.failed)
@@ -806,17 +806,17 @@ class Archive:
 
     def _count_lost(self, segments: int) -> None:
         """Count segments as lost that the directory lacks and that are in no window any more."""
-        self.figures.lost = max(self.figures.lost, self._lost_before + segments)
+        self.counters.lost = max(self.counters.lost, self._lost_before + segments)
 
     def _written_to(self) -> list[int]:
         """Ids of the channels that take POSTs."""
-        return [stored.row.id for stored in self.live.values() if stored.channel is not None]
+        return [stored.row.id for stored in self.latest.values() if stored.channel is not None]
 
     def _missing(self) -> list[tuple[StoredChannel, Segment]]:
         """Segments with bytes that are in memory and not in the directory, the newest first."""
         found = [
             (stored, segment)
-            for stored in self.live.values()
+            for stored in self.latest.values()
             if stored.channel is not None
             for seq, segment in stored.channel.segments.items()
             if segment.size and seq not in stored.entries and seq not in stored.taps
@@ -894,7 +894,7 @@ class Archive:
         self._batch.floor = self._journal.index
         known = {segment for _, segment in missing}
         began = 0
-        for stored in list(self.live.values()):
+        for stored in list(self.latest.values()):
             channel = stored.channel
             if channel is not None and channel.ended:
                 self._end(stored, channel.next_seq, "", now_us)
@@ -954,7 +954,7 @@ class Archive:
         entry = stored.remove(seq)
         self.bytes -= entry.size
         self.segments -= 1
-        self.figures.removed += 1
+        self.counters.removed += 1
         self._batch.removed.append((stored.row.id, seq))
         if entry.file:
             self.release(stored, entry.file)
@@ -979,6 +979,6 @@ class Archive:
             self._batch.channels.pop(row.id, None)
         self._touched.pop(stored, None)
         del self.ended[row.id]
-        if self.live.get(row.name) is stored:
-            del self.live[row.name]
+        if self.latest.get(row.name) is stored:
+            del self.latest[row.name]
             del self.epochs[row.name]

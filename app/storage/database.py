@@ -493,7 +493,7 @@ class Database:
                 at += written
                 left -= written
                 if left:
-                    some = _behind(some, written)
+                    some = _without_first(some, written)
         return descriptor
 
     def _descriptor(self, channel: int, file: int) -> int:
@@ -721,8 +721,8 @@ def _readable(sql: sqlite3.Connection, query: str, found: Contents) -> Iterator[
             found.damaged.append(f"{_DATABASE}: {error}")
 
 
-def _behind(views: list[memoryview], written: int) -> list[memoryview]:
-    """The views without their first ``written`` bytes."""
+def _without_first(views: list[memoryview], written: int) -> list[memoryview]:
+    """These views without their first bytes, which are written."""
     while written >= len(views[0]):
         written -= len(views[0])
         views = views[1:]

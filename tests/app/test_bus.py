@@ -684,7 +684,7 @@ async def test_retention_removes_a_segment_that_a_program_has_come_to(tmp_path: 
     async with bus.read("c", 0) as segments:
         for seq in range(2, 6):
             await publish(seq)
-        assert 0 not in archive.live["c"].entries
+        assert 0 not in archive.latest["c"].entries
         assert (await anext(segments)).data == b"0"
         assert (await anext(segments)).state is COMPLETE
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})  # the file is closed on its thread

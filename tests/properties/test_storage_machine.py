@@ -365,14 +365,14 @@ class StorageMachine(RuleBasedStateMachine):
                     kept.pop(key, None)
 
     def entry(self, key: Key) -> Any:
-        stored = self.archive.live.get(key[0])
+        stored = self.archive.latest.get(key[0])
         return None if stored is None or stored.row.epoch != key[1] else stored.entries.get(key[2])
 
     def check_acked(self) -> None:
         """What publishers were told that storage has is there, unless retention has removed it."""
         for (name, epoch, seq), size in self.acked.items():
             assert self.archive.last_epoch(name) >= epoch
-            stored = self.archive.live.get(name)
+            stored = self.archive.latest.get(name)
             if stored is None or stored.row.epoch != epoch:
                 continue
             assert stored.row.next_seq > seq or stored.entries.get(seq), "the head is past it"
@@ -462,7 +462,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     def check_gap(self, channel: Channel, gone: Gone) -> None:
         """A reader is told of a gap only where nothing is kept any more."""
-        stored = self.archive.live[channel.name]
+        stored = self.archive.latest[channel.name]
         for seq in range(gone.seq, gone.following):
             assert seq not in stored.entries
             assert seq not in channel.segments
@@ -477,7 +477,7 @@ class StorageMachine(RuleBasedStateMachine):
             return
         for name in self.registry.channels:
             check_channel(owned(self.registry, name))
-        entries = {id(one): one for one in (*self.archive.live.values(), *self.archive.ended.values())}.values()
+        entries = {id(one): one for one in (*self.archive.latest.values(), *self.archive.ended.values())}.values()
         assert self.archive.bytes == sum(entry.size for one in entries for entry in one.entries.values())
         assert self.archive.segments == sum(len(one.entries) for one in entries)
         for one in entries:

@@ -279,7 +279,7 @@ def test_retention_removes_the_oldest(folder: Path, limits: dict[str, int], left
     with durable(folder, **limits) as (server, target, archive):
         target.channel("film").publish(0, *(body(seq) for seq in range(10)))
         settled(server, archive)
-        assert server.inside(lambda: archive.live["film"].seqs) == left
+        assert server.inside(lambda: archive.latest["film"].seqs) == left
     with durable(folder, **limits) as (_, target, _):
         response = target.channel("film").get(1)
         assert (response.status, response.number("Lp-Trickle-Next")) == (470, left[0])
@@ -343,7 +343,7 @@ def test_damaged_bytes_are_never_handed_out_as_whole(folder: Path, size: int) ->
         response = channel.get(0)
         assert (response.status, response.number("Lp-Trickle-Next")) == (470, 1)
         channel.has(1, body(1, size))
-        assert server.inside(lambda: archive.figures.damaged) == 1
+        assert server.inside(lambda: archive.counters.damaged) == 1
         server.record(rseq=0, reason="evicted")
 
 
@@ -394,4 +394,4 @@ def test_all_segments_together_have_a_limit(folder: Path, monkeypatch: pytest.Mo
         target.channel("a").publish(0, b"1", b"2", b"3", b"4")
         target.channel("b").publish(0, b"1", b"2", b"3", b"4")
         settled(server, archive)
-        assert server.inside(lambda: (archive.live["a"].seqs, archive.live["b"].seqs)) == ([3], [0, 1, 2, 3])
+        assert server.inside(lambda: (archive.latest["a"].seqs, archive.latest["b"].seqs)) == ([3], [0, 1, 2, 3])

@@ -220,7 +220,7 @@ def test_a_damaged_file_costs_the_segments_in_it(folder: Path, how: str, caplog:
         assert channel.get(10).status == 470
         assert channel.next_seq() == SEGMENTS
         channel.publish(SEGMENTS, b"on").has(SEGMENTS, b"on")
-        assert server.inside(lambda: archive.figures.damaged) == (SEGMENTS - 10 if how == "cut" else SEGMENTS)
+        assert server.inside(lambda: archive.counters.damaged) == (SEGMENTS - 10 if how == "cut" else SEGMENTS)
     why = "its file is too short" if how == "cut" else "its file is missing"
     assert f"segment 10 of 'film' (epoch 1): {why}" in caplog.text
     assert "more of these" in caplog.text

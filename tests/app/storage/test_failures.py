@@ -115,7 +115,7 @@ def test_a_part_whose_rest_is_lost_does_not_come_back(folder: Path, monkeypatch:
         disk.free()
         assert channel.get(0).status == 470
     with durable(folder) as (server, target, archive):
-        assert server.inside(lambda: archive.figures.damaged) == 0
+        assert server.inside(lambda: archive.counters.damaged) == 0
         assert target.channel("film").get(0).status == 470
         target.channel("film").has(3, body(3))
 
@@ -196,7 +196,7 @@ def test_segments_that_are_given_up_do_not_fill_the_log(folder: Path, caplog: py
     with durable(folder) as (server, target, archive):
         channel = target.channel("film")
         uploads = [channel.started(seq, b"begun")[0] for seq in range(3)]
-        for tap in server.inside(lambda: list(archive.live["film"].taps.values())):
+        for tap in server.inside(lambda: list(archive.latest["film"].taps.values())):
             server.inside(partial(archive.give_up, tap))
         server.inside(archive.tick)
         for upload in uploads:
@@ -225,10 +225,10 @@ def test_a_change_is_missed_while_a_batch_is_written(folder: Path, monkeypatch: 
             with monkeypatch.context() as patched:
                 patched.setattr(Archive, "_take", lambda *_: 1 // 0)
                 assert other.post(0, body(7)).get("Lp-Trickle-Durability") == "memory"
-            assert server.inside(lambda: archive.figures.failures) == 0
+            assert server.inside(lambda: archive.counters.failures) == 0
         # The batch is written, and the segment whose end it did not hold yet is told as what it is.
         assert first.answer().get("Lp-Trickle-Durability") == "memory"
-        eventually(lambda: server.inside(lambda: archive.figures.failures) == 1, what="storage goes without")
+        eventually(lambda: server.inside(lambda: archive.counters.failures) == 1, what="storage goes without")
         goes_on(server, archive)
     with durable(folder) as (_, target, _):
         target.channel("film").has(0, body(0))
@@ -328,7 +328,7 @@ def test_a_file_that_cannot_be_opened_now_is_not_damaged(folder: Path, monkeypat
             channel.get(0)
         monkeypatch.setattr(aiofiles, "open", opened)
         channel.has(0, body(0))
-        assert server.inside(lambda: archive.figures.damaged) == 0
+        assert server.inside(lambda: archive.counters.damaged) == 0
 
 
 def test_facts_that_wait_for_the_disk_are_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

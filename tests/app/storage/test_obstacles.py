@@ -103,8 +103,8 @@ def test_storage_has_failed_as_long_as_no_segment_can_be_written(
             channel.publish(2, body(2))
             eventually(lambda: server.inside(lambda: archive.failed), what="it has failed")
             assert channel.post(3, body(3)).get("Lp-Trickle-Durability") == "memory"
-            tried = archive.figures.failures
-            eventually(lambda: archive.figures.failures > tried + 3, what="it was tried again")
+            tried = archive.counters.failures
+            eventually(lambda: archive.counters.failures > tried + 3, what="it was tried again")
             channel.publish(4, body(4))
             found = metrics(server)
             assert (found["failed"], found["lost_total"]) == (1, 0)
@@ -130,7 +130,7 @@ def test_a_folder_that_is_removed_under_the_server(folder: Path, ack: str, remov
         settled(server, archive)
         shutil.rmtree(folder / removed)
         assert channel.post(1, body(1)).get("Lp-Trickle-Durability") == "memory"
-        eventually(lambda: archive.figures.failures, what="it is noticed")
+        eventually(lambda: archive.counters.failures, what="it is noticed")
         eventually(lambda: server.inside(lambda: archive.failed) is None, what="it can be written again")
         channel.publish(2, body(2))
         settled(server, archive)
@@ -146,7 +146,7 @@ def test_a_database_that_is_removed_under_the_server(folder: Path, caplog: pytes
         settled(server, archive)
         shutil.rmtree(folder)
         assert channel.post(1, body(1)).get("Lp-Trickle-Durability") == "memory"
-        eventually(lambda: archive.figures.failures > 3, what="it was tried again")
+        eventually(lambda: archive.counters.failures > 3, what="it was tried again")
         assert server.inside(lambda: archive.failed) is not None
     assert "removed while the server runs; restart the server" in caplog.text
     assert "1 segments are missing in it" in caplog.text
@@ -173,7 +173,7 @@ def test_what_is_missing_at_the_end_is_told(folder: Path, caplog: pytest.LogCapt
         place.write_bytes(b"")
         channel.publish(1, *(body(seq) for seq in range(1, 6)))
     assert "is left as it is: 5 segments are missing in it" in caplog.text
-    assert archive.figures.lost == 5
+    assert archive.counters.lost == 5
 
 
 def test_the_last_attempt_is_at_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,10 +227,10 @@ def test_attempts_do_not_grow(folder: Path) -> None:
             channel = target.channel("film").publish(1, body(1))
             channel.end()
             target.channel("film").publish(0, body(2))
-            eventually(lambda: archive.figures.failures > 3, what="it was tried again")
+            eventually(lambda: archive.counters.failures > 3, what="it was tried again")
             before = server.inside(sizes)
-            tried = archive.figures.failures
-            eventually(lambda: archive.figures.failures > tried + 20, what="it was tried again")
+            tried = archive.counters.failures
+            eventually(lambda: archive.counters.failures > tried + 20, what="it was tried again")
             # Between two attempts; in the middle of one, the rows are with the thread that writes.
             eventually(lambda: server.inside(sizes) == before, what="nothing has grown")
 
@@ -246,8 +246,8 @@ def test_channels_that_come_and_go_meanwhile_are_limited(folder: Path, monkeypat
             eventually(lambda: archive.failed, what="it has failed")
             for _ in range(30):
                 target.channel("other").create().end()
-            tried = archive.figures.failures
-            eventually(lambda: archive.figures.failures > tried + 2, what="it was tried again")
+            tried = archive.counters.failures
+            eventually(lambda: archive.counters.failures > tried + 2, what="it was tried again")
             assert server.inside(lambda: (len(archive.ended), archive._batch.forgotten)) == (5, [])
             assert server.inside(lambda: len(archive._batch.channels)) <= 7
             assert server.inside(lambda: len(archive._touched)) <= 7
@@ -270,9 +270,9 @@ def test_less_room_than_the_windows_hold(small_disk: Path, monkeypatch: pytest.M
         eventually(lambda: server.inside(lambda: archive.failed) is None, what="it can be written again")
         assert channel.post(21, body(21, 400_000)).get("Lp-Trickle-Durability") == ack
         settled(server, archive)
-        lost = server.inside(lambda: archive.figures.lost)
+        lost = server.inside(lambda: archive.counters.lost)
         assert 10 <= lost <= 16
-        assert server.inside(lambda: archive.live["film"].seqs) == [0, *range(lost + 1, 22)]
+        assert server.inside(lambda: archive.latest["film"].seqs) == [0, *range(lost + 1, 22)]
     with durable(folder) as (_, target, _):
         for seq in (0, *range(lost + 1, 22)):
             target.channel("film").has(seq, body(seq, 400_000 if seq else 1000))
@@ -299,7 +299,7 @@ def test_a_quota_of_which_the_file_system_does_not_tell(folder: Path, monkeypatc
             eventually(lambda: server.inside(lambda: archive.failed), what="it has failed")
         eventually(lambda: server.inside(lambda: archive.failed) is None, what="it can be written again")
         settled(server, archive)
-        assert server.inside(lambda: archive.live["film"].seqs)[-2:] == [9, 10]
+        assert server.inside(lambda: archive.latest["film"].seqs)[-2:] == [9, 10]
         assert channel.post(11, body(11)).get("Lp-Trickle-Durability") == "journal"
 
 
