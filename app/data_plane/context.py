@@ -37,13 +37,14 @@ from tricklecast.app.core.storm_guard import StormGuard
 from tricklecast.app.data_plane.authorization import Authorizer, Granted
 from tricklecast.app.data_plane.client_address import Network, TrustedProxies
 from tricklecast.app.data_plane.cors import ANY, Cors
+from tricklecast.app.data_plane.deadlines import HALF_CLOSED, HALF_CLOSED_S, SlowPeers, Timeouts, gone
 from tricklecast.app.data_plane.hosts import Hosts
 from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.pacing import Pacing
 from tricklecast.app.data_plane.request import Record
 from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Router
-from tricklecast.app.data_plane.scheduling import HALF_CLOSED, HALF_CLOSED_S, Peer, SlowPeers, Timeouts, Turns, gone
+from tricklecast.app.data_plane.scheduling import Peer, Turns
 from tricklecast.app.hls.packager import Packagers
 from tricklecast.trickle.records import AccessRecord
 

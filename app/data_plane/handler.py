@@ -235,8 +235,8 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
         if segment.closed and not segment.size:
             place(request, plane.registry, route)
             return empty_reply(channel, segment)
-        if segment.closed and (part := span_of(connection, request, channel, segment)) is not None:
-            return part
+        if segment.closed and (found := span_of(connection, request, channel, segment)) is not None:
+            return found
         if request.method == b"HEAD":
             return _head(connection, request, route, resolution)
         if plane.turns.flows:

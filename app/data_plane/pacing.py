@@ -1,15 +1,12 @@
 """Pacing: a publisher is read more slowly if nearly all readers of its channel are late and still reading.
 
-The problem: a publisher that sends faster than every reader takes drives all of them out of the window. Example: 500
-readers share a core and take 1 MB/s each; a publisher that sends as fast as it can should be read at 1 MB/s. But one
-slow reader must not slow the channel. The turns of :mod:`app.data_plane.scheduling` do not help here: neither a queue
-of the server nor a full socket shows that a reader is late, since the kernel may have taken whole segments for it, so
-that it is between two requests.
+The theory of :mod:`app.data_plane.scheduling` says when a publisher is held, and why turns alone do not do. Example:
+500 readers share a core and take 1 MB/s each; a publisher that sends as fast as it can should be read at 1 MB/s.
 
-The idea: the server notes how far each reader of a channel has come, and looks at them each time 64 KiB were published.
-A reader is *late* if it lacks bytes that were published :data:`LATE_S` ago, or more than :data:`LATE_BYTES`. If, of the
-readers that have moved in the last :data:`MOVED_S`, more than nine in ten are late and none keeps up, the channel's
-publishers are not read until one in ten is in time, or until they have waited for ``wait_s``.
+The server notes how far each reader of a channel has come, and looks at them each time 64 KiB were published. A reader
+is *late* if it lacks bytes that were published :data:`LATE_S` ago, or more than :data:`LATE_BYTES`. If, of the readers
+that have moved in the last :data:`MOVED_S`, more than nine in ten are late and none keeps up, the channel's publishers
+are not read until one in ten is in time, or until they have waited for ``wait_s``.
 
 So none of these readers slows a publisher:
 
@@ -37,9 +34,6 @@ LATE_S: Final = 0.25
 LATE_BYTES: Final = 256 << 10
 """A reader is late if it lacks bytes that are older than this time, or more bytes than this."""
 
-NEAR_BYTES: Final = 64 << 10
-"""A reader that lacks fewer bytes than this is in time, however old they are: a small segment, for example."""
-
 FAR_BYTES: Final = 4 << 20
 """A reader that is farther behind is not looked at: waiting for it would take too long."""
 
@@ -48,7 +42,8 @@ SEGMENT_BYTES: Final = 4 << 10
 64 segments make a reader late, however small they are, long before the window (256) evicts the ones that it lacks."""
 
 STEP_BYTES: Final = 64 << 10
-"""The least number of published bytes between two looks at a channel's readers."""
+"""The least number of published bytes between two looks at a channel's readers. A reader that lacks fewer is in time,
+however old they are: a small segment, for example."""
 
 COST_FACTOR: Final = 20
 """The least time between two looks, as a multiple of the time that a look takes (1 µs per reader), unless
@@ -64,11 +59,7 @@ LATE_FACTOR: Final = 9
 MOVED_S: Final = 0.5
 STILL_LOOKS: Final = 4
 """A reader counts as moving for half a second, or for four looks if these take longer: a busy server may not have come
-to the reader's next request."""
-
-STEADY_S: Final = 0.5
-"""A reader that has been in time since it came, or for this time, keeps up. One that has taken nothing for this time
-has paused."""
+to the reader's next request. After that it has paused. A reader that was in time for half a second keeps up."""
 
 TRICKLE_BYTES: Final = 16 << 10
 """Bytes that are read from a publisher that has waited for ``wait_s``, before it waits again."""
@@ -127,7 +118,7 @@ class Pace(Hold):
         head = self.published
         if now < self._next_look and head < self._heads[-1][1] + LATE_BYTES:
             return self._late
-        limit = max(head - LATE_BYTES, min(self._head_before(now, head), head - NEAR_BYTES))
+        limit = max(head - LATE_BYTES, min(self._head_before(now, head), head - STEP_BYTES))
         attached, between = self._positions()
         self._looks += 1
         before, self._reached = self._reached, {}
@@ -147,7 +138,7 @@ class Pace(Hold):
         for reader, (seq, sent, lacks) in readers.items():
             last_seq, last_sent, moved_at, moved_in, since = before.get(reader, _UNSEEN)
             is_late = lacks > limit
-            if is_late and (seq < last_seq or last_seq < 0 or moved_at < now - STEADY_S):
+            if is_late and (seq < last_seq or last_seq < 0 or moved_at < now - MOVED_S):
                 continue  # it went back, has never been in time, or has paused: it catches up
             if (seq, sent) > (last_seq, last_sent) or not lacks:
                 moved_at, moved_in = now, looks
@@ -156,7 +147,7 @@ class Pace(Hold):
             if moved_at > now - MOVED_S or moved_in > looks - STILL_LOOKS:
                 late += is_late
                 in_time += not is_late
-                steady += since < now - STEADY_S
+                steady += since < now - MOVED_S
         return late, in_time, steady
 
     def tidy(self, now: float) -> None:

@@ -28,7 +28,7 @@ from tricklecast.app.data_plane.responses import (
     segment_fields,
     tag_of,
 )
-from tricklecast.app.data_plane.scheduling import WRITE_BYTES
+from tricklecast.app.data_plane.scheduling import TURN_BYTES
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status
@@ -151,7 +151,7 @@ class SpanReader(Reader):
     def _take_span(self) -> bytes:
         """The bytes of one turn, which count as sent."""
         segment, at = self.segment, self._begin + self.sent
-        end = min(self._end, at + WRITE_BYTES, segment.offsets[-1])
+        end = min(self._end, at + TURN_BYTES, segment.offsets[-1])
         place = bisect_right(segment.offsets, at) - 1
         begin = segment.offsets[place]
         data = b"".join(segment.payload(place, bisect_left(segment.offsets, end)))[at - begin : end - begin]

@@ -29,7 +29,7 @@ from tricklecast.app.data_plane.responses import (
     segment_trailers,
     tag_of,
 )
-from tricklecast.app.data_plane.scheduling import WRITE_BYTES, WRITE_FRAMES
+from tricklecast.app.data_plane.scheduling import TURN_BYTES, WRITE_FRAMES
 from tricklecast.trickle.wire import Status
 
 _OK: Final = Status.OK
@@ -162,8 +162,8 @@ class Reader(Exchange):
         frames = segment.frames
         at, count = self.at, len(frames)
         stop = count
-        if count - at > 1 and (count - at > WRITE_FRAMES or segment.size - self.sent > WRITE_BYTES):
-            stop = bisect_right(segment.offsets, self.sent + WRITE_BYTES, at + 1) - 1
+        if count - at > 1 and (count - at > WRITE_FRAMES or segment.size - self.sent > TURN_BYTES):
+            stop = bisect_right(segment.offsets, self.sent + TURN_BYTES, at + 1) - 1
             stop = min(at + WRITE_FRAMES, max(at + 1, stop))
         self.sent = segment.offsets[stop]
         self.at = stop

@@ -1,14 +1,25 @@
-"""Turns and deadlines: the connection that is served next, and the states that end with time.
+"""Turns: which connection is read or written next, and when a publisher waits for its readers.
 
-Two resources are shared by turns, bytes and time, so that no connection takes the event loop for itself:
+Theory of operation, of this module and of :mod:`app.data_plane.pacing`. One event loop serves thousands of connections,
+and a callback that runs for long delays all others. Two resources are shared by turns, bytes and time:
 
 - **Reading.** A connection is read at most once per turn of the loop, :data:`TURN_BYTES` at most. A connection whose
   input is expensive to parse (1-byte chunks) gets smaller reads, and rests for a multiple of the time that they took.
-- **Writing.** Readers that are behind queue for turns of :data:`WRITE_BYTES`; together they get :data:`WRITE_S` of each
-  turn of the loop.
-- **Publishers and their readers.** While readers of a channel whose sockets take data wait for their turn, the server
-  is behind, and the channel's publishers are not read (:class:`Flow`). A reader whose socket is full is itself behind:
-  it is not in the queue, and slows no publisher. :mod:`app.data_plane.pacing` covers readers between two requests.
+- **Writing.** A reader that is behind, and whose socket takes data, queues here. Its turn is :data:`TURN_BYTES`, too;
+  all such readers together get :data:`WRITE_S` of each turn of the loop, then sockets are polled again.
+
+Turns alone do not bound how far readers fall behind: a publisher that sends faster than the server relays, or than all
+readers take, drives them out of the window. So a publisher is *held*: its connection is not read, its socket fills, and
+TCP slows it down. The server holds the publishers of a channel for one of two reasons, and for a limited time each:
+
+- **The server is behind** (:class:`Flow`): readers of the channel wait for their turn, or the next request of a reader
+  that was served an older segment is on its way. This lasts until the queue is empty, :data:`HOLD_S` at a stretch.
+- **The readers are behind** (:class:`~app.data_plane.pacing.Pace`): nearly all that still read are late, though no
+  queue and no full socket shows it, since the kernel takes whole segments for a reader that is between two requests.
+  This lasts until one in ten is in time, ``publisher_wait_s`` at a stretch.
+
+A reader whose socket is full is neither: it waits in no queue, and slows no publisher. Nor does one slow reader beside
+a fast one. It falls behind alone, and :mod:`app.data_plane.deadlines` cuts it off.
 
 Nothing here is a task per reader, a timer per chunk, or a queue longer than the number of connections.
 """
@@ -16,22 +27,20 @@ Nothing here is a task per reader, a timer per chunk, or a queue longer than the
 from __future__ import annotations
 
 import asyncio
-import select
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import takewhile
+from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.segment import Segment
-from tricklecast.app.core.slow_readers import Cut, Stall, Timelines
+from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.trickle.records import Reason
 
 TURN_BYTES: Final = 256 << 10
-"""Bytes that one connection may have read in one turn of the event loop."""
+"""Bytes that one connection may have read, or be written, in one turn of the event loop; a larger frame goes as one."""
 
 LEAST_TURN_BYTES: Final = 2 << 10
 """The smallest read of a connection whose input is expensive to parse."""
@@ -44,10 +53,8 @@ REST_FACTOR: Final = 4
 LONGEST_REST_S: Final = 0.05
 """A connection whose reads are dear rests for this multiple of a read's cost, so that it takes a fifth of the loop."""
 
-WRITE_BYTES: Final = 256 << 10
 WRITE_FRAMES: Final = 512
-"""A reader that is behind is written this number of bytes in one turn, or one frame if that is larger; and this number
-of frames, below the 1024 buffers that one ``writev`` takes (IOV_MAX)."""
+"""Frames that one reader is written in one turn, below the 1024 buffers that one ``writev`` takes (IOV_MAX)."""
 
 WRITE_S: Final = 0.002
 """Readers that are behind get this time in one turn of the event loop, before sockets are polled again."""
@@ -64,16 +71,6 @@ TURN, COST, CHANNEL, QUEUE, PARKED, READERS, MORE = (1 << bit for bit in range(7
 """The reasons for which a connection is not read from: it had its turn; its input was dear; its channel's readers come
 first; too much is pipelined; the body of a parked request is held back; its channel's readers are late; its last read
 is not all parsed. Each reason is set and cleared by itself."""
-
-HALF_CLOSED_S: Final = 10.0
-"""A peer that has closed its half may wait this long for the first byte of its response. A client that is gone looks
-the same until the server sends to it."""
-
-MAX_HALF_CLOSED: Final = 1024
-"""Half-closed connections whose peer waits; one more, and the one that has waited longest is answered 503."""
-
-HALF_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
-"""The event of a half-closed connection. Only Linux has it. Elsewhere poll still reports a reset."""
 
 OnFault = Callable[[str, Exception], None]
 """Told of a fault of the server: a phrase for the log, such as ``while a publisher was read again``, and the
@@ -160,9 +157,6 @@ class Peer(Protocol):
 
     def close(self) -> None:
         """Close the connection when all bytes are written."""
-
-
-PeerT = TypeVar("PeerT", bound=Peer)
 
 
 class SlowReader(Protocol):
@@ -357,118 +351,3 @@ class Turns:
                 flow.release(self._on_fault)
             elif flow.held and now - flow.since >= HOLD_S:
                 flow.release(self._on_fault)
-
-
-class Timeouts:
-    """Connections by states that end after a time.
-
-    All stays in one state last equally long, so a dict in the order of arrival is in the order of deadlines, too.
-
-    Args:
-        rest_s: the time for which a connection may be idle between requests.
-        owed_s: the time that the rest of a request may take while no exchange runs on its connection.
-        half_closed_s: the time for which a peer that has closed its half may wait for the first byte of its response.
-    """
-
-    def __init__(self, *, rest_s: float, owed_s: float, half_closed_s: float = HALF_CLOSED_S) -> None:
-        self.rest_s, self.owed_s, self.half_closed_s = rest_s, owed_s, half_closed_s
-        self.resting: dict[Peer, float] = {}  # idle between requests; the deadline of each
-        self.owing: dict[Peer, float] = {}  # in the middle of a request
-        self.half_closed: dict[Peer, float] = {}  # closed by their peer in one direction
-
-    def expire(self, now: float) -> None:
-        """End the states whose time is over."""
-        for peer in due(self.half_closed, now):
-            self.let_go(peer, now)
-        for peer in due(self.resting, now):
-            del self.resting[peer]
-            peer.rested()
-        for peer in due(self.owing, now):
-            del self.owing[peer]
-            peer.too_slow()
-
-    def closed_half(self, peer: Peer, now: float) -> None:
-        """Note that a peer has closed its half of its connection, and is owed a response."""
-        self.half_closed.setdefault(peer, now + self.half_closed_s)
-        if len(self.half_closed) > MAX_HALF_CLOSED:
-            self.let_go(next(iter(self.half_closed)), now)
-
-    def let_go(self, peer: Peer, now: float) -> None:
-        """End the exchange of a half-closed connection if no byte was sent yet; else look again later."""
-        del self.half_closed[peer]
-        self.half_closed[peer] = now + self.half_closed_s
-        peer.let_go()
-
-    def forget(self, peer: Peer) -> None:
-        """Remove a connection that is gone."""
-        self.resting.pop(peer, None)
-        self.owing.pop(peer, None)
-        self.half_closed.pop(peer, None)
-
-
-class SlowPeers:
-    """Connections whose transport holds bytes that the peer does not take. The sweeper cuts off those beyond a limit.
-
-    Args:
-        clock: seconds.
-        lag_bytes, lag_s: the limits of a reader's lag; a peer may also take nothing for ``lag_s``.
-    """
-
-    def __init__(self, clock: Callable[[], float], *, lag_bytes: int, lag_s: float) -> None:
-        self._clock = clock
-        self._lag_bytes, self._lag_s = lag_bytes, lag_s
-        self.stalled: dict[Peer, Stall] = {}  # the connections with unsent bytes
-        self.timelines = Timelines(lag_s)  # the times at which the bytes were published that readers lack
-        self.cut_offs = dict.fromkeys(Cut, 0)  # connections that were cut off, by reason
-
-    def stall(self, peer: Peer) -> None:
-        """Add a connection whose transport begins to hold bytes."""
-        self.stalled[peer] = Stall(self._clock(), peer.unsent())
-
-    def flowing(self, peer: Peer) -> None:
-        """Remove a connection whose transport is empty again, or that is gone."""
-        self.stalled.pop(peer, None)
-
-    def expire(self, now: float, queued: Iterable[SlowReader]) -> None:
-        """Cut off peers that stand still, or are too far behind in bytes or seconds.
-
-        Args:
-            queued: readers that are behind though their socket takes data.
-        """
-        segments = {reader.segment: None for reader in queued}
-        segments.update({reader.segment: None for peer in self.stalled if (reader := peer.reader()) is not None})
-        self.timelines.look(segments, now)
-        for peer, stall in list(self.stalled.items()):
-            if (why := self._verdict(peer, stall, now)) is not None:
-                self.cut_offs[why] += 1
-                peer.cut_off(why)
-
-    def lag_s(self, reader: SlowReader) -> float:
-        """The age of the oldest byte that a reader lacks and that was published while it was there, seconds."""
-        return self.timelines.age_s(reader.segment, reader.has(), self._clock())
-
-    def _verdict(self, peer: Peer, stall: Stall, now: float) -> Cut | None:
-        if stall.stands_still(peer.unsent(), now, self._lag_s):
-            return Cut.STILL
-        reader = peer.reader()
-        if reader is None:
-            return None
-        if reader.lag() > self._lag_bytes:
-            return Cut.BYTES
-        return Cut.AGE if reader.has() < self.timelines.overdue(reader.segment, now) else None
-
-
-def gone(peers: Iterable[PeerT], events: int = 0) -> list[PeerT]:
-    """The connections that are broken or have one of these events. Only this shows it while they are not read from."""
-    poll = select.poll()
-    by_fd: dict[int, PeerT] = {}
-    for peer in peers:
-        if (fd := peer.fileno()) >= 0:
-            by_fd[fd] = peer
-            poll.register(fd, events)
-    return [by_fd[fd] for fd, _ in poll.poll(0)] if by_fd else []
-
-
-def due(times: dict[Any, float], now: float) -> list[Any]:
-    """The keys whose deadline is over, from a dict in the order of deadlines."""
-    return list(takewhile(lambda key: times[key] <= now, times))

@@ -51,18 +51,17 @@ def proceed(connection: Caller, request: Request, route: Route, stage: Stage) ->
         exchange.failed(error)
 
 
-def _respond(connection: Caller, request: Request, outcome: Reply | Exchange) -> None:
+def _respond(connection: Caller, request: Request, decision: Reply | Exchange) -> None:
     """Begin the exchange that a stage has decided on, or answer with its reply."""
-    if isinstance(outcome, Reply):
-        if outcome.status >= Status.BAD_REQUEST:
-            tell("refused", outcome.reason, connection, request)
+    if isinstance(decision, Reply):
+        if decision.status >= Status.BAD_REQUEST:
+            tell("refused", decision.reason, connection, request)
         exchange = connection.exchange = Exchange(connection, request)
-        exchange.answer(outcome)
-    elif type(outcome) is Reader or isinstance(outcome, Reader | AwaitsStorage):
-        connection.exchange = outcome
-        outcome.begin()
+        exchange.answer(decision)
     else:
-        connection.exchange = outcome
+        connection.exchange = decision
+        if type(decision) is Reader or isinstance(decision, Reader | AwaitsStorage):
+            decision.begin()
 
 
 def _resume(connection: Caller, request: Request, route: Route, stage: Stage) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING
 from tricklecast.app.core.storm_guard import BUCKETS
 from tricklecast.app.data_plane.exchange import PARKED_BYTES
-from tricklecast.app.data_plane.scheduling import TURN_BYTES, WRITE_BYTES
+from tricklecast.app.data_plane.scheduling import TURN_BYTES
 from tricklecast.app.http1.connection import QUEUE_BYTES, QUEUE_REQUESTS, SLICE_BYTES, UNSPLIT
 from tricklecast.app.settings import Settings
 
@@ -86,7 +86,7 @@ def bound(settings: Settings, load: Load) -> dict[str, int]:
         "heads": load.beginning * 2 * (options.header_bytes + options.url_bytes),
         "pipelined requests": load.pipelining * (QUEUED_REQUESTS * REQUEST_BYTES + QUEUE_BYTES + TURN_BYTES),
         "parked requests": min(PARKED_BYTES, load.parked * TURN_BYTES),
-        "copies for readers": load.copying * (WRITE_BYTES + 2 * TURN_BYTES),
+        "copies for readers": load.copying * 3 * TURN_BYTES,
         "storm guard": BUCKETS * BUCKET_BYTES if options.storm_guard else 0,
         "addresses": limits.clients * ADDRESS_BYTES if limits.tells_clients_apart else 0,
         "tokens": settings.token_cache * TOKEN_BYTES if settings.has_tokens else 0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tests.app.data_plane.support import later
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.scheduling import HALF_CLOSED_S
+from tricklecast.app.data_plane.deadlines import HALF_CLOSED_S
 from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 from tricklecast.trickle import wire
 

@@ -25,7 +25,6 @@ from tricklecast.app.data_plane.pacing import (
     LOOK_S,
     MOVED_S,
     SEGMENT_BYTES,
-    STEADY_S,
     STEP_BYTES,
     STILL_LOOKS,
     TIDY_SHARE,
@@ -271,7 +270,7 @@ def test_a_publisher_does_not_wait_while_one_reader_keeps_up(loop: Loop) -> None
             reader.follow()
         for reader in slow:
             reader.take(1)
-        loop.now += STEADY_S / 20
+        loop.now += MOVED_S / 20
         assert not bench.waits
     assert bench.publish(60) < 60, "the viewer is late, too"
 
@@ -283,7 +282,7 @@ def test_a_reader_that_has_paused_is_not_waited_for(loop: Loop) -> None:
     writer = bench.write(0)
     bench.append(writer, STEP_BYTES)
     reader.take()
-    loop.now += 2 * STEADY_S
+    loop.now += 2 * MOVED_S
     for _ in range(2):
         bench.append(writer, 2 * LATE_BYTES)
         reader.take(1)

@@ -13,24 +13,20 @@ import pytest
 
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.slow_readers import PACE_BYTES, Cut
-from tricklecast.app.data_plane import scheduling
+from tricklecast.app.data_plane import deadlines, scheduling
+from tricklecast.app.data_plane.deadlines import HALF_CLOSED, SlowPeers, Timeouts, due, gone
 from tricklecast.app.data_plane.scheduling import (
     CHANNEL,
     COST,
     EXPECTED_TURNS,
-    HALF_CLOSED,
     HOLD_S,
     LONGEST_REST_S,
     REST_FACTOR,
     TURN,
     WRITE_S,
     Peer,
-    SlowPeers,
     SlowReader,
-    Timeouts,
     Turns,
-    due,
-    gone,
 )
 
 COST_S = 2**-12
@@ -357,7 +353,7 @@ def test_each_state_of_a_connection_has_its_end() -> None:
 
 def test_half_closed_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more than the limit, and the one that has waited longest is let go."""
-    monkeypatch.setattr(scheduling, "MAX_HALF_CLOSED", 2)
+    monkeypatch.setattr(deadlines, "MAX_HALF_CLOSED", 2)
     timeouts = Timeouts(rest_s=75, owed_s=10)
     first, second, third = (Timed() for _ in range(3))
     for number, connection in enumerate((first, second, third)):

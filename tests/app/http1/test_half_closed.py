@@ -11,7 +11,7 @@ from tests.app.data_plane.support import connections, later
 from tests.support.local import LocalServer, local_server
 from tests.support.resets import reset_when_closed
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.data_plane.scheduling import HALF_CLOSED_S
+from tricklecast.app.data_plane.deadlines import HALF_CLOSED_S
 from tricklecast.app.tools.conformance.connection import RawConnection, encode_chunk
 from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
