@@ -56,6 +56,9 @@ quicker than that."""
 LINE_BYTES: Final = 64 << 20
 """Limit of a message: a report on a tenth of a second is far smaller."""
 
+WORKER: Final = "tricklecast.app.tools.stress.worker"
+"""The module that a worker process runs."""
+
 ROLES: Final[tuple[Role, ...]] = ("publish", "subscribe")
 
 
@@ -111,12 +114,12 @@ class Health:
 class Worker:
     """A worker process, as the command sees it; its states are ``ready``, ``finished`` and ``ended``."""
 
-    def __init__(self, role: Role, number: int, module: str) -> None:
+    def __init__(self, role: Role, number: int) -> None:
         self.role = role
         self.name = f"{'publishing' if role == 'publish' else 'subscribing'} process {number + 1}"
         self.states: set[str] = set()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, role, str(number)],
+            [sys.executable, "-m", WORKER, role, str(number)],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -137,7 +140,7 @@ class StressRun:
         seconds: its duration, from when the first segment was due until all subscribers had everything.
     """
 
-    def __init__(self, plan: StressPlan, module: str = "tricklecast.app.tools.stress.worker") -> None:
+    def __init__(self, plan: StressPlan) -> None:
         self.plan: Final = plan
         self.ledger = Ledger(plan)
         self.workers: list[Worker] = []
@@ -145,7 +148,6 @@ class StressRun:
         self.phase = "starting"
         self.interrupted = False
         self.seconds = 0.0
-        self._module = module  # that worker processes run
         self._began_ns = 0  # the time at which the first segment is due; 0 before the start
         self._message = anyio.Event()  # is set, and replaced, with each message of a worker
         self._listeners: list[asyncio.Task[None]] = []  # one for each worker
@@ -175,7 +177,7 @@ class StressRun:
     async def _start(self) -> None:
         for role in ROLES:
             for number in range(len(self.plan.clients(role))):
-                worker = Worker(role, number, self._module)
+                worker = Worker(role, number)
                 self.workers.append(worker)
                 self.health[worker.name] = None
                 self._listeners.append(asyncio.create_task(self._listen(worker)))

@@ -18,6 +18,7 @@ from tests.app.tools.stress.faulty import Answer, BodyOf, Spoil, faulty_server
 from tests.support.forked import forked
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
+from tricklecast.app.tools.stress import runner
 from tricklecast.app.tools.stress.cli import as_document, stress
 from tricklecast.app.tools.stress.ledger import FaultKind
 from tricklecast.app.tools.stress.load import Load, StressPlan
@@ -178,11 +179,12 @@ def test_faults_are_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert "segment 3, subscriber 0 of stress-" in said
 
 
-def test_a_tool_that_cannot_keep_up_says_so() -> None:
+def test_a_tool_that_cannot_keep_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker with a blocked event loop makes the latencies void, with the reason, and is no fault."""
     with local_server() as server:
         load = replace(LOAD, channels=1, segments=4, largest=100)
-        result = StressRun(StressPlan(url_of(server), "x", load, subscribers=1), "tests.app.tools.stress.blocked")
+        monkeypatch.setattr(runner, "WORKER", "tests.app.tools.stress.blocked")
+        result = StressRun(StressPlan(url_of(server), "x", load, subscribers=1))
         run(result.carry_out())
     document = as_document(result)
     assert document["ok"]
@@ -190,10 +192,11 @@ def test_a_tool_that_cannot_keep_up_says_so() -> None:
     assert any(reason.startswith("publishing process 1 ran its event loop") for reason in reasons), reasons
 
 
-def test_a_worker_that_breaks_ends_the_run() -> None:
+def test_a_worker_that_breaks_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a process exits early the run fails without a result, and its other processes end."""
     with local_server() as server:
-        result = StressRun(StressPlan(url_of(server), "x", LOAD, subscribers=1), "tests.app.tools.stress.broken")
+        monkeypatch.setattr(runner, "WORKER", "tests.app.tools.stress.broken")
+        result = StressRun(StressPlan(url_of(server), "x", LOAD, subscribers=1))
         with pytest.raises(StressFailed, match="publishing process 1 broke"):
             run(result.carry_out())
     assert codes(result)[0] == 3
