@@ -213,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unread = 0  # bytes of a body that nobody takes
         self._upgrade: list[bytes] | None = None  # a head that offers another protocol, without the offer
         # What to answer when the requests before it have been: the input behind them is no request.
-        self._rejection: tuple[Status, str, str] | None = None
+        self._rejection: tuple[Status, str, str, bool] | None = None  # the last: whether that is a HEAD, without a body
         # Pipelining.
         self._queue: deque[Request] | None = None  # requests behind the exchange in progress
         self._queued_bytes = 0
@@ -855,8 +855,8 @@ class Connection(asyncio.BufferedProtocol):
     def _end_of_input(self) -> None:
         """All that came before the end of the input, or before what is no request, has been answered, or is begun."""
         if self._rejection is not None:
-            rejection, self._rejection = self._rejection, None
-            self.reject(*rejection)
+            (status, text, reason, head_only), self._rejection = self._rejection, None
+            self.reject(status, text, reason, head_only=head_only)
         elif self.half_closed:
             self.transport.close()
 
@@ -882,16 +882,26 @@ class Connection(asyncio.BufferedProtocol):
         request.arrived = plane.clock()
         request.record = request.begin_record(ts_us=plane.wall_us(), node=plane.node, ip=self.peer, conn=self.number)
         exchange = Exchange(self, request)
-        exchange.head_only = self.mid_message and self._parser is not None and self._parser.get_method() == b"HEAD"
+        exchange.head_only = self._is_head()
         return exchange
 
+    def _is_head(self) -> bool:
+        return self.mid_message and self._parser is not None and self._parser.get_method() == b"HEAD"
+
     def reject(
-        self, status: Status, text: str, reason: str = Reason.BAD_REQUEST, request: Request | None = None
+        self,
+        status: Status,
+        text: str,
+        reason: str = Reason.BAD_REQUEST,
+        request: Request | None = None,
+        *,
+        head_only: bool = False,
     ) -> None:
         """The input is no request that can be answered otherwise: say so, in its turn, and close.
 
         Args:
             request: whose body it is, if that has ended; else it is that of the request that is being parsed.
+            head_only: it was a HEAD, whose response has no body, and waited for its turn.
         """
         if self.deaf or self._rejection is not None:
             return
@@ -899,7 +909,7 @@ class Connection(asyncio.BufferedProtocol):
         own = request is not None and request.route is not None and not request.wanted
         if not own and (self._queue or (exchange is not None and (request is None or request.route is None))):
             # The client would take the response for that to an earlier request.
-            self._rejection = status, text, reason
+            self._rejection = status, text, reason, head_only or self._is_head()
             return
         self.deaf = True
         reply = Reply(status, reason, body=text.encode("ascii"), close=True)
@@ -913,6 +923,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         else:
             exchange = self.exchange = self.without_route()
+            exchange.head_only = exchange.head_only or head_only
             exchange.answer(reply)
 
     def too_slow(self) -> None:

@@ -293,6 +293,15 @@ def test_no_cut_and_no_pipelining_changes_an_answer(
     assert transcript(cut(data, places), together=True) == wanted
 
 
+def test_a_head_that_is_refused_in_its_turn_gets_no_body() -> None:
+    """A client would take the body for the beginning of the next response, also where others were before the HEAD."""
+    head = b"HEAD /trickle/c/-1 HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+    for before in (0, 40):
+        answers, closed, _ = transcript([QUICK[0] * before + head], together=True)
+        assert answers.endswith(b"\r\nconnection: close\r\n\r\n")
+        assert closed
+
+
 # Offers of another protocol are ignored: the request is served as plain HTTP/1.1, body included.
 
 OFFER = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
