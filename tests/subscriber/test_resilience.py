@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 import tricklecast.testing
+from tests.app.core.support import owned
 from tests.subscriber.fake import run, timed
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
@@ -35,6 +36,13 @@ T = TypeVar("T")
 def server() -> Iterator[LocalServer]:
     """One server for all; each test has a channel of its own."""
     with local_server(window_segments=4, channel_drain_s=60) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[tricklecast.testing.TestServer]:
+    """A server in a process of its own, which a test may kill and start again."""
+    with tricklecast.testing.server() as running:
         yield running
 
 
@@ -176,7 +184,8 @@ class TestStarts:
                 await http.post(url)
                 async with asyncio.TaskGroup() as group:
                     reading = group.create_task(subscriber.__anext__())
-                    await until(lambda: server.plane.registry.readers)  # or "next" is the one after it
+                    channel = owned(server.plane.registry, url.rpartition("/")[2])
+                    await until(lambda: channel.reading.used)  # or "next" is the one after it
                     await publish(http, url, 0, b"x")
                 assert (reading.result().seq, reading.result().gap) == (0, 0)
 
@@ -225,11 +234,11 @@ class TestStarts:
         run(main)
 
 
-def test_a_server_that_was_restarted_is_told_to_who_resumes() -> None:
+def test_a_server_that_was_restarted_is_told_to_who_resumes(mortal: tricklecast.testing.TestServer) -> None:
     """Its epochs begin at 1 again, but its head is behind the position."""
 
-    async def main(running: tricklecast.testing.TestServer) -> None:
-        url = running.url("cam")
+    async def main() -> None:
+        url = mortal.url("restarted")
         async with httpx.AsyncClient() as http:
             for seq in range(5):
                 await publish(http, url, seq, b"old")
@@ -239,12 +248,12 @@ def test_a_server_that_was_restarted_is_told_to_who_resumes() -> None:
                 position = reader.position
             assert position is not None
             assert (position.seq, position.epoch) == (5, 1)
-            await anyio.to_thread.run_sync(running.kill)
+            await anyio.to_thread.run_sync(mortal.kill)
             async with Subscriber(url, start=position) as reader:
                 with pytest.raises(ConnectionLost) as caught:
                     await anext(reader)
             assert caught.value.resume == position
-        await anyio.to_thread.run_sync(running.restart)
+        await anyio.to_thread.run_sync(mortal.restart)
         async with httpx.AsyncClient() as http:
             for seq in range(2):
                 await publish(http, url, seq, b"new")
@@ -254,23 +263,22 @@ def test_a_server_that_was_restarted_is_told_to_who_resumes() -> None:
                 assert segment.life != position.life
                 assert await segment.read() == b"new"
 
-    with tricklecast.testing.server() as running:
-        run(lambda: main(running))
+    run(main)
 
 
-def test_a_new_numbering_that_has_passed_the_position_is_told() -> None:
+def test_a_new_numbering_that_has_passed_the_position_is_told(mortal: tricklecast.testing.TestServer) -> None:
     """Another publisher has begun on a restarted server, in epoch 1 again, and is further on than the reader was."""
 
-    async def main(running: tricklecast.testing.TestServer) -> None:
-        url = running.url("cam")
+    async def main() -> None:
+        url = mortal.url("passed")
         async with httpx.AsyncClient() as http:
             for seq in range(5):
                 await publish(http, url, seq, b"A%d" % seq)
             async with Subscriber(url, start=0) as reader:
                 assert [await (await anext(reader)).read() for _ in range(5)] == [b"A%d" % seq for seq in range(5)]
                 position = str(reader.position)
-        await anyio.to_thread.run_sync(running.kill)
-        await anyio.to_thread.run_sync(running.restart)
+        await anyio.to_thread.run_sync(mortal.kill)
+        await anyio.to_thread.run_sync(mortal.restart)
         async with httpx.AsyncClient() as http:
             for seq in range(8):
                 await publish(http, url, seq, b"B%d" % seq)
@@ -283,22 +291,23 @@ def test_a_new_numbering_that_has_passed_the_position_is_told() -> None:
             with pytest.raises(SegmentMissing, match="another life"):
                 await anext(reader)
 
-    with tricklecast.testing.server() as running:
-        run(lambda: main(running))
+    run(main)
 
 
 @pytest.mark.parametrize("published", [3, 5, 8])
-def test_a_reader_of_everything_begins_a_new_numbering_at_its_first_segment(published: int) -> None:
+def test_a_reader_of_everything_begins_a_new_numbering_at_its_first_segment(
+    mortal: tricklecast.testing.TestServer, published: int
+) -> None:
     """Its server restarts while it waits for segment 5; another publisher is behind it, exactly there, or beyond."""
 
-    async def main(running: tricklecast.testing.TestServer) -> None:
-        url = running.url("cam")
+    async def main() -> None:
+        url = mortal.url(f"begun-{published}")
         async with httpx.AsyncClient() as http, Subscriber(url, start=0) as reader:
             for seq in range(5):
                 await publish(http, url, seq, b"A%d" % seq)
             assert [await (await anext(reader)).read() for _ in range(5)] == [b"A%d" % seq for seq in range(5)]
-            await anyio.to_thread.run_sync(running.kill)
-            await anyio.to_thread.run_sync(running.restart)
+            await anyio.to_thread.run_sync(mortal.kill)
+            await anyio.to_thread.run_sync(mortal.restart)
             for seq in range(published):
                 await publish(http, url, seq, b"B%d" % seq)
             first = await anext(reader)
@@ -307,22 +316,21 @@ def test_a_reader_of_everything_begins_a_new_numbering_at_its_first_segment(publ
                 b"B%d" % seq for seq in range(1, published)
             ]
 
-    with tricklecast.testing.server() as running:
-        run(lambda: main(running))
+    run(main)
 
 
-def test_a_reader_at_the_head_of_a_new_numbering_is_told_at_once() -> None:
+def test_a_reader_at_the_head_of_a_new_numbering_is_told_at_once(mortal: tricklecast.testing.TestServer) -> None:
     """The next segment need not have begun: a live reader has the newest one, one of everything the first."""
 
-    async def main(running: tricklecast.testing.TestServer) -> None:
-        url = running.url("cam")
+    async def main() -> None:
+        url = mortal.url("told")
         async with httpx.AsyncClient() as http:
             await publish(http, url, 0, b"A0")
             async with Subscriber(url, start=0) as reader:
                 await (await anext(reader)).read()
                 position = reader.position
-            await anyio.to_thread.run_sync(running.kill)
-            await anyio.to_thread.run_sync(running.restart)
+            await anyio.to_thread.run_sync(mortal.kill)
+            await anyio.to_thread.run_sync(mortal.restart)
             await publish(http, url, 0, b"B0")
             assert position is not None
             assert position.seq == 1
@@ -333,8 +341,7 @@ def test_a_reader_at_the_head_of_a_new_numbering_is_told_at_once() -> None:
                 with pytest.raises(SegmentMissing):
                     await anext(reader)
 
-    with tricklecast.testing.server() as running:
-        run(lambda: main(running))
+    run(main)
 
 
 @dataclass
