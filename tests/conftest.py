@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import gc
 import signal
+from functools import cache
 
+import httpx
+import httpx._transports.default
 from hypothesis import HealthCheck, settings
 
-from tests.support.one_spark import pytest_xdist_make_scheduler
+from tests.support.one_spark import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 
-__all__ = ["pytest_xdist_make_scheduler"]
+__all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
 
 # The same examples on every machine, however slow it is: a red run is a change of the code.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
+
+# A client of httpx reads the certificates of all authorities, which takes 20 ms: one reading is enough for all clients.
+httpx._transports.default.create_ssl_context = cache(httpx.create_ssl_context)  # type: ignore[attr-defined]
 
 # A shell ignores SIGINT for what it starts in the background, and nohup ignores SIGHUP; the tests send both.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -65,7 +65,7 @@ class Live:
         metrics = f"{self.server.base.removesuffix('/trickle')}/metrics"
         wanted = f"\ntricklecast_readers {count}.0\n"
         while wanted not in (await self.http.get(metrics)).text:  # noqa: ASYNC110 - it happens in another process
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

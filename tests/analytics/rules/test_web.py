@@ -427,7 +427,6 @@ def paths(number: int) -> Scene:
 
 
 BALANCED: Final = {
-    2: set[str](),
     6: {"204 loop, half as fast", "slow redirect there and back"},
     20: {name for name in STORMS if name.startswith(("204", "101", "200", "empty 200")) or "there and back" in name},
 }
