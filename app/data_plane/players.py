@@ -119,7 +119,7 @@ def _find(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | N
         return None
     if media.seq is None:
         return found.inits.get(media.init)
-    return found.find(media.seq, media.cut, media.part)
+    return found.find(media.seq, media.at, media.part)
 
 
 def _packager(connection: Caller, request: Request, route: Route) -> Packager | Reply | Parked:

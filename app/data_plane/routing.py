@@ -74,7 +74,7 @@ class Media(NamedTuple):
     Attributes:
         prefix: the name of the epoch, and the rule by which its segments are cut.
         seq: of the channel's segment; ``None`` for an init segment.
-        cut: the byte of the channel's segment at which the HLS segment begins; 0 for the first or only one.
+        at: the byte of the channel's segment at which the HLS segment begins; 0 for the first or only one.
         part: the number of the part; ``None`` for the whole HLS segment.
         extension: ``ts``, ``m4s``, ``m4a`` or ``mp4``.
         init: the name of an init segment.
@@ -82,7 +82,7 @@ class Media(NamedTuple):
 
     prefix: str
     seq: int | None
-    cut: int
+    at: int
     part: int | None
     extension: str
     init: str = ""
@@ -247,12 +247,12 @@ def _playlist_route(op: Op | None, channel: str, query: bytes) -> Route:
 
 
 def _media(found: re.Match[bytes]) -> Media:
-    prefix, seq, cut, part, extension, init = (
+    prefix, seq, at, part, extension, init = (
         None if group is None else group.decode("ascii") for group in found.groups()
     )
     assert prefix is not None, "every name has one"
     number = None if seq is None else int(seq)
-    return Media(prefix, number, int(cut or 0), None if part is None else int(part), extension or "mp4", init or "")
+    return Media(prefix, number, int(at or 0), None if part is None else int(part), extension or "mp4", init or "")
 
 
 def parameter(query: bytes, name: bytes) -> bytes:

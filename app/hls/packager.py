@@ -1,18 +1,20 @@
-"""Packagers: each follows a channel that somebody has asked a playlist of, and fills the channel's timeline.
+"""Packagers: each follows a channel of which somebody has asked a playlist, and fills the channel's timeline.
 
-A packager follows its channel as a reader does: a cursor in one segment at a time. It looks at each byte once
-(:mod:`app.hls.units`) and tells the timeline what it has found (:mod:`app.hls.timeline`); the media stay where they
-are, in the channel's window or in storage. It begins with the newest segments that are held, so that a server that was
-restarted with its data directory has a playlist at once. It is forgotten when nobody has asked for :data:`IDLE_S`.
+**The problem.** A playlist needs what the server does not know of a segment: how long its media last, and where its
+pictures begin. Nobody should pay for that in a channel that has no player of HLS.
 
-Two things tell one *life* of a channel from another: its epoch, and the second in which it was created. Every process
-that holds the channel knows both: the owner, its replicas, and a server that has found it in a data directory. So the
-names of media and their numbers are the same wherever a player asks, and a server without a data directory, which
-begins with epoch 1 again, gives other names to other media, which caches may hold. The numbers of a life begin at the
-number of eighths of a second from 2026 until that second. Segments are longer than that, so they never go backwards,
-over epochs and restarts; where they would (segments that are shorter, a publisher that begins at a high seq), they
-begin behind those that the name had before in this process. The same holds for discontinuity sequence numbers, which
-begin at the epoch: they must be small, since players count up to them.
+**The idea.** A packager follows its channel as a reader does, with a cursor in one segment at a time. A scanner looks
+at each byte once (:mod:`~tricklecast.app.hls.units`), and the timeline hears what it has found
+(:mod:`~tricklecast.app.hls.timeline`). The media stay where they are, in the channel's window or in storage. A packager
+begins with the newest segments that are held, so a server that was restarted with its data directory has a playlist at
+once. It is forgotten when nobody has asked for :data:`IDLE_S`.
+
+**Names and numbers outlive a packager.** Every process that holds a channel knows its epoch and the second in which it
+was created. Both begin the names of its media. A server without a data directory begins with epoch 1 again after a
+restart; the second then tells a cache that the media are others. Seq 0 has the number of eighths of a second from 2026
+until that second. Segments are longer than an eighth of a second, so numbers never go back, over epochs and restarts.
+Where they would (shorter segments, or a publisher that begins at a high seq), they begin behind all that the name has
+used in this process. Discontinuity sequence numbers begin at the epoch, since older players count up to them.
 """
 
 from __future__ import annotations
@@ -31,32 +33,31 @@ from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
 
 IDLE_S: Final = 60.0
-"""A packager is forgotten when nobody has asked for so long. A player asks at least once in a target duration."""
+"""A packager is forgotten when nobody has asked for this time. A player asks at least once in a target duration."""
 
 BACKLOG: Final = 16
 BACKLOG_BYTES: Final = 32 << 20
-"""With how many of a channel's closed segments the first playlist begins, at most."""
+"""The first playlist begins with this many of a channel's closed segments, or with this many bytes of them, at most."""
 
 BACKLOG_SEQS: Final = 256
-"""How far below the head they are looked for."""
+"""They are looked for among this many seqs below the head."""
 
 COUNTED_FROM_S: Final = 1_767_225_600
 COUNTED_HZ: Final = 8
-"""Media sequence numbers count from this time, eight in a second. They have 31 bits until 2034; some players have no
+"""Seq 0 has the number of eighths of a second since this time. Numbers have 31 bits until 2034; some players take no
 more."""
 
 HEAD_BYTES: Final = 64 << 10
-"""Bytes of a segment that are kept until its first unit is found: they hold the time of capture."""
+"""Bytes at the beginning of a segment that are kept until its first unit is found. They hold the time of capture."""
 
 RUN_BYTES: Final = 16 << 10
-"""Bytes that are scanned in one turn of the event loop: that takes 0.1 ms, or 7 ms if they are only the smallest
-boxes."""
+"""Bytes that are scanned in one turn of the event loop. That takes 0.1 ms, or 7 ms if they are all smallest boxes."""
 
 ROUNDS: Final = 4
-"""States of the playlist for which requests are counted: the players that wait are as many as asked for one of them."""
+"""States of the playlist for which requests are counted. As many players wait as have asked for one of these states."""
 
 MAX_POLLS: Final = 10_000
-"""Players that do not wait are counted by their requests of one target duration; the newest ones, up to this number."""
+"""Players that do not wait are counted by their requests of one target duration, of which this many are kept."""
 
 PLAYER_TARGETS: Final = 3
 """After this many target durations without any request there is no player."""
@@ -65,31 +66,31 @@ WAKE_BATCH: Final = 64
 """Waiting requests that are answered in one turn of the event loop."""
 
 NAMES: Final = 10_000
-"""Channels that were packaged lately and whose numbers are remembered."""
+"""Channels that were packaged lately, whose numbers are remembered."""
 
 INITS: Final = 8
-"""Init segments of a channel that can be had."""
+"""Init segments of a channel that are kept, the newest."""
 
 
 class Waiter(Protocol):
     """A request that waits for something new."""
 
     def go_on(self) -> None:
-        """There is something new."""
+        """Look again whether there is now what the request waits for."""
 
 
 class Numbers(NamedTuple):
-    """Where the numbers of a channel begin.
+    """The numbers and the name with which the playlist of a channel begins.
 
     Attributes:
-        epoch, created_at: of the channel. name: of this epoch, in URLs.
+        epoch, created_at: of the channel. prefix: the second and the epoch, as the names of its media have them.
         origin: the media sequence number of seq 0. discontinuities: the first discontinuity sequence number.
         rule: by which segments were cut when the channel was packaged before.
     """
 
     epoch: int
     created_at: float
-    name: str
+    prefix: str
     origin: int
     discontinuities: int
     rule: Rule | None = None
@@ -100,56 +101,48 @@ class Packager:
 
     Args:
         registry: counts it as a reader of the channel.
-        numbers: tells where the channel's numbers begin; it is asked when the first media have come.
+        first_numbers: returns the numbers with which the playlist begins; called when the first media have come.
         wall_us, clock: the time, in microseconds since 1970, and in seconds of the registry's clock.
         defer: calls a function in a later turn of the event loop.
-
-    Attributes:
-        channel: see above. timeline: what the playlist names.
-        epoch: the name of the channel's epoch, in URLs; empty until there are media.
-        unsuited: why no player of HLS can play the media; empty if there is no reason. ended: nothing more will come.
-        version: counts the changes. rendered: the playlist of one of the versions (:mod:`app.hls.playlist`).
-        waiting: requests that are called when there is something new.
-        inits: init segments by name.
-        asked_at: when somebody asked for it last.
     """
 
     def __init__(
         self,
         channel: Channel,
         registry: Registry,
-        numbers: Callable[[], Numbers],
+        first_numbers: Callable[[], Numbers],
         *,
         wall_us: Callable[[], int],
         clock: Callable[[], float],
         defer: Callable[[Callable[[], None]], object],
     ) -> None:
         self.channel = channel
-        self.epoch = ""
         self.timeline = Timeline(self._is_held)
         self.container: Container | None = None  # of the media so far
-        self.unsuited = ""
-        self.ended = False
-        self.version = 0
-        self.rendered: tuple[int, str] = -1, ""
-        self.waiting: dict[Waiter, None] = {}
-        self.inits: OrderedDict[str, bytes] = OrderedDict()
-        self.asked_at = clock()
-        # How many requests there were for each of the newest states that players waited for, and when others asked.
+        self.inits: OrderedDict[str, bytes] = OrderedDict()  # by name
+        self.unsuited = ""  # why no player of HLS can play the media; empty if there is no reason
+        self.ended = False  # nothing more will come
+        self.version = 0  # counts the changes of the playlist
+        self.rendered: tuple[int, str] = -1, ""  # a version, and its text (playlist.py)
+        self.waiting: dict[Waiter, None] = {}  # requests that are called at the next change
+        self.asked_at = clock()  # when somebody has asked last
+        self._registry, self._first_numbers = registry, first_numbers
+        self._wall_us, self._clock, self._defer = wall_us, clock, defer
+        self._prefix = ""  # of the names of media, without the rule; empty until there are media
+        self._init = b""  # the newest init segment
+        # Players, as they are counted: requests for each of the newest states, and the times of others.
         self._rounds: OrderedDict[tuple[int, int | None], int] = OrderedDict()
         self._polls: deque[float] = deque(maxlen=MAX_POLLS)
         self._players = 0  # as the channel was told last
-        self._registry, self._numbers = registry, numbers
-        self._wall_us, self._clock, self._defer = wall_us, clock, defer
-        self._init = b""  # the newest init segment
-        self._segment: Segment | None = None  # that it follows, or has followed last
-        self._attached = False
+        # The segment that it follows, or has followed last.
+        self._segment: Segment | None = None
+        self._attached = False  # its cursor is in the segment
         self._scheduled = False  # it has a turn of the event loop
-        self._scan: Scanner | None = None  # of the segment, once its container is known
+        self._scan: Scanner | None = None  # of the segment, when its container is known
         self._first = bytearray()  # the beginning of the segment, up to HEAD_BYTES
-        self._over = False  # nothing more of the segment is looked at: it is no media, or its scanner gave up
+        self._over = False  # the rest of the segment is not scanned: it is no media, or the scanner gave up
         self._fed = 0  # frames of the segment that were taken
-        self._new = bytearray()  # of them, what was not scanned yet
+        self._new = bytearray()  # bytes of these that are not scanned yet
         self._told: deque[Waiter] = deque()  # requests that are called in the next turns
         self._go_to(self._first_segment(), 0)
 
@@ -162,19 +155,28 @@ class Packager:
 
     @property
     def prefix(self) -> str:
-        """With this the names of the channel's media begin: it says of which epoch they are, and how they are cut."""
-        return f"{self.epoch}.{self.timeline.rule}"
+        """The beginning of the names of media: second, epoch and rule, for example ``6b49d200.1.2.400``."""
+        return f"{self._prefix}.{self.timeline.rule}"
+
+    @property
+    def numbers(self) -> Numbers | None:
+        """With which a later packager of the channel goes on; ``None`` if there were no media."""
+        if not self._prefix:
+            return None
+        channel, timeline = self.channel, self.timeline
+        origin, discontinuities = timeline.following_origin, timeline.following_discontinuities
+        return Numbers(channel.epoch, channel.created_at, self._prefix, origin, discontinuities, timeline.rule)
 
     @property
     def following(self) -> tuple[int, int]:
-        """Seq and number of the part that comes next."""
+        """Seq and number of the next part, at which the playlist hints."""
         last = self.timeline.last
         if last is not None and last.duration is None:
-            return last.seq, last.first + len(last.parts)
+            return last.seq, last.first_part + len(last.parts)
         return (0 if self._segment is None else self._segment.seq), 0
 
     def served(self, msn: int | None, part: int | None) -> None:
-        """A player gets the playlist: it has waited for this part, or has just asked."""
+        """Count a player that gets the playlist, after it has waited for this part, or at once."""
         if msn is None:
             self._polls.append(self._clock())
         else:
@@ -197,17 +199,17 @@ class Packager:
         self._players = players
 
     def has(self, msn: int, part: int | None) -> bool:
-        """Whether the playlist has this segment, or this part of it. One that has ended has all that there will be."""
+        """Whether a player that waits for this segment, or part of it, is answered now."""
         return self.ended or self.timeline.has(msn, part)
 
-    def find(self, seq: int, cut: int, part: int | None) -> tuple[Segment, int, int] | None:
-        """A media segment that can be had, and where it begins and ends in the channel's segment; or a part of one."""
-        place = self.timeline.find(seq, cut, part)
+    def find(self, seq: int, at: int, part: int | None) -> tuple[Segment, int, int] | None:
+        """The segment of the channel that holds a media segment or part, and its bytes there: from, to."""
+        place = self.timeline.find(seq, at, part)
         segment = None if place is None else self._held(seq)
         return None if place is None or segment is None else (segment, *place)
 
     def close(self) -> None:
-        """Forget the channel; requests that wait are called for the last time."""
+        """Let go of the channel. Requests that wait are called for the last time."""
         self.ended = True
         self.count_players()
         self._detach()
@@ -216,20 +218,20 @@ class Packager:
     # A cursor.
 
     def wake(self) -> None:
-        """There is more to look at."""
+        """The segment has more bytes, or has closed: look at it in a later turn."""
         if not self._scheduled:
             self._scheduled = True
             self._defer(self._run)
 
     def evict(self) -> None:
-        """The memory of the segment is needed."""
+        """The memory of the segment is needed: leave it."""
         self._detach()
         self.wake()
 
     # Mechanics.
 
     def _held(self, seq: int) -> Segment | None:
-        """A segment that the window or storage has."""
+        """A segment of the window or of storage."""
         channel = self.channel
         return channel.segments.get(seq) or (None if channel.retained is None else channel.retained.find(seq))
 
@@ -238,7 +240,7 @@ class Packager:
         return seq in channel.segments or (channel.retained is not None and channel.retained.following(seq) == seq)
 
     def _first_segment(self) -> object:
-        """Where the first playlist begins."""
+        """The segment with which the first playlist begins, as the core resolves it."""
         channel = self.channel
         start, size, number = channel.next_seq, 0, 0
         newest = list(channel.listed(max(0, start - BACKLOG_SEQS), 0, int))
@@ -250,7 +252,7 @@ class Packager:
         return channel.resolve(start)
 
     def _go_to(self, found: object, missed: int) -> None:
-        """Follow another segment, or none."""
+        """Follow the next segment, as the core has resolved it; or end with the channel."""
         self.timeline.miss(missed)
         self._scan = None
         self._first, self._fed, self._over = bytearray(), 0, False
@@ -282,7 +284,7 @@ class Packager:
                 segment.source.more()
 
     def _run(self) -> None:
-        """Look at what is new, and go on to the next segment when this one is over."""
+        """Scan new bytes, and go on to the next segment when this one is over."""
         self._scheduled = False
         segment = self._segment
         if self.ended or segment is None:
@@ -305,7 +307,7 @@ class Packager:
             self._changed()
 
     def _look(self, segment: Segment) -> None:
-        """Scan what is new, as much as one turn allows."""
+        """Scan the new bytes that one turn allows, and cut the units."""
         if not self._over:
             self._scan_some(segment)
         if self._over:
@@ -355,17 +357,17 @@ class Packager:
         return segment.closed and segment.is_loaded and self._has_seen_all_of(segment)
 
     def _cut(self, segment: Segment, scan: Scanner) -> None:
-        """Begin the media segment, and add the parts that are whole."""
+        """Begin the media segment if that is due, and add the parts that are whole."""
         timeline = self.timeline
         if (last := timeline.last) is None or last.seq != segment.seq:
             self._begin(segment, scan)
         timeline.cut(scan, scan.finish(segment.size) if self._is_whole(segment) else None)
 
     def _begin(self, segment: Segment, scan: Scanner) -> None:
-        """The first unit of a segment is known."""
-        if not self.epoch:
-            numbers = self._numbers()
-            self.epoch = numbers.name
+        """Begin a segment in the timeline: its first unit is known."""
+        if not self._prefix:
+            numbers = self._first_numbers()
+            self._prefix = numbers.prefix
             self.timeline.count_from(numbers.origin, numbers.discontinuities, numbers.rule)
         assert self.container is not None, "its scanner was chosen by that"
         captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(bytes(self._first))
@@ -374,7 +376,7 @@ class Packager:
         self.timeline.begin(segment.seq, scan, self.container, init, captured_us or arrived_us)
 
     def _keep_init(self, init: bytes) -> str:
-        """A name for an init segment, under which it can be had."""
+        """Keep an init segment, and return its name: equal ones have the same."""
         if not init:
             return ""
         self._init = init
@@ -386,7 +388,7 @@ class Packager:
         return name
 
     def _close(self, segment: Segment) -> None:
-        """All of a closed segment is looked at."""
+        """End a closed segment of which all is scanned."""
         last = self.timeline.last
         scan, self._scan = self._scan, None
         if scan is not None and last is not None and last.seq == segment.seq:
@@ -409,7 +411,7 @@ class Packager:
             self.waiting.clear()
 
     def _tell(self) -> None:
-        """Call those that have waited for a change, some at a time; a request that needs another one waits again."""
+        """Call the requests that have waited for a change, some in each turn. A request may then wait again."""
         for _ in range(min(WAKE_BATCH, len(self._told))):
             self._told.popleft().go_on()
         if self._told:
@@ -417,7 +419,7 @@ class Packager:
 
 
 class Packagers:
-    """The packagers of a server.
+    """The packagers of a server, and the numbers of those that it has forgotten.
 
     Args:
         registry, wall_us, clock, defer: as for :class:`Packager`.
@@ -431,8 +433,8 @@ class Packagers:
         defer: Callable[[Callable[[], None]], object],
     ) -> None:
         self._registry, self._wall_us, self._clock, self._defer = registry, wall_us, clock, defer
-        self._packagers: dict[str, Packager] = {}
-        # Of the channel that was packaged last under each name; and the number behind all that it has used.
+        self._packagers: dict[str, Packager] = {}  # by the channel's name
+        # By the channel's name: those with which a later packager goes on, and the number behind all that are used.
         self._numbers: OrderedDict[str, tuple[Numbers, int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -440,7 +442,7 @@ class Packagers:
         return len(self._packagers)
 
     def of(self, channel: Channel) -> Packager:
-        """The packager of a channel; it is made if there is none."""
+        """The packager of a channel, which is made if there is none."""
         found = self._packagers.get(channel.name)
         if found is not None and found.channel is not channel:
             self._forget(found)
@@ -458,7 +460,7 @@ class Packagers:
         return found
 
     def expire(self, now: float) -> None:
-        """Forget those that nobody asks any more, and those whose channel is gone."""
+        """Forget packagers that nobody asks any more, and those whose channel is gone."""
         for found in list(self._packagers.values()):
             idle = now - found.asked_at > IDLE_S and not found.waiting
             found.count_players()
@@ -466,7 +468,7 @@ class Packagers:
                 self._forget(found)
 
     def _numbers_of(self, channel: Channel) -> Numbers:
-        """Where the numbers of a channel begin: they follow from the channel, unless its name had higher ones here."""
+        """The first numbers of a channel. They follow from the channel, unless its name has had higher ones here."""
         before, next_msn = self._numbers.get(channel.name, (None, 0))
         if before is not None and (before.epoch, before.created_at) == (channel.epoch, channel.created_at):
             return before
@@ -474,15 +476,13 @@ class Packagers:
         created_s = round(created_us / 1e6)
         origin = max(next_msn, (created_s - COUNTED_FROM_S) * COUNTED_HZ)
         discontinuities = max(channel.epoch, 0 if before is None else before.discontinuities + 1)
-        name = f"{max(0, created_s):x}.{channel.epoch}"
-        return Numbers(channel.epoch, channel.created_at, name, origin, discontinuities)
+        prefix = f"{max(0, created_s):x}.{channel.epoch}"
+        return Numbers(channel.epoch, channel.created_at, prefix, origin, discontinuities)
 
     def _forget(self, found: Packager) -> None:
         channel, timeline = found.channel, found.timeline
         del self._packagers[channel.name]
-        if found.epoch:
-            origin, discontinuities = timeline.following_origin, timeline.following_discontinuities
-            numbers = Numbers(channel.epoch, channel.created_at, found.epoch, origin, discontinuities, timeline.rule)
+        if (numbers := found.numbers) is not None:
             self._numbers[channel.name] = numbers, timeline.next_msn
             self._numbers.move_to_end(channel.name)
             if len(self._numbers) > NAMES:

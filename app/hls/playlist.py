@@ -54,19 +54,19 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
         if one.init != init:
             init = one.init
             yield f'#EXT-X-MAP:URI="{prefix}-init-{init}.mp4{query}"'
-        if one.at_us:
-            yield f"#EXT-X-PROGRAM-DATE-TIME:{_date(one.at_us)}"
+        if one.captured_us:
+            yield f"#EXT-X-PROGRAM-DATE-TIME:{_date(one.captured_us)}"
         if one.gap:
             yield "#EXT-X-GAP"
         if timeline.part_s and not one.gap and one.msn >= timeline.parts_from:
             for number, part in enumerate(one.parts):
                 independent = ",INDEPENDENT=YES" if part.independent else ""
-                uri = f"{prefix}-{one.seq}.{one.first + number}.{one.extension}{query}"
+                uri = f"{prefix}-{one.seq}.{one.first_part + number}.{one.extension}{query}"
                 yield f'#EXT-X-PART:DURATION={part.duration:.5f},URI="{uri}"{independent}'
         if one.duration is not None:
             yield f"#EXTINF:{one.duration:.5f},"
-            cut = f"-{one.cut}" if one.cut else ""
-            yield f"{prefix}-{one.seq}{cut}.{one.extension}{query}"
+            at = f"-{one.at}" if one.at else ""
+            yield f"{prefix}-{one.seq}{at}.{one.extension}{query}"
     if packager.ended:
         yield "#EXT-X-ENDLIST"
     elif timeline.part_s:

@@ -1,26 +1,38 @@
 """The timeline of a channel as HLS tells it: media segments with numbers, durations and parts, and gaps between them.
 
-It is pure: it is told of the units that a scanner has found (:mod:`app.hls.units`), keeps places, times and numbers,
-and holds no media. Rules kept here (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
+**The problem.** A playlist says how long each segment lasts before a player has seen it, counts without holes, and must
+never contradict an earlier playlist. The channel's segments come in any length, may be missing, empty or truncated, and
+their times may jump.
 
-- The media sequence number of a segment is its seq, counted from the channel's *origin*, which follows from when the
-  channel was created. So every process that holds the channel gives a segment the same number, and so does a server
-  that was restarted with its data directory. Numbers of a playlist have no holes. Where a segment is none (nothing of
-  it can be had, and no time is missing), or several (it was cut), the numbers behind it therefore differ from that
-  rule by one each; gaps that are told later make up for it. A process that begins behind such a place does not know
-  of it.
-- A part ends at the last unit with which it is no longer than the part target. Only the last one of a segment may be
-  short.
-- A segment that nobody wrote, that is empty or is not held any more is a gap, as long as the time that is missing. The
-  media behind it follow in time, or after a discontinuity. So they do after a truncated segment, another init segment,
-  and a jump of the times.
-- The target duration is half as long again as the longest segment that the first playlist names, and stays. A segment
-  that is longer than that becomes several media segments, which follow each other: each ends before a key picture if
-  the next one would come too late, or else before the unit that is too much. Only a single unit that is longer than
-  the target raises it, to :data:`tricklecast.app.hls.units.MAX_FRAGMENT_S` at most: a fragment cannot be cut, and
-  without it the media would be lost.
-- The program date of a segment is that of the one before and its duration, as long as the media go on, or its own if
-  that differs by less than a tenth of the duration: a film that is published faster than it plays advances as it plays.
+**The idea.** The timeline is told of the channel's segments in their order, and of the units that a scanner has found
+in them (:mod:`~tricklecast.app.hls.units`). It keeps places, times and numbers, holds no media, and does no input or
+output. Each segment of the channel becomes one media segment, several, a gap, or nothing.
+
+**The cut follows from the segment alone.** A :class:`Rule` of two numbers says how long a media segment and a part may
+be; it is fixed when the first playlist is made, and stands in the name of each file. A :class:`Cutter` decides about a
+unit by that unit and those before it. So every process that holds a segment finds the same bytes under a name, whether
+it read the segment as it arrived, or an hour later from storage.
+
+**Numbers, target and discontinuities count what this timeline has seen** (docs/adr/0029), so a channel's owner answers
+playlists. Rules of these (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
+
+- *Numbers.* A segment's media sequence number is its seq plus the *origin*, which follows from when the channel was
+  created. A playlist's numbers have no holes. Where a segment becomes two media segments, all later numbers are one
+  higher; where it becomes nothing (it is empty, and no time is missing), one lower. A later hole makes up for that with
+  more or fewer gaps.
+- *Parts.* A part ends at the last unit with which it is no longer than the part target. Only the last part of a media
+  segment may be short.
+- *Long segments.* A segment that is longer than the target becomes several media segments. Each ends before a key
+  picture if the next key picture would come too late, or else before the unit that is too much. A single unit that is
+  longer than the target raises the target, to :data:`~tricklecast.app.hls.units.MAX_FRAGMENT_S` at most: nobody can cut
+  it, and without it the media would be lost.
+- *Gaps.* A segment that no publisher wrote, that is empty, or that is not held any more is a gap as long as the time
+  that is missing.
+- *Discontinuities.* Media follow after a discontinuity if the segment before was truncated or lost, if their init
+  segment is another one, or if their times jump by more than :data:`JUMP_S`.
+- *Dates.* While the media go on, a segment's date is the date and duration of the segment before. If its own time of
+  capture differs from that by less than a tenth of the duration, its own time is its date. So the dates of a film that
+  is published faster than it plays advance as it plays, and a live channel follows its clock.
 """
 
 from __future__ import annotations
@@ -39,48 +51,46 @@ MAX_LISTED: Final = 128
 """A playlist names the newest segments: as many as last 6 target durations, and at most 128 of them."""
 
 HELD_BACK: Final = 3
-"""Target durations from the end of the playlist in which it names parts, and gone segments as gaps (6.2.2)."""
+"""Target durations at the end of the playlist in which it names parts, and names lost segments as gaps (6.2.2)."""
 
 TARGET_SHARE: Final = 1.25
-"""The target duration is the first of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... seconds that is so many times the longest
-segment: usual segments, of 1, 2, 4 or 6 s, may vary by a fifth, and lead to the same one."""
+"""The target duration is the first of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... s that is at least this many times the longest
+segment. Segments of 1, 2, 4 or 6 s may vary by a fifth and lead to the same target."""
 
 PART_S: Final = 0.4
-"""Longest part: it has as many units as fit into that. A player keeps three parts behind the live edge."""
+"""A part has as many units as fit into this time. A player stays three parts behind the live edge."""
 
 MAX_PART_S: Final = 1.0
-"""Where a unit is longer than this there are no parts."""
+"""If a unit is longer than this, there are no parts."""
 
 JUMP_S: Final = 0.5
-"""Media that begin this much earlier or later than they should do not follow those before."""
+"""Media that begin this much earlier or later than the media before have ended are behind a discontinuity."""
 
 MAX_PARTS: Final = 256
-"""A media segment of more parts than this is named without them, when it has ended."""
+"""A media segment of more parts than this is named without parts when it has ended."""
 
 ROUNDING_S: Final = 0.49
 """A media segment may be longer than the target by this: its duration is rounded before it is compared (4.4.3.1)."""
 
 CLOCK_SHARE: Final = 0.1
-"""A segment was captured when it says so, or when it arrived, if that is no further than this share of the duration of
-the one before from where the one before ended."""
+"""A segment's own time of capture is its date if it is this share of the duration of the segment before, or less, from
+the time at which that one ended."""
 
 TOLERANCE_S: Final = 1e-3
-"""A part that is longer than the part target by more than this is none, and its segment is named without parts."""
+"""If a part is longer than the part target by more than this, its media segment is named without parts."""
 
-MAX_TO_CUT: Final = 50_000
-"""Units that are kept until the rule is known. It is known at the live edge; behind more units it is made of these."""
+MAX_UNRULED: Final = 50_000
+"""Units that are kept until the live edge is reached and the rule can be made. Beyond these, it is made of these."""
 
 MAX_GAPS: Final = 16
-"""A hole of more segments is told as so many gaps."""
+"""A hole of more segments than this is told as this many gaps."""
 
 
 class Rule(NamedTuple):
-    """How segments are cut: it follows from the durations of media, and stays for the life of a playlist.
-
-    It stands in the names of media. So a name means the same bytes at every server, whatever each has seen before.
+    """How segments are cut into media segments and parts; as text it is a piece of each file's name: ``2.400``.
 
     Attributes:
-        target_s: no media segment is longer, unless it is a single unit. part_ms: of parts, 0 if there are none.
+        target_s: the target duration. part_ms: the part target in milliseconds; 0: there are no parts.
     """
 
     target_s: int
@@ -91,9 +101,10 @@ class Rule(NamedTuple):
 
 
 def rule_for(longest_s: float, unit_s: float) -> Rule:
-    """The rule for media whose longest segment and longest unit last so long; a ``unit_s`` of 0 is for no parts.
+    """The rule for media with these longest durations. Segments of 1.7 s and of 2.4 s both lead to a target of 3 s.
 
-    Nearly the same durations lead to the same rule: segments of 1.7 to 2.4 s to targets of 3 s.
+    Args:
+        longest_s: of the segments. unit_s: of the units; 0 if players cannot play parts of these media.
     """
     targets = (target for power in count() for target in (1 << power, 3 << power >> 1))
     target_s = next(target for target in targets if target >= TARGET_SHARE * longest_s - 1e-6)
@@ -104,11 +115,13 @@ def rule_for(longest_s: float, unit_s: float) -> Rule:
 
 
 class Part(NamedTuple):
-    """A part of a segment: bytes, and seconds.
+    """An HLS part (partial segment).
 
     Attributes:
+        at, end: its bytes in the channel's segment. duration: in seconds.
         independent: decoding can begin here.
-        is_last: the media segment ends with it; it is empty if that is known only after the part before was made.
+        is_last: a media segment ends here, and the next one of the same segment begins. The part is empty if the cutter
+            learns this only after it has made the part before.
     """
 
     at: int
@@ -119,43 +132,39 @@ class Part(NamedTuple):
 
 
 class MediaSegment:
-    """A segment of the playlist: one of the channel's segments, or a piece of one.
-
-    Attributes:
-        msn: its media sequence number. seq: of the channel's segment, which holds the bytes.
-        cut: where it begins in that segment, if others of the same one come before; else 0. first: the number of its
-            first part among those of the segment.
-        start: where its media begin, behind an init segment; size: where they end, when it has ended.
-        duration: in seconds; ``None`` while it is being written.
-        parts: those that are whole. gap: it cannot be had. discontinuity: it does not follow the one before.
-        init: a name for its init segment, if it has one. at_us: when it was captured, microseconds since 1970; 0 if it
-            is a gap. extension: of its URL.
-    """
+    """A segment of the playlist: one of the channel's segments, a piece of one, or a gap."""
 
     __slots__ = (
-        "at_us", "cut", "discontinuity", "duration", "extension", "first", "gap", "init", "msn", "parts", "seq", "size",
-        "start",
+        "at", "captured_us", "discontinuity", "duration", "end", "extension", "first_part", "gap", "init", "msn",
+        "parts", "seq", "start",
     )  # fmt: skip
 
     def __init__(self, msn: int, seq: int, *, gap: bool) -> None:
-        self.msn, self.seq, self.gap = msn, seq, gap
-        self.start = self.size = self.at_us = self.cut = self.first = 0
-        self.duration: float | None = None
-        self.parts: list[Part] = []
-        self.discontinuity = False
-        self.init = ""
-        self.extension = "ts"
+        self.msn = msn  # its media sequence number
+        self.seq = seq  # of the channel's segment, which holds the bytes
+        self.gap = gap  # it cannot be had
+        self.at = 0  # the byte in its name: 0, or where a later piece of the channel's segment begins
+        self.start = self.end = (
+            0  # its bytes in the channel's segment, without an init segment; the end when it has one
+        )
+        self.duration: float | None = None  # in seconds; None while it is being written
+        self.parts: list[Part] = []  # those that are whole
+        self.first_part = 0  # the number of the first one among all parts of the channel's segment
+        self.discontinuity = False  # it does not follow the media segment before
+        self.init = ""  # the name of its init segment, if it has one
+        self.captured_us = 0  # its date, microseconds since 1970; 0 if it is a gap
+        self.extension = "ts"  # of its URL
 
 
 class Cutter:
-    """Makes parts of units.
+    """Joins the units of one segment of the channel to parts, and ends media segments.
 
-    It decides about a unit by that one and those before it. So it makes the same parts of a segment that is read as it
-    arrives, and of one that is read at once.
+    It decides about a unit by that unit and those before it. So it makes the same parts of a segment that it reads as
+    the bytes arrive, and of one that it reads at once.
 
     Args:
         part_s: the part target; infinite if there are no parts: then each part is a media segment.
-        limit_s: how long a media segment may be.
+        limit_s: the longest media segment.
     """
 
     def __init__(self, part_s: float, limit_s: float) -> None:
@@ -163,16 +172,15 @@ class Cutter:
         self._limit_s = limit_s + 1e-6
         self._at: int | None = None  # where the next part begins
         self._next = self._begin = 0  # the unit that is looked at next, and the first one of the next part
-        self._length = 0.0  # of the units of the next part so far
-        # How long the media segment is already, what has passed since its last key picture, and how far apart the two
-        # last key pictures were.
-        self._passed = self._since_key = self._between_keys = 0.0
+        self._length = 0.0  # of the next part so far, in seconds, as all that follow
+        self._passed = 0.0  # of the media segment so far
+        self._since_key = self._between_keys = 0.0  # since the last key picture, and between the last two
 
     def cut(self, scan: Scanner, size: int | None) -> Iterable[Part]:
-        """The parts that have become whole.
+        """The parts that have become whole since the last call.
 
         Args:
-            size: of the whole segment, when it has ended.
+            size: of the channel's segment when all of it has arrived, else ``None``.
         """
         units = scan.units
         if self._at is None:
@@ -217,51 +225,40 @@ class Timeline:
 
     Args:
         is_held: whether a segment of the channel can still be had.
-
-    Attributes:
-        origin: the media sequence number of seq 0.
-        segments: the media segments that the playlist names; the last one may be open. parts_from: the number of the
-            first one of which it names the parts.
-        discontinuities: discontinuities before the first of them.
-        rule: by which segments are cut; ``None``: not known yet.
-        target_s: the target duration, in whole seconds; 0 until the live edge is reached.
-        next_msn: the media sequence number behind all that are there; 0 as long as there are none.
-        version: counts the changes.
     """
 
     def __init__(self, is_held: Callable[[int], bool]) -> None:
-        self.origin = 0
-        self.segments: deque[MediaSegment] = deque()
-        self.parts_from = 0
-        self.discontinuities = 0
-        self.rule: Rule | None = None
-        self.target_s = 0
-        self.next_msn = 0
-        self.version = 0
+        self.segments: deque[MediaSegment] = deque()  # that the playlist names; the last one may be open
+        self.rule: Rule | None = None  # None until the first playlist can be made
+        self.target_s = 0  # the target duration; 0 until the live edge is reached
+        self.origin = 0  # the media sequence number of seq 0
+        self.next_msn = 0  # the number behind all media segments; 0 while there are none
+        self.parts_from = 0  # the number of the first media segment whose parts the playlist names
+        self.discontinuities = 0  # before the first of the segments
+        self.version = 0  # counts the changes
         self._is_held = is_held
-        self._left: deque[MediaSegment] = deque(maxlen=MAX_LISTED)  # the newest that the playlist names no more
-        self._missed = 0  # segments of the channel behind the last one here of which there is nothing
-        self._breaks = False  # the next segment does not follow the last one
-        self._expected: float | None = None  # the media's time at which the next segment begins, if they go on
-        # When the next segment was captured, if the media go on, and how far off that may be, in microseconds.
-        self._due = 0, 0
+        self._left: deque[MediaSegment] = deque(maxlen=MAX_LISTED)  # the newest that the playlist no longer names
+        # Between the last media segment and the next one.
+        self._missed = 0  # segments of the channel that have nothing
+        self._breaks = False  # the media do not go on
+        self._expected: float | None = None  # the media's own time at which they go on
+        self._due = 0, 0  # the date at which they go on, and by how much a time of capture may differ, in microseconds
+        # For the rule.
         self._unit_s = 0.0  # the longest unit so far
-        # Until the rule is known: the segments that have ended, with their scanners and sizes, and how many units these
-        # have together.
-        self._to_cut: list[tuple[MediaSegment, Scanner, int]] = []
-        self._units_to_cut = 0
         self._is_whole_only = False  # players cannot play parts of these media
-        # Of the channel's segment that is open: what makes parts of it, whether its parts are given up, and how many
-        # seconds its media segments have that have ended, and the parts of the open one.
+        self._unruled: list[tuple[MediaSegment, Scanner, int]] = []  # segments that ended before it, and their sizes
+        self._unruled_units = 0  # all of these together
+        # Of the channel's segment that is open.
         self._cutter: Cutter | None = None
-        self._uncut = False
-        self._passed_s = self._open_s = 0.0
+        self._is_partless = False  # its open media segment will be named without parts
+        self._passed_s = 0.0  # of its media segments that have ended
+        self._open_s = 0.0  # of the parts of the open one
 
     # Asked from above.
 
     @property
     def last(self) -> MediaSegment | None:
-        """The newest one."""
+        """The newest media segment."""
         return self.segments[-1] if self.segments else None
 
     @property
@@ -271,7 +268,7 @@ class Timeline:
 
     @property
     def following_origin(self) -> int:
-        """The origin by which segments behind the last one have the numbers that they will have."""
+        """The origin with which the segments behind the last one get the numbers that they would get here."""
         last = self.last
         return self.origin if last is None else max(self.origin, self.next_msn - last.seq - 1)
 
@@ -281,9 +278,9 @@ class Timeline:
         return self.discontinuities + sum(one.discontinuity for one in self.segments)
 
     def has(self, msn: int, part: int | None) -> bool:
-        """Whether the playlist has this segment, or this part of it; past its last part means the next segment.
+        """Whether the playlist has this media segment, or this part of it; behind its last part comes the next segment.
 
-        A player that names no part waits for the first one: so Safari asks for a segment that is about to begin.
+        A player that names no part waits for the first one. Safari asks so for a segment that is about to begin.
         """
         for one in self.segments:
             if one.msn == msn:
@@ -294,44 +291,44 @@ class Timeline:
                 return one.duration is not None and (not part or not self.part_s or self.has(msn + 1, 0))
         return msn < self.next_msn
 
-    def find(self, seq: int, cut: int, part: int | None) -> tuple[int, int] | None:
-        """Where a media segment, or a part of one, begins and ends in the channel's segment; ``None`` if there is none.
+    def find(self, seq: int, at: int, part: int | None) -> tuple[int, int] | None:
+        """The bytes of a media segment or part in the channel's segment: from, to; ``None`` if there is none.
 
-        It may have left the playlist already (6.2.2).
+        A media segment can be found for a time after it has left the playlist (6.2.2).
         """
         for one in chain(reversed(self.segments), self._left):
             if one.seq != seq or one.gap:
                 continue
-            if part is not None and one.first <= part < one.first + len(one.parts):
-                found = one.parts[part - one.first]
+            if part is not None and one.first_part <= part < one.first_part + len(one.parts):
+                found = one.parts[part - one.first_part]
                 return found.at, found.end
-            if part is None and one.cut == cut and one.duration is not None:
-                return one.start, one.size
+            if part is None and one.at == at and one.duration is not None:
+                return one.start, one.end
         return None
 
     # What happens to the channel, in the order of its segments.
 
     def count_from(self, origin: int, discontinuities: int, rule: Rule | None) -> None:
-        """Media will come: the first one of both sequence numbers is known, and maybe the rule of an earlier time."""
+        """Set where both sequence numbers begin, before the first media; and the rule of an earlier time, if any."""
         self.origin, self.discontinuities, self.rule = origin, discontinuities, rule
 
     def miss(self, segments: int, *, breaks: bool = False) -> None:
-        """Note segments without media.
+        """Note that the next segments of the channel have no media to name.
 
         Args:
-            breaks: there were media, so that those behind do not follow.
+            breaks: media are lost with them, so that the next ones do not follow.
         """
         self._missed += segments
         self._breaks |= breaks
 
-    def begin(self, seq: int, scan: Scanner, container: Container, init: str, at_us: int) -> None:
-        """The first unit of a segment is known: its place in time, and what is missing before it.
+    def begin(self, seq: int, scan: Scanner, container: Container, init: str, captured_us: int) -> None:
+        """Begin a segment, whose first unit is known, behind gaps for the time that is missing before it.
 
         Args:
-            init: a name for its init segment, if it has one.
-            at_us: when it was captured, as it says, or when it arrived, microseconds since 1970.
+            init: the name of its init segment, if it has one.
+            captured_us: when it was captured, or else when it arrived, microseconds since 1970.
         """
-        self._cutter, self._uncut = None, False
+        self._cutter, self._is_partless = None, False
         self._passed_s = self._open_s = 0.0
         last = self.last
         discontinuity = self._breaks or (last is not None and init != last.init)
@@ -356,7 +353,8 @@ class Timeline:
             one.extension = "m4s" if scan.has_video else "m4a"
         due_us, within_us = self._due
         due_us += int(hole * 1e6)
-        one.at_us = due_us if within_us and not discontinuity and abs(at_us - due_us) > within_us else at_us
+        is_film = within_us and not discontinuity and abs(captured_us - due_us) > within_us
+        one.captured_us = due_us if is_film else captured_us
         self.version += 1
 
     def cut(self, scan: Scanner, size: int | None) -> None:
@@ -372,16 +370,16 @@ class Timeline:
             one = self.segments[-1]
             self._open_s += part.duration
             if self.part_s and part.end > part.at:
-                self._uncut |= not self._is_fit(part) or len(one.parts) == MAX_PARTS
-                if not self._uncut:
+                self._is_partless |= not self._is_fit(part) or len(one.parts) == MAX_PARTS
+                if not self._is_partless:
                     one.parts.append(part)
             if part.is_last:
-                first = one.first + len(one.parts) + self._uncut
+                first = one.first_part + len(one.parts) + self._is_partless
                 self._end(one, self._open_s, part.end)
                 following = self._add(one.seq)
-                following.first, following.cut, following.start = first, part.end, part.end
+                following.first_part, following.at, following.start = first, part.end, part.end
                 following.init, following.extension = one.init, one.extension
-                following.at_us, _ = self._due
+                following.captured_us, _ = self._due
             self.version += 1
 
     def close(self, scan: Scanner, size: int, *, complete: bool) -> None:
@@ -393,21 +391,21 @@ class Timeline:
         units = scan.units
         lengths = [duration_of(units, place) for place in range(len(units))]
         lengths[-1] += scan.still_s
-        self._uncut |= scan.still_s != 0
+        self._is_partless |= scan.still_s != 0
         self._expected = units[-1].time + lengths[-1]
         self._breaks = not complete
         self._unit_s = max(self._unit_s, *lengths)
         self._is_whole_only |= scan.is_whole_only
         self._end(self.segments[-1], sum(lengths) - self._passed_s, size)
         if self.rule is None:
-            self._to_cut.append((self.segments[-1], scan, size))
-            self._units_to_cut += len(units)
-            if len(self._to_cut) >= MAX_LISTED or self._units_to_cut >= MAX_TO_CUT:
+            self._unruled.append((self.segments[-1], scan, size))
+            self._unruled_units += len(units)
+            if len(self._unruled) >= MAX_LISTED or self._unruled_units >= MAX_UNRULED:
                 self.settle()
         self.version += 1
 
     def lose(self, seq: int) -> None:
-        """A segment was evicted before all of it was looked at, or broke off in its first fragment."""
+        """Note that a segment was evicted before all of it was scanned, or broke off in its first fragment."""
         last = self.last
         if last is not None and last.seq == seq:
             last.gap, last.duration, last.parts = True, self._usual(), []
@@ -417,9 +415,9 @@ class Timeline:
         self._breaks = True
 
     def settle(self) -> None:
-        """The live edge is reached for the first time: the durations that are known now tell the rule and the target.
+        """Make the rule and the target of the durations that are known, when the live edge is reached at first.
 
-        Gaps were told before the target was known. The media behind one that is longer follow after a discontinuity.
+        A gap that was named before may be longer than the target. It is shortened, and a discontinuity follows.
         """
         lengths = [one.duration for one in self.segments if one.duration is not None and not one.gap]
         if self.target_s or not lengths:
@@ -427,11 +425,11 @@ class Timeline:
         longest = max(lengths)
         if self.rule is None:
             self.rule = rule_for(longest, 0.0 if self._is_whole_only else self._unit_s)
-            for one, scan, size in self._to_cut:
+            for one, scan, size in self._unruled:
                 parts = list(_cutter(self.rule).cut(scan, size))
                 if self.part_s and not scan.still_s and len(parts) <= MAX_PARTS and all(map(self._is_fit, parts)):
                     one.parts = parts
-            self._to_cut.clear()
+            self._unruled.clear()
         self.target_s = max(self.rule.target_s, math.floor(longest + 0.5))
         usual = self._usual()
         for one, following in pairwise(self.segments):
@@ -445,14 +443,14 @@ class Timeline:
     def _is_fit(self, part: Part) -> bool:
         return part.duration <= self.part_s + TOLERANCE_S
 
-    def _end(self, one: MediaSegment, duration: float, size: int) -> None:
+    def _end(self, one: MediaSegment, duration: float, end: int) -> None:
         """A media segment has ended."""
-        one.duration, one.size = duration, size
-        if self._uncut:  # there would be more, or longer ones
-            one.parts, self._uncut = [], False
+        one.duration, one.end = duration, end
+        if self._is_partless:  # its parts are too many or too long
+            one.parts, self._is_partless = [], False
         self._passed_s += duration
         self._open_s = 0.0
-        self._due = one.at_us + int(duration * 1e6), int(CLOCK_SHARE * duration * 1e6)
+        self._due = one.captured_us + int(duration * 1e6), int(CLOCK_SHARE * duration * 1e6)
         if self.target_s:
             self.target_s = max(self.target_s, math.floor(duration + 0.5))
         self._trim()
@@ -462,7 +460,7 @@ class Timeline:
         return min(lengths[-1] if lengths else 1.0, self.target_s or math.inf)
 
     def _gaps(self, seq: int, hole: float) -> int:
-        """As how many gaps a hole before this segment is told: so many that the segment has its own number again."""
+        """The number of gaps for a hole before this segment. With them, its number is its seq plus the origin."""
         if not self._missed:
             return 0
         number = min(max(1, self.origin + seq - self.next_msn), MAX_GAPS)

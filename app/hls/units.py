@@ -1,13 +1,19 @@
-"""Where the pictures of a segment begin, and when they are shown: what a playlist needs to know of its media.
+"""The places at which a segment can be cut, and how long the media between them last.
 
-A scanner is fed the bytes of one segment in the order in which they arrive, and looks at each byte once. It yields
-*units*: a picture in MPEG-TS, a fragment in MP4, of the stream that leads: the video, or the first stream if there is
-none. Bytes of other streams belong to the unit before them. A scanner never raises for the bytes that it is given; from
-media that it cannot read it yields nothing. Numbers of sections refer to ISO/IEC 13818-1 (MPEG-TS) and 14496-12 (MP4).
+**The problem.** A playlist needs durations, and bytes at which a part may end. Both stand inside the media, whose bytes
+come from publishers and may be anything.
 
-A scanner keeps less than a packet, or one box of :data:`MAX_BOX` bytes. It gives a segment up after :data:`MAX_WALKED`
-boxes, at a size that no box has, after :data:`MAX_TABLES` packets of tables that name no stream, or when
-:data:`MAX_SKIPPED` bytes were no packets.
+**The idea.** A scanner is fed the bytes of one segment in their order, in pieces of any size, and looks at each byte
+once. It finds *units*: pictures of MPEG-TS, fragments of MP4. They are those of the stream that leads: the video, or
+the first stream if there is no video. Bytes of other streams belong to the unit before them. The units are the same
+however the bytes were divided, so all that is made of them is, too.
+
+**It decides little.** A scanner never raises for the bytes that it is given; in media that it cannot read it finds
+nothing. It keeps less than a packet, or one box of :data:`MAX_BOX` bytes. It gives a segment up after
+:data:`MAX_WALKED` boxes, at a size that no box has, after :data:`MAX_TABLES` packets of tables that name no stream, or
+after :data:`MAX_SKIPPED` bytes that are no packets.
+
+Numbers of sections refer to ISO/IEC 13818-1 (MPEG-TS) and 14496-12 (MP4).
 """
 
 from __future__ import annotations
@@ -35,40 +41,41 @@ from tricklecast.trickle.media.containers import (
 )
 
 MAX_UNITS: Final = 20_000
-"""Units of one segment; what follows belongs to the last one. A minute of film has 3,600."""
+"""Units of one segment. Bytes behind them belong to the last one. A minute of film has 3,600 pictures."""
 
 MAX_UNIT_S: Final = 10.0
 MAX_FRAGMENT_S: Final = 60.0
 DEFAULT_UNIT_S: Final = 0.04
-"""The times of one segment may jump: a picture of MPEG-TS that is longer than ten seconds, or lasts no time, is taken
-to be as long as the one before it, or as this. A fragment of MP4 says itself how long it is, and may be a group of
-pictures: it is believed up to a minute."""
+"""The times of one segment may jump. If a picture of MPEG-TS would last more than ten seconds, or no time, it gets the
+duration of the picture before it, or 0.04 s. A fragment of MP4 says itself how long it lasts, and may be a group of
+pictures; a scanner believes up to a minute."""
 
 MIN_STILL_S: Final = 1.0
-"""Sound that goes on for so long behind the last picture shows that there is no further one. Less is interleaving."""
+"""If the sound goes on for longer than this behind the last picture, there is no further picture. Less may come from
+interleaving."""
 
 MAX_BOX: Final = 1 << 20
-"""Longest box, beside the media themselves, that a scanner keeps; a longer one is not read."""
+"""The longest box that a scanner keeps and reads. It skips longer ones, and the media."""
 
 MAX_WALKED: Final = 150_000
-"""Boxes of a segment that are looked at, those of :data:`MAX_UNITS` fragments: half a second of work in all."""
+"""Boxes of a segment that a scanner looks at: those of MAX_UNITS fragments, which take half a second."""
 
 INIT_COST: Final = 4096
-"""Number of boxes that an init segment counts as."""
+"""An init segment counts as this many boxes."""
 
 MAX_SKIPPED: Final = 1 << 20
-"""Bytes of a segment between packets of MPEG-TS. What was damaged so badly is none."""
+"""Bytes of a segment that are no packets of MPEG-TS. A segment with more is no MPEG-TS."""
 
 MAX_TABLES: Final = 4096
-"""Packets of program tables, before they name a stream."""
+"""Packets of program tables that a scanner reads until they name a stream."""
 
 MAX_RUNS: Final = 256
-"""Boxes of a fragment, or of a track fragment, that are read."""
+"""Boxes of a fragment, or of a track fragment, that a scanner reads."""
 
 _TIME_BITS: Final = 33
 _CLOCK_HZ: Final = 90_000
 WRAP_S: Final = (1 << _TIME_BITS) / _CLOCK_HZ
-"""After so long the times of MPEG-TS begin anew."""
+"""The times of MPEG-TS begin anew after this."""
 
 _RANDOM_ACCESS: Final = 0x40
 _VIDEO_TYPES: Final = frozenset({0x01, 0x02, 0x10, 0x1B, 0x20, 0x21, 0x24, 0x25, 0x33, 0x42, 0xD1, 0xEA})
@@ -84,7 +91,7 @@ _PLAYABLE: Final = {
 """Codecs of video in MPEG-TS that no player of HLS knows, and those in MP4 that some do."""
 
 _MPEG_AUDIO: Final = frozenset({0x03, 0x04})
-"""Stream types of MP3 and MP2. hls.js gives browsers only the first part of each segment of these."""
+"""Stream types of MP3 and MP2. Of segments with these, hls.js gives browsers the first part only."""
 
 _AVC, _HEVC = 0x1B, 0x24
 _STARTS: Final = re.compile(rb"[\x40-\x7f\xc0-\xff]")
@@ -95,21 +102,16 @@ _START_CODE: Final = re.compile(rb"\x00\x00\x01(.)", re.DOTALL)
 
 @dataclass(slots=True)
 class Unit:
-    """The smallest piece of a segment: it can be cut before and behind it.
+    """A picture, or a fragment. A segment can be cut before and behind it."""
 
-    Attributes:
-        at: where it begins in the segment. time: when, in seconds of the stream's own clock.
-        duration: in seconds; ``None`` until the next one has begun. is_key: decoding can begin here.
-    """
-
-    at: int
-    time: float
-    duration: float | None
-    is_key: bool
+    at: int  # the byte of the segment at which it begins
+    time: float  # when it is shown, in seconds of the stream's own clock
+    duration: float | None  # in seconds; None until the next unit has begun
+    is_key: bool  # decoding can begin here
 
 
 def duration_of(units: list[Unit], place: int) -> float:
-    """How long a unit lasts, in seconds: the last one, as long as the one before it."""
+    """The duration of a unit in seconds. If it is not known yet, that of the unit before."""
     own = units[place].duration
     if own is not None:
         return own
@@ -117,9 +119,9 @@ def duration_of(units: list[Unit], place: int) -> float:
 
 
 def _still_s(units: list[Unit], sound_end: float) -> float:
-    """How much longer than it says the last picture stands, since the sound of the segment goes on; or less, if < 0.
+    """Seconds by which the last picture outlasts its unit, because the sound goes on; below 0 if it ends first.
 
-    It is 0 where the difference may come from interleaving.
+    0 if interleaving may be the reason.
     """
     stands_s = sound_end - units[-1].time
     more_s = stands_s - duration_of(units, len(units) - 1)
@@ -127,29 +129,22 @@ def _still_s(units: list[Unit], sound_end: float) -> float:
 
 
 def _sensible(duration: float, units: list[Unit], most: float = MAX_UNIT_S) -> float:
-    """A duration that is computed from the media's own times, for a unit that follows these."""
+    """A duration that was computed from times of the media, if it is sensible; else that of the unit before."""
     if 0 < duration <= most:
         return duration
     return (units[-1].duration if units else None) or DEFAULT_UNIT_S
 
 
 class Scanner(Protocol):
-    """Finds the units of one segment.
+    """Finds the units of one segment."""
 
-    Attributes:
-        units: so far. whole: where the last one ends that has arrived. start: where the media begin.
-        init: the init segment, which a decoder needs first; nothing in MPEG-TS.
-        still_s: the last picture of a finished segment stands so much longer than its unit lasts.
-        gave_up: nothing more of the segment is looked at. is_whole_only: players cannot play parts of its media.
-    """
-
-    units: list[Unit]
-    whole: int
-    start: int
-    init: bytes
-    still_s: float
-    gave_up: bool
-    is_whole_only: bool
+    units: list[Unit]  # so far
+    whole: int  # where the last unit ends of which all bytes have arrived
+    start: int  # where the media begin
+    init: bytes  # the init segment, which a decoder needs first; nothing in MPEG-TS
+    still_s: float  # seconds by which the last picture of a finished segment outlasts its unit
+    gave_up: bool  # the rest of the segment is not looked at
+    is_whole_only: bool  # players cannot play parts of these media
 
     @property
     def has_video(self) -> bool:
@@ -157,20 +152,20 @@ class Scanner(Protocol):
 
     @property
     def obstacle(self) -> str:
-        """Why no player of HLS can play the media; empty if nothing is known against it."""
+        """Why no player of HLS can play the media; empty if no reason is known."""
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of the segment."""
+        """Look at the next bytes of the segment."""
 
     def finish(self, size: int) -> int:
-        """The segment has ended, and has ``size`` bytes. Returns where those end that a decoder can use."""
+        """End the segment, which has this size. Returns where the bytes end that a decoder can use."""
 
 
 def scanner(container: Container, init: bytes) -> Scanner | None:
     """A scanner of a segment; ``None`` if there is none for this container.
 
     Args:
-        init: that of the segment before, for segments that have none.
+        init: the init segment of the segment before, for a segment that has none.
     """
     match container:
         case Container.MPEGTS:
@@ -185,7 +180,7 @@ def scanner(container: Container, init: bytes) -> Scanner | None:
 
 
 class TsScanner:
-    """Finds the transport packets in which a picture begins."""
+    """Finds the transport packets in which a picture begins (of sound alone: an access unit)."""
 
     def __init__(self) -> None:
         self.units: list[Unit] = []
@@ -194,22 +189,20 @@ class TsScanner:
         self.still_s = 0.0
         self.gave_up = self.is_whole_only = False
         self._tables = ProgramTables()
-        self._tables_left = MAX_TABLES  # how many may come until it gives the segment up
-        self._skip_left = MAX_SKIPPED  # likewise
-        self._lead: int | None = None
-        self._kind = 0
-        self._rest = b""
-        self._at = 0
-        self._ticks = 0
-        # The first stream beside the leading one, when it began, and how long it goes on.
-        self._beside: int | None = None
-        self._beside_from = 0
-        self._beside_s = 0.0
-        # Where the packets began that stand directly before the next one and belong to no stream.
-        self._front: tuple[int, int] = (0, 0)
+        self._tables_left = MAX_TABLES  # packets of tables that may come until it gives up
+        self._skip_left = MAX_SKIPPED  # bytes that may be no packets until it gives up
+        self._lead: int | None = None  # the PID of the stream that leads
+        self._kind = 0  # the type of that stream
+        self._rest = b""  # the beginning of a packet
+        self._at = 0  # the place of the rest in the segment
+        self._ticks = 0  # the time of the last unit
+        self._beside: int | None = None  # the PID of the first stream beside the one that leads
+        self._beside_from = 0  # its first time
+        self._beside_s = 0.0  # from that to its last time
+        self._front: tuple[int, int] = (0, 0)  # the last packets of tables: from, to; a unit behind them begins there
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of the segment."""
+        """Look at the next bytes of the segment."""
         if self.gave_up:
             return
         data = self._rest + data
@@ -248,14 +241,15 @@ class TsScanner:
 
     @property
     def obstacle(self) -> str:
-        """A codec that browsers and Apple's players lack."""
+        """Why no player can play these: a codec that browsers and Apple's players lack."""
         name = _UNPLAYABLE.get(self._kind)
         return f"no player of HLS can play {name}: publish with --transcode" if name else ""
 
     def finish(self, size: int) -> int:
-        """All of them; the last packet of audio is often a short one, and lasts as long as it has bytes.
+        """End the segment, all of whose bytes can be used.
 
-        Where pictures stop and the sound goes on, the last picture stands until the sound ends.
+        The last picture stands until the sound ends. The last packet of sound alone is often shorter than the others,
+        and lasts as long as its share of bytes.
         """
         if self.units and self._beside is not None:
             still_s = _still_s(self.units, self.units[0].time + self._beside_s)
@@ -304,7 +298,7 @@ class TsScanner:
         units.append(Unit(at, ticks / _CLOCK_HZ, None, is_key))
 
     def _is_key(self, packet: TsPacket) -> bool:
-        """The muxer says so; or the first NAL units do, those of an IDR picture or of parameter sets."""
+        """Whether decoding can begin here: the packet says so, or has parameter sets or an IDR picture."""
         if self._kind not in _VIDEO_TYPES or (packet.adaptation[:1] and packet.adaptation[0] & _RANDOM_ACCESS):
             return True
         kinds = [match[1][0] for match in _START_CODE.finditer(packet.payload, 9)]
@@ -326,7 +320,7 @@ def _ticks(payload: bytes) -> int | None:
 
 
 class _Defaults(NamedTuple):
-    """The values of a sample that does not give its own (``trex``, section 8.8.3; ``tfhd``, 8.8.7)."""
+    """The values of samples that have none of their own (``trex``, section 8.8.3; ``tfhd``, 8.8.7)."""
 
     duration: int
     flags: int
@@ -337,10 +331,10 @@ _BEFORE_FRAGMENT: Final = frozenset({b"styp", b"sidx", b"prft", b"emsg"})
 
 
 class Mp4Scanner:
-    """Finds the fragments, and what precedes each.
+    """Finds the fragments: ``moof`` and ``mdat``, with the boxes directly before them.
 
     Args:
-        init: of the segment before; one in this segment takes its place.
+        init: the init segment of the segment before. An init segment in this segment takes its place.
     """
 
     def __init__(self, init: bytes) -> None:
@@ -348,22 +342,22 @@ class Mp4Scanner:
         self.whole = self.start = 0
         self.init = b""
         self.still_s = 0.0
-        self._lead: Track | None = None
+        self.gave_up = self.is_whole_only = False
+        self._lead: Track | None = None  # the track that leads
         self._tracks: list[Track] = []
         self._defaults: dict[int, _Defaults] = {}  # by the numbers of tracks
-        self._sound_end = 0.0  # of the tracks beside the leading one, in seconds of the stream's own clock
-        self._rest = bytearray()
-        self._at = 0
-        self._skip = 0
-        self._endless = False
-        self.gave_up = self.is_whole_only = False
-        self._walk_left = MAX_WALKED  # how many boxes may come until it gives the segment up
-        self._front: int | None = None
-        self._head = b""
+        self._sound_end = 0.0  # of the tracks beside the one that leads, in seconds of the stream's own clock
+        self._rest = bytearray()  # the beginning of a box
+        self._at = 0  # the place of the rest in the segment
+        self._skip = 0  # bytes of a box that are still to come and are not read
+        self._endless = False  # the last box goes on to the end of the segment
+        self._walk_left = MAX_WALKED  # boxes that may come until it gives up
+        self._front: int | None = None  # where the boxes directly before the next fragment begin
+        self._head = b""  # the box ``ftyp``
         self._read_init(init)
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of the segment."""
+        """Look at the next bytes of the segment."""
         if self.gave_up:
             return
         rest = self._rest
@@ -407,7 +401,7 @@ class Mp4Scanner:
 
     @property
     def obstacle(self) -> str:
-        """A codec that browsers and Apple's players lack, or more than one track of sound."""
+        """Why no player can play these: a codec that browsers and Apple's players lack, or several tracks of sound."""
         for track in self._tracks:
             if track.codec and track.codec not in _PLAYABLE.get(track.kind, (track.codec,)):
                 name = track.codec.decode("ascii", "backslashreplace").strip()
@@ -417,9 +411,9 @@ class Mp4Scanner:
         return ""
 
     def finish(self, size: int) -> int:
-        """Whole boxes. Behind a part of one, a decoder would take the next segment for the rest of it.
+        """End the segment behind its last whole box: a decoder would take the next segment for the rest of a box.
 
-        The last picture stands until the sound ends, as in MPEG-TS.
+        The last picture stands until the sound ends.
         """
         is_whole = self._endless or not (self._skip or self._rest or self.gave_up)
         if self._endless:
@@ -487,10 +481,10 @@ class Mp4Scanner:
 
 
 def _samples(runs: list[bytes], header: bytes, defaults: _Defaults) -> tuple[int, int | None]:
-    """How long the samples of a track fragment last together, and the flags of the first one (8.8.7 and 8.8.8).
+    """The duration of all samples of a track fragment, in its time scale, and the flags of the first (8.8.7 and 8.8.8).
 
     Args:
-        runs: the contents of ``trun``. header: that of ``tfhd``.
+        runs: the contents of each ``trun``. header: the content of ``tfhd``.
     """
     flags, at = number(header, 1, 3), 8
     at += (8 if flags & 0x01 else 0) + (4 if flags & 0x02 else 0)

@@ -70,7 +70,7 @@ class Channel:
 
 def numbers(timeline: Timeline) -> dict[tuple[int, int], int]:
     """The number of each media segment that can be had, by its segment and the byte at which it begins there."""
-    return {(one.seq, one.cut): one.msn for one in timeline.segments if not one.gap}
+    return {(one.seq, one.at): one.msn for one in timeline.segments if not one.gap}
 
 
 EVENTS = st.lists(
@@ -111,10 +111,10 @@ def check(timeline: Timeline, one: MediaSegment) -> None:
     if one.parts:
         assert math.isclose(sum(part.duration for part in one.parts), one.duration, abs_tol=1e-6)
         assert one.parts[0].at == one.start
-        assert [part.end for part in one.parts] == [*(part.at for part in one.parts[1:]), one.size]
+        assert [part.end for part in one.parts] == [*(part.at for part in one.parts[1:]), one.end]
         for number, part in enumerate(one.parts):
-            assert timeline.find(one.seq, one.cut, one.first + number) == (part.at, part.end)
-    assert one.gap or timeline.find(one.seq, one.cut, None) == (one.start, one.size)
+            assert timeline.find(one.seq, one.at, one.first_part + number) == (part.at, part.end)
+    assert one.gap or timeline.find(one.seq, one.at, None) == (one.start, one.end)
 
 
 @given(
@@ -161,12 +161,12 @@ def test_gaps_make_up_for_segments_that_were_cut() -> None:
 
 def test_few_units_are_kept_until_the_rule_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher that is always ahead has a rule made of its first 50,000 pictures; they have parts like the later."""
-    monkeypatch.setattr(module, "MAX_TO_CUT", 60)
+    monkeypatch.setattr(module, "MAX_UNRULED", 60)
     channel = Channel()
     for ended in range(1, 5):
         channel.send(Sent(25), settle=False)
         assert channel.timeline.rule == (Rule(2, 400) if ended >= 3 else None)
-    assert channel.timeline._to_cut == []
+    assert channel.timeline._unruled == []
     assert [len(one.parts) for one in channel.timeline.segments] == [3] * 4
 
 
