@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tricklecast.trickle import __version__
-from tricklecast.trickle.errors import ConnectionLost, InvalidChannelName, InvalidURL, TrickleError
+from tricklecast.trickle.errors import ConnectionLost, InvalidChannelName, InvalidURL, TrickleError, needs
 
 T = TypeVar("T")
 
@@ -126,7 +126,9 @@ COMMANDS: Final = {
         _STORMS,
         _ANALYTICS,
     ),
-    "demo": Mount("tricklecast.app.tools.demo", "demo", "Show everything at work, in a minute.", _TESTS, ("all", "av")),
+    "demo": Mount(
+        "tricklecast.app.tools.demo", "demo", "Show everything at work, in a minute.", _TESTS, ("all", "pyspark")
+    ),
     "stress": Mount(
         "tricklecast.app.tools.stress.cli", "stress", "Load a server, and compare every byte received.", _TESTS
     ),
@@ -289,7 +291,7 @@ def _missing(name: str, mount: Mount, error: ModuleNotFoundError) -> Exception:
     package = (error.name or "").partition(".")[0]
     if mount.extra is None or package == "tricklecast":
         return error
-    return TrickleError(f'{name} needs {package}: pip install "tricklecast[{mount.extra[0]}]"')
+    return TrickleError(f"{name} {needs(package, mount.extra[0])}")
 
 
 def runnable(function: Callable[..., Any], *, private: bool = False) -> Callable[..., Any]:

@@ -41,6 +41,11 @@ from tricklecast.trickle import wire
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
+def needs(package: str, extra: str) -> str:
+    """The second half of a message: a package is missing. PyPI has no tricklecast, so the extra is in a clone."""
+    return f"needs {package}: pip install '.[{extra}]' in a clone of tricklecast"
+
+
 class TrickleError(Exception):
     """Base of every error that tricklecast raises on purpose.
 

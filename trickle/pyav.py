@@ -12,14 +12,14 @@ import re
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput, needs
 
 if TYPE_CHECKING:
     from av import CodecContext
     from av.container import Container, OutputContainer
     from av.stream import Stream
 
-NEEDS_PYAV: Final = 'media needs PyAV: pip install "tricklecast[media]"'
+NEEDS_PYAV: Final = f"media {needs('PyAV', 'media')}"
 
 _CLEARER: Final = {
     "Immediate exit requested": "nothing came in time",  # a time-out interrupted libavformat

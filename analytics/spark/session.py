@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Final
 from tricklecast.analytics.errors import BadMaster, SparkFailed, SparkUnavailable
 from tricklecast.analytics.signals import deferred, for_us_alone
 from tricklecast.analytics.spark import java
+from tricklecast.trickle.errors import needs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -204,7 +205,7 @@ def check_installed() -> type[SparkSession]:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SparkUnavailable('the report needs Spark: pip install "tricklecast[analytics]"') from error
+        raise SparkUnavailable(f"the report {needs('Spark', 'analytics')}") from error
     return SparkSession
 
 

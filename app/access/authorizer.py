@@ -31,7 +31,7 @@ from tricklecast.app.access.settings import AccessSettings
 from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.encoding import encode
-from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput, needs
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status
 
@@ -302,7 +302,7 @@ class _Files:
             try:
                 from tricklecast.app.access import jwks
             except ModuleNotFoundError as error:
-                return [InvalidInput(f'tokens need {error.name}: pip install "tricklecast[tokens]"')]
+                return [InvalidInput(f"access control {needs(str(error.name), 'tokens')}")]
             readers = {
                 "jwt_secret_file": jwks.read_secret_key,
                 "jwt_key_file": jwks.read_public_key,

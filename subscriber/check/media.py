@@ -21,6 +21,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from tricklecast.trickle.errors import needs
 from tricklecast.trickle.media.clock import read_clock, read_prft, read_temi
 from tricklecast.trickle.media.containers import (
     NULL_PID,
@@ -69,7 +70,7 @@ WRAP: Final = 1 << 33
 
 ENCRYPTED: Final = "encrypted"
 NO_INIT: Final = "there was no init segment"
-NEEDS_PYAV: Final = 'needs PyAV: pip install "tricklecast[media]"'
+NEEDS_PYAV: Final = needs("PyAV", "media")
 
 _OPTIONS: Final = {
     "probesize": str(MAX_BYTES),  # look for streams in all that is there ...

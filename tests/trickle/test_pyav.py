@@ -33,7 +33,7 @@ def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
     """The error is one line with the command to install it."""
     need_pyav()
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(InvalidInput, match=r'pip install "tricklecast\[media\]"'):
+    with pytest.raises(InvalidInput, match=r"pip install '\.\[media\]' in a clone"):
         need_pyav()
 
 

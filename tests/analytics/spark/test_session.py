@@ -207,7 +207,7 @@ def test_no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
         return real_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_pyspark)
-    with pytest.raises(SparkUnavailable, match=r'pip install "tricklecast\[analytics\]"'), spark_session():
+    with pytest.raises(SparkUnavailable, match=r"pip install '\.\[analytics\]' in a clone"), spark_session():
         pass
 
 

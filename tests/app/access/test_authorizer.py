@@ -494,5 +494,5 @@ def test_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.delitem(sys.modules, f"tricklecast.app.access.{name}", raising=False)
         monkeypatch.delattr(f"tricklecast.app.access.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "jwt", None)
-    with pytest.raises(InvalidInput, match=r'^tokens need jwt: pip install "tricklecast\[tokens\]"$'):
+    with pytest.raises(InvalidInput, match=r"^access control needs jwt: pip install '\.\[tokens\]' in a clone"):
         access(jwt_secret_file=tmp_path / "secret")
