@@ -106,7 +106,8 @@ class Hello(NamedTuple):
     """The replica asks for a channel, and says what it has of it.
 
     Attributes:
-        instance, epoch: which start of the owner, and which life of the channel it has; ``""`` and 0 for nothing.
+        instance, epoch: the start of the owner, and the epoch of the channel, of which it has something; ``""`` and 0
+            for nothing.
     """
 
     channel: str

@@ -5,7 +5,7 @@ class, the same readers, the same limits of memory. These things can go wrong:
 
 - **The connection breaks.** Readers stay, and wait. The replica comes back and says what it has; the owner sends the
   rest. When the owner has been away for too long the channel ends here, visibly, as if the owner had ended it.
-- **Another life.** If the owner's channel is of another epoch, or the owner was started again, nothing of what is here
+- **Another epoch.** If the owner's channel is of another epoch, or the owner was started again, nothing of what is here
   is sure to be a part of it: the channel ends here, and a new one begins.
 - **The feed is wrong.** Each record is checked before anything changes: a fact that is not the next one, a segment that
   closes with another size than it has here. Then nothing here is sure to be the owner's: the channel ends here, too.

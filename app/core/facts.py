@@ -52,7 +52,7 @@ class Fact:
         index: position among the indexed facts of the server, from 1 on, without gaps; 0 for the other kinds.
         number: position among all facts of its channel, from 1 on, without gaps.
         at: when, in seconds of the registry's clock.
-        channel: the channel's name; epoch: which life of that name.
+        channel: the channel's name; epoch: which channel of that name, counted from 1.
     """
 
     indexed: ClassVar[bool] = False

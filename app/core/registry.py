@@ -1,9 +1,9 @@
 """All channels of a server. Requests, time and replicas reach the core through :class:`Registry`, and only so.
 
-A name has one life after another, counted by its epoch. A life begins with a POST or a request to create it, and ends
+A name stands for one channel after another, counted by the epoch. An epoch begins with a POST or a request, and ends
 by request, after a time without a publisher, or by a fault of the server. Then it drains: for ``channel_drain_s`` its
-readers may finish, and only a POST of seq 0, or one with a reset, begins the next life. After the drain a tombstone
-stays, so that latecomers hear that the channel has ended, and that the next life has a higher epoch.
+readers may finish, and only a POST of seq 0, or one with a reset, begins the next epoch. After the drain a tombstone
+stays, so that latecomers hear that the channel has ended, and that the next epoch is a higher one.
 
 Nothing here runs by itself. The registry knows the earliest time at which each channel has something to do
 (:class:`~tricklecast.app.core.rules.Agenda`), and its caller calls :meth:`Registry.expire` then. So a server with
@@ -296,8 +296,8 @@ class Registry:
         channel = self.channels.get(name)
         return channel if isinstance(channel, OwnedChannel) and not channel.ended else None
 
-    def refuse_other_life(self, name: str, epoch: int) -> Refusal | None:
-        """The refusal of a request that is for one life of a channel only, unless that life goes on."""
+    def refuse_other_epoch(self, name: str, epoch: int) -> Refusal | None:
+        """The refusal of a request that is for one epoch of a channel only, unless that epoch goes on."""
         channel, tombstone = self.channels.get(name), self._tombstones.get(name)
         if channel is not None and channel.epoch != epoch:
             return channel.refuse(Cause.EPOCH)
@@ -384,7 +384,7 @@ class Registry:
         not know the channel; any other is new.
 
         During the drain of an ended channel only a *beginning* starts its next epoch: seq 0, or a reset. Any
-        other POST is a latecomer of the ended life (docs/reference/protocol.md, section 5).
+        other POST is a latecomer of the ended epoch (docs/reference/protocol.md, section 5).
         """
         if self.shutting_down:
             return Refusal(Cause.SHUTDOWN, come_back_s=self.come_back_s)
@@ -554,7 +554,7 @@ class Registry:
             self._tombstones.popitem(last=False)
 
     def _forget(self, channel: Channel) -> None:
-        """A life of a channel is over; the segments that it has evicted still count."""
+        """An epoch of a channel is over; the segments that it has evicted still count."""
         channel.forget()
         self._agenda.clear(channel)
         for why, n in channel.window.evicted.items():

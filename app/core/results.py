@@ -1,8 +1,7 @@
-"""The answers of the core: plain values, to be matched exhaustively.
+"""The results of the core: plain values, to be matched exhaustively.
 
-None of them holds a channel or a segment, so an answer can be kept without keeping what it is about in memory.
-:class:`~tricklecast.app.core.state.Ready` and ``Upcoming``, which a reader goes on with, are the two exceptions; they
-are defined beside the channel.
+None of them refers to a channel or a segment, so a result that somebody keeps holds no memory of theirs. The two with
+which a reader goes on do: :class:`~tricklecast.app.core.state.Ready` and ``Upcoming``, beside the channel.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Cause(Enum):
     OCCUPIED = auto()
     """Another client publishes to the channel, and this one asked not to disturb it; ``Refusal.occupied`` names it."""
     EPOCH = auto()
-    """The request is for another life of the channel than the present one, or than the last one."""
+    """The request is for another epoch of the channel than the present one, or than the last one."""
     NO_SEGMENT = auto()
     """There is no such segment to close."""
     RESERVED = auto()
@@ -149,7 +148,7 @@ class Ending(Enum):
 
 
 class Outcome(NamedTuple):
-    """The answer to a writer.
+    """How a writer's part of a segment ended, and how large the segment is.
 
     Attributes:
         ending: how its part ended.

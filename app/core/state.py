@@ -146,7 +146,7 @@ class ChannelStatistics:
         open_seqs: segments with bytes that are not closed, ascending.
         writing_seqs, preconnected_seqs: seqs whose publisher is connected, after and before its first byte.
         readers: exchanges reading from it, waiting ones included.
-        bytes_in, bytes_out: body bytes published to and delivered from it so far. facts: how many there are of it.
+        bytes_in, bytes_out: body bytes published to and delivered from it so far.
     """
 
     name: str
@@ -167,11 +167,10 @@ class ChannelStatistics:
     readers: int
     bytes_in: int
     bytes_out: int
-    facts: int
 
 
 class Channel:
-    """A named, ordered stream of segments, in one of its lives.
+    """A named, ordered stream of segments, in one of its epochs.
 
     Args:
         name, epoch, content_type, life: see below.
@@ -179,7 +178,7 @@ class Channel:
         limits, budget, faults: of the server.
 
     Attributes:
-        name, epoch: the name, and which life of it this is (1, 2, ...).
+        name, epoch: the name, and which channel of that name this is, counted from 1.
         content_type: set once, ``""`` until then.
         next_seq: the head: one past the newest segment that got its first byte or was closed.
         jumped_to: the head to which it jumped last; 0 if it never has. If nothing has moved the head since, its
@@ -506,11 +505,8 @@ class Channel:
 
     def _following(self, seq: int) -> int:
         """The lowest seq above this one that can be read, or for which a reader can wait."""
-        return self._or_retained(self.following_in_memory(seq), seq + 1)
-
-    def following_in_memory(self, seq: int) -> int:
-        """The same, of the segments in memory."""
-        return min((at for at in self.segments if seq < at < self.next_seq), default=self.next_seq)
+        in_memory = min((at for at in self.segments if seq < at < self.next_seq), default=self.next_seq)
+        return self._or_retained(in_memory, seq + 1)
 
     def _or_retained(self, live: int, seq: int) -> int:
         """A seq in memory, or the lowest one from ``seq`` on that storage has, if that is lower."""
@@ -575,7 +571,6 @@ class Channel:
             readers=self.audience,
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
-            facts=self.facts,
         )
 
     def forget(self) -> None:

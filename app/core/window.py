@@ -143,7 +143,7 @@ class Window:
             self.evicted[why] += 1
 
     def clear(self) -> None:
-        """The channel's life is over: let go of everything that nobody reads."""
+        """The channel is forgotten: let go of everything that nobody reads."""
         while self._segments:
             self._drop_oldest()
         # The channel: a cycle that only a full garbage collection, which is rare, would find.

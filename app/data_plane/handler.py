@@ -350,7 +350,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
     headers = request.headers
     reply = _unacceptable(request, route, registry)
     if reply is None and EPOCH in headers:
-        reply = _of_another_life(connection, request, route)
+        reply = _of_another_epoch(connection, request, route)
     if reply is not None:
         return _delay(connection, request, route, ReplyKind.REFUSED, route.seq) or placed(
             request, registry, route, reply
@@ -412,7 +412,7 @@ def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply |
     return None
 
 
-def _of_another_life(connection: Caller, request: Request, route: Route) -> Reply | None:
+def _of_another_epoch(connection: Caller, request: Request, route: Route) -> Reply | None:
     """Refuse a write whose epoch is not the channel's, or is no number; else ``None``."""
     if EPOCH not in request.headers:
         return None
@@ -421,7 +421,7 @@ def _of_another_life(connection: Caller, request: Request, route: Route) -> Repl
         body = f"Invalid {wire.EPOCH}: not a number".encode()
         return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=body, close=publishes)
     plane = connection.plane
-    refusal = plane.registry.refuse_other_life(route.channel, int(text))
+    refusal = plane.registry.refuse_other_epoch(route.channel, int(text))
     return None if refusal is None else refusal_reply(refusal, route.op, plane.jitter)
 
 
@@ -447,7 +447,7 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
     now = plane.clock()
     done: Reply | Refusal | Channel | None
     match route.op:
-        case Op.DELETE | Op.CLOSE_SEGMENT if (reply := _of_another_life(connection, request, route)) is not None:
+        case Op.DELETE | Op.CLOSE_SEGMENT if (reply := _of_another_epoch(connection, request, route)) is not None:
             done = reply
         case Op.CREATE:
             if has_body(request.headers):

@@ -47,6 +47,7 @@ def compare(holder: Channel, owner: Channel, *, knows_all: bool) -> None:
     if not knows_all:
         own = replace(own, evicted=other.evicted, cost=other.cost)  # its frames are those of the feed
     assert own == other, "statistics are the owner's"
+    assert holder.facts == owner.facts, "no fact is missing"
     assert holder.floor == owner.floor, "the same seqs are settled"
     assert holder.window.held == holder.window.cost + holder.window.open, "the memory is counted"
 

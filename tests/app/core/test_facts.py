@@ -35,7 +35,7 @@ def test_facts_are_numbered_without_gaps() -> None:
     live(bench)
     assert [fact.number for fact in bench.facts] == [*range(1, len(bench.facts) + 1)]
     assert [fact.index for fact in bench.facts if fact.indexed] == [*range(1, bench.journal.index + 1)]
-    assert bench.channel.statistics().facts == len(bench.facts)
+    assert bench.channel.facts == len(bench.facts)
 
 
 @pytest.mark.parametrize("kind", [SegmentOpened, SegmentClosed, ChannelEnded])

@@ -51,7 +51,7 @@ def test_a_request_may_be_for_one_life_of_a_channel_only() -> None:
     registry, _ = make_registry(channel_drain_s=1.0, tombstone_s=5.0)
 
     def told(epoch: int) -> tuple[Cause, int, bool] | None:
-        found = registry.refuse_other_life("c", epoch)
+        found = registry.refuse_other_epoch("c", epoch)
         return None if found is None else (found.why, found.epoch, found.recently_ended)
 
     assert told(1) == (Cause.NOT_FOUND, 0, False)

@@ -233,7 +233,6 @@ def test_a_new_channel_is_empty() -> None:
         readers=0,
         bytes_in=0,
         bytes_out=0,
-        facts=0,
     )
 
 
