@@ -49,7 +49,7 @@ class Visitor(NamedTuple):
 
 
 class Visit:
-    """How long a client has been there: seen first and last, in seconds, and the bytes of its ended requests."""
+    """The stay of a visitor: when it was first and last seen, in seconds, and the bytes of its ended requests."""
 
     __slots__ = ("bytes", "first", "last")
 
@@ -67,16 +67,16 @@ class Activity:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._visits: dict[Visitor, Visit] = {}
-        self._lines: list[str] = []
-        self._left_out = 0
-        self._is_crowded = False
+        self._visits: dict[Visitor, Visit] = {}  # of those that are there
+        self._lines: list[str] = []  # for the next look, MAX_LINES at most
+        self._left_out = 0  # lines beyond these
+        self._is_crowded = False  # there are too many connections to walk through
 
     def note_fact(self, fact: Fact) -> None:
         """A channel was created or has ended."""
         if not is_reserved(fact.channel):
             what = f"ended ({fact.reason})" if isinstance(fact, ChannelEnded) else "created"
-            self._say(f"{_plain(fact.channel)}: {what}")
+            self._add_line(f"{_plain(fact.channel)}: {what}")
 
     def note_exchange(self, record: AccessRecord) -> None:
         """A request has ended."""
@@ -94,7 +94,7 @@ class Activity:
         """
         crowded = max(len(connections), len(self._visits)) >= (MAX_CONNECTIONS // (2 if self._is_crowded else 1))
         if crowded and not self._is_crowded:
-            self._say(f"{MAX_CONNECTIONS} connections or more: publishers and readers are no longer shown")
+            self._add_line(f"{MAX_CONNECTIONS} connections or more: publishers and readers are no longer shown")
             self._visits.clear()
         self._is_crowded = crowded
         if not crowded:
@@ -120,7 +120,7 @@ class Activity:
             visit.last = self._clock()
         elif not self._is_crowded and len(self._visits) < MAX_CONNECTIONS:
             visit = self._visits[visitor] = Visit(self._clock())
-            self._say(f"{visitor.channel}: {role} {visitor.name}")
+            self._add_line(f"{visitor.channel}: {role} {visitor.name}")
         return visit
 
     def _forget_gone(self) -> None:
@@ -128,9 +128,9 @@ class Activity:
         for visitor, visit in [(visitor, visit) for visitor, visit in self._visits.items() if visit.last < since]:
             del self._visits[visitor]
             stay = f"{visit.last - visit.first:.0f} s, {size(visit.bytes)}"
-            self._say(f"{visitor.channel}: {visitor.role} {visitor.name} left after {stay}")
+            self._add_line(f"{visitor.channel}: {visitor.role} {visitor.name} left after {stay}")
 
-    def _say(self, line: str) -> None:
+    def _add_line(self, line: str) -> None:
         if len(self._lines) < MAX_LINES:
             self._lines.append(line)
         else:

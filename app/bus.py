@@ -84,10 +84,10 @@ class SegmentData(NamedTuple):
     """Some bytes of a segment, or its end.
 
     Attributes:
-        channel, epoch, seq: which segment.
+        channel, epoch, seq: of the segment.
         data: the bytes, as the publisher's writes arrived; none at the end of the segment.
         state: how the segment closed, at its end; ``None`` before.
-        gap: how many segments before this one cannot be had; told with the first data of a segment.
+        gap: the number of segments before this one that are lost; 0 but in the first data of a segment.
     """
 
     channel: str
@@ -102,7 +102,7 @@ class Subscription(Generic[T]):
     """An asynchronous iterator, for one task at a time. ``async with`` ends it at the end of the block.
 
     Attributes:
-        ended: why it has ended; ``None`` while it lives.
+        ended: the reason of its end; ``None`` before.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -115,11 +115,11 @@ class Subscription(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        """The next one.
+        """Wait for the next fact, or for the next data of a segment.
 
         Raises:
-            Unsubscribed, OutOfCapacity, ServerClosed: the subscription has ended, and this is why; on every later call,
-                too.
+            Unsubscribed, OutOfCapacity, ServerClosed: the subscription has ended for this reason; each later call
+                raises the same.
             ChannelEnded: the channel whose segments are read is over.
             LocalProtocolError: another task waits for the next one already.
         """
@@ -148,11 +148,11 @@ class Subscription(Generic[T]):
         self.end(Unsubscribed(self.position()))
 
     def _take(self) -> T | None:
-        """The next one, if there is one."""
+        """Take the next fact, or the next data, if there is one."""
         raise NotImplementedError
 
     def position(self) -> int:
-        """Where another subscription goes on without loss."""
+        """The index, or the seq, from which another subscription goes on without loss."""
         raise NotImplementedError
 
     def _wake(self) -> None:
@@ -174,7 +174,7 @@ class Facts(Subscription[Change]):
     the present it may be :data:`CAPACITY` facts behind.
 
     Attributes:
-        query: which facts. seen: the index up to which all of them have been delivered.
+        query: selects the facts. seen: the index up to which all of them have been delivered.
     """
 
     def __init__(self, bus: Bus, query: Query, after: int) -> None:
@@ -399,7 +399,7 @@ class Bus:
         """Subscribe to facts.
 
         Args:
-            query: which facts (docs/reference/changes.md); all of them, if empty.
+            query: selects the facts (docs/reference/changes.md); an empty one selects all of them.
             after: begin with the facts that follow this index; ``None``: with those that come from now on.
             instance: the start of the server that told ``after``, if that may have been another one.
 

@@ -162,7 +162,8 @@ class Changes:
         index: of the newest fact that followers may read. floor: facts up to this one are not kept any more.
         instance: the name of this start of the server. keep: facts that are kept, at least.
         listeners: called, soon after, with the facts that have happened since the last time, told or not; segments that
-            became whole are left out, since most facts are of that kind and no listener wants them.
+            became whole are left out, since most facts are of that kind and no listener wants them. Of one turn of the
+            event loop they get :data:`MAX_UNHEARD` facts.
         watchers: called, soon after, when facts have been told. followers: requests that follow.
     """
 

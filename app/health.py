@@ -21,6 +21,7 @@ from tricklecast.trickle.terminal import ClientCert, ClientKey, client_tls
 from tricklecast.trickle.wire import DEFAULT_PORT
 
 TIMEOUT_S: Final = 2.0
+"""The deadline of each step: to connect, and to get the response."""
 
 DEFAULT_ADDRESS: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 
@@ -79,12 +80,11 @@ def _address_in(file: Path) -> str:
     return text.decode("ascii").strip()
 
 
-def ask(address: str, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None = None) -> None:
+def ask(address: str, tls: ssl.SSLContext | None = None) -> None:
     """Ask a server on this machine whether it is alive. Its certificate is not checked: it is for another host name.
 
     Args:
         address: its URL.
-        timeout_s: for each step.
         tls: has a certificate for a server that wants one of its clients; ``None``: there is none.
 
     Raises:
@@ -99,11 +99,11 @@ def ask(address: str, timeout_s: float = TIMEOUT_S, tls: ssl.SSLContext | None =
             host, port = _HERE.get(parts.hostname or "", parts.hostname or ""), parts.port
     except ValueError as error:
         raise Unhealthy(f"{address} is no address of a server: {error}") from None
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
         if is_unix:
             connection.sock = socket.socket(socket.AF_UNIX)
-            connection.sock.settimeout(timeout_s)
+            connection.sock.settimeout(TIMEOUT_S)
             connection.sock.connect(unquote(parts.netloc))
         else:
             connection.connect()

@@ -141,10 +141,10 @@ class LocalSegment:
         self.size = 0
         self._publisher = publisher
         self._plane = publisher.plane
-        self._writer: Writer[OwnedChannel] | None = None
-        self._outcome: Outcome | None = None
-        self._reasons = 0
-        self._resumed = asyncio.Event()
+        self._writer: Writer[OwnedChannel] | None = None  # inside the block
+        self._outcome: Outcome | None = None  # once the segment has closed
+        self._reasons = 0  # bits of the schedulers that have paused it
+        self._resumed = asyncio.Event()  # one of them has resumed it, or the segment has closed
 
     async def __aenter__(self) -> Self:
         """Reserve the next seq.
@@ -274,8 +274,8 @@ class LocalSubscriber:
         self._bus = bus
         self._start = start
         self._wait_s = wait_for_channel_s
-        self._segments: Segments | None = None
-        self._segment: ReceivedSegment | None = None
+        self._segments: Segments | None = None  # inside the block
+        self._segment: ReceivedSegment | None = None  # the last one that was begun
 
     async def __aenter__(self) -> Self:
         """Begin to read.

@@ -270,9 +270,9 @@ class ChannelRates:
         self._channels = channels
         self._clock = clock
         self._size = size
-        self._counted = self._count()
+        self._counted = self._count()  # at the last scrape that was not too soon
         self._counted_at = clock()
-        self._shown: list[_Rate] = []
+        self._shown: list[_Rate] = []  # the rates of that scrape
 
     def collect(self) -> Iterator[Metric]:
         if not self._size:
