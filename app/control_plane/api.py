@@ -29,7 +29,7 @@ from tricklecast.app.control_plane.models import (
 )
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Cause, Refusal
-from tricklecast.app.core.state import summarize
+from tricklecast.app.core.state import Channel, summarize
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S, memory_reply
 from tricklecast.app.data_plane.upload import take_in
@@ -174,6 +174,16 @@ def channels_router(plane: DataPlane) -> APIRouter:
     def to_wall(at: float) -> float:
         return time.time() - (plane.clock() - at)
 
+    def to_us(now: float) -> Callable[[float], int]:
+        began = now - plane.clock()  # the same for all segments of an answer
+        return lambda at: round((began + at) * 1e6)
+
+    def found(name: str, visible: MayManage) -> Channel:
+        channel = registry.channels.get(_checked(name, visible))
+        if channel is None:
+            raise HTTPException(404, "no such channel")
+        return channel
+
     def listed(visible: MayManage) -> bytes:
         shown = [channel.statistics() for name, channel in registry.channels.items() if visible(name)]
         # A total over all channels would tell the caller about channels that it may not see.
@@ -197,10 +207,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
 
     @router.get("/{name}", summary="Describe a channel", responses={404: {"model": ProblemModel}})
     async def describe_channel(name: ChannelName, visible: Visible) -> ChannelModel:
-        channel = registry.channels.get(_checked(name, visible))
-        if channel is None:
-            raise HTTPException(404, "no such channel")
-        return channel_model(channel.statistics(), to_wall)
+        return channel_model(found(name, visible).statistics(), to_wall)
 
     @router.get(
         "/{name}/segments",
@@ -218,19 +225,15 @@ def channels_router(plane: DataPlane) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_SEGMENTS, description="Maximum number of segments.")] = MAX_SEGMENTS,
     ) -> SegmentsModel:
         """Closed segments of the window and of the data directory, and those that are being written."""
-        channel = registry.channels.get(_checked(name, visible))
-        if channel is None:
-            raise HTTPException(404, "no such channel")
-        now = time.time()
-        began = now - plane.clock()
+        channel, now = found(name, visible), time.time()
         since_us = 0 if since is None else _since_us(since, now)
-        found = list(islice(channel.listed(first, since_us, lambda at: round((began + at) * 1e6)), limit + 1))
+        segments = list(islice(channel.listed(first, since_us, to_us(now)), limit + 1))
         return SegmentsModel(
             channel=name,
             epoch=channel.epoch,
             next_seq=channel.next_seq,
-            segments=[segment_model(one) for one in found[:limit]],
-            more=len(found) > limit,
+            segments=[segment_model(segment) for segment in segments[:limit]],
+            more=len(segments) > limit,
         )
 
     @router.post(
@@ -282,8 +285,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
             raise _refused(refusal, request, plane.jitter)
         assert segment is not None, "the registry has just closed it"
         await _stored(plane)
-        began = time.time() - plane.clock()
-        return segment_model(summarize(segment, lambda at: round((began + at) * 1e6)))
+        return segment_model(summarize(segment, to_us(time.time())))
 
     return router
 

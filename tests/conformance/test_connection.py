@@ -82,7 +82,7 @@ def test_at_once_is_as_long_as_its_user_says() -> None:
 
 
 def test_no_answer_is_late() -> None:
-    """When nothing comes in time, the failure says how long was waited."""
+    """The failure names the time in which nothing came."""
     with _Peer() as peer, pytest.raises(Late) as caught:
         peer.connection.response(within_s=0.01)
     assert caught.value.expected == "an answer within 0.01 s"

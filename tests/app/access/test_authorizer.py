@@ -151,14 +151,14 @@ def test_no_token() -> None:
     ids=["malformed", "latin", "long", "signature", "early", "audience", "claim"],
 )
 def test_invalid_tokens_get_the_same_answer(text: str, why: str) -> None:
-    """Only the reason, which is for the access log, says what is wrong."""
+    """The client learns nothing; the reason in the access log says what is wrong."""
     decision = authorizer().authorize(request(text))
     assert refusal(decision) == (401, b"Token invalid", f"token:{why}")
     assert challenge(decision) == f'{CHALLENGE}, error="invalid_token"'
 
 
 def test_an_expired_token() -> None:
-    """Its holder learns that it needs a new one."""
+    """The holder of an expired token learns that it needs a new one."""
     assert authorizer().authorize(request(signed(exp=NOW - 10))) == Refused(EXPIRED)
     assert EXPIRED[:4] == (
         401,
@@ -186,7 +186,7 @@ def test_rights_that_do_not_suffice() -> None:
 
 
 def test_a_token_in_the_query() -> None:
-    """It counts if the setting allows it and no header has one."""
+    """A token in ``?token=`` counts if the setting allows it and no header has one."""
     good = signed()
     target = f"/?x=1&token={good}".encode()
     assert isinstance(authorizer(token_in_query=True).authorize(request(target=target)), Granted)
@@ -222,7 +222,7 @@ def test_the_header_with_the_token(headers: dict[bytes, bytes], found: bytes | N
     ],
 )
 def test_the_parameter_with_the_token(target: bytes, found: bytes | None) -> None:
-    """The first one counts, decoded."""
+    """The first ``token`` of a query counts, percent-decoded."""
     assert query_token(target) == found
 
 
@@ -260,7 +260,7 @@ def test_no_keys_yet() -> None:
 
 
 def test_a_key_that_came_does_not_give_rights() -> None:
-    """They are compared with the request as always."""
+    """A token whose key was fetched is still refused if its rights do not suffice."""
     keys = FakeKeys()
     came = wait_for(authorizer(keys).authorize(request(new_token(trickle={}))))
     keys.arrive(public_key("ES256", kid="new"))
@@ -342,7 +342,7 @@ def test_what_is_revoked() -> None:
 
 
 def test_the_question() -> None:
-    """It holds the token only if the server does not verify tokens itself."""
+    """A question holds the token only if the server does not verify tokens itself."""
     common = {"v": 1, "operation": "publish", "channel": "cam-1", "ip": "192.0.2.1"}
     hook = FakeWebhook()
     without_tokens(hook).authorize(request("stream-key", Op.PUBLISH))
@@ -362,7 +362,7 @@ def test_the_question() -> None:
     ],
 )  # fmt: skip
 def test_operations(op: Op, operation: str) -> None:
-    """Each kind of request has a word."""
+    """The question names each kind of request by a word."""
     hook = FakeWebhook(200)
     assert without_tokens(hook).authorize(request(op=op)) == Granted(None, math.inf)
     assert hook.asked[0]["operation"] == operation
@@ -381,7 +381,7 @@ def test_operations(op: Op, operation: str) -> None:
 def test_refusals_of_the_webhook(
     status: int, answer: tuple[int, bytes, str], challenged: str | None, remembered: bool
 ) -> None:
-    """A refusal has the webhook's status; without an answer nobody gets in. A remembered answer does the same."""
+    """A refusal has the webhook's status, also a remembered one; without an answer it is 503."""
     hook = FakeWebhook(status if remembered else None)
     decision = authorizer(webhook=hook).authorize(request(signed(sub="me")))
     if not remembered:
@@ -402,7 +402,7 @@ def test_too_many_questions() -> None:
 
 
 def test_fail_open() -> None:
-    """If the operator wants it, a request is granted where there is no answer; a refusal stays one."""
+    """With ``webhook_fail_open`` a request without an answer is granted; a refusal stays one."""
     granted = Granted(None, math.inf)
     assert without_tokens(FakeWebhook(full=True), fail_open=True).authorize(request()) == granted
     assert without_tokens(FakeWebhook(FAILED), fail_open=True).authorize(request()) == granted
@@ -419,7 +419,7 @@ def test_a_token_that_is_too_long_to_pass_on() -> None:
 
 
 def test_the_webhook_is_not_asked_about_refused_tokens() -> None:
-    """The token comes first."""
+    """The server refuses an invalid token without asking the webhook."""
     hook = FakeWebhook()
     authorizer(webhook=hook).authorize(request("bad"))
     authorizer(webhook=hook).authorize(request(signed(trickle={})))
@@ -434,13 +434,13 @@ def access(**settings: Any) -> Access:
 
 
 def test_nothing_is_switched_on_by_default() -> None:
-    """There is no authorizer, so that access control costs nothing."""
+    """A server without settings has no authorizer, so that access control costs nothing."""
     made = access()
     assert (made.authorizer, made.tokens, made.webhook, made.control_token) == (None, None, None, None)
 
 
 def test_every_source_of_keys(tmp_path: Path) -> None:
-    """A server may have several; a token of any of them is valid."""
+    """A server may have several sources of keys; a token of any of them is valid."""
     (tmp_path / "secret").write_bytes(SECRET)
     (tmp_path / "pem").write_bytes(public_pem("RS256"))
     (tmp_path / "set").write_text(json.dumps({"keys": [public_jwk("ES256", kid="k")]}))
@@ -478,7 +478,7 @@ def test_an_unusable_file(name: str, tmp_path: Path) -> None:
 
 
 def test_the_control_token_has_at_least_16_characters(tmp_path: Path) -> None:
-    """It needs no authorizer: it is for the control plane only."""
+    """The server refuses a shorter one; a control token alone makes no authorizer."""
     file = tmp_path / "token"
     file.write_text("x" * 15)
     with pytest.raises(InvalidInput, match="has 15 bytes; a secret needs at least 16"):

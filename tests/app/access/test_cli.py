@@ -82,7 +82,7 @@ def test_keys_that_cannot_sign(tmp_path: Path) -> None:
     ids=["nothing", "time", "empty", "long"],
 )
 def test_wrong_usage(secret: Path, arguments: list[str]) -> None:
-    """Exit code 2."""
+    """Wrong usage is exit code 2."""
     assert run("create", "--key", secret, *arguments).exit_code == 2
 
 

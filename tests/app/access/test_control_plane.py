@@ -83,7 +83,7 @@ def manage(*patterns: str, **more: Any) -> dict[str, str]:
 
 
 def test_the_control_token_allows_everything() -> None:
-    """Whether the server verifies other tokens or not."""
+    """The control token opens every route, whether the server verifies other tokens or not."""
     for path in (API, f"{API}/c", "/metrics", "/docs"):
         for tokens in (True, False):
             status, text, record = ask(path, bearer(CONTROL), tokens=tokens)
@@ -101,7 +101,7 @@ def test_the_control_token_allows_everything() -> None:
     ],
 )
 def test_invalid_tokens(headers: dict[str, str], reason: str) -> None:
-    """401, with the reason in the access log; the query never counts."""
+    """An invalid token gets 401, with the reason in the access log; a token in the query never counts."""
     status, _, record = ask(f"{API}?token={token()}", headers)
     assert (status, record.reason) == (401, reason)
 
@@ -125,13 +125,13 @@ def test_a_server_with_a_control_token_only() -> None:
     ],
 )
 def test_the_right_manage(headers: dict[str, str], path: str, status: int, shown: str) -> None:
-    """With it a client may use the API for the channels that match; all else needs it for ``*`` itself."""
+    """The right opens the API for the channels that match; all other routes need it for ``*`` itself."""
     found = ask(path, headers)
     assert (*found[:2], found[2].client) == (status, shown, "somebody")
 
 
 def test_what_is_open_to_everybody() -> None:
-    """Health checks are, and the metrics if the operator wants it."""
+    """Health checks need no token, nor do the metrics with ``metrics_open``."""
     for path in ("/healthz", "/readyz", "/page"):
         assert ask(path, {})[0] == 200
     assert [ask("/metrics", {}, metrics_open=is_open)[0] for is_open in (False, True)] == [401, 200]
@@ -156,7 +156,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
 
 
 def test_the_api_shows_only_the_channels_that_a_token_may_manage(server: LocalServer) -> None:
-    """For all other names the answer is 403, whether there is such a channel or not."""
+    """The API answers 403 for all other names, whether the channel exists or not."""
     with server.client() as target:
         for name in ("cam-listed", "hidden"):
             assert target.ask("POST", f"{target.base}/{name}", bearer(token()), b"").status == 200
@@ -173,7 +173,7 @@ def test_the_api_shows_only_the_channels_that_a_token_may_manage(server: LocalSe
 
 
 def test_followers_see_only_the_channels_that_their_token_may_manage(server: LocalServer) -> None:
-    """Facts, snapshots and events about all others are left out."""
+    """The server leaves out facts, snapshots and events about all other channels."""
     with server.client() as target:
         for name in ("cam-followed", "secret"):
             assert target.ask("POST", f"{target.base}/{name}", bearer(token()), b"").status == 200
@@ -192,7 +192,7 @@ def test_followers_see_only_the_channels_that_their_token_may_manage(server: Loc
 
 
 def test_a_stream_ends_when_its_token_expires(server: LocalServer) -> None:
-    """The last event says so."""
+    """The last event of a stream says that its token has expired."""
     with server.client() as target:
         headers = {**manage("cam-*", exp=int(time.time()) + 3600), "Accept": "text/event-stream"}
         stream = target.send("GET", f"{CHANGES}?snapshot=1", headers)

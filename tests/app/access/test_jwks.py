@@ -82,7 +82,7 @@ def test_the_type_of_a_key_is_its_algorithm(algorithm: str, tmp_path: Path) -> N
 
 
 def test_a_secret_is_a_key_for_hs256(tmp_path: Path) -> None:
-    """Its bytes sign and verify; no text shows them."""
+    """A secret's bytes sign and verify; no text shows them."""
     (tmp_path / "secret").write_bytes(SECRET + b"\n")
     (key,) = read_secret_key(tmp_path / "secret")
     assert (key.algorithm_name, key.key_id, key.key) == ("HS256", None, SECRET)
@@ -152,7 +152,7 @@ FIELDS = st.sampled_from(["kty", "alg", "crv", "kid", "use", "k", "n", "e", "x",
 
 @given(st.sampled_from([public_jwk(algorithm) for algorithm in ALGORITHMS]), st.dictionaries(FIELDS, VALUES))
 def test_random_changes_of_a_key(jwk: dict[str, Any], changes: dict[str, Any]) -> None:
-    """The server uses or ignores a key, whatever it looks like."""
+    """The server uses or ignores a damaged key, and raises nothing else."""
     assert len(parse_key_set(key_set({**jwk, **changes}), "the set")) <= 1
 
 
@@ -200,7 +200,7 @@ async def refetch(keys: RemoteKeySet, clock: Clock) -> None:
 
 
 def test_a_request_causes_a_fetch() -> None:
-    """Not within 30 s of the last one; all that wait learn when it has ended."""
+    """A token of an unknown key causes a fetch, but not within 30 s of the last one; all that wait learn of its end."""
     current = [named(0)]
 
     async def test(keys: RemoteKeySet, clock: Clock) -> None:
@@ -221,7 +221,7 @@ def test_a_request_causes_a_fetch() -> None:
 
 
 def test_the_same_set() -> None:
-    """It is the same object, so that valid tokens stay remembered."""
+    """A set that has not changed is the same object, so that valid tokens stay remembered."""
 
     async def test(keys: RemoteKeySet, clock: Clock) -> None:
         before = keys.keys
@@ -275,7 +275,7 @@ def test_an_outage_changes_nothing(answer: Any, problem: str, caplog: pytest.Log
 
 
 def test_old_keys_are_fetched_again() -> None:
-    """After ``max_age_s``, or ``refetch_s`` if the last fetch failed; no request is needed."""
+    """The server fetches a set again after ``max_age_s``, or after ``refetch_s`` if the last fetch failed."""
 
     async def main() -> int:
         keys = RemoteKeySet("https://keys/", refetch_s=0.001, max_age_s=0.001)

@@ -16,7 +16,7 @@ def claims(subject: str | None, token_id: str | None) -> Claims:
 
 
 def test_a_file(tmp_path: Path) -> None:
-    """A line for each; comments and empty lines do not count, a name may have spaces, and a long one is cut."""
+    """Each line revokes a token or a client; comments do not count, a name may have spaces, and a long one is cut."""
     file = tmp_path / "revoked"
     file.write_text(f"# jti 0\n\njti 7\r\n  sub\tthe camera \nsub {'x' * 300}\n#\n")
     found = read_revocations(file)
@@ -39,7 +39,7 @@ def test_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_none(content: bytes, why: str, tmp_path: Path) -> None:
-    """A typing error leaves no token valid without a word."""
+    """The server refuses a file with a typing error, which would leave a token valid."""
     file = tmp_path / "revoked"
     file.write_bytes(content)
     with pytest.raises(InvalidKey, match=why):
@@ -47,7 +47,7 @@ def test_a_file_that_is_none(content: bytes, why: str, tmp_path: Path) -> None:
 
 
 def test_the_largest_file(tmp_path: Path) -> None:
-    """As long as it may be, it counts."""
+    """The server reads a file of exactly the limit."""
     file = tmp_path / "revoked"
     file.write_bytes(b"jti 7\n" + b"#" * (MAX_BYTES - 6))
     assert read_revocations(file).token_ids == {"7"}

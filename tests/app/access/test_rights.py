@@ -41,7 +41,7 @@ def test_patterns_match_as_shells_do(pattern: str, name: str) -> None:
 
 
 def test_a_pattern_cannot_be_made_slow() -> None:
-    """This one would take backtracking longer than anybody waits."""
+    """A pattern that costs backtracking hours is matched in one pass."""
     assert not matches("a*" * 100 + "b", "a" * 255)
 
 
@@ -66,7 +66,7 @@ def test_a_claim() -> None:
     ],
 )
 def test_an_invalid_claim(claim: Any, text: str) -> None:
-    """None of it counts."""
+    """A claim of any other form gives no right."""
     with pytest.raises(InvalidClaim, match=text):
         Rights.parse(claim)
 

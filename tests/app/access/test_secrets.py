@@ -14,7 +14,7 @@ from tricklecast.app.access.secrets import MAX_BYTES, InvalidKey, is_secret, rea
     ("given", "same"), [(b"a secret", True), (b"a secreT", False), (b"", False), (b"a secret ", False)]
 )
 def test_comparison(given: bytes, same: bool) -> None:
-    """Every byte counts."""
+    """A text with one other byte, or one byte more, is not the secret."""
     assert is_secret(SecretBytes(b"a secret"), given) is same
 
 
@@ -31,7 +31,7 @@ def test_a_secret_file(tmp_path: Path) -> None:
 
 
 def test_a_secret_has_at_least_32_bytes(tmp_path: Path) -> None:
-    """HS256 needs as many."""
+    """The server refuses a secret of 31 bytes, since HS256 needs 32."""
     file = tmp_path / "secret"
     file.write_bytes(b" " + b"x" * 32 + b"\n")
     assert read_secret(file).get_secret_value() == b"x" * 32

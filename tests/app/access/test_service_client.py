@@ -1,4 +1,4 @@
-"""The HTTP client for the operator's services, whatever they answer and whatever the environment says."""
+"""The HTTP client for the operator's services: cookies, proxies of the environment, and errors."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def test_a_service_on_this_machine_is_asked_without_a_proxy(monkeypatch: pytest.
     ],
 )
 def test_a_problem_is_one_line(error: Exception, text: str) -> None:
-    """It is never empty."""
+    """The text for an exception is one line, and never empty."""
     assert problem_of(error) == text

@@ -60,7 +60,7 @@ def test_a_wrong_value(values: dict[str, Any], line: str) -> None:
     ],
 )
 def test_settings_that_need_others(values: dict[str, Any], line: str) -> None:
-    """The message names both."""
+    """The message names the setting that is there and the one that it needs."""
     with pytest.raises(InvalidSettings) as error:
         load(values)
     assert str(error.value) == line

@@ -49,7 +49,7 @@ GENUINE = signed()
 
 
 def test_the_claims_of_a_token() -> None:
-    """Subject, rights, and when it expires, leeway included."""
+    """The verifier returns the subject, the rights and the time of expiry, leeway included."""
     text = signed(sub="cam 1", trickle={"publish": ["cam-*"]}).encode()
     assert verifier().verify(text) == Claims("cam 1", Rights(publish=("cam-*",)), NOW + 110)
 
@@ -60,7 +60,7 @@ def test_the_claims_of_a_token() -> None:
     ids=["long", "missing", "empty", "surrogate"],
 )
 def test_the_subject_is_fit_for_the_access_log(subject: str | None, kept: str | None) -> None:
-    """It is optional, at most 256 characters long, and can be encoded."""
+    """A subject is optional, is cut after 256 characters, and can be encoded."""
     assert verifier().verify(signed(sub=subject).encode()).subject == kept
 
 
@@ -175,13 +175,13 @@ def test_critical_extensions() -> None:
 
 @given(st.binary(max_size=60) | st.text("eyJh.IX0_-=", max_size=200))
 def test_random_text(text: bytes | str) -> None:
-    """It is rejected, and nothing else happens."""
+    """The verifier rejects random text, and raises nothing else."""
     assert why(text) != ""
 
 
 @given(st.integers(0, 10_000), st.characters(codec="ascii"))
 def test_a_changed_token(place: int, other: str) -> None:
-    """It is invalid wherever it was changed; only the last character of a part may hold bits without a meaning."""
+    """A token is invalid wherever it was changed; only a part's last character may hold bits without a meaning."""
     place %= len(GENUINE)
     changed = GENUINE[:place] + other + GENUINE[place + 1 :]
     is_last = place + 1 == len(GENUINE) or GENUINE[place + 1] == "."

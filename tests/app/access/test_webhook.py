@@ -73,7 +73,7 @@ def test_a_request() -> None:
 
 
 def test_the_signature() -> None:
-    """It is the HMAC of the time, a dot and the body."""
+    """The signature is the HMAC of the time, a dot and the body."""
     assert sign(SecretBytes(b"key"), 7, b"{}") == "t=7,v1=" + hmac.new(b"key", b"7.{}", sha256).hexdigest()
 
 
@@ -135,7 +135,7 @@ def test_the_time_in_the_queue_counts() -> None:
 
 
 def test_an_answer_is_used_for_a_while() -> None:
-    """Until its age is reached."""
+    """The server uses an answer until its age is reached, and then asks again."""
     clock = Clock()
     _, hook = ask_all(lambda request: httpx.Response(403), b"x", clock=clock)
     clock.now += 4.9
@@ -180,7 +180,7 @@ def test_one_warning_for_a_series_of_failures(caplog: pytest.LogCaptureFixture) 
 
 
 def test_an_unforeseen_exception(caplog: pytest.LogCaptureFixture) -> None:
-    """It is no answer, and the server goes on to ask."""
+    """An exception that nobody foresaw is no answer, and the server goes on to ask."""
 
     def handle(request: httpx.Request) -> httpx.Response:
         if request.content == b"1":
@@ -212,5 +212,5 @@ def test_an_unforeseen_exception(caplog: pytest.LogCaptureFixture) -> None:
     ],
 )
 def test_how_long_an_answer_is_used(header: str, seconds: float) -> None:
-    """As long as its ``Cache-Control`` says, but at most an hour; otherwise as long as the setting says."""
+    """``Cache-Control`` says how long, up to an hour; without it the setting does."""
     assert max_age_s(header, 5.0) == seconds

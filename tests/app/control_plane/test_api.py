@@ -48,7 +48,7 @@ def content(response: Response) -> Any:
 
 
 def test_a_channel_from_beginning_to_end(target: Target) -> None:
-    """Created, described with all that happens to it, ended, and shown while it drains."""
+    """A client creates a channel, sees in its description all that happens to it, ends it, and sees it drain."""
     begun = datetime.now(UTC)
     created = create(target, "life", content_type="video/mp2t")
     assert created.status == 201
@@ -95,14 +95,14 @@ def test_a_channel_from_beginning_to_end(target: Target) -> None:
 
 
 def test_creating_is_idempotent(target: Target) -> None:
-    """The second time it is 200, and the content type stays what it was."""
+    """Creating a channel again is 200, and its content type stays."""
     assert create(target, "twice", content_type="a/b").status == 201
     second = create(target, "twice", content_type="c/d")
     assert (second.status, content(second)["content_type"]) == (200, "a/b")
 
 
 def test_the_list_of_channels(target: Target) -> None:
-    """All channels, the server's own included, and the totals."""
+    """The list has all channels, the server's own included, and the totals."""
     create(target, "listed")
     whole = target.ask("GET", "/api/v1/channels")
     assert whole.get("Age") == "0"
@@ -129,7 +129,7 @@ def test_unusual_names_mean_the_same_on_both_planes(target: Target, name: str) -
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a..b", ".", "a\x00b", "a\nb", "x" * 256, "é" * 128, "a\\b"])
 def test_bad_names_are_refused(target: Target, name: str) -> None:
-    """400 with a reason, and nothing is created."""
+    """A bad name gets 400 with a reason, and creates nothing."""
     refused = create(target, name)
     assert refused.status == 400
     assert "not a channel name" in content(refused)["detail"]
@@ -138,7 +138,7 @@ def test_bad_names_are_refused(target: Target, name: str) -> None:
 @pytest.mark.parametrize("path", ["a..b", "%2e%2e", "a%00b", "x" * 256])
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_bad_names_in_the_path(target: Target, method: str, path: str) -> None:
-    """Also where they stand in the URL."""
+    """A bad name in the URL gets 400, too."""
     assert target.ask(method, f"/api/v1/channels/{path}").status == 400
 
 
@@ -152,7 +152,7 @@ def test_reserved_names_are_forbidden(target: Target, name: str) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_missing_channels(target: Target, method: str) -> None:
-    """404 with a reason."""
+    """A missing channel gets 404 with a reason."""
     missing = target.ask(method, "/api/v1/channels/missing")
     assert (missing.status, content(missing)) == (404, {"detail": "no such channel"})
 
@@ -165,7 +165,7 @@ def test_missing_channels(target: Target, method: str) -> None:
      b'{"name": "\\ud800"}'],
 )  # fmt: skip
 def test_malformed_requests_create_nothing(target: Target, server: LocalServer, body: bytes) -> None:
-    """422 for what does not follow the model."""
+    """A body that does not follow the model gets 422."""
     refused = target.ask("POST", "/api/v1/channels", {"Content-Type": "application/json"}, body)
     assert refused.status in (400, 422)
     assert "x" not in server.plane.registry.channels
@@ -255,7 +255,7 @@ def test_limits_and_shutdown_are_503() -> None:
 
 
 def test_health(target: Target) -> None:
-    """Alive, and ready."""
+    """A server that runs is alive and ready."""
     assert content(target.ask("GET", "/healthz")) == {"status": "ok"}
     assert content(target.ask("GET", "/readyz")) == {"status": "ready"}
 
@@ -287,14 +287,14 @@ def test_openapi(target: Target) -> None:
 
 
 def test_unknown_paths_and_methods(target: Target) -> None:
-    """404 and 405, as JSON."""
+    """An unknown path gets 404 and a wrong method 405, as JSON."""
     assert target.ask("GET", "/no/such/path").status == 404
     assert target.ask("POST", "/trickle", body=b"").status == 404
     assert target.ask("PUT", "/api/v1/channels", body=b"").status == 405
 
 
 def test_every_request_is_recorded(target: Target, server: LocalServer) -> None:
-    """Operation `api`, with status, sizes and times."""
+    """The access log has each request as operation `api`, with status, sizes and times."""
     target.ask("GET", "/api/not/there?secret=1")
     record = server.record(path="/api/not/there")
     assert (record.op, record.method, record.status, record.reason) == ("api", "GET", 404, "not_found")
@@ -336,7 +336,7 @@ def test_the_root_as_base_path() -> None:
 
 
 class Costly(Collector):
-    """Each collection takes so many CPU seconds, and counts."""
+    """A collector that uses CPU time with each collection, and counts them."""
 
     def __init__(self, cost_s: float) -> None:
         self.cost_s = cost_s
@@ -346,11 +346,11 @@ class Costly(Collector):
     def collect(self) -> Iterator[Metric]:
         self.times += 1
         self.worked += self.cost_s
-        yield GaugeMetricFamily("times", "So many.", value=self.times)
+        yield GaugeMetricFamily("times", "Collections.", value=self.times)
 
 
 def made(cost_s: float, *asked_at: float) -> int:
-    """How often a page that costs so much is made, when it is asked for at these times."""
+    """How often a page of this cost is made, when it is asked for at these times."""
     costly, now = Costly(cost_s), [0.0]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(costly)
@@ -362,18 +362,18 @@ def made(cost_s: float, *asked_at: float) -> int:
 
 
 def test_a_cheap_page_is_always_new() -> None:
-    """However often it is asked for, up to the limit."""
+    """A page that costs at most 5 ms is made anew for every request."""
     assert made(CHEAP_S, 0, 0, 0) == 3
 
 
 def test_a_costly_page_is_shown_again_for_a_while() -> None:
-    """Until the loop has had ten times as long for others; then it is new."""
+    """A page that costs 30 ms is sent again for 300 ms, and then made anew."""
     assert made(0.03, 0, 0.1, REST * 0.03 - 0.001) == 1
     assert made(0.03, 0, REST * 0.03) == 2
 
 
 def test_a_page_tells_its_age() -> None:
-    """Seconds since it was made, not since it was shown."""
+    """The age counts from when the page was made, not from when it was sent last."""
     now, worked = [100.0], [0.0]
 
     def make() -> bytes:
@@ -407,7 +407,7 @@ def test_the_page_does_not_grow_with_channels() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics"])
 def test_a_head_is_a_get_without_its_body(target: Target, path: str) -> None:
-    """Monitors ask so."""
+    """A HEAD of a page for monitors has the status of a GET, and no body."""
     whole, head = target.ask("GET", path), target.ask("HEAD", path)
     assert (whole.status, head.status, head.body) == (200, 200, b"")
     assert head.get("Content-Type") == whole.get("Content-Type")
@@ -426,7 +426,7 @@ def test_the_root_says_where_to_go(target: Target) -> None:
     [("/api/v1/channels", "GET, POST"), ("/api/v1/channels/x", "DELETE, GET"), ("/healthz", "GET, HEAD")],
 )
 def test_a_wrong_method_is_told_the_right_ones(target: Target, path: str, allow: str) -> None:
-    """All that the path knows."""
+    """A 405 names all methods of the path."""
     answer = target.ask("PUT", path, body=b"")
     assert (answer.status, answer.get("Allow")) == (405, allow)
     assert content(answer) == {"detail": "Method Not Allowed"}

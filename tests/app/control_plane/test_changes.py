@@ -24,7 +24,7 @@ PATH = "/api/v1/changes"
 
 @pytest.fixture
 def server() -> Iterator[LocalServer]:
-    """A server whose journal nobody else has written to."""
+    """A server with a journal of its own."""
     with local_server(channel_drain_s=0) as running:
         yield running
 
@@ -48,7 +48,7 @@ def ask(target: Target, **options: object) -> Any:
 
 
 def waiting(server: LocalServer, count: int = 1) -> None:
-    """Wait until so many requests follow."""
+    """Wait until this number of requests follow."""
     eventually(lambda: feed(server).followers.used == count, what=f"{count} followers")
 
 
@@ -121,7 +121,7 @@ def test_a_fact_among_thousands(server: LocalServer, target: Target) -> None:
 
 
 def test_a_long_poll_waits_for_a_fact_that_it_asks_for(server: LocalServer, target: Target) -> None:
-    """Others do not answer it; without after it begins with the present."""
+    """A fact that the query excludes does not answer a long-poll; without ``after`` it begins now."""
     target.channel("before").create()
     poll = target.send("GET", url(q="channel = 'b*' AND kind = 'added'"))
     waiting(server)
@@ -133,7 +133,7 @@ def test_a_long_poll_waits_for_a_fact_that_it_asks_for(server: LocalServer, targ
 
 
 def test_a_long_poll_ends_with_its_time(server: LocalServer, target: Target) -> None:
-    """With an index that is past what it has judged."""
+    """A long-poll without facts ends with an index behind all that it has judged."""
     target.channel("a").create()
     answer = ask(target, q="channel = 'none'", after=0, wait_s=0.01)
     assert (answer["changes"], answer["index"]) == ([], feed(server).index)
@@ -170,13 +170,13 @@ def test_what_makes_no_sense_is_400(target: Target, options: dict[str, object], 
 
 
 def test_numbers_have_bounds(target: Target) -> None:
-    """As those of every route: 422."""
+    """A number out of bounds gets 422, as on every route."""
     for options in ({"after": -1}, {"after": "x"}, {"wait_s": 61}, {"limit": 0}, {"limit": 1001}):
         assert target.ask("GET", url(**options)).status == 422
 
 
 def test_an_index_from_which_nobody_can_go_on_is_410(server: LocalServer, target: Target) -> None:
-    """Too old, not told yet, or of another life: with the floor, and what to do."""
+    """An index that is too old, in the future, or of an earlier start gets 410 with the floor and what to do."""
     server.inside(lambda: setattr(feed(server), "keep", 8))
     for number in range(20):
         target.channel(f"c{number}").create()
@@ -198,7 +198,7 @@ def test_an_index_from_which_nobody_can_go_on_is_410(server: LocalServer, target
 
 
 def test_a_follower_that_waits_is_told_when_the_facts_are_not_kept(server: LocalServer, target: Target) -> None:
-    """It is never moved on without a word."""
+    """A follower gets 410 when facts after its index are gone; the server never skips them silently."""
     poll = target.send("GET", url(after=0, q="channel = 'none'"))
     waiting(server)
 
@@ -212,7 +212,7 @@ def test_a_follower_that_waits_is_told_when_the_facts_are_not_kept(server: Local
 
 
 def test_events(server: LocalServer, target: Target) -> None:
-    """The id of each is its index, and with Last-Event-ID one goes on from there."""
+    """The id of an event is its index, and a client with that Last-Event-ID gets the next one."""
     target.channel("a").create()
     events = Events(target, after=0)
     instance = server.plane.registry.instance
@@ -231,7 +231,7 @@ def test_events(server: LocalServer, target: Target) -> None:
 
 
 def test_a_stream_begins_with_a_snapshot(server: LocalServer, target: Target) -> None:
-    """Also when it comes back with an id that leads nowhere: a browser asks again with the same URL."""
+    """It does so, too, for an id that leads nowhere, since a browser asks again with the same URL."""
     target.channel("a").create()
     instance = server.plane.registry.instance
     for last in ("", "1@another", "99999"):
@@ -246,7 +246,7 @@ def test_a_stream_begins_with_a_snapshot(server: LocalServer, target: Target) ->
 
 
 def test_a_stream_that_cannot_go_on_is_refused_before_it_begins(target: Target) -> None:
-    """410, or 400 for an id that this server cannot have told."""
+    """The server answers 410, or 400 for an id that it cannot have told."""
     headers = {"Accept": "text/event-stream"}
     assert target.ask("GET", PATH, {**headers, "Last-Event-ID": "1@another"}).status == 410
     for last in ("x", "-1", "1" * 19, "@"):
@@ -256,7 +256,7 @@ def test_a_stream_that_cannot_go_on_is_refused_before_it_begins(target: Target) 
 def test_a_silent_stream_says_that_it_is_alive(
     server: LocalServer, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a comment, and the index up to which there was nothing to tell."""
+    """A stream without facts sends a comment, and the index up to which there was none."""
     monkeypatch.setattr(route, "KEEP_ALIVE_S", 0.05)
     target.channel("a").create()
     events = Events(target, after=0, q="channel = 'none'")
@@ -278,7 +278,7 @@ def test_who_leaves_is_not_counted(server: LocalServer, target: Target) -> None:
 
 
 def test_there_are_so_many_followers(server: LocalServer, target: Target) -> None:
-    """Newcomers are refused first, with a time to come back; who goes on has the rest."""
+    """The server refuses newcomers first, with a time to come back; clients that go on have the reserve."""
     server.inside(lambda: setattr(feed(server), "followers", Capacity(5)))
     for count in range(4):
         target.send("GET", PATH)
@@ -297,7 +297,7 @@ def test_there_are_so_many_followers(server: LocalServer, target: Target) -> Non
 
 
 def test_a_stop_ends_followers(server: LocalServer, target: Target) -> None:
-    """With a time to come back: long-polls are refused, streams get a last event; neither keeps the server."""
+    """A server that stops refuses long-polls, and ends streams with an event, both with a time to come back."""
     events = Events(target)
     events.begin()
     poll = target.send("GET", PATH)

@@ -22,7 +22,7 @@ def control(server: LocalServer) -> Target:
 
 
 def test_the_control_plane_is_there_and_nowhere_else(server: LocalServer) -> None:
-    """All of it, and no channel."""
+    """The control port serves the whole control plane and no channel."""
     with server.client() as data:
         assert server.control_port != server.port
         data.channel("seen").publish(0, b"body")
@@ -43,7 +43,7 @@ def test_the_control_plane_is_there_and_nowhere_else(server: LocalServer) -> Non
 
 
 def test_requests_there_are_recorded(server: LocalServer) -> None:
-    """As those of the data plane's address are."""
+    """The access log has requests of the control port, too."""
     there = control(server)
     there.ask("GET", "/openapi.json")
     there.cleanup()

@@ -33,7 +33,7 @@ def nobody_is_held(server: LocalServer) -> bool:
 
 
 def test_a_client_may_not_ask_too_often() -> None:
-    """A burst is let in, one more is not, whatever it asks for; health and metrics are open all the same."""
+    """The server lets a burst in and refuses one request more, on every route but health checks and metrics."""
     with limited(per_ip_requests_per_s=0.01, per_ip_burst=3) as (server, target):
         assert [target.ask("GET", path).status for path in (LIST, "/docs", "/api/v1/nothing")] == [200, 200, 404]
         for path in (LIST, f"{LIST}/c", "/openapi.json", "/api/v1/nothing", "/healthz/"):
@@ -93,7 +93,7 @@ def test_tokens_cannot_be_tried_faster(tmp_path: Path) -> None:
 
 
 def test_both_addresses_are_limited() -> None:
-    """The control plane's own, and what is left of it at the channels' address."""
+    """The limits hold at the control port and at the channels' address."""
     with limited(per_ip_requests_per_s=0.01, per_ip_burst=2, control_port=0) as (server, target):
         control = Target(Address("127.0.0.1", server.control_port, server.settings.base_path))
         assert control.ask("GET", LIST).status == 200
@@ -105,7 +105,7 @@ def test_both_addresses_are_limited() -> None:
 
 
 def test_a_refused_request_keeps_its_connection() -> None:
-    """And its body is read: the next request is understood, and pipelined ones are answered in order."""
+    """The server reads its body, understands the next request, and answers pipelined ones in order."""
     with limited(per_ip_requests_per_s=0.01, per_ip_burst=1) as (_, target):
         connection = target.open()
         connection.request("GET", "/healthz")
@@ -130,7 +130,7 @@ def call(application: Any, scope: dict[str, Any], records: list[AccessRecord]) -
 
 
 def test_an_exception_is_a_500_with_reason_error() -> None:
-    """It is recorded and goes on to the server."""
+    """The access log has an exception as 500, and the server gets it."""
     records: list[AccessRecord] = []
 
     async def failing(scope: Any, receive: Any, send: Any) -> None:
@@ -145,7 +145,7 @@ def test_an_exception_is_a_500_with_reason_error() -> None:
 
 
 def test_a_body_in_parts_is_counted() -> None:
-    """All its bytes."""
+    """The record counts the bytes of all parts."""
     records: list[AccessRecord] = []
 
     async def parts(scope: Any, receive: Any, send: Any) -> None:
@@ -158,7 +158,7 @@ def test_a_body_in_parts_is_counted() -> None:
 
 
 def test_a_client_that_leaves_before_it_is_answered() -> None:
-    """It is recorded as that, without a status: nothing was said to it."""
+    """The access log has the client as gone, without a status."""
     records: list[AccessRecord] = []
     connection = SimpleNamespace(gone=None, connection=SimpleNamespace(certified=None))
 
@@ -173,7 +173,7 @@ def test_a_client_that_leaves_before_it_is_answered() -> None:
 
 
 def test_what_is_not_http_is_not_recorded() -> None:
-    """Lifespan messages pass through."""
+    """Lifespan messages pass through, and no record is made."""
     records: list[AccessRecord] = []
     seen: list[str] = []
 

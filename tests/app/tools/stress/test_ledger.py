@@ -61,7 +61,7 @@ def get(
 def faults(
     published: int, *delivered: Deliver, lost: int = -1, missed: int = 0, failed: bool = False
 ) -> dict[str, int]:
-    """The faults if so many segments were published, one of them was not stored, and these came to a subscriber.
+    """The faults of a run: ``published`` segments, one of which may not be stored, and those that came to a subscriber.
 
     Args:
         published: number of segments.
