@@ -215,35 +215,33 @@ class StoredChannel:
             entry = self.entries[one := self.seqs[at]]
             yield SegmentSummary(one, entry.state, entry.size, entry.opened_us, entry.closed_us)
 
+    # For replays: see SegmentStore.
+
     @property
     def turn(self) -> asyncio.Semaphore:
-        """Shared by all replays, so that only :data:`REPLAYING` of them read at a time."""
         return self.archive.replaying
 
     @property
     def thread(self) -> DaemonThread:
-        """The thread in which all replays read."""
         return self.archive.reads
 
     def time_of(self, at_us: int) -> float:
-        """The registry's time, seconds, at a time in microseconds since 1970."""
         return asyncio.get_running_loop().time() - (self.archive.wall_us() - at_us) / 1e6
 
     def path_of(self, entry: StoredSegment) -> Path:
         return self.archive.database.path(self.row.id, entry.file)
 
     def hold(self, entry: StoredSegment) -> None:
-        """Keep a file for a replay that begins to read it."""
         self.archive.files[self.row.id, entry.file] += 1
 
     def let_go(self, entry: StoredSegment, read: int) -> None:
-        """A replay has read this number of bytes from a file, and ends."""
         self.archive.counters.replayed += read
         self.archive.release(self, entry.file)
 
     def damaged(self, seq: int, entry: StoredSegment, why: str) -> None:
-        """Remove a segment that does not match its checksum."""
         self.archive.damaged(self, seq, entry, why)
+
+    # For the archive.
 
     def add(self, seq: int, entry: StoredSegment) -> None:
         """Enter a closed segment that is in the directory."""

@@ -89,6 +89,7 @@ CREATE TABLE fact (
     number INTEGER PRIMARY KEY, at_us INTEGER, kind TEXT, channel TEXT, epoch INTEGER, seq INTEGER, detail TEXT,
     size INTEGER);
 """
+"""``life`` has the starts of servers (:class:`ServerStart`). To rename it would take a new version of the tables."""
 
 
 class StorageError(TrickleError):
@@ -355,11 +356,6 @@ class Database:
             with suppress(FileNotFoundError):  # it will be made
                 _probe(self.path(channel, 0).parent)
 
-    def room(self) -> int:
-        """The free bytes of the file system. A quota may leave less."""
-        found = os.statvfs(self.folder / "segments")
-        return found.f_bavail * found.f_frsize
-
     def recover(self, batch: Batch, channels: Iterable[int]) -> int:
         """After an error: write a batch without bytes and facts, and check that segments can be written again.
 
@@ -367,7 +363,7 @@ class Database:
             channels: those that are published to. Files must be writable in their folders.
 
         Returns:
-            The free bytes of the file system.
+            The free bytes of the file system. A quota may leave less.
 
         Raises:
             OSError, sqlite3.Error: the directory still cannot be written.
@@ -387,7 +383,8 @@ class Database:
         _probe(self.folder / "segments", TRIAL_BYTES, synced=True)
         self.probe(channels)
         self._sql.execute("UPDATE life SET boot = boot WHERE rowid = (SELECT max(rowid) FROM life)")
-        return self.room()
+        free = os.statvfs(self.folder / "segments")
+        return free.f_bavail * free.f_frsize
 
     def contents(self) -> Contents:
         """Read all rows but the facts. If some are damaged, the others are written to a new database.

@@ -39,13 +39,7 @@ class Damaged(TrickleError):
 
 
 class StoredSegment(NamedTuple):
-    """A closed segment in the directory.
-
-    Attributes:
-        size, crc: the number of bytes, and their CRC-32. file, start: the file's number, 0 without bytes, and the place
-            of the first byte in it.
-        opened_us, closed_us: when, microseconds since 1970.
-    """
+    """A closed segment in the directory: what its row has (:class:`~app.storage.database.SegmentRow`)."""
 
     state: State
     size: int
