@@ -1,8 +1,10 @@
 """The newest events on a server, as the dashboard lists them.
 
-Refusals may come by the ten thousand in a second. So equal ones of one second are one event with a count. At most
-:data:`PER_SECOND` different ones of a second are kept. Those beyond, and all beyond the first :data:`EXAMINED`, are
-only counted, by their kind.
+**The problem.** A storm causes ten thousand refusals a second, and a person reads twenty lines.
+
+**The idea.** Equal events of one second are one event with a count. At most :data:`PER_SECOND` different events of a
+second are listed. Further ones, and all beyond the first :data:`MAX_COMPARED`, are counted by their kind. When the
+second is over, its events are *sealed*: they get numbers, and do not change any more.
 """
 
 from __future__ import annotations
@@ -20,39 +22,30 @@ KEPT_EVENTS: Final = 200
 """Events that are kept for those who come later."""
 
 PER_SECOND: Final = 20
-"""Different events of one second that are kept, 0.2 kB each."""
+"""Different events of one second that are listed, 0.2 kB each."""
 
-EXAMINED: Final = 1_000
-"""Events of one second of which it is looked whether they are equal to another one: a microsecond each."""
+MAX_COMPARED: Final = 1_000
+"""Events of one second that are compared with the others, which takes a microsecond each."""
 
 MAX_NAME: Final = 128
-"""Bytes kept of a client's own name."""
+"""Bytes of a client's own name in an event."""
 
 ORDINARY: Final = frozenset({Reason.AHEAD, Reason.GONE, Reason.NOT_FOUND, Reason.CONFLICT, Reason.SHUTDOWN})
-"""Reasons of refusals that belong to the protocol: publishers and readers get them every day, and go on."""
+"""Reasons of refusals that are no events: the protocol gives them to publishers and readers every day."""
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """One event.
+class DashboardEvent:
+    """One event, or equal ones of one second."""
 
-    Attributes:
-        number: counts events from 1. time: of the first, in seconds since 1970.
-        kind: ``refused``, ``held``, ``cut_off``, ``evicted``, ``truncated``, ``skipped``, ``created`` or ``ended``.
-        why: the reason, as the access log has it; empty for events of which only the number is known.
-        channel, client: whom it concerns; empty where that is not known.
-        seq: of the segment; ``None`` if it is about no segment.
-        count: how many there were within a second.
-    """
-
-    number: int
-    time: float
-    kind: str
-    why: str
-    channel: str
-    client: str
-    seq: int | None
-    count: int
+    number: int  # counts events from 1
+    time: float  # of the first, in seconds since 1970
+    kind: str  # refused, held, cut_off, evicted, truncated, skipped, created or ended
+    why: str  # the reason, as the access log has it; empty for events that were only counted
+    channel: str  # empty if it is not known
+    client: str  # its own name, or its address; empty if it is not known
+    seq: int | None  # of the segment; None if the event is about no segment
+    count: int  # equal events of that second
 
 
 _Key = tuple[str, str, str, bytes, str | None, int | None]
@@ -67,13 +60,13 @@ class Events:
 
     def __init__(self, clock: Callable[[], float], wall_us: Callable[[], int]) -> None:
         self._clock, self._wall_us = clock, wall_us
-        self._kept: deque[Happened] = deque(maxlen=KEPT_EVENTS)
-        self._number = 0
-        self._until = 0.0
-        self._room = EXAMINED
-        # Events of the second that has not ended: when they began, how many there are, and those that are not kept.
-        self._second: dict[_Key, list[float]] = {}
-        self._left_out: Counter[str] = Counter()
+        self._newest: deque[DashboardEvent] = deque(maxlen=KEPT_EVENTS)
+        self._number = 0  # of the newest event
+        # The present second.
+        self._until = 0.0  # its end
+        self._room = MAX_COMPARED  # events that may still be compared
+        self._second: dict[_Key, list[float]] = {}  # its different events: the time of the first, and their count
+        self._left_out: Counter[str] = Counter()  # its further events, by kind
 
     def note(
         self,
@@ -92,7 +85,7 @@ class Events:
         now = self._clock()
         if now >= self._until:
             self._until = now + 1.0
-            self._room = EXAMINED
+            self._room = MAX_COMPARED
             self.seal()
         self._room -= 1
         if self._room < 0:
@@ -108,7 +101,7 @@ class Events:
             self._left_out[kind] += count
 
     def hear(self, facts: Sequence[Change]) -> None:
-        """Note channels that began or ended, and segments that did not become whole."""
+        """Note channels that began or ended, and segments that were truncated or skipped."""
         for fact in facts:
             if fact.state is None:
                 self.note("created" if fact.kind == "added" else "ended", fact.reason or "", fact.channel)
@@ -116,7 +109,7 @@ class Events:
                 self.note(fact.state, "", fact.channel, seq=fact.seq)
 
     def seal(self) -> None:
-        """Number the events of the present second: from now on they are told, and do not change any more."""
+        """End the present second: its events get their numbers."""
         if not self._second:
             return
         for (kind, why, channel, name, ip, seq), (at, count) in self._second.items():
@@ -127,11 +120,11 @@ class Events:
         for kind, count in left_out.items():
             self._keep(self._wall_us() / 1e6, kind, "", "", "", None, count)
 
-    def after(self, number: int) -> list[Happened]:
-        """The events with higher numbers, as far as they are kept, oldest first."""
+    def after(self, number: int) -> list[DashboardEvent]:
+        """The events with higher numbers that are still kept, oldest first."""
         new = self._number - number
-        return list(islice(self._kept, max(0, len(self._kept) - new), None)) if new > 0 else []
+        return list(islice(self._newest, max(0, len(self._newest) - new), None)) if new > 0 else []
 
     def _keep(self, at: float, kind: str, why: str, channel: str, client: str, seq: int | None, count: int) -> None:
         self._number += 1
-        self._kept.append(Happened(self._number, at, kind, why, channel, client, seq, count))
+        self._newest.append(DashboardEvent(self._number, at, kind, why, channel, client, seq, count))

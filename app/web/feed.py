@@ -1,17 +1,21 @@
 """The dashboard's feed: about once a second a frame with the changes on the server, made once for all followers.
 
-The rules (docs/reference/dashboard-feed.md):
+**The problem.** A page shows thousands of channels as they change, on many screens, and must cost the server's media
+next to nothing.
 
-- Nothing is computed without a follower.
-- A frame has only the values that have changed since the frame before. All values are absolute: a follower that has
-  missed a frame, or comes late, gets a snapshot, which has the same form and all values.
-- The bytes of a frame are made once and written to every follower. Only a follower whose token shows some of the
-  channels gets its own.
-- Frames are compressed once, too: each is a series of deflate blocks that refer to nothing before them (RFC 1951), so
+**The idea.** The feed compares each channel with its *row*, a list of numbers that followers have. A frame has the rows
+that differ. Values are absolute, so a follower that has missed a frame, or comes late, gets a snapshot: a frame with
+all rows. The format is in docs/reference/dashboard-feed.md.
+
+**What keeps it cheap.**
+
+- Without a follower the feed computes nothing. It reads counters that the core has anyway.
+- The bytes of a frame are made once, and written to every follower. Only a follower whose token shows some of the
+  channels gets frames of its own.
+- Frames are compressed once, too. Each is a series of deflate blocks that refer to nothing before them (RFC 1951), so
   any series of frames behind a gzip header is a valid stream.
-- A follower that does not read holds up no other, and no frame is stored for it: when it reads again it gets a
-  snapshot.
-- The event loop is never held for long: channels are looked at in parts of :data:`TURN_CHANNELS`.
+- A follower that does not read delays no other, and the feed stores no frame for it.
+- A turn of the event loop looks at :data:`TURN_CHANNELS` channels, about a millisecond.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.encoding import encode
 from tricklecast.app.usage import Use, lagging
 from tricklecast.app.web.assets import takes_gzip
-from tricklecast.app.web.events import ORDINARY, Events, Happened
+from tricklecast.app.web.events import ORDINARY, DashboardEvent, Events
 from tricklecast.trickle import __version__
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import AccessRecord, Reason
@@ -66,13 +70,13 @@ LOOK_S: Final = 0.25
 """The feed checks this often whether the server shuts down, so that followers are told before they are cut off."""
 
 MAX_FOLLOWERS: Final = 200
-"""Dashboards that are open at a time. Each costs the server 0.1 ms of CPU a second with 2,000 channels."""
+"""Followers at a time. Each costs the server 0.1 ms of CPU a second with 2,000 channels."""
 
 TURN_CHANNELS: Final = 200
-"""Channels that are looked at, or encoded, in one turn of the event loop: about a millisecond."""
+"""Channels that the feed looks at, or encodes, in one turn of the event loop."""
 
 TURN_FOLLOWERS: Final = 8
-"""Followers that are written to in one turn of the event loop."""
+"""Followers that the feed wakes in one turn of the event loop."""
 
 STALLED_S: Final = 3.0
 """A segment that is open for this time without a new byte has stalled. Live encoders write several times a second."""
@@ -82,10 +86,10 @@ IDLE_S: Final = 5.0
 segments is shorter."""
 
 SNAPSHOT_SEGMENTS: Final = 12
-"""Closed segments of each channel that a snapshot has."""
+"""Closed segments of each channel in a snapshot."""
 
 FRAME_SEGMENTS: Final = 64
-"""Segments of one channel that a frame has; older ones that closed within the same second are left out."""
+"""Segments of one channel in a frame. If more have closed since the frame before, the older ones are left out."""
 
 IDLE, LIVE, STALLED, DRAINING = range(4)
 """The state of a channel, as a number."""
@@ -93,7 +97,7 @@ IDLE, LIVE, STALLED, DRAINING = range(4)
 SEGMENT_STATES: Final = tuple(map(str, State))
 _CODES: Final = {state: code for code, state in enumerate(State)}
 GONE: Final = len(SEGMENT_STATES)
-"""The code of a segment that has vanished: no client waits for it any more, or it has left the window."""
+"""The code of a segment that is gone: no client waits for it any more, or it has left the window."""
 
 STATE, READERS, RECEIVED, SENT, SEGMENTS, PUBLISHER, FIGURES = 1, 3, 5, 6, 7, 9, 10
 """Places in a row; the segments begin after its figures."""
@@ -102,101 +106,112 @@ WRITING, PRECONNECTED, ORPHANED = 1, 2, 4
 """Bits: a publisher writes, a publisher is connected and has not begun, an open segment has lost its publisher."""
 
 GZIP_HEADER: Final = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-"""RFC 1952, section 2.3. The end of the stream has no checksum: that of its parts cannot be put together."""
+"""RFC 1952, section 2.3. A stream ends without a checksum, which would be another one for each follower."""
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class ChannelView:
-    """One channel, in one of its epochs, as followers were last told of it."""
+    """One channel in one epoch, as followers know it from the last frame."""
 
     __slots__ = (
-        "about", "bytes_in", "bytes_out", "channel", "content_type", "evicted", "number", "presence", "quiet", "seen",
-        "told", "unclosed",
+        "about",
+        "bytes_in",
+        "bytes_out",
+        "channel",
+        "content_type",
+        "evicted",
+        "number",
+        "presence",
+        "quiet",
+        "row",
+        "seen",
+        "unclosed",
     )  # fmt: skip
 
     def __init__(self, number: int, channel: Channel) -> None:
         self.number = number  # stands for the channel in frames
         self.channel = channel
         # Number, state, next_seq, readers, lag, bytes in and out per second, segments and bytes of the window, bits of
-        # the publisher; then seq, state, size and milliseconds of each segment that has closed meanwhile or is open.
-        self.told: list[int] = []
+        # the publisher; then seq, state, size and milliseconds of each segment that closed since the last look, or is
+        # open. Empty before the first look.
+        self.row: list[int] = []
         self.about: list[Any] = []  # number, name, epoch, content type, publisher, time of creation
         self.content_type = ""  # as in `about`
         self.presence: Presence | None = None  # the publisher in `about`
         self.bytes_in, self.bytes_out = channel.bytes_in, channel.bytes_out  # at the last look
-        self.evicted = channel.window.evicted[Eviction.BUDGET]  # segments that have left the window for want of memory
+        self.evicted = channel.window.evicted[Eviction.BUDGET]  # segments that the server's memory had no room for
         self.seen = max(0, channel.next_seq - SNAPSHOT_SEGMENTS)  # the head at the last look
         self.unclosed: list[int] = []  # seqs of segments that were not closed at the last look
-        self.quiet = False  # nothing moved at the last look, so is_still is enough now
+        self.quiet = False  # nothing moved at the last look, so the next one may begin with is_still()
 
     def is_still(self) -> bool:
-        """Whether nothing can have changed. It is asked if the channel was quiet at the last look."""
-        channel, told = self.channel, self.told
+        """Whether a channel that was quiet at the last look still is. This is quick."""
+        channel, row = self.channel, self.row
         return (
             channel.bytes_in == self.bytes_in
             and channel.bytes_out == self.bytes_out
             and channel.next_seq == self.seen
-            and channel.audience == told[READERS]
-            and len(channel.window) == told[SEGMENTS]
+            and channel.audience == row[READERS]
+            and len(channel.window) == row[SEGMENTS]
             and not channel.unclosed
-            and channel.ended == (told[STATE] == DRAINING)
+            and channel.ended == (row[STATE] == DRAINING)
         )
 
     def look(self, now: float, elapsed_s: float, lag: int, began: float) -> list[int] | None:
-        """Return the new :attr:`told`, or ``None`` if nothing has changed. This is most of the cost of a dashboard.
+        """Make the row anew; return it if it differs from the last one. This is most of the cost of a dashboard.
 
         Args:
-            now: the time in seconds. elapsed_s: since the last look; infinite at the first one.
-            lag: the largest lag of its readers, body bytes.
-            began: milliseconds of open segments are counted from this time.
+            now: the time in seconds. elapsed_s: seconds since the last look; infinite at the first one.
+            lag: body bytes that the slowest reader lacks.
+            began: the time from which milliseconds of open segments count.
         """
         channel = self.channel
         window, segments, head = channel.window, channel.segments, channel.next_seq
         bytes_in, bytes_out = channel.bytes_in, channel.bytes_out
         received, sent = int((bytes_in - self.bytes_in) / elapsed_s), int((bytes_out - self.bytes_out) / elapsed_s)
         self.bytes_in, self.bytes_out = bytes_in, bytes_out
-        told = [self.number, LIVE, head, channel.audience, lag, received, sent, len(window), window.bytes, 0]
+        row = [self.number, LIVE, head, channel.audience, lag, received, sent, len(window), window.bytes, 0]
         first = self.seen if head - self.seen <= FRAME_SEGMENTS else head - FRAME_SEGMENTS
         self.seen = head
         for seq in self.unclosed:
             segment = segments.get(seq)
             if segment is None:
-                told += (seq, GONE, 0, 0)
+                row += (seq, GONE, 0, 0)
             elif seq < first and segment.closed:
-                told += _figures(segment, began)
+                row += _figures(segment, began)
         for seq in range(first, head):
             segment = segments.get(seq)
             if segment is not None and segment.closed:
-                told += _figures(segment, began)
+                row += _figures(segment, began)
         unclosed = []
         publisher, is_open = 0, False
         for segment in channel.unclosed:
             unclosed.append(segment.seq)
-            told += _figures(segment, began)
+            row += _figures(segment, began)
             if segment.state is OPEN:
                 is_open = True
                 publisher |= ORPHANED if segment.writer is None else WRITING
             elif segment.writer is not None:
                 publisher |= PRECONNECTED
         self.unclosed = unclosed
-        told[PUBLISHER] = publisher
+        row[PUBLISHER] = publisher
         silent_s = now - channel.active_at
         self.quiet = False
         if channel.ended or (silent_s >= IDLE_S and not is_open):
-            told[STATE] = DRAINING if channel.ended else IDLE
+            row[STATE] = DRAINING if channel.ended else IDLE
             self.quiet = not (received or sent or lag or unclosed)
         elif is_open and silent_s >= STALLED_S:
-            told[STATE] = STALLED
-        if told == self.told:
+            row[STATE] = STALLED
+        if row == self.row:
             return None
-        self.told = told
-        return told
+        self.row = row
+        return row
 
     def may_differ(self) -> bool:
         """Whether :attr:`about` may be out of date. This is quick."""
-        last, told = self.channel.publishers.last, self.presence
-        return last is not told or last is None or self.channel.content_type is not self.content_type
+        last = self.channel.publishers.last
+        return last is not self.presence or last is None or self.channel.content_type is not self.content_type
 
     def describe(self, to_wall: float) -> bool:
         """Bring :attr:`about` up to date. Returns whether it has changed.
@@ -215,17 +230,17 @@ class ChannelView:
         self.about = [self.number, channel.name, channel.epoch, channel.content_type, publisher, created]
         return True
 
-    def whole(self, began: float) -> list[int]:
-        """The figures as they were told last, with the newest segments, for a snapshot."""
-        told = self.told[:FIGURES]
+    def snapshot(self, began: float) -> list[int]:
+        """The row for a snapshot: its figures, and the newest segments."""
+        row = self.row[:FIGURES]
         found = map(self.channel.segments.get, range(max(0, self.seen - SNAPSHOT_SEGMENTS), self.seen))
         for segment in (*(one for one in found if one is not None and one.closed), *self.channel.unclosed):
-            told += _figures(segment, began)
-        return told
+            row += _figures(segment, began)
+        return row
 
 
 def _figures(segment: Segment, began: float) -> tuple[int, int, int, int]:
-    """Seq, state, size and milliseconds of a segment: those that it took, or of an open one those when it began."""
+    """A segment in a row: seq, state, size, and the milliseconds that it took, or at which it began if it is open."""
     opened_at, closed_at = segment.opened_at, segment.closed_at
     since, until = (began, opened_at) if closed_at is None else (opened_at, closed_at)
     ms = int(1000 * (until - since)) if opened_at else 0
@@ -234,23 +249,17 @@ def _figures(segment: Segment, began: float) -> tuple[int, int, int, int]:
 
 @dataclass(slots=True)
 class Frame:
-    """The changes since the frame before; or, as a snapshot, all values.
+    """The changes since the frame before; or, as a snapshot, all values."""
 
-    Attributes:
-        number: counts frames from 1. kind: ``frame`` or ``snapshot``. data: the encoded event.
-        packed: the same, compressed, as soon as a follower needs that.
-        about, rows, gone, server, events: its parts, for followers that may see only some channels.
-    """
-
-    number: int
-    kind: bytes
-    about: list[list[Any]]
-    rows: list[list[int]]
-    gone: list[int]
-    server: dict[str, Any]
-    events: list[Happened]
-    data: bytes = b""
-    packed: bytes = b""
+    number: int  # counts frames from 1
+    kind: bytes  # ``frame`` or ``snapshot``
+    about: list[list[Any]]  # of channels that are new or have changed: ChannelView.about
+    rows: list[list[int]]  # of channels that have changed: ChannelView.row
+    gone: list[int]  # numbers of channels that are no more
+    server: dict[str, Any]  # figures of the server
+    events: list[DashboardEvent]  # that are new
+    data: bytes = b""  # the Server-Sent Event
+    packed: bytes = b""  # the same, compressed, when a follower has needed it
 
     def compressed(self) -> bytes:
         """:attr:`data` as deflate blocks, made once."""
@@ -259,7 +268,7 @@ class Frame:
         return self.packed
 
     def encoded(self) -> bytes:
-        """One Server-Sent Event."""
+        """The frame as a Server-Sent Event."""
         content = {
             "frame": self.number,
             "server": self.server,
@@ -275,7 +284,7 @@ class Frame:
 
         Args:
             visible: whether it may see the channel of this name.
-            numbers: of the channels that it was told of; this call brings them up to date.
+            numbers: of the channels that it knows; this call brings them up to date.
         """
         about = [each for each in self.about if visible(each[1])]
         numbers |= {each[0] for each in about}
@@ -284,9 +293,9 @@ class Frame:
         numbers -= set(gone)
         events = [event for event in self.events if event.channel and visible(event.channel)]
         server = {name: self.server[name] for name in PUBLIC_FIGURES if name in self.server}
-        part = Frame(self.number, self.kind, about, rows, gone, server, events)
-        part.data = part.encoded()
-        return part
+        shown = Frame(self.number, self.kind, about, rows, gone, server, events)
+        shown.data = shown.encoded()
+        return shown
 
 
 PUBLIC_FIGURES: Final[tuple[str, ...]] = (
@@ -307,8 +316,8 @@ def pack(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
 
 
-class Process:
-    """The server's process: its CPU time and its memory."""
+class ProcessUse:
+    """CPU time and memory of the server's process."""
 
     def __init__(self) -> None:
         self._cpu_s, self._at = time.process_time(), time.monotonic()
@@ -333,8 +342,8 @@ class DashboardFeed:
     """Makes the frames while there are followers.
 
     Args:
-        events: the newest ones; they are the plane's witness.
-        uses: returns the limits of the server and their use; its argument is the feed's own limit.
+        events: the newest events, which the plane notes as its witness.
+        uses: returns the limits of the server and their use; its argument is the capacity for followers.
     """
 
     def __init__(self, plane: DataPlane, events: Events, uses: Callable[[Capacity], list[Use]]) -> None:
@@ -343,9 +352,9 @@ class DashboardFeed:
         self.events = events
         self.frame: Frame | None = None  # the newest one
         self._uses = uses
-        self._process = Process()
+        self._process = ProcessUse()
         self._views: dict[Channel, ChannelView] = {}
-        self._number = self._frames = self._told_events = 0  # the last numbers of a channel, a frame and an event
+        self._number = self._frames = self._last_event = 0  # the last numbers of a channel, a frame and an event
         self._at = 0.0  # the time of the last frame
         self._began = 0.0  # the time at which the first follower came
         self._cpu_s = 0.0  # CPU time of the present frame
@@ -417,7 +426,7 @@ class DashboardFeed:
         """Drop all state, as before the first follower."""
         self._task = self.frame = self._snapshot = None
         self._views.clear()
-        self._frames = self._told_events = 0
+        self._frames = self._last_event = 0
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -454,22 +463,22 @@ class DashboardFeed:
                 self._cpu_s += time.thread_time() - begun
                 await asyncio.sleep(0)
                 begun = time.thread_time()
-            row = known.get(channel)
-            if row is None:
+            view = known.get(channel)
+            if view is None:
                 if is_reserved(channel.name):
                     continue
                 self._number += 1
-                row = known[channel] = ChannelView(self._number, channel)
-            elif row.quiet and channel not in lags and row.is_still():
+                view = known[channel] = ChannelView(self._number, channel)
+            elif view.quiet and channel not in lags and view.is_still():
                 continue
-            if row.may_differ() and row.describe(to_wall):
-                about.append(row.about)
-            told = row.look(now, elapsed_s if row.told else math.inf, lags.get(channel, 0) if lags else 0, began)
-            if (evicted := channel.window.evicted[Eviction.BUDGET]) != row.evicted:
-                self.events.note("evicted", "total_bytes", channel.name, count=evicted - row.evicted)
-                row.evicted = evicted
-            if told is not None:
-                rows.append(told)
+            if view.may_differ() and view.describe(to_wall):
+                about.append(view.about)
+            row = view.look(now, elapsed_s if view.row else math.inf, lags.get(channel, 0) if lags else 0, began)
+            if (evicted := channel.window.evicted[Eviction.BUDGET]) != view.evicted:
+                self.events.note("evicted", "total_bytes", channel.name, count=evicted - view.evicted)
+                view.evicted = evicted
+            if row is not None:
+                rows.append(row)
         gone: list[int] = []
         alive = set(channels)
         if not known.keys() <= alive:
@@ -477,9 +486,9 @@ class DashboardFeed:
         self._at = now
         self._frames += 1
         self.events.seal()
-        events = self.events.after(self._told_events)
+        events = self.events.after(self._last_event)
         if events:
-            self._told_events = events[-1].number
+            self._last_event = events[-1].number
         server = self._server(now, to_wall)
         frame = Frame(self._frames, b"frame", about, rows, gone, server, events)
         frame.data = frame.encoded()
@@ -499,9 +508,9 @@ class DashboardFeed:
     async def _take_snapshot(self, frame: Frame) -> Frame:
         about: list[list[Any]] = []
         rows: list[list[int]] = []
-        for count, row in enumerate(list(self._views.values()), 1):
-            about.append(row.about)
-            rows.append(row.whole(self._began))
+        for count, view in enumerate(list(self._views.values()), 1):
+            about.append(view.about)
+            rows.append(view.snapshot(self._began))
             if not count % TURN_CHANNELS:
                 await asyncio.sleep(0)
         server = frame.server | self._constants()
@@ -515,10 +524,10 @@ class DashboardFeed:
         plane = self.plane
         registry = plane.registry
         received = sent = readers = 0
-        for row in self._views.values():
-            readers += row.told[READERS]
-            received += row.told[RECEIVED]
-            sent += row.told[SENT]
+        for view in self._views.values():
+            readers += view.row[READERS]
+            received += view.row[RECEIVED]
+            sent += view.row[SENT]
         counts = list(plane.loop_lag.counts)
         slowest = max((at for at, (n, before) in enumerate(zip(counts, self._lag_counts, strict=True)) if n > before),
                       default=0)  # fmt: skip

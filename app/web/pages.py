@@ -1,10 +1,10 @@
 """The routes of the web pages, with the templates and the security policy of all pages.
 
-The pages need no token, since they hold no data: a page's script asks the API and the channels, with the token that its
-user has signed in with (``static/session.js``).
+**Pages hold no data**, so they need no token. A page's script asks the API and the channels, with the token of its user
+(``static/session.js``).
 
-Nothing that a page shows can run as a script: the policy (Content-Security-Policy level 3, W3C) allows scripts and
-styles of this server only, none of them inline, and no string may become markup (Trusted Types).
+**Nothing that a page shows can run as a script.** The policy (Content-Security-Policy level 3, W3C) allows scripts and
+styles of this server only, none of them inline, and no string becomes markup (Trusted Types).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OPEN_PATHS: Final = ("/", "/publish", "/docs")
 OPEN_BELOW: Final = ("/static/", "/watch/", "/api/v1/reports/")
-"""Paths of the pages and their files, which need no token. A storm report needs a ticket instead."""
+"""Paths that need no token: those of pages and their files, and of storm reports, which need a ticket instead."""
 
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 
@@ -55,7 +55,7 @@ _HEADERS: Final = {
 
 
 def is_open(path: str) -> bool:
-    """Whether a path of the control plane needs no token, since it is a page or a file of one."""
+    """Whether a path of the control plane needs no token."""
     return path in OPEN_PATHS or path.startswith(OPEN_BELOW)
 
 
@@ -73,7 +73,7 @@ class Pages:
 
     @cached_property
     def _templates(self) -> jinja2.Environment:
-        import jinja2  # takes 40 ms, which the start of a server need not wait for
+        import jinja2  # takes 40 ms, and many servers never show a page
 
         return jinja2.Environment(
             loader=jinja2.FileSystemLoader(FOLDER / "templates"),
@@ -84,15 +84,15 @@ class Pages:
         )
 
     def render(self, template: str, policy: dict[str, str] | None = None, **context: Any) -> HTMLResponse:
-        """A page.
+        """Make a page.
 
         Args:
-            template: the name of a file in ``templates/``.
-            policy: directives that differ from those of every page; ``""`` leaves one out.
-            context: values for the template.
+            template: a file in ``templates/``.
+            policy: directives in place of those of every page; ``""`` leaves one out.
+            context: values for the template, beside those of every page.
         """
         settings = self._settings
-        # At an address of its own the control plane's pages read channels from the other port.
+        # If the control plane has an address of its own, its pages read channels from the other port.
         port = "" if settings.control_port is None else str(settings.port)
         connect = f"'self' http://*:{port} https://*:{port}" if port else "'self'"
         directives = {**_POLICY, "connect-src": connect, **(policy or {})}

@@ -1,12 +1,12 @@
 """Storm reports on the dashboard: the newest report in a folder, and the storms that go on.
 
-The analytics fills the folder: ``tricklecast storms LOGS --html DIR/report.html`` and ``tricklecast storms watch LOGS
---json >> DIR/alerts.jsonl``. The server trusts none of it:
+``tricklecast storms LOGS --html DIR/report.html`` and ``tricklecast storms watch LOGS --json >> DIR/alerts.jsonl`` fill
+the folder. The server trusts neither file:
 
 - It opens only plain files of this folder: no path, no symbolic link, no file that is too large.
-- A report is markup with texts of unknown clients. The server sends it with a policy that gives it an origin of its
-  own, and lets it load and run nothing (Content-Security-Policy: ``sandbox``), also in a tab of its own.
-- A frame cannot send a token. So the page, which can, asks for a ticket, which is valid for one report and a minute.
+- A report is markup with texts of unknown clients. The server sends it with a policy under which it runs no script and
+  loads nothing, and has an origin of its own (Content-Security-Policy: ``sandbox``), even in a tab of its own.
+- A frame cannot send a token. So the page asks for a ticket, with its token; it is valid for one report and a minute.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.encoding import encode
 
 TICKET_S: Final = 60
-"""A ticket is valid for this time, in seconds: the page loads its frame at once."""
+"""Seconds for which a ticket is valid. The page loads its frame at once."""
 
 MAX_REPORT: Final = 32 << 20
-"""The largest report that is served, in bytes. One of a bad day with 10,000 incidents has 1.3 MiB."""
+"""Bytes of the largest report that is served. The report of a bad day with 10,000 incidents has 1.3 MiB."""
 
 MAX_ALERTS: Final = 4 << 20
 """Bytes that are read from the end of the newest file of alerts."""
@@ -54,8 +54,8 @@ _POLICY: Final = (
 
 _SEVERITIES: Final = ("critical", "warn", "minor")
 
-_FOR_EVER: Final = 1e11
-"""An alert with a later time (seconds since 1970) is ignored: a page could not show it as a date."""
+_LATEST: Final = 1e11
+"""Seconds since 1970. An alert with a later time is ignored, since a page could not show it as a date."""
 
 
 class OpenStormModel(BaseModel):
@@ -90,7 +90,7 @@ class ReportsModel(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FolderFile:
     """A file of the folder. Bytes, and seconds since 1970."""
 
     name: str
@@ -99,22 +99,21 @@ class Found:
 
 
 class Reports:
-    """The folder.
+    """The folder, which may appear after the server has started.
 
     Args:
-        folder: it may appear later.
-        wall_us: microseconds since 1970.
+        wall_us: the time, microseconds since 1970.
     """
 
     def __init__(self, folder: Path, wall_us: Callable[[], int]) -> None:
         self._folder = folder
         self._wall_us = wall_us
         self._secret = secrets.token_bytes(32)
-        # The alerts that were read last: each open dashboard asks every 10 s, and to read 4 MiB takes 40 ms.
-        self._alerts: tuple[Found, list[dict[str, Any]]] | None = None
+        # The last file of alerts and its storms: each dashboard asks every 10 s, and reading takes 40 ms.
+        self._alerts: tuple[FolderFile, list[dict[str, Any]]] | None = None
 
     def look(self) -> dict[str, Any]:
-        """The newest report and the storms that go on, as in :class:`ReportsModel`. It reads files."""
+        """The newest report and the storms that go on, as in :class:`ReportsModel`. This reads files."""
         try:
             report, alerts = self._newest(".html"), self._newest(".jsonl")
         except OSError as error:
@@ -125,7 +124,7 @@ class Reports:
         if alerts is not None:
             try:
                 if self._alerts is None or self._alerts[0] != alerts:
-                    self._alerts = alerts, going_on(self._read(alerts.name, MAX_ALERTS, tail=True))
+                    self._alerts = alerts, open_storms(self._read(alerts.name, MAX_ALERTS, tail=True))
                 storms = self._alerts[1]
             except OSError as error:
                 problems.append(f"{alerts.name} cannot be read: {error.strerror}")
@@ -138,7 +137,7 @@ class Reports:
         return {"report": shown, "open": storms, "watched": alerts is not None, "problems": problems}
 
     def read(self, name: str) -> bytes | None:
-        """A report; ``None`` if there is none of this name that can be served."""
+        """The report of this name; ``None`` if there is none that may be served."""
         if not name.endswith(".html"):
             return None
         try:
@@ -147,12 +146,12 @@ class Reports:
             return None
 
     def ticket(self, name: str) -> str:
-        """A ticket with which a frame may load this report for :data:`TICKET_S`."""
+        """Make a ticket, with which a frame may load this report."""
         until = self._wall_us() // 1_000_000 + TICKET_S
         return f"{until}.{self._mac(name, until)}"
 
     def admits(self, name: str, ticket: str) -> bool:
-        """Whether this ticket is for this report, and still valid."""
+        """Whether the ticket is for this report, and still valid."""
         until, _, mac = ticket.partition(".")
         if not (until.isdecimal() and until.isascii() and len(until) < 12 and mac.isascii()):
             return False
@@ -161,8 +160,8 @@ class Reports:
     def _mac(self, name: str, until: int) -> str:
         return hmac.new(self._secret, f"{until}\n{name}".encode("utf-8", "surrogateescape"), sha256).hexdigest()
 
-    def _newest(self, suffix: str) -> Found | None:
-        newest: Found | None = None
+    def _newest(self, suffix: str) -> FolderFile | None:
+        newest: FolderFile | None = None
         with os.scandir(self._folder) as entries:
             for _, entry in zip(range(MAX_FILES), entries, strict=False):
                 if not entry.name.endswith(suffix) or entry.name.startswith(".") or not _is_text(entry.name):
@@ -170,9 +169,9 @@ class Reports:
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
-                    continue  # it has just been replaced
+                    continue  # the analytics has just replaced it
                 if stat.S_ISREG(status.st_mode) and (newest is None or status.st_mtime > newest.modified):
-                    newest = Found(entry.name, status.st_mtime, status.st_size)
+                    newest = FolderFile(entry.name, status.st_mtime, status.st_size)
         return newest
 
     def _read(self, name: str, most: int, *, tail: bool = False) -> bytes:
@@ -201,7 +200,7 @@ class Reports:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name is UTF-8: others do not fit into a URL or into JSON."""
+    """Whether a file's name is UTF-8, as URLs and JSON need it."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -209,19 +208,19 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def going_on(lines: bytes) -> list[dict[str, Any]]:
-    """The storms that are not over, by the last alert of each; the worst first.
+def open_storms(lines: bytes) -> list[dict[str, Any]]:
+    """The storms that go on, by the last alert of each, the worst first.
 
     Args:
-        lines: the output of ``storms watch --json`` (docs/reference/storm-report.md, "Alert"). Other lines, such as a
-            first one that is cut, are ignored.
+        lines: of ``storms watch --json`` (docs/reference/storm-report.md, "Alert"). Other lines are ignored, such as
+            the rest of a line at the beginning.
     """
     storms: dict[str, dict[str, Any]] = {}
     for line in lines.splitlines():
         try:
             alert = orjson.loads(line)
             incident, told = alert["incident"], alert["told_us"] / 1e6
-            if not 0 <= told < _FOR_EVER:
+            if not 0 <= told < _LATEST:
                 continue
             name = str(incident["id"])[:64]
             storms.pop(name, None)
@@ -254,7 +253,7 @@ def reports_router(reports: Reports) -> APIRouter:
 
     @router.get("", summary="The newest storm report, and the storms that go on", response_model=ReportsModel)
     async def look() -> Response:
-        """Only for those who may manage everything."""
+        """Needs the right to manage everything."""
         return Response(encode(await asyncio.to_thread(reports.look)), media_type="application/json")
 
     @router.get(
@@ -270,7 +269,7 @@ def reports_router(reports: Reports) -> APIRouter:
     async def show(
         name: str, ticket: Annotated[str, Query(description="Of the list's `url`: frames cannot send a token.")] = ""
     ) -> Response:
-        """A page that can run no script and reach nothing."""
+        """The report as a page that runs no script and loads nothing."""
         if not reports.admits(name, ticket):
             raise HTTPException(403, "this link is not good any more: open the report on the dashboard again")
         content = await asyncio.to_thread(reports.read, name)

@@ -96,7 +96,7 @@ def test_an_open_segment_may_have_begun_before_the_clock() -> None:
     row = ChannelView(1, registry.channels["cam"])
     told = row.look(15.0, math.inf, 0, 14.0)
     assert told is not None
-    assert told[module.FIGURES :] == row.whole(14.0)[module.FIGURES :] == [0, OPEN, 1, -4000]
+    assert told[module.FIGURES :] == row.snapshot(14.0)[module.FIGURES :] == [0, OPEN, 1, -4000]
 
 
 def test_a_channel_stalls_while_its_open_segment_gets_nothing() -> None:

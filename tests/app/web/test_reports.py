@@ -15,7 +15,7 @@ from tests.app.access.signing import SECRET, bearer, token
 from tests.support.local import LocalServer, local_server
 from tricklecast.app.tools.conformance.target import Target
 from tricklecast.app.web import reports as module
-from tricklecast.app.web.reports import PATH, TICKET_S, Reports, going_on
+from tricklecast.app.web.reports import PATH, TICKET_S, Reports, open_storms
 
 
 def alert(name: str, status: str = "firing", **incident: Any) -> str:
@@ -112,7 +112,7 @@ def test_storms_that_go_on_are_those_that_are_not_resolved() -> None:
         alert("d", clients=None),
         alert("e").replace("5000000", "1e300"), alert("f").replace("5000000", "-1"),
     ]  # fmt: skip
-    storms = going_on("".join(lines).encode())
+    storms = open_storms("".join(lines).encode())
     assert [(storm["id"], storm["status"], storm["severity"], storm["requests"]) for storm in storms] == [
         ("a", "worse", "critical", 500), ("c", "firing", "minor", 12)
     ]  # fmt: skip
@@ -133,9 +133,9 @@ def test_alerts_are_read_again_when_they_have_changed(tmp_path: Path, monkeypatc
 
     def reading(lines: bytes) -> list[dict[str, Any]]:
         read.append(lines)
-        return going_on(lines)
+        return open_storms(lines)
 
-    monkeypatch.setattr(module, "going_on", reading)
+    monkeypatch.setattr(module, "open_storms", reading)
     file, reports = tmp_path / "alerts.jsonl", Reports(tmp_path, Wall())
     for content in ("a", "a", "ab"):
         file.write_text("".join(map(alert, content)))
