@@ -7,7 +7,7 @@ each be switched off; without both every client may do everything.
 A decision is :class:`Granted`, :class:`Refused`, or :class:`Pending` while the server fetches keys or asks the webhook.
 An exchange keeps its :class:`Granted` while it runs. When keys or revocations change, ``generation`` changes, and the
 data plane asks :meth:`RequestAuthorizer.holds` for each running exchange: one whose key is gone, or whose token is
-revoked, ends at the next tick of the sweeper. Expiry needs no such look: ``Granted`` has the time.
+revoked, ends at the next tick of the sweeper. Expiry needs no question: ``Granted`` names its time.
 
 Secrets come from files, which SIGHUP reads again. A file with a problem changes nothing: its former content stays in
 use, and the log names the problem.
@@ -99,7 +99,7 @@ class Access:
         """Read all files again, and fetch the key set behind the URL. Exchanges whose key or token is gone end soon.
 
         Args:
-            settings: those that switch a part on or off are as they were.
+            settings: the present ones. They switch the same parts on as at the start.
 
         Returns:
             The problems. The former content of a file with a problem stays in use.

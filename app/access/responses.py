@@ -1,7 +1,7 @@
-"""The responses to refused clients.
+"""The replies to clients that are refused, one line each.
 
-Each has one line with the next thing to do. No response shows whether a channel exists, and none shows the holder of a
-forged token what is wrong with it: that is in the access log.
+No reply shows whether a channel exists, and none shows the holder of a forged token what is wrong with it: that is in
+the access log.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ STOPS: Final = "the server is shutting down"
 
 
 class EventStream(StreamingResponse):
-    """A stream that counts as a follower while it lasts. No task waits for its client to leave: the events end then.
+    """A stream that counts as a follower while it lasts. Its events end when the client has left.
 
     Args:
         join, leave: called at its beginning and at its end.

@@ -221,7 +221,7 @@ class Runner:
             target.cleanup()
             self._running.discard(target)
         if case.within and duration_s > 0.75 * (limit_s := getattr(self._settings, case.within)):
-            # The grace may have ended meanwhile, so that neither success nor failure says anything.
+            # The grace may have ended meanwhile, so that neither success nor failure proves anything.
             reason = f"this machine is too slow to judge within {limit_s:g} s; start the server with longer graces"
             outcome, words = CaseOutcome.SKIP, {"reason": reason}
         transcript = target.transcript.lines if outcome is CaseOutcome.FAIL else ()
