@@ -34,6 +34,7 @@ ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 WALK = re.compile(r"^### Walk \d: (.+)\n((?:(?!#).*\n)*)", re.M)
 STEP = re.compile(r"^\d\. `(.+?)`: (.*(?:\n   .*)*)", re.M)
 CALL = re.compile(r"`([\w.]+)\([^`]*\)`")
+CLASS = re.compile(r"`([A-Z][a-z][A-Za-z]+)`")
 FILE = re.compile(r"`([\w/]+\.(?:py|js))`")
 
 
@@ -193,12 +194,13 @@ def test_yaml_blocks_can_be_read(block: Block) -> None:
 
 
 def _functions(path: Path) -> set[str]:
-    """The functions and methods of a file, the latter also as ``Class.method``."""
+    """The classes, functions and methods of a file, the last also as ``Class.method``."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".js":
         return set(re.findall(r"^ *(?:export )?(?:async )?(?:function )?(\w+)\(.*\) \{$", text, re.M))
     tree = ast.parse(text)
-    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    found = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
     for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         found |= {f"{owner.name}.{one.name}" for one in owner.body if hasattr(one, "name")}
     return found
@@ -206,7 +208,7 @@ def _functions(path: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def functions() -> dict[str, set[str]]:
-    """The functions of each file of the packages, by path."""
+    """The classes and functions of each file of the packages, by path."""
     packages = ("app", "trickle", "tricklecast", "publisher", "subscriber", "analytics")
     found = (path for name in packages for kind in ("*.py", "*.js") for path in (ROOT / name).rglob(kind))
     return {str(path.relative_to(ROOT)): _functions(path) for path in found if "vendor" not in path.parts}
@@ -236,11 +238,12 @@ def test_there_are_walks() -> None:
 
 @pytest.mark.parametrize("page", [ARCHITECTURE, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_pages_about_the_code_name_what_exists(page: Path, functions: dict[str, set[str]]) -> None:
-    """Each function and each file that they name is there."""
+    """Each class, function and file that they name is there."""
     text = page.read_text(encoding="utf-8")
     known = set().union(*functions.values())
     calls = CALL.findall(text)
     assert [call for call in calls if call not in known and call.rpartition(".")[2] not in known] == []
     assert [call for call in calls if call[0].isupper() and "." in call and call not in known] == []
+    assert [name for name in CLASS.findall(text) if name not in known and name != "Protocol"] == []
     ours = [name for name in FILE.findall(text) if not name.startswith("tests/")]
     assert [name for name in ours if not any(f"/{path}".endswith(f"/{name}") for path in functions)] == []
