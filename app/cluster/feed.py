@@ -10,7 +10,7 @@ the replica takes them; those about the others are made at once. With 20,000 of 
 publishers, that takes 13 ms; with 20,000 closed ones 8 ms, and 0.1 ms with the usual window of 256.
 
 A feed is bounded like every reader: a replica that is :data:`MAX_BEHIND` facts behind, or whose segment's memory is
-needed, is cut off (:attr:`Over.LAG`), and begins again with a snapshot. That one lacks only what the replica has not
+needed, is cut off (:attr:`FeedEnd.LAG`), and begins again with a snapshot. That one lacks only what the replica has not
 got before, so a slow replica makes progress each time.
 
 The replica goes on with its readers while the snapshot is on its way. So the snapshot never says that a segment for
@@ -24,7 +24,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from tricklecast.app.cluster.records import Begin, End, Held, Hello, Live, Over, chunk_records, fact_record, record
+from tricklecast.app.cluster.records import (
+    Begin,
+    End,
+    FeedEnd,
+    HeldSegment,
+    Hello,
+    SnapshotOver,
+    chunk_records,
+    fact_record,
+    record,
+)
 from tricklecast.app.core.facts import (
     BodyBegun,
     BodyLeft,
@@ -85,7 +95,7 @@ class Feed:
         to_us: Callable[[float], int],
         news: Callable[[], None],
     ) -> None:
-        self.over: Over | None = None
+        self.over: FeedEnd | None = None
         self._channel, self._budget, self._to_us, self._news = channel, budget, to_us, news
         # Records that the next pull returns, and their bytes.
         self._records: list[bytes | memoryview] = []
@@ -98,7 +108,7 @@ class Feed:
         have = {one.seq: one for one in hello.have}
         fresh = (hello.instance, hello.epoch) != (instance, channel.epoch) or _contradicts(channel, have)
         self._add(record(Begin(instance, channel.epoch, fresh)))
-        self._live = record(self._snapshot({} if fresh else have))
+        self._snapshot_over = record(self._snapshot({} if fresh else have))
         # Facts that may wait, beside the snapshot's own.
         self._most = len(self._facts) + MAX_BEHIND
         channel.followers.append(self._hear)
@@ -111,7 +121,7 @@ class Feed:
 
     def evict(self) -> None:
         """Memory is short: the bytes that the replica has not taken are lost."""
-        self.end(Over.LAG)
+        self.end(FeedEnd.LAG)
 
     def _hear(self, fact: Fact) -> None:
         if self.over is not None:
@@ -120,7 +130,7 @@ class Feed:
         if type(fact) is SegmentOpened:
             self._read(self._channel.segments[fact.seq])
         if len(self._facts) > self._most:
-            self.end(Over.LAG)
+            self.end(FeedEnd.LAG)
         self._news()
 
     def _read(self, segment: Segment, skip: int = 0) -> None:
@@ -131,7 +141,7 @@ class Feed:
         segment.untap(self)
         self._budget.settle(segment)
 
-    def end(self, why: Over) -> None:
+    def end(self, why: FeedEnd) -> None:
         """Nothing more is sent but the reason."""
         if self.over is not None:
             return
@@ -155,7 +165,7 @@ class Feed:
                 self._facts.extendleft(reversed(list(self._facts_about(fact))))
                 continue
             if fact is None:
-                self._add(self._live)
+                self._add(self._snapshot_over)
             else:
                 if type(fact) is SegmentClosed and (outgoing := self._outgoing.get(fact.seq)) is not None:
                     if not self._take(outgoing, most):
@@ -168,7 +178,7 @@ class Feed:
             for outgoing in self._outgoing.values():
                 self._take(outgoing, most)
         if self._channel.ended and not (self._facts or self._outgoing):
-            self.end(Over.ENDED)
+            self.end(FeedEnd.ENDED)
         records, self._records, self._size = self._records, [], 0
         return records
 
@@ -192,7 +202,7 @@ class Feed:
 
     # The snapshot.
 
-    def _snapshot(self, have: Mapping[int, Held]) -> Live:
+    def _snapshot(self, have: Mapping[int, HeldSegment]) -> SnapshotOver:
         """Say how things stand, to a replica that has some segments already."""
         channel = self._channel
         say = self._facts.append
@@ -225,13 +235,13 @@ class Feed:
         say(None)
         # Bytes that are sent after the snapshot are no part of it.
         ahead = sum(one.segment.size - one.skip for one in self._outgoing.values() if not one.segment.closed)
-        return Live(channel.facts, channel.bytes_in - ahead)
+        return SnapshotOver(channel.facts, channel.bytes_in - ahead)
 
     def _fact(self, kind: type[Fact], at: float, *about: object) -> Fact:
         """A fact of a snapshot, which has no number."""
         return kind(0, 0, at, self._channel.name, self._channel.epoch, *about)
 
-    def _facts_about_lost(self, lost: Held) -> Iterator[Fact]:
+    def _facts_about_lost(self, lost: HeldSegment) -> Iterator[Fact]:
         """The replica has a segment that is not there any more."""
         seq, at = lost.seq, self._channel.active_at
         if lost.state is WAITING:
@@ -255,7 +265,7 @@ class Feed:
             yield self._fact(BodyLeft, opened_at, seq)
 
 
-def _contradicts(channel: Channel, have: Mapping[int, Held]) -> bool:
+def _contradicts(channel: Channel, have: Mapping[int, HeldSegment]) -> bool:
     """Whether a replica has bytes that were never here, or has a segment closed that is not."""
     for segment in map(channel.segments.get, have):
         if segment is not None:

@@ -2,18 +2,18 @@
 
 A record is one byte for its kind, four bytes for the length of its payload, and the payload. Numbers are big-endian.
 
-=========  ========================================================================================
-kind       payload
-=========  ========================================================================================
-``HELLO``  from the replica, once, JSON: :class:`Hello`
-``BEGIN``  from the owner, once, JSON: :class:`Begin`
-``FACT``   JSON: the kind of the fact, its number, its time, and what that kind has. Without a number it is part of a
-           snapshot (:meth:`~tricklecast.app.core.state.Channel.apply`)
-``BYTES``  eight bytes for the seq, then a chunk of the segment, which is not empty
-``LIVE``   JSON, after the snapshot: :class:`Live`
-``END``    JSON, the last one: :class:`End`. A peer of any version understands it
-``BEAT``   nothing: the owner is there, and has no news
-=========  ========================================================================================
+=================  ================================================================================
+kind               payload
+=================  ================================================================================
+``HELLO``          from the replica, once, JSON: :class:`Hello`
+``BEGIN``          from the owner, once, JSON: :class:`Begin`
+``FACT``           JSON: the kind of the fact, its number, its time, and the attributes of that kind. Number 0: it is
+                   part of a snapshot (:meth:`~tricklecast.app.core.state.Channel.apply`)
+``BYTES``          eight bytes for the seq, then a chunk of the segment, which is not empty
+``SNAPSHOT_OVER``  JSON, after the snapshot: :class:`SnapshotOver`
+``END``            JSON, the last one: :class:`End`. A peer of any version understands it
+``BEAT``           nothing: the owner is there, and has no news
+=================  ================================================================================
 
 Times are microseconds since 1970, since the clocks of two processes have nothing else in common.
 
@@ -52,19 +52,19 @@ MAX_KEY: Final = 256
 """Characters of an ``Idempotency-Key``; the memory of a segment is counted with one of that length."""
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The kinds of records."""
 
     HELLO = 0
     BEGIN = 1
     FACT = 2
     BYTES = 3
-    LIVE = 4
+    SNAPSHOT_OVER = 4
     END = 5
     BEAT = 6
 
 
-class Over(StrEnum):
+class FeedEnd(StrEnum):
     """Why the owner ends a feed."""
 
     ENDED = "ended"
@@ -89,7 +89,7 @@ class OtherVersion(FeedError):
         super().__init__(text)
 
 
-class Held(NamedTuple):
+class HeldSegment(NamedTuple):
     """A segment that a replica has."""
 
     seq: int
@@ -103,7 +103,7 @@ class Held(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """The replica asks for a channel, and says what it has of it.
+    """The replica asks for a channel, and names the segments that it has of it.
 
     Attributes:
         instance, epoch: the start of the owner, and the epoch of the channel, of which it has something; ``""`` and 0
@@ -113,7 +113,7 @@ class Hello(NamedTuple):
     channel: str
     instance: str
     epoch: int
-    have: tuple[Held, ...]
+    have: tuple[HeldSegment, ...]
 
 
 class Begin(NamedTuple):
@@ -128,14 +128,14 @@ class Begin(NamedTuple):
     fresh: bool
 
 
-class Chunk(NamedTuple):
+class SegmentBytes(NamedTuple):
     """Bytes of a segment, which follow those that came before."""
 
     seq: int
     chunk: bytes
 
 
-class Live(NamedTuple):
+class SnapshotOver(NamedTuple):
     """The snapshot is over; what follows has happened since it was taken.
 
     Attributes:
@@ -149,20 +149,26 @@ class Live(NamedTuple):
 class End(NamedTuple):
     """The owner ends the feed."""
 
-    why: Over
+    why: FeedEnd
 
 
 class Beat(NamedTuple):
     """The owner is there, and has no news."""
 
 
-Message = Hello | Begin | Fact | Chunk | Live | End | Beat
+Record = Hello | Begin | Fact | SegmentBytes | SnapshotOver | End | Beat
 """A record, taken apart."""
 
-_CODES: Final = {Hello: Kind.HELLO, Begin: Kind.BEGIN, Live: Kind.LIVE, End: Kind.END, Beat: Kind.BEAT}
+_CODES: Final = {
+    Hello: RecordKind.HELLO,
+    Begin: RecordKind.BEGIN,
+    SnapshotOver: RecordKind.SNAPSHOT_OVER,
+    End: RecordKind.END,
+    Beat: RecordKind.BEAT,
+}
 
 
-def record(message: Hello | Begin | Live | End | Beat) -> bytes:
+def record(message: Hello | Begin | SnapshotOver | End | Beat) -> bytes:
     """A record of anything but facts and chunks."""
     about: dict[str, Any] = message._asdict()
     if isinstance(message, Hello):
@@ -180,18 +186,18 @@ def fact_record(fact: Fact, to_us: Callable[[float], int]) -> bytes:
     """
     kind = type(fact)
     own = {name: getattr(fact, name) for name in _OWN[kind]}
-    return _record(Kind.FACT, {"kind": kind.__name__, "number": fact.number, "at": to_us(fact.at), **own})
+    return _record(RecordKind.FACT, {"kind": kind.__name__, "number": fact.number, "at": to_us(fact.at), **own})
 
 
 def chunk_records(seq: int, chunk: memoryview) -> Iterator[bytes | memoryview]:
     """The records of a chunk, in parts that may be written one after the other: no byte is copied."""
     for start in range(0, len(chunk), MAX_CHUNK):
         part = chunk[start : start + MAX_CHUNK]
-        yield _HEAD.pack(Kind.BYTES, _SEQ.size + len(part)) + _SEQ.pack(seq)
+        yield _HEAD.pack(RecordKind.BYTES, _SEQ.size + len(part)) + _SEQ.pack(seq)
         yield part
 
 
-def _record(kind: Kind, about: dict[str, Any]) -> bytes:
+def _record(kind: RecordKind, about: dict[str, Any]) -> bytes:
     payload = encode(about) if about else b""
     return _HEAD.pack(kind, len(payload)) + payload
 
@@ -220,14 +226,14 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("content_type", "numbering", "name"), _text),
     **{"key": _key, "state": State, "why": Eviction, "reason": EndReason},
 }
-"""Each attribute that a kind of fact may have."""
+"""Checks each attribute that a kind of fact may have."""
 
 _OWN: Final = {kind: tuple(field.name for field in fields(kind))[len(fields(Fact)) :] for kind in KINDS}
 _KINDS: Final = {kind.__name__: (kind, [(name, _READ[name]) for name in own]) for kind, own in _OWN.items()}
 
 
 def _hello(about: dict[str, Any]) -> Hello:
-    have = tuple(Held(_number(seq), _number(size), State(state)) for seq, size, state in about["have"])
+    have = tuple(HeldSegment(_number(seq), _number(size), State(state)) for seq, size, state in about["have"])
     return Hello(_text(about["channel"]), _text(about["instance"]), _number(about["epoch"]), have)
 
 
@@ -235,16 +241,17 @@ def _begin(about: dict[str, Any]) -> Begin:
     return Begin(_text(about["instance"]), _number(about["epoch"]), about["fresh"] is not False)
 
 
-def _live(about: dict[str, Any]) -> Live:
-    return Live(_number(about["facts"]), _number(about["bytes_in"]))
+def _snapshot_over(about: dict[str, Any]) -> SnapshotOver:
+    return SnapshotOver(_number(about["facts"]), _number(about["bytes_in"]))
 
 
 def _end(about: dict[str, Any]) -> End:
-    return End(Over(about["why"]))
+    return End(FeedEnd(about["why"]))
 
 
-_MESSAGES: Final[dict[Kind, Callable[[dict[str, Any]], Message]]] = {
-    Kind.HELLO: _hello, Kind.BEGIN: _begin, Kind.LIVE: _live, Kind.END: _end,
+_MESSAGES: Final[dict[RecordKind, Callable[[dict[str, Any]], Record]]] = {
+    RecordKind.HELLO: _hello, RecordKind.BEGIN: _begin, RecordKind.SNAPSHOT_OVER: _snapshot_over,
+    RecordKind.END: _end,
 }  # fmt: skip
 
 
@@ -264,7 +271,7 @@ class Parser:
         # The beginning of a record that has not come wholly: MAX_PAYLOAD and what comes at a time.
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes) -> Iterator[Record]:
         """The records that are whole with these bytes.
 
         Raises:
@@ -287,20 +294,20 @@ class Parser:
         finally:
             del self._buffer[:at]
 
-    def _message(self, number: int, payload: bytes) -> Message:
+    def _message(self, number: int, payload: bytes) -> Record:
         try:
-            kind = Kind(number)
-            if kind is Kind.BYTES:
+            kind = RecordKind(number)
+            if kind is RecordKind.BYTES:
                 (seq,) = _SEQ.unpack_from(payload)
                 if len(payload) == _SEQ.size:
                     raise ValueError("a chunk of no byte")  # readers would take it for the end of the segment
-                return Chunk(seq, payload[_SEQ.size :])
-            if kind is Kind.BEAT:
+                return SegmentBytes(seq, payload[_SEQ.size :])
+            if kind is RecordKind.BEAT:
                 return Beat()
             about = orjson.loads(payload)
-            if kind is Kind.FACT:
+            if kind is RecordKind.FACT:
                 return self._fact(about)
-            if kind in (Kind.HELLO, Kind.BEGIN) and about["version"] != VERSION:
+            if kind in (RecordKind.HELLO, RecordKind.BEGIN) and about["version"] != VERSION:
                 raise OtherVersion
             message = _MESSAGES[kind](about)
             if isinstance(message, Begin):

@@ -22,16 +22,16 @@ from tricklecast.app.cluster.records import (
     MAX_PAYLOAD,
     Beat,
     Begin,
-    Chunk,
     End,
+    FeedEnd,
     FeedError,
-    Held,
+    HeldSegment,
     Hello,
-    Live,
-    Message,
     OtherVersion,
-    Over,
     Parser,
+    Record,
+    SegmentBytes,
+    SnapshotOver,
     record,
 )
 from tricklecast.app.core.facts import Fact, SegmentAwaited
@@ -85,13 +85,13 @@ class Replica:
         """Begin with a new connection: what is sent to the owner, once."""
         self._parser, self.live, self._awaited = Parser(self.name, self._to_time), False, set()
         if self.channel is not None and not self.channel.ended:
-            have = tuple(Held(one.seq, one.size, one.state) for one in self.channel.segments.values())
+            have = tuple(HeldSegment(one.seq, one.size, one.state) for one in self.channel.segments.values())
             hello = record(Hello(self.name, self._instance, self.channel.epoch, have))
             if len(hello) <= MAX_HELLO:
                 return hello
         return record(Hello(self.name, "", 0, ()))
 
-    def receive(self, data: bytes) -> Over | None:
+    def receive(self, data: bytes) -> FeedEnd | None:
         """Apply what has come; why the owner ends the feed, if it does.
 
         Readers are woken once for all bytes of their segment that came in this data.
@@ -103,12 +103,12 @@ class Replica:
         self._chunks = []
         try:
             for message in self._parser.feed(data):
-                if type(message) is Chunk and message.seq == self._seq and self._chunks:
+                if type(message) is SegmentBytes and message.seq == self._seq and self._chunks:
                     self._chunks.append(message.chunk)
                     continue
                 self._store()
                 if type(message) is End:
-                    if message.why is Over.VERSION:
+                    if message.why is FeedEnd.VERSION:
                         raise OtherVersion
                     return message.why
                 if type(message) is Begin:
@@ -137,16 +137,16 @@ class Replica:
         self._instance = begin.instance
         self.snapshots += 1
 
-    def _apply(self, channel: Channel, message: Message) -> None:
+    def _apply(self, channel: Channel, message: Record) -> None:
         match message:
-            case Chunk():
+            case SegmentBytes():
                 segment = channel.segments.get(message.seq)
                 if segment is None or segment.state is not OPEN:
                     raise FeedError(f"bytes of segment {message.seq}, which is not open")
                 self._seq, self._chunks = message.seq, [message.chunk]
-            case Live():
+            case SnapshotOver():
                 if self.live:
-                    raise FeedError("LIVE twice")
+                    raise FeedError("the snapshot is over twice")
                 channel.go_live(message.facts, message.bytes_in, self._awaited, self._clock())
                 self.live = True
             case Fact():
@@ -154,7 +154,7 @@ class Replica:
                 if type(message) is SegmentAwaited and not self.live:
                     self._awaited.add(message.seq)
                 if channel.ended:
-                    self._registry.drain(channel)
+                    self._registry.let_drain(channel)
             case Beat():
                 pass
             case _:
@@ -179,5 +179,5 @@ class Replica:
         channel = self.channel
         if channel is not None and not channel.ended:
             channel.abandon(self._clock())
-            self._registry.drain(channel)
+            self._registry.let_drain(channel)
             self._registry.faults.deliver()

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from tricklecast.app.cluster.feed import Feed
-from tricklecast.app.cluster.records import Beat, End, FeedError, Hello, OtherVersion, Over, Parser, record
+from tricklecast.app.cluster.records import Beat, End, FeedEnd, FeedError, Hello, OtherVersion, Parser, record
 from tricklecast.app.cluster.replica import OutOfMemory, Replica
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.state import Channel
@@ -57,7 +57,7 @@ async def send_feed(
     writer: asyncio.StreamWriter,
     registry: Registry,
     to_us: Callable[[float], int],
-) -> Over:
+) -> FeedEnd:
     """Send the feed of a channel of which this is the owner until it ends or the replica leaves; close the connection.
 
     Args:
@@ -74,7 +74,7 @@ async def send_feed(
                 hello = await _hello(reader)
         except OtherVersion as error:
             logger.warning("a replica of %r is refused: %s", channel.name, error)
-            over = Over.VERSION
+            over = FeedEnd.VERSION
             writer.write(record(End(over)))
         else:
             over = await _send(channel, hello, reader, writer, registry, to_us)
@@ -104,7 +104,7 @@ async def _send(
     writer: asyncio.StreamWriter,
     registry: Registry,
     to_us: Callable[[float], int],
-) -> Over:
+) -> FeedEnd:
     news = asyncio.Event()
     feed = Feed(channel, hello, registry.budget, registry.instance, to_us, news.set)
     left = asyncio.ensure_future(reader.read(1))
@@ -126,7 +126,7 @@ async def _send(
             except TimeoutError:
                 await _write(writer, [record(Beat())])
     finally:
-        feed.end(Over.SHUTDOWN)
+        feed.end(FeedEnd.SHUTDOWN)
         if not left.cancel() and not left.cancelled():
             left.exception()  # or the event loop would complain that nobody asked
 
@@ -163,7 +163,7 @@ async def follow(replica: Replica, connect: Connect, *, lost_s: float = LOST_S) 
                 replica.end()
             except (OSError, TrickleError) as error:
                 logger.info("the owner of %r is out of reach: %s", replica.name, error)
-            if over is Over.ENDED:
+            if over is FeedEnd.ENDED:
                 return
             now = loop.time()
             if live and not faulty:
@@ -179,7 +179,7 @@ async def follow(replica: Replica, connect: Connect, *, lost_s: float = LOST_S) 
         replica.end()
 
 
-async def _receive(replica: Replica, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Over:
+async def _receive(replica: Replica, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> FeedEnd:
     """Apply one feed; returns why the owner has ended it."""
     writer.write(replica.hello())
     while True:

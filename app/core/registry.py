@@ -238,12 +238,12 @@ class Registry:
         channel = self.channels[name] = Channel(name, epoch, "", now, NO_LIFE, self.limits, self.budget, self.faults)
         return channel
 
-    def drain(self, channel: Channel) -> None:
+    def let_drain(self, channel: Channel) -> None:
         """A channel that another server owns has ended here: it is forgotten when its drain is over."""
         if self.channels.get(channel.name) is channel:
             self._schedule_next(channel)
 
-    def bury(self, name: str, epoch: int, head: int, until: float) -> None:
+    def remember_ended(self, name: str, epoch: int, head: int, until: float) -> None:
         """Remember, after a restart, that a channel has ended."""
         self._tombstones[name] = Tombstone(epoch, head, until)
 

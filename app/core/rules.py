@@ -1,7 +1,7 @@
 """The rules of a channel: what a request, a lost connection, or time may do to one epoch of it.
 
-A rule decides which facts come of it, applies each with the function of :mod:`app.core.state` that a replica uses, too,
-and notes it. Its rules (docs/reference/protocol.md, sections 1 to 5):
+A rule decides facts, applies each with the function of :mod:`app.core.state` that a replica uses, too, and notes it.
+The rules (docs/reference/protocol.md, sections 1 to 5):
 
 - :meth:`OwnedChannel._advance` alone decides what happens to the segments that the head passes.
 - :meth:`OwnedChannel._close` alone closes segments. Its cursors and preempted writers are told when the change is done.
@@ -279,7 +279,7 @@ class OwnedChannel(Channel):
             return self._cut(writer, refused, now)
         writer.segment.wake(self._faults)
         if self._to_wake or self._faults.noted:
-            self._tell()
+            self._notify_and_deliver()
         return None
 
     def finish(self, writer: Writer[OwnedChannel], chunks: Sequence[bytes], now: float) -> Outcome:
@@ -399,7 +399,7 @@ class OwnedChannel(Channel):
         outcome = self._withdraw(writer, refused, now)
         if segment.state is OPEN:
             self._close(segment, TRUNCATE, now)
-        self._tell()
+        self._notify_and_deliver()
         return outcome
 
     def _break_off(self, writer: Writer[OwnedChannel], ending: Ending, now: float) -> Outcome:
@@ -411,7 +411,7 @@ class OwnedChannel(Channel):
                 self._close(segment, TRUNCATE, now)
             else:
                 self._expect(segment, now + self._limits.publisher_grace_s)
-        self._tell()
+        self._notify_and_deliver()
         return outcome
 
     def _withdraw(self, writer: Writer[OwnedChannel], ending: Ending, now: float) -> Outcome:
@@ -437,7 +437,7 @@ class OwnedChannel(Channel):
         """A segment got its first byte."""
         seq = segment.seq
         if seq < self._first:
-            self._name(seq, segment.writer, now)
+            self._name_numbering(seq, segment.writer, now)
         if self._deadlines.times:
             self._deadlines.clear(segment)
         passed = self._advance(seq, now) if seq > self.next_seq else ()
@@ -446,7 +446,7 @@ class OwnedChannel(Channel):
         for one in passed:
             self._close(one, SKIP, now)
 
-    def _name(self, seq: int, writer: Writer[OwnedChannel] | None, now: float) -> None:
+    def _name_numbering(self, seq: int, writer: Writer[OwnedChannel] | None, now: float) -> None:
         """A segment below all others of the channel's numbering was written.
 
         The first one that is written in this start of the server decides how the numbering is called. A publisher that
@@ -486,7 +486,7 @@ class OwnedChannel(Channel):
         """
         seq = segment.seq
         if seq < self._first and event is FINISH:
-            self._name(seq, segment.writer, now)
+            self._name_numbering(seq, segment.writer, now)
         passed = self._advance(seq, now) if seq > self.next_seq else ()
         closed = [segment, *passed]
         if segment.payer is not None:
@@ -509,7 +509,7 @@ class OwnedChannel(Channel):
                 self._expect_eviction()
             self.window.evict(now)
 
-    def _give_open(self) -> bool:
+    def _cut_largest(self) -> bool:
         """Memory is short, and this channel holds most of it: cut the largest segment that is being written.
 
         Its publisher is told. The budget calls this in the middle of a change of another channel.
@@ -585,8 +585,8 @@ class OwnedChannel(Channel):
             except Exception as error:
                 self._faults.note(writer.owner, error)
 
-    def _tell(self) -> None:
-        """The same, and hand the faults over: for changes that no registry is in the middle of."""
+    def _notify_and_deliver(self) -> None:
+        """Notify, and deliver the faults: for changes that come from a writer, with no registry around them."""
         self._notify()
         if self._faults.noted:
             self._faults.deliver()

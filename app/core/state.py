@@ -211,7 +211,7 @@ class Channel:
         self.content_type = content_type
         self.created_at = self.active_at = now
         self.segments: dict[int, Segment] = {}
-        self.window = Window(limits, budget, self._evicted, self._give_open)
+        self.window = Window(limits, budget, self._evicted, self._cut_largest)
         self.ended = False
         self.drain_until: float | None = None
         self.next_seq = self.jumped_to = self.floor = self.bytes_in = self.bytes_out = self.facts = 0
@@ -222,7 +222,7 @@ class Channel:
         self.retained: Retained | None = None
         self.publishers = Publishers(limits.publisher_grace_s)
         self.reading = Capacity(limits.readers_per_channel)
-        # Players that fetch playlists and media, less the cursors that serve them. HLS keeps this number.
+        # Added to the cursors in :attr:`audience`: HLS players, less the cursors that serve them. app.hls keeps it.
         self.players_beside = 0
         self._limits, self._budget, self._faults = limits, budget, faults
         # By seq: segments without a byte, and those with bytes that are not closed.
@@ -240,8 +240,8 @@ class Channel:
         """Apply a fact that the owner of the channel has decided, and wake the readers whom it concerns.
 
         All bytes that a segment had when it closed must have been given to :meth:`bytes_stored` before. A fact without
-        a number comes from a snapshot: it says how things stand, and may follow any other. Readers and the memory of
-        this holder take segments away meanwhile, so what is to go may have gone.
+        a number comes from a snapshot: it says how things stand, and may follow any other. This holder may have let go
+        of a segment before the owner did, since its readers left or its memory was short: that is no error.
 
         Raises:
             LocalProtocolError: it is not the owner's next fact, or does not fit to what is here; nothing has changed.
@@ -265,7 +265,7 @@ class Channel:
             case HeadJumped():
                 self.head_jumped(fact.next_seq)
             case BodyBegun():
-                segment = self._awaited(fact.seq)
+                segment = self._find_or_create(fact.seq)
                 if segment.closed or len(segment.former_keys) > MAX_FORMER_KEYS:
                     raise self._unfit(fact)
                 segment.begin_body(fact.key, fact.body_at)
@@ -275,7 +275,7 @@ class Channel:
                 elif fact.number:
                     raise self._unfit(fact)
             case SegmentAwaited():
-                self._awaited(fact.seq)
+                self._find_or_create(fact.seq)
             case SegmentForgotten():
                 if (forgotten := self._waiting.get(fact.seq)) is None:
                     raise self._unfit(fact)
@@ -380,7 +380,7 @@ class Channel:
         return True
 
     def segment_closed(self, segment: Segment, event: Event, now: float) -> None:
-        """The segment is closed. It is to be put into the window when all that closes in this change is closed."""
+        """The segment is closed. The caller puts it into the window when all segments of the change are closed."""
         seq = segment.seq
         segment.close(event, now)
         self._waiting.pop(seq, None)
@@ -396,7 +396,7 @@ class Channel:
             self.floor = segment.seq + 1
 
     def channel_ended(self, now: float) -> None:
-        """The channel is over, and nothing of it is open: nobody will write what is waited for."""
+        """The channel is over, and none of its segments is open. Readers that wait are told that nothing comes."""
         self.ended = True
         self.drain_until = now + self._limits.channel_drain_s
         for segment in list(self._waiting.values()):
@@ -419,7 +419,7 @@ class Channel:
         for segment in woken:
             segment.wake(self._faults)
 
-    def _awaited(self, seq: int) -> Segment:
+    def _find_or_create(self, seq: int) -> Segment:
         """The segment of this seq, which is created if it is not there."""
         segment = self.segments.get(seq)
         if segment is None:
@@ -443,7 +443,7 @@ class Channel:
         """The window, or the server's budget, has let go of a segment."""
         self.segment_evicted(segment)
 
-    def _give_open(self) -> bool:
+    def _cut_largest(self) -> bool:
         """Memory is short: cut the largest segment that is being written. Only the owner may; whether it has."""
         return False
 

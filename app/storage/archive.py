@@ -398,7 +398,7 @@ class Archive:
             if ended_s < limits.channel_drain_s:
                 registry.restore(restored._replace(drain_s=limits.channel_drain_s - ended_s), now)
             elif ended_s < forgotten_s:
-                registry.bury(row.name, row.epoch, row.next_seq, now + forgotten_s - ended_s)
+                registry.remember_ended(row.name, row.epoch, row.next_seq, now + forgotten_s - ended_s)
         self.expire(self._all())
         batch, self._batch = self._batch, Batch()
         batch.server_start = ServerStart(registry.instance, self.index, now_us, boot_id())

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from tricklecast.app.cluster.feed import Feed
-from tricklecast.app.cluster.records import Hello, Over, Parser
+from tricklecast.app.cluster.records import FeedEnd, Hello, Parser
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.core.facts import ChannelCreated, Fact
 from tricklecast.app.core.limits import Limits
@@ -101,15 +101,15 @@ class Fed:
     def end(self) -> None:
         """The channel is forgotten."""
         if self._feed is not None:
-            self._feed.end(Over.SHUTDOWN)
+            self._feed.end(FeedEnd.SHUTDOWN)
 
     def check(self) -> None:
         """Take what there is, and compare; each fifth time the connection has broken before."""
         self._checks += 1
         if self._feed is not None and self._checks % 5 == 0:
-            self._feed.end(Over.SHUTDOWN)
+            self._feed.end(FeedEnd.SHUTDOWN)
         if self._feed is None or self._feed.over is not None:
-            if self._feed is not None and self._feed.over is Over.ENDED:
+            if self._feed is not None and self._feed.over is FeedEnd.ENDED:
                 return
             (hello,) = Parser("", float).feed(self._replica.hello())
             assert isinstance(hello, Hello)
@@ -117,10 +117,12 @@ class Fed:
         while records := self._feed.pull(1000):
             self._replica.receive(b"".join(records))
         assert self._replica.channel is not None
-        assert self._feed.over is Over.ENDED or self._replica.live
+        assert self._feed.over is FeedEnd.ENDED or self._replica.live
         compare(self._replica.channel, self._owner, knows_all=False)
         if self._source.limits.total_bytes < ROOMY_BYTES:
-            self._feed.end(Over.SHUTDOWN)  # what it has not taken yet would take memory that the oracle does not count
+            self._feed.end(
+                FeedEnd.SHUTDOWN
+            )  # the oracle does not count the memory of what is not taken yet
 
 
 def _answer(channel: Channel, seq: int) -> object:

@@ -12,16 +12,16 @@ from tricklecast.app.cluster.records import (
     MAX_KEY,
     Beat,
     Begin,
-    Chunk,
     End,
+    FeedEnd,
     FeedError,
-    Held,
+    HeldSegment,
     Hello,
-    Kind,
-    Live,
-    Message,
-    Over,
     Parser,
+    Record,
+    RecordKind,
+    SegmentBytes,
+    SnapshotOver,
     chunk_records,
     fact_record,
     record,
@@ -50,7 +50,7 @@ def raw(kind: int, payload: Any) -> bytes:
     return bytes([kind]) + len(data).to_bytes(4, "big") + data
 
 
-def parse(data: bytes) -> list[Message]:
+def parse(data: bytes) -> list[Record]:
     """The records of one connection."""
     return list(Parser("c", lambda at_us: at_us / 1e6).feed(data))
 
@@ -59,14 +59,14 @@ def parse(data: bytes) -> list[Message]:
     "message",
     [
         Hello("c", "", 0, ()),
-        Hello("c", "x", 2, (Held(0, 7, State.COMPLETE), Held(1, 0, State.WAITING))),
+        Hello("c", "x", 2, (HeldSegment(0, 7, State.COMPLETE), HeldSegment(1, 0, State.WAITING))),
         BEGIN,
-        Live(3, 100),
-        End(Over.LAG),
+        SnapshotOver(3, 100),
+        End(FeedEnd.LAG),
         Beat(),
     ],
 )
-def test_a_message_comes_as_it_was_sent(message: Hello | Begin | Live | End | Beat) -> None:
+def test_a_message_comes_as_it_was_sent(message: Hello | Begin | SnapshotOver | End | Beat) -> None:
     """Of each kind but facts and chunks."""
     assert parse(record(message)) == [message]
 
@@ -90,47 +90,47 @@ def test_a_fact_comes_as_it_was_sent(fact: Fact) -> None:
 def test_a_long_chunk_comes_in_parts() -> None:
     """None of them is empty."""
     data = b"".join(chunk_records(7, memoryview(b"x" * MAX_CHUNK + b"y")))
-    assert parse(data) == [Chunk(7, b"x" * MAX_CHUNK), Chunk(7, b"y")]
+    assert parse(data) == [SegmentBytes(7, b"x" * MAX_CHUNK), SegmentBytes(7, b"y")]
 
 
 def test_a_record_may_come_in_pieces() -> None:
     """Byte by byte it is the same."""
     parser = Parser("c", float)
-    data = record(BEGIN) + record(End(Over.LAG))
+    data = record(BEGIN) + record(End(FeedEnd.LAG))
     found = [one for at in range(len(data)) for one in parser.feed(data[at : at + 1])]
-    assert found == [BEGIN, End(Over.LAG)]
+    assert found == [BEGIN, End(FeedEnd.LAG)]
 
 
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
         (b"HTTP/1.1 404 Not Found\r\n\r\n", "a record of .* bytes; 1048576 are allowed"),
-        (raw(9, b""), "9 is not a valid Kind"),
-        (raw(Kind.BYTES, b"x"), "a record that cannot be read"),
-        (raw(Kind.BYTES, bytes(8)), "a chunk of no byte"),
-        (raw(Kind.HELLO, b"{"), "a record that cannot be read"),
-        (raw(Kind.HELLO, []), "a record that cannot be read"),
-        (raw(Kind.HELLO, b"[" * 2000), "a record that cannot be read"),
-        (raw(Kind.HELLO, HELLO | {"version": 99}), "does not speak version 1 of the feed: run the same release"),
-        (raw(Kind.HELLO, HELLO | {"have": 7}), "a record that cannot be read"),
-        (raw(Kind.HELLO, HELLO | {"have": [[0, 1]]}), "a record that cannot be read"),
-        (raw(Kind.HELLO, HELLO | {"have": [[0, "1", "open"]]}), "'1' is no number"),
-        (raw(Kind.HELLO, HELLO | {"have": [[-1, 1, "open"]]}), "-1 is no number"),
-        (raw(Kind.HELLO, HELLO | {"have": [[True, 1, "open"]]}), "True is no number"),
-        (raw(Kind.HELLO, HELLO | {"have": [[1 << 63, 1, "open"]]}), "is no number"),
-        (raw(Kind.HELLO, HELLO | {"have": [[0, 1, []]]}), "a record that cannot be read"),
-        (raw(Kind.HELLO, HELLO | {"channel": None}), "None is no text"),
-        (raw(Kind.BEGIN, {"version": 1, "instance": "x", "epoch": 0, "fresh": True}), "without an epoch"),
+        (raw(9, b""), "9 is not a valid RecordKind"),
+        (raw(RecordKind.BYTES, b"x"), "a record that cannot be read"),
+        (raw(RecordKind.BYTES, bytes(8)), "a chunk of no byte"),
+        (raw(RecordKind.HELLO, b"{"), "a record that cannot be read"),
+        (raw(RecordKind.HELLO, []), "a record that cannot be read"),
+        (raw(RecordKind.HELLO, b"[" * 2000), "a record that cannot be read"),
+        (raw(RecordKind.HELLO, HELLO | {"version": 99}), "does not speak version 1 of the feed: run the same release"),
+        (raw(RecordKind.HELLO, HELLO | {"have": 7}), "a record that cannot be read"),
+        (raw(RecordKind.HELLO, HELLO | {"have": [[0, 1]]}), "a record that cannot be read"),
+        (raw(RecordKind.HELLO, HELLO | {"have": [[0, "1", "open"]]}), "'1' is no number"),
+        (raw(RecordKind.HELLO, HELLO | {"have": [[-1, 1, "open"]]}), "-1 is no number"),
+        (raw(RecordKind.HELLO, HELLO | {"have": [[True, 1, "open"]]}), "True is no number"),
+        (raw(RecordKind.HELLO, HELLO | {"have": [[1 << 63, 1, "open"]]}), "is no number"),
+        (raw(RecordKind.HELLO, HELLO | {"have": [[0, 1, []]]}), "a record that cannot be read"),
+        (raw(RecordKind.HELLO, HELLO | {"channel": None}), "None is no text"),
+        (raw(RecordKind.BEGIN, {"version": 1, "instance": "x", "epoch": 0, "fresh": True}), "without an epoch"),
         (record(BEGIN) * 2, "it begins twice"),
-        (raw(Kind.BEGIN, {"version": 1, "instance": "x", "epoch": 1}), "'fresh'"),
-        (raw(Kind.LIVE, {"facts": 1, "bytes_in": 1.5}), "1.5 is no number"),
-        (raw(Kind.END, {"why": "so"}), "'so' is not a valid Over"),
-        (raw(Kind.END, {}), "'why'"),
-        (raw(Kind.FACT, {"kind": "Fact"}), "'Fact'"),
-        (raw(Kind.FACT, {"kind": "BodyLeft", "number": 1, "at": "noon", "seq": 1}), "a time is a whole number"),
-        (raw(Kind.FACT, {"kind": "BodyLeft", "number": 1, "at": 0, "seq": "1"}), "'1' is no number"),
+        (raw(RecordKind.BEGIN, {"version": 1, "instance": "x", "epoch": 1}), "'fresh'"),
+        (raw(RecordKind.SNAPSHOT_OVER, {"facts": 1, "bytes_in": 1.5}), "1.5 is no number"),
+        (raw(RecordKind.END, {"why": "so"}), "'so' is not a valid FeedEnd"),
+        (raw(RecordKind.END, {}), "'why'"),
+        (raw(RecordKind.FACT, {"kind": "Fact"}), "'Fact'"),
+        (raw(RecordKind.FACT, {"kind": "BodyLeft", "number": 1, "at": "noon", "seq": 1}), "a time is a whole number"),
+        (raw(RecordKind.FACT, {"kind": "BodyLeft", "number": 1, "at": 0, "seq": "1"}), "'1' is no number"),
         (
-            raw(Kind.FACT, {"kind": "BodyBegun", "number": 1, "at": 0, "seq": 1, "key": "k" * 257, "body_at": 0}),
+            raw(RecordKind.FACT, {"kind": "BodyBegun", "number": 1, "at": 0, "seq": 1, "key": "k" * 257, "body_at": 0}),
             "is no text of at most 256 characters",
         ),
     ],

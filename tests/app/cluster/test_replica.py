@@ -13,12 +13,12 @@ from tricklecast.app.cluster import replica as replicas
 from tricklecast.app.cluster.feed import Feed
 from tricklecast.app.cluster.records import (
     Begin,
+    FeedEnd,
     FeedError,
     Hello,
-    Live,
-    Message,
-    Over,
     Parser,
+    Record,
+    SnapshotOver,
     chunk_records,
     fact_record,
     record,
@@ -48,7 +48,7 @@ from tricklecast.trickle.errors import LocalProtocolError
 
 BEGIN = record(Begin("x", 1, True))
 
-LIVE = record(Live(0, 0))
+SNAPSHOT_OVER = record(SnapshotOver(0, 0))
 
 
 def replica(**limits: Any) -> Replica:
@@ -83,14 +83,14 @@ OPENED = ((BodyBegun, 0, None, 0), (SegmentOpened, 0))
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (LIVE, "Live before BEGIN"),
+        (SNAPSHOT_OVER, "SnapshotOver before BEGIN"),
         (record(Begin("x", 1, False)), "goes on with a channel that is not here"),
         (BEGIN + record(Hello("c", "", 0, ())), "Hello in the middle of a feed"),
-        (BEGIN + LIVE + LIVE, "LIVE twice"),
+        (BEGIN + SNAPSHOT_OVER + SNAPSHOT_OVER, "the snapshot is over twice"),
         (BEGIN + chunk(7, b"x"), "bytes of segment 7, which is not open"),
         (BEGIN + facts((BodyBegun, 0, None, 0)) + chunk(0, b"x"), "bytes of segment 0, which is not open"),
         (BEGIN + chunk(2**64 - 1, b"x"), "which is not open"),
-        (BEGIN + LIVE + _fact(HeadJumped, 2, 9), "fact 2 of epoch 1 is not the next one"),
+        (BEGIN + SNAPSHOT_OVER + _fact(HeadJumped, 2, 9), "fact 2 of epoch 1 is not the next one"),
         (BEGIN + facts(*OPENED, (SegmentClosed, 0, State.COMPLETE, 1, None)), "bytes are missing"),
         (BEGIN + facts(*OPENED, (SegmentClosed, 0, State.OPEN, 0, None)), "cannot follow"),
         (BEGIN + facts(*OPENED, (SegmentClosed, 0, State.SKIPPED, 0, None)), "cannot follow"),
@@ -169,7 +169,7 @@ def test_bytes_before_a_wrong_record_reach_the_readers() -> None:
     watcher = Watcher(held.channel.segments[0])
     registry_of(held).attach(watcher, held.channel, watcher.segment)
     with pytest.raises(FeedError):
-        held.receive(chunk(0, b"x") + LIVE + chunk(9, b"x"))
+        held.receive(chunk(0, b"x") + SNAPSHOT_OVER + chunk(9, b"x"))
     assert (watcher.wakes, watcher.segment.size) == (1, 1)
 
 
@@ -196,7 +196,7 @@ def test_a_channel_of_this_server_is_not_replaced() -> None:
 def test_two_replicas_of_one_channel_in_one_server() -> None:
     """The second is refused, and its end leaves the first as it is."""
     held = replica()
-    held.receive(BEGIN + LIVE)
+    held.receive(BEGIN + SNAPSHOT_OVER)
     other = Replica("c", registry_of(held), lambda: 7.0, float)
     other.hello()
     with pytest.raises(FeedError, match="is here, and has not ended"):
@@ -221,7 +221,7 @@ def test_more_segments_than_a_hello_can_name(monkeypatch: pytest.MonkeyPatch) ->
     """The replica begins anew; the owner would refuse what it says otherwise, for ever."""
     monkeypatch.setattr(replicas, "MAX_HELLO", 150)
     held = replica()
-    held.receive(BEGIN + facts(*((SegmentClosed, seq, State.EMPTY, 0, None) for seq in range(9))) + LIVE)
+    held.receive(BEGIN + facts(*((SegmentClosed, seq, State.EMPTY, 0, None) for seq in range(9))) + SNAPSHOT_OVER)
     assert list(Parser("", float).feed(held.hello())) == [Hello("c", "", 0, ())]
 
 
@@ -246,8 +246,8 @@ class Pair:
     def hello(self) -> Hello:
         """The connection has broken, and the replica begins again."""
         if self.feed is not None:
-            self.feed.end(Over.SHUTDOWN)
-        hello: list[Message] = list(Parser("", float).feed(self.held.hello()))
+            self.feed.end(FeedEnd.SHUTDOWN)
+        hello: list[Record] = list(Parser("", float).feed(self.held.hello()))
         assert isinstance(hello[0], Hello)
         return hello[0]
 
@@ -451,4 +451,4 @@ def test_a_feed_that_ends_while_others_are_told_of_a_fact() -> None:
     both.owner.journal.subscribe(lambda fact: both.feed.evict() if both.feed else None, SegmentOpened)
     writer = grant(both.owner, "c", 1)
     writer.channel.append(writer, [b"x"], 1.0)
-    assert (both.feed.over, writer.segment.taps, writer.channel.followers) == (Over.LAG, (), [])
+    assert (both.feed.over, writer.segment.taps, writer.channel.followers) == (FeedEnd.LAG, (), [])

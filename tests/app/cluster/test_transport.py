@@ -14,7 +14,18 @@ import pytest
 from tests.app.core.support import Watcher, content, grant, publish
 from tricklecast.app.cluster import feed as feeds
 from tricklecast.app.cluster import records, transport
-from tricklecast.app.cluster.records import MAX_CHUNK, Beat, Begin, End, FeedError, Hello, Live, Over, Parser, record
+from tricklecast.app.cluster.records import (
+    MAX_CHUNK,
+    Beat,
+    Begin,
+    End,
+    FeedEnd,
+    FeedError,
+    Hello,
+    Parser,
+    SnapshotOver,
+    record,
+)
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import follow, send_feed
 from tricklecast.app.core.limits import Limits
@@ -417,8 +428,8 @@ def test_a_replica_of_another_version(caplog: pytest.LogCaptureFixture) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(records, "VERSION", 2)
             writer.write(record(Hello("c", "", 0, ())))
-        assert await send_feed(channel, own_reader, own_writer, registry, round) is Over.VERSION
-        assert await reader.read() == record(End(Over.VERSION))
+        assert await send_feed(channel, own_reader, own_writer, registry, round) is FeedEnd.VERSION
+        assert await reader.read() == record(End(FeedEnd.VERSION))
         assert "a replica of 'c' is refused: the peer does not speak version 1 of the feed" in caplog.text
         writer.close()
 
@@ -430,7 +441,7 @@ def test_an_owner_of_another_version(caplog: pytest.LogCaptureFixture) -> None:
 
     @in_loop
     async def main() -> None:
-        owner = Owner(record(End(Over.VERSION)))
+        owner = Owner(record(End(FeedEnd.VERSION)))
         held = Replica("c", Registry(Limits(), autocreate=True), lambda: 7.0, float)
         await asyncio.wait_for(follow(held, owner.connect, lost_s=0.3), 30)
         assert "'c' is not held any more: " in caplog.text
@@ -524,7 +535,7 @@ async def test_a_snapshot_of_more_facts_than_a_replica_may_be_behind() -> None:
         assert feed.over is None
         for seq in range(51, 60):
             publish(registry, "c", seq, b"x")
-        assert feed.over is Over.LAG
+        assert feed.over is FeedEnd.LAG
         assert registry.channels["c"].followers == []
 
 
@@ -594,7 +605,7 @@ class Owner:
         pytest.param(b"", id="silent"),
         pytest.param(BEGIN, id="silent after BEGIN"),
         pytest.param(b"HTTP/1.1 404 Not Found\r\n\r\n", id="no feed"),
-        pytest.param(BEGIN + record(Live(0, 0)) + b"garbage garbage", id="garbage after LIVE"),
+        pytest.param(BEGIN + record(SnapshotOver(0, 0)) + b"garbage garbage", id="garbage after the snapshot"),
         pytest.param(BEGIN + BEGIN, id="begins twice"),
     ],
 )

@@ -976,7 +976,7 @@ def test_an_ended_channel_is_restored_for_the_rest_of_its_drain() -> None:
     assert isinstance(registry.resolve("a", 7), Ended)
     registry.expire(1004.0)
     assert refusal(registry.resolve("a", 7)).epoch == 3
-    registry.bury("b", 5, 9, until=1010.0)
+    registry.remember_ended("b", 5, 9, until=1010.0)
     found = refusal(registry.resolve("b", 0))
     assert (found.epoch, found.head, found.recently_ended) == (5, 9, True)
     publish(registry, "b", 0, now=1005.0)
@@ -1011,10 +1011,10 @@ def test_a_channel_of_another_server_is_held() -> None:
     assert [refusal(answer).why for answer in answers] == [Cause.REPLICA] * 4
     assert registry.live("c") is None
     assert refusal(registry.create("d", "", 0.0)).limit is Limit.CHANNELS
-    registry.drain(held)
+    registry.let_drain(held)
     assert registry.next_deadline() is None
     held.abandon(20.0)
-    registry.drain(held)
+    registry.let_drain(held)
     registry.expire(29.0)
     assert registry.channels == {"c": held}
     registry.expire(30.0)
@@ -1046,6 +1046,6 @@ def test_a_channel_that_has_not_ended_is_not_replaced() -> None:
         registry.replicate("c", 2, 0.0)
     first.abandon(0.0)
     second = registry.replicate("c", 2, 0.0)
-    registry.drain(first)
+    registry.let_drain(first)
     registry.expire(100.0)
     assert registry.channels == {"c": second}
