@@ -120,9 +120,7 @@ class Fed:
         assert self._feed.over is FeedEnd.ENDED or self._replica.live
         compare(self._replica.channel, self._owner, knows_all=False)
         if self._source.limits.total_bytes < ROOMY_BYTES:
-            self._feed.end(
-                FeedEnd.SHUTDOWN
-            )  # the oracle does not count the memory of what is not taken yet
+            self._feed.end(FeedEnd.SHUTDOWN)  # the oracle does not count the memory of what is not taken yet
 
 
 def _answer(channel: Channel, seq: int) -> object:
