@@ -91,25 +91,9 @@ class Request:
     """
 
     __slots__ = (
-        "arrived",
-        "certified",
-        "chunks",
-        "complete",
-        "cors",
-        "fields",
-        "headers",
-        "held",
-        "http10",
-        "ip",
-        "keep_alive",
-        "looks",
-        "method",
-        "record",
-        "route",
-        "subject",
-        "target",
-        "wanted",
-    )
+        "arrived", "certified", "chunks", "complete", "cors", "fields", "headers", "held", "http10", "ip",
+        "keep_alive", "looks", "method", "record", "route", "subject", "target", "wanted",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -131,9 +115,8 @@ class Request:
         self.ip: str | None = None  # the client's address, if it is known
         self.certified: str | None = None  # the name in the client's certificate, if it had to show one
         self.subject = ""  # the signed name of the client, if it has one
-        self.chunks: list[
-            bytes
-        ] = []  # body that has arrived and that no exchange has taken yet, in the client's chunks
+        # The body that has arrived and that no exchange has taken yet, in the client's chunks.
+        self.chunks: list[bytes] = []
         self.complete = False  # the body has ended
         # The body is stored as it arrives, since the exchange has not begun: the request is queued behind another one
         # of its connection, or parked.

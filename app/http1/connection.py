@@ -128,45 +128,12 @@ class Connection(asyncio.BufferedProtocol):
     """A connection, as an event loop and uvicorn's server know it; exchanges know it as a ``Caller``."""
 
     __slots__ = (
-        "_at_half_close",
-        "_begun",
-        "_guard",
-        "_half_closed_sent",
-        "_headers",
-        "_left",
-        "_more",
-        "_parser",
-        "_partial",
-        "_partial_size",
-        "_queue",
-        "_queued_bytes",
-        "_rejection",
-        "_request",
-        "_turn_bytes",
-        "_unread",
-        "_upgrade",
-        "_url",
-        "asking",
-        "certified",
-        "client_here",
-        "deaf",
-        "endpoint",
-        "exchange",
-        "fd",
-        "half_closed",
-        "handshake",
-        "last_read",
-        "mid_message",
-        "number",
-        "pauses",
-        "peer",
-        "plane",
-        "proxied",
-        "surplus",
-        "transport",
-        "watched",
-        "write_paused",
-    )
+        "_at_half_close", "_begun", "_guard", "_half_closed_sent", "_headers", "_left", "_more", "_parser",
+        "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes", "_unread",
+        "_upgrade", "_url", "asking", "certified", "client_here", "deaf", "endpoint", "exchange", "fd",
+        "half_closed", "handshake", "last_read", "mid_message", "number", "pauses", "peer", "plane", "proxied",
+        "surplus", "transport", "watched", "write_paused",
+    )  # fmt: skip
 
     transport: asyncio.Transport  # there is none before a TLS handshake is over
 
@@ -341,19 +308,16 @@ class Connection(asyncio.BufferedProtocol):
             exchange.send_away(reply)
 
     def peer_gone(self) -> None:
-        """The connection is broken, which shows only here while it is not read from."""
         if self.exchange is not None:
             self._left_by(self.exchange)
         self.abort(Reason.CLIENT_GONE)
 
     @property
     def unfinished(self) -> bool:
-        """Whether an exchange is running on it, or its response is not out yet."""
         return self.exchange is not None or self.deaf or self.write_paused
 
     @property
     def waiting(self) -> bool:
-        """Whether its client only waits: for a segment, with a preconnect, or parked."""
         return self.exchange is not None and self.exchange.idle
 
     def drain(self, after_s: float) -> None:
@@ -366,12 +330,10 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_later(after_s, self._send_away, self.exchange)
 
     def reader(self) -> Reader | None:
-        """The reader on it, if there is one that is not done."""
         exchange = self.exchange
         return exchange if isinstance(exchange, Reader) and not exchange.done else None
 
     def fileno(self) -> int:
-        """Its socket; -1 if it is closed."""
         number: int = self.transport.get_extra_info("socket").fileno()
         return number
 
@@ -436,7 +398,6 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def admit(self, ip: str | None) -> Limit | None:
-        """Count an exchange of the client at this address, or name the limit that it would exceed."""
         plane = self.plane
         clients = plane.admission.clients
         if self.surplus is not None or clients is None or self.asking is not None:
@@ -452,7 +413,6 @@ class Connection(asyncio.BufferedProtocol):
         return limit
 
     def release_client(self) -> None:
-        """The exchange no longer counts among those of its client."""
         plane = self.plane
         client, self.asking = self.asking, None
         if client is None:
@@ -464,20 +424,17 @@ class Connection(asyncio.BufferedProtocol):
     # Reading.
 
     def pause(self, reason: int) -> None:
-        """Do not read from the connection, for this reason."""
         if not self.pauses and not self.half_closed and not self.transport.is_closing():
             self.transport.pause_reading()
         self.pauses |= reason
 
     def resume(self, reason: int) -> None:
-        """Read from the connection again, if no other reason is left."""
         if self.pauses & reason:
             self.pauses &= ~reason
             if not self.pauses and not self.half_closed and not self.transport.is_closing():
                 self.transport.resume_reading()
 
     def read_less(self, size: int) -> None:
-        """Let the next read be of this size at most."""
         self._turn_bytes = min(self._turn_bytes, size)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -863,7 +820,6 @@ class Connection(asyncio.BufferedProtocol):
     # The end of an exchange, and of a request that never became one.
 
     def complete(self, *, close: bool) -> None:
-        """The exchange is over: close, or wait for the next request."""
         self.exchange = None
         if close or self.deaf:
             self.close()
@@ -937,7 +893,6 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
 
     def rested(self) -> None:
-        """The connection was idle for as long as it may be."""
         if not self.transport.is_closing():
             self.transport.close()
 
@@ -1030,7 +985,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._failed(error)
 
     def unsent(self) -> int:
-        """Bytes that the transport holds because the peer does not take them."""
         size: int = self.transport.get_write_buffer_size()
         return size
 
@@ -1040,18 +994,15 @@ class Connection(asyncio.BufferedProtocol):
         return "http" if self.fd >= 0 else "https"
 
     def invite_body(self) -> None:
-        """Tell a client that waits for ``100 Continue`` to send its body."""
         self.send(CONTINUE)
 
     def send_reply(self, exchange: Exchange, reply: Reply) -> None:
-        """Write a whole response."""
         keep_alive, head_only = exchange.keep_alive, exchange.head_only
         self.send(whole(reply, self.plane.date, exchange.cors, keep_alive=keep_alive, head_only=head_only))
 
     def send_frames(
         self, exchange: Exchange, head: Head | None, frames: list[bytes], trailers: Headers | None = None
     ) -> None:
-        """Write frames of a segment, the head before them and the trailers behind them, in one system call."""
         buffers = [] if head is None else [self._begin_response(exchange, head)]
         if exchange.http10:
             buffers += [b"".join(payload_of(frame)) for frame in frames]
@@ -1063,7 +1014,6 @@ class Connection(asyncio.BufferedProtocol):
             self._send_many(buffers)
 
     def send_span(self, exchange: Exchange, head: Head | None, data: bytes) -> None:
-        """Write bytes of a body whose head has a length."""
         self._send_many([data] if head is None else [self._begin_response(exchange, head), data])
 
     def _begin_response(self, exchange: Exchange, head: Head) -> bytes:
@@ -1095,7 +1045,6 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.writelines(buffers)
 
     def keep(self, data: bytes, written: int) -> None:
-        """Let the transport write the rest of a frame, of which the kernel has taken ``written`` bytes."""
         self.transport.write(memoryview(data)[written:])
 
     def write_failed(self, error: OSError) -> int:
