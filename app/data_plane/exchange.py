@@ -76,7 +76,7 @@ class Caller(Peer, Protocol):
     def admit(self, ip: str | None) -> Limit | None:
         """Count an exchange of the client at this address, or name the limit that it would exceed."""
 
-    def take_place(self, limit: Limit, channel: str | None = None) -> bool:
+    def break_half_closed(self, limit: Limit, channel: str | None = None) -> bool:
         """Break a connection whose peer may be gone, to make room below a limit. Returns whether there was one."""
 
     def deliver(self, request: Request) -> None:
@@ -294,7 +294,7 @@ class Parked(Exchange):
         self._body_size = 0  # bytes of its body in memory
         self.plane.parked[why].add(self)
         if request.route is not None and request.route.op is Op.PUBLISH and has_body(request.headers):
-            request.wanted = True
+            request.waits = True
             connection.pause(PARKED)
 
     @property
@@ -352,7 +352,7 @@ class Parked(Exchange):
             self.arrived = request.arrived = now
             plane.held_us += held_us
             self.record.guard_ms = held_us // 1000
-        request.wanted = False
+        request.waits = False
         self.connection.resume(PARKED)
 
 

@@ -76,11 +76,11 @@ from tricklecast.app.data_plane.responses import (
 )
 from tricklecast.app.data_plane.routing import Route, hint_for
 from tricklecast.app.data_plane.stages import (
-    answer_of,
     delay,
+    kind_of,
+    note_head,
+    noted,
     park,
-    place,
-    placed,
     proceed,
     progress,
     tell,
@@ -229,11 +229,11 @@ def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchang
         ):
             channel.release(segment)
             return _not_there(connection, request, route, Ahead(segment.seq, head, channel.earliest, channel.life))
-        told = plane.guard is not None and not request.held and (segment.closed or connection.watched)
-        if told and (parked := _repeats(connection, request, route, channel, segment)):
+        is_watched = plane.guard is not None and not request.held and (segment.closed or connection.watched)
+        if is_watched and (parked := _repeats(connection, request, route, channel, segment)):
             return parked
         if segment.closed and not segment.size:
-            place(request, plane.registry, route)
+            note_head(request, plane.registry, route)
             return empty_reply(channel, segment)
         if segment.closed and (found := span_of(connection, request, channel, segment)) is not None:
             return found
@@ -250,7 +250,7 @@ def _resolved(connection: Caller, channel: str, seq: int) -> Resolution:
     registry = connection.plane.registry
     resolution = registry.resolve(channel, seq)
     limit = resolution.limit if isinstance(resolution, Refusal) else None
-    if limit in (Limit.READERS, Limit.CHANNEL_READERS) and connection.take_place(limit, channel):
+    if limit in (Limit.READERS, Limit.CHANNEL_READERS) and connection.break_half_closed(limit, channel):
         return registry.resolve(channel, seq)
     return resolution
 
@@ -274,8 +274,8 @@ def _stream(connection: Caller, request: Request, route: Route) -> Reply | Excha
         return _not_there(connection, request, route, resolution)
     channel, segment, _ = resolution
     request.record.rseq = segment.seq
-    told = plane.guard is not None and not request.held and (segment.closed or connection.watched)
-    if told and (parked := _repeats(connection, request, route, channel, segment)):
+    is_watched = plane.guard is not None and not request.held and (segment.closed or connection.watched)
+    if is_watched and (parked := _repeats(connection, request, route, channel, segment)):
         return parked
     if request.method == b"HEAD":
         return _head(connection, request, route, resolution)
@@ -294,17 +294,17 @@ def _not_there(
     assert route.seq is not None, "a read names a seq"
     match resolution:
         case Ahead(seq):
-            answer, about, reply = ReplyKind.AHEAD, seq, missing_reply(resolution, route.seq, plane.jitter)
+            kind, about, reply = ReplyKind.AHEAD, seq, missing_reply(resolution, route.seq, plane.jitter)
         case Gone(seq):
-            answer, about, reply = ReplyKind.GONE, seq, missing_reply(resolution, route.seq, plane.jitter)
+            kind, about, reply = ReplyKind.GONE, seq, missing_reply(resolution, route.seq, plane.jitter)
         case Ended(seq, head):
             request.record.rseq = seq
-            answer, about, reply = ReplyKind.ENDED, head, ended_reply(resolution)
+            kind, about, reply = ReplyKind.ENDED, head, ended_reply(resolution)
         case Refusal():
-            answer, about, reply = answer_of(resolution), route.seq, refusal_reply(resolution, route.op, plane.jitter)
+            kind, about, reply = kind_of(resolution), route.seq, refusal_reply(resolution, route.op, plane.jitter)
         case _:
             assert_never(resolution)
-    return _delay(connection, request, route, answer, about) or placed(request, plane.registry, route, reply)
+    return _delay(connection, request, route, kind, about) or noted(request, plane.registry, route, reply)
 
 
 def _repeats(connection: Caller, request: Request, route: Route, channel: Channel, segment: Segment) -> Parked | None:
@@ -318,11 +318,11 @@ def _repeats(connection: Caller, request: Request, route: Route, channel: Channe
         last = connection.last_read
         connection.last_read = life, segment.seq
         if last is None or last[0] != life or last[1] >= segment.seq:
-            answer = ReplyKind.SAME if segment.size else ReplyKind.EMPTY
+            kind = ReplyKind.SAME if segment.size else ReplyKind.EMPTY
             # Another range of the segment is news.
             asked = request.headers.get(RANGE)
             about = segment.seq if asked is None else hash((segment.seq, asked))
-            return _delay(connection, request, route, answer, about)
+            return _delay(connection, request, route, kind, about)
     if connection.watched and request.method != b"HEAD":
         progress(connection, request, route)
     return None
@@ -336,7 +336,7 @@ def _head(connection: Caller, request: Request, route: Route, found: Ready | Upc
         return parked
     registry = connection.plane.registry
     tag = tag_of(channel, segment, connection.plane.unix_s)
-    return placed(request, registry, route, head_reply(channel, segment, head, tag))
+    return noted(request, registry, route, head_reply(channel, segment, head, tag))
 
 
 # Publishing.
@@ -352,7 +352,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
     if reply is None and EPOCH in headers:
         reply = _of_another_epoch(connection, request, route)
     if reply is not None:
-        return _delay(connection, request, route, ReplyKind.REFUSED, route.seq) or placed(
+        return _delay(connection, request, route, ReplyKind.REFUSED, route.seq) or noted(
             request, registry, route, reply
         )
     upload = Upload(connection, request)
@@ -377,7 +377,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
             parked.wait(registry.limits.overtaking_grace_s / (2**LOOKS - 1) * 2**request.looks)
             request.looks += 1
             return parked
-        answer, reply = answer_of(reserved), refusal_reply(reserved, route.op, plane.jitter)
+        kind, reply = kind_of(reserved), refusal_reply(reserved, route.op, plane.jitter)
         if reserved.occupied is not None:
             request.record.detail = " ".join(filter(None, reserved.occupied.client))
     elif isinstance(reserved, AlreadyStored):
@@ -390,7 +390,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
         if expects_continue(headers) and not request.http10:
             connection.invite_body()
         return upload
-    return _delay(connection, request, route, answer, route.seq) or placed(request, registry, route, reply)
+    return _delay(connection, request, route, kind, route.seq) or noted(request, registry, route, reply)
 
 
 def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply | None:
@@ -442,8 +442,8 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
     if (reply := path_reply(route)) is not None:
         if request.method == b"HEAD":
             return reply
-        answer = ReplyKind.MISSING if reply.status == Status.NOT_FOUND else ReplyKind.REFUSED
-        return _delay(connection, request, route, answer, 0) or reply
+        kind = ReplyKind.MISSING if reply.status == Status.NOT_FOUND else ReplyKind.REFUSED
+        return _delay(connection, request, route, kind, 0) or reply
     now = plane.clock()
     done: Reply | Refusal | Channel | None
     match route.op:
@@ -471,19 +471,19 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
         case _:
             done = registry.find(route.channel)
     if isinstance(done, Reply):
-        answer, about, reply = ReplyKind.REFUSED, 0, done
+        kind, about, reply = ReplyKind.REFUSED, 0, done
     elif isinstance(done, Refusal):
-        answer, about, reply = answer_of(done), 0, refusal_reply(done, route.op, plane.jitter)
+        kind, about, reply = kind_of(done), 0, refusal_reply(done, route.op, plane.jitter)
     elif done is None:  # a channel was ended or a segment closed, which is news
         return when_stored(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
     elif route.op is Op.CREATE:
         parked = _delay(connection, request, route, ReplyKind.KNOWN, done.epoch)
         return parked or when_stored(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
     else:
-        answer, about, reply = ReplyKind.KNOWN, done.next_seq, next_reply(done)
-    return _delay(connection, request, route, answer, about) or placed(request, registry, route, reply)
+        kind, about, reply = ReplyKind.KNOWN, done.next_seq, next_reply(done)
+    return _delay(connection, request, route, kind, about) or noted(request, registry, route, reply)
 
 
-def _delay(connection: Caller, request: Request, route: Route, answer: ReplyKind, about: int) -> Parked | None:
+def _delay(connection: Caller, request: Request, route: Route, kind: ReplyKind, about: int) -> Parked | None:
     """Delay a request that was authorized, if the storm guard says so; then the core is asked again."""
-    return delay(connection, request, route, answer, about, _resolve)
+    return delay(connection, request, route, kind, about, _resolve)

@@ -26,7 +26,7 @@ from tricklecast.app.data_plane.responses import (
     shutdown_reply,
 )
 from tricklecast.app.data_plane.routing import Media, Route
-from tricklecast.app.data_plane.stages import answer_of, delay, park, placed
+from tricklecast.app.data_plane.stages import delay, kind_of, noted, park
 from tricklecast.app.hls.packager import Packager
 from tricklecast.app.hls.playlist import CONTENT_TYPE as PLAYLIST_TYPE
 from tricklecast.app.hls.playlist import playlist
@@ -84,7 +84,7 @@ def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exc
     text = playlist(found, f"?token={quote(token, safe='')}" if token else "")
     reply = Reply(Status.OK, Reason.COMPLETE, body=text.encode(), content_type=PLAYLIST_TYPE)
     delayed = delay(connection, request, route, ReplyKind.SAME, found.version, answer_player)
-    return delayed or placed(request, plane.registry, route, reply)
+    return delayed or noted(request, plane.registry, route, reply)
 
 
 def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
@@ -110,7 +110,7 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
             return parked
     reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"No such media: ask for the playlist again")
     delayed = delay(connection, request, route, ReplyKind.MISSING, 0, answer_player)
-    return delayed or placed(request, connection.plane.registry, route, reply)
+    return delayed or noted(request, connection.plane.registry, route, reply)
 
 
 def _find(found: Packager, media: Media) -> bytes | tuple[Segment, int, int] | None:
@@ -128,7 +128,7 @@ def _packager(connection: Caller, request: Request, route: Route) -> Packager | 
     channel = plane.registry.find(route.channel)
     if isinstance(channel, Refusal):
         reply = refusal_reply(channel, route.op, plane.jitter)
-        return delay(connection, request, route, answer_of(channel), 0, answer_player) or reply
+        return delay(connection, request, route, kind_of(channel), 0, answer_player) or reply
     found = plane.packagers.of(channel)
     if found.ready:
         return found
@@ -142,7 +142,7 @@ def _packager(connection: Caller, request: Request, route: Route) -> Packager | 
             return parked
     body = b"No whole segment yet"
     reply = Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=body, retry_after_s=plane.jitter(*SEQ_RETRY_S))
-    return delay(connection, request, route, ReplyKind.MISSING, 0, answer_player) or placed(
+    return delay(connection, request, route, ReplyKind.MISSING, 0, answer_player) or noted(
         request, plane.registry, route, reply
     )
 

@@ -92,7 +92,7 @@ class Request:
 
     __slots__ = (
         "arrived", "certified", "chunks", "complete", "cors", "fields", "headers", "held", "http10", "ip",
-        "keep_alive", "looks", "method", "record", "route", "subject", "target", "wanted",
+        "keep_alive", "looks", "method", "record", "route", "subject", "target", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -120,7 +120,7 @@ class Request:
         self.complete = False  # the body has ended
         # The body is stored as it arrives, since the exchange has not begun: the request is queued behind another one
         # of its connection, or parked.
-        self.wanted = False
+        self.waits = False
         self.cors = ALLOWED
         self.arrived = 0.0  # the time at which the head was complete, on the plane's clock; set when the request begins
         self.record: Record = _NO_RECORD  # set when the request begins

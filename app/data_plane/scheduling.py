@@ -146,7 +146,7 @@ class Peer(Protocol):
     def end_permission(self, reply: Reply) -> None:
         """End its exchange with this reply, since the permission has expired or was withdrawn."""
 
-    def make_room(self) -> bool:
+    def yield_place(self) -> bool:
         """Give its place beyond a limit to a newer connection. Returns ``False`` if it is being answered."""
 
     def drain(self, after_s: float) -> None:

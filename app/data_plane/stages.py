@@ -83,7 +83,7 @@ def park(connection: Caller, request: Request, route: Route, why: ParkedFor, sta
 
 
 def delay(
-    connection: Caller, request: Request, route: Route, answer: ReplyKind, about: int, stage: Stage
+    connection: Caller, request: Request, route: Route, kind: ReplyKind, about: int, stage: Stage
 ) -> Parked | None:
     """Tell the storm guard of a response that may have no news for its client; park the request if the guard says so.
 
@@ -99,14 +99,14 @@ def delay(
     client = guarded_client(route.op, request.headers, request.ip)
     many = route.op in _MANY and not has_name(request.headers)
     subject = route.channel or plane.router.subject(request.target)
-    delay_s = guard.hold(client, subject, answer, about, plane.clock(), many=many)
+    delay_s = guard.hold(client, subject, kind, about, plane.clock(), many=many)
     if not delay_s:
         return None
     if len(plane.parked[ParkedFor.GUARD]) >= MAX_GUARDED:
         plane.unheld += 1
         return None
     plane.holds += 1
-    tell("held", answer.name.lower(), connection, request)
+    tell("held", kind.name.lower(), connection, request)
     request.held = True
     parked = park(connection, request, route, ParkedFor.GUARD, stage)
     request.shrink(credentials=plane.authorizer is not None)
@@ -122,7 +122,7 @@ def progress(connection: Caller, request: Request, route: Route) -> None:
     connection.watched = False
 
 
-def answer_of(refusal: Refusal) -> ReplyKind:
+def kind_of(refusal: Refusal) -> ReplyKind:
     """The storm guard's kind of a refusal."""
     match refusal.why:
         case Cause.NOT_FOUND | Cause.ENDED:
@@ -145,19 +145,19 @@ def tell(kind: str, why: str, connection: Caller, request: Request) -> None:
         witness.note(kind, why, channel, request.headers.get(CLIENT, b""), request.ip)
 
 
-def placed(request: Request, registry: Registry, route: Route, reply: Reply) -> Reply:
+def noted(request: Request, registry: Registry, route: Route, reply: Reply) -> Reply:
     """Answer with this reply, and note the channel's epoch and head."""
-    place(request, registry, route)
+    note_head(request, registry, route)
     return reply
 
 
 def when_stored(connection: Caller, request: Request, route: Route, reply: Reply) -> Reply | Exchange:
     """Answer a publisher whose request is done, as soon as storage has it."""
-    place(request, connection.plane.registry, route)
+    note_head(request, connection.plane.registry, route)
     return reply if connection.plane.durability is None else AwaitsStorage(connection, request, reply)
 
 
-def place(request: Request, registry: Registry, route: Route) -> None:
+def note_head(request: Request, registry: Registry, route: Route) -> None:
     """Note the channel's epoch and head in the access record."""
     channel = registry.channels.get(route.channel)
     if channel is not None:

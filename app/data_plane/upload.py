@@ -98,13 +98,13 @@ class Upload(Exchange):
         if reply is not None:
             self._leave(writer)
             if reply.status == Status.OK:
-                self.answer_when_stored(self._placed(reply, writer))
+                self.answer_when_stored(self._named(reply, writer))
             else:
                 if (witness := self.plane.witness) is not None:
                     witness.note("refused", reply.reason, writer.channel.name, ip=self.connection.peer)
                 self.answer(reply)
 
-    def _placed(self, reply: Reply, writer: Writer[OwnedChannel]) -> Reply:
+    def _named(self, reply: Reply, writer: Writer[OwnedChannel]) -> Reply:
         """Add the channel's numbering and epoch to a response, if the publisher named another numbering or no epoch."""
         claim, channel = writer.claim, writer.channel
         if claim is None:

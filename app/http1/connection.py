@@ -1,16 +1,26 @@
-"""One connection: its lifetime, the requests that are parsed from it, pipelining, and time limits.
+"""One connection of one client: input is parsed, requests are served one after the other, and each state has an end.
 
 Theory of operation. All work is done in callbacks of the event loop: input arrives, the socket takes output again, the
-connection is lost, a time limit is over. Nothing is read ahead of what is answered: the parser runs over one read, in
-slices, and what it finds (a head, a body, an end) is handed on at once. So a connection has no task, no buffer of its
-own and no timer, and one that waits is a few hundred bytes.
+connection is lost, a deadline is over. The parser (httptools) runs over one read, in slices, and each thing that it
+finds (a head, a body, an end) is handed on at once. So a connection has no task, no buffer of its own and no timer, and
+one that waits takes a few hundred bytes.
 
-A connection has a parser (httptools), at most one exchange at a time, and a queue of requests that are pipelined behind
-it. Requests below the base path go to :mod:`app.data_plane.handler`; all others to :mod:`app.http1.asgi_bridge`
-when they are whole. Input that cannot be framed, is too large or comes too slowly reaches neither.
+- *A GET*: ``buffer_updated`` → ``_parse`` → ``_feed`` → ``on_headers_complete`` makes a :class:`Request`, and
+  :func:`~app.data_plane.handler.begin` takes it through the stages. Its exchange becomes ``exchange``, writes through
+  the methods under "Writing", and calls ``complete``, which begins the next request.
+- *A POST* goes the same way. Its body follows: ``on_body`` collects a chunk, and ``deliver`` gives the chunks of one
+  read to the exchange.
+- *A request of the control plane* goes to :mod:`app.http1.asgi_bridge` when it is whole.
+- *A request behind an unfinished exchange* (pipelining) waits in the queue. Beyond :data:`QUEUE_REQUESTS` the
+  connection is not read.
+- *Input that cannot be framed, is too large or comes too slowly* begins no exchange: ``reject`` answers it in its turn.
 
-States of a connection: it *rests* between requests (``keep_alive_s``), *owes* the rest of a request while nothing else
-goes on (``head_timeout_s``), serves an exchange, or is *deaf*: it is about to close, and its input is ignored.
+A connection is in one of four states. It *rests* between requests (``keep_alive_s``), *owes* the rest of a request
+while nothing else goes on (``head_timeout_s``), serves an exchange, or is *deaf*: it is about to close, and ignores its
+input. Beside that, its peer may have closed its half, and still wait for a response (``half_closed_s``).
+
+The rules of the methods that the data plane calls stand at its two protocols of a connection,
+:class:`~app.data_plane.scheduling.Peer` and :class:`~app.data_plane.exchange.Caller`.
 """
 
 from __future__ import annotations
@@ -40,27 +50,9 @@ from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.exchange import Exchange, Parked
 from tricklecast.app.data_plane.handler import begin
 from tricklecast.app.data_plane.reader import Reader
-from tricklecast.app.data_plane.request import (
-    Request,
-    content_length,
-    expects_continue,
-    has_body,
-)
-from tricklecast.app.data_plane.responses import (
-    Head,
-    Headers,
-    Reply,
-    half_closed_reply,
-    limit_reply,
-    shutdown_reply,
-)
-from tricklecast.app.data_plane.scheduling import (
-    DEAR_S,
-    LEAST_TURN_BYTES,
-    MORE,
-    QUEUE,
-    TURN_BYTES,
-)
+from tricklecast.app.data_plane.request import Request, content_length, expects_continue, has_body
+from tricklecast.app.data_plane.responses import Head, Headers, Reply, half_closed_reply, limit_reply, shutdown_reply
+from tricklecast.app.data_plane.scheduling import DEAR_S, LEAST_TURN_BYTES, MORE, QUEUE, TURN_BYTES
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.http1.asgi_bridge import AsgiExchange, Hosting, has_path
 from tricklecast.app.http1.framing import HOST_TEXT, NO_REQUEST, FramingGuard, joined, objection
@@ -100,7 +92,7 @@ _NO_FIELDS: Final[list[tuple[bytes, bytes]]] = []
 
 
 class Endpoint:
-    """An address at which a server listens: makes its connections (uvicorn's ``http=`` option).
+    """An address at which a server listens. It makes the connections (uvicorn's ``http=`` option).
 
     Args:
         plane: what all connections share.
@@ -125,12 +117,12 @@ class Endpoint:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection, as an event loop and uvicorn's server know it; exchanges know it as a ``Caller``."""
+    """A connection. The event loop knows it as a protocol, exchanges know it as a ``Caller``."""
 
     __slots__ = (
-        "_at_half_close", "_begun", "_guard", "_half_closed_sent", "_headers", "_left", "_more", "_parser",
-        "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes", "_unread",
-        "_upgrade", "_url", "asking", "certified", "client_here", "deaf", "endpoint", "exchange", "fd",
+        "_at_half_close", "_guard", "_half_closed_sent", "_has_left", "_headers", "_more", "_parser", "_partial",
+        "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes", "_turn_requests",
+        "_unread", "_upgrade", "_url", "asking", "certified", "client_here", "deaf", "endpoint", "exchange", "fd",
         "half_closed", "handshake", "last_read", "mid_message", "number", "pauses", "peer", "plane", "proxied",
         "surplus", "transport", "watched", "write_paused",
     )  # fmt: skip
@@ -143,17 +135,19 @@ class Connection(asyncio.BufferedProtocol):
         self.plane = plane  # what all connections share
         self.number = next(plane.connection_numbers)  # counts the connections of this server
         self.exchange: Exchange | None = None  # in progress
-        # Whose it is.
+        # Its client.
         self.peer: str | None = None  # the address at its other end
         self.proxied = False  # that is a trusted proxy, which names its clients
         self.certified: str | None = None  # the name in its client's certificate, where clients must show one
         self.client_here: Client | None = None  # where clients are told apart, and it is not proxied
         self.asking: Client | None = None  # the client of the exchange in progress, where clients are told apart
         self.surplus: Limit | None = None  # the limit that it exceeds: its requests on segment routes are refused
-        self._left = False  # its place has been given back
+        self._has_left = False  # it has given its place among the limits back
         self.watched = plane.guard is not None  # the storm guard is told when the client gets on
-        self.last_read: tuple[int, int] | None = None  # for the storm guard: the life and seq of a segment
-        # How far it is.
+        self.last_read: tuple[int, int] | None = (
+            None  # of a closed segment, for the storm guard: its epoch, as a hash, and its seq
+        )
+        # Its state.
         self.handshake: asyncio.Task[Any] | None = None  # of TLS, while it is not over
         self.mid_message = False  # the peer has not finished the request that it is sending
         self.deaf = False  # it is about to close, and its input is ignored
@@ -168,22 +162,22 @@ class Connection(asyncio.BufferedProtocol):
         self.pauses = 0  # why it is not read from: reasons of app.data_plane.scheduling
         self._turn_bytes = TURN_BYTES  # how much may be read in one turn; less while its input is dear
         self._more = b""  # input that waits for this connection's next turn, or behind its queue
-        self._begun = 0  # requests, in this turn
+        self._turn_requests = 0  # requests that it has begun in this turn of the loop
         # Parsing.
         self._guard = NO_REQUEST  # against bytes that are no payload
         self._parser: httptools.HttpRequestParser | None = None  # none while a client only waits
         self._url = b""  # of the head that is being parsed
         self._headers = _NO_FIELDS  # of the head that is being parsed
         self._request: Request | None = None  # whose body is being parsed
-        self._partial: list[bytes] | None = None  # what has arrived of a chunk
+        self._partial: list[bytes] | None = None  # the bytes that have arrived of a chunk, and their number
         self._partial_size = 0
         self._unread = 0  # bytes of a body that nobody takes
         self._upgrade: list[bytes] | None = None  # a head that offers another protocol, without the offer
-        # What to answer when the requests before it have been: the input behind them is no request.
+        # The refusal of input that is no request. It is sent when the requests before it are answered.
         self._rejection: tuple[Status, str, str, bool] | None = None  # the last: whether that is a HEAD, without a body
         # Pipelining.
         self._queue: deque[Request] | None = None  # requests behind the exchange in progress
-        self._queued_bytes = 0
+        self._queued_bytes = 0  # of their heads and bodies
 
     # Lifetime.
 
@@ -221,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
             plane.slow_peers.flowing(self)
             exchange, self.exchange = self.exchange, None
             if exchange is not None:
-                self._left_by(exchange)
+                self._backdate(exchange)
                 exchange.lost()
         except Exception as error:
             plane.fault("while a connection was closed", error)
@@ -240,9 +234,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def leave(self) -> None:
         """Give the connection's place back."""
-        if self._left:
+        if self._has_left:
             return
-        self._left = True
+        self._has_left = True
         plane = self.plane
         client, self.client_here = self.client_here, None
         if self.surplus is None:
@@ -309,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def peer_gone(self) -> None:
         if self.exchange is not None:
-            self._left_by(self.exchange)
+            self._backdate(self.exchange)
         self.abort(Reason.CLIENT_GONE)
 
     @property
@@ -348,23 +342,14 @@ class Connection(asyncio.BufferedProtocol):
         if clients is not None and not self.proxied:
             self.client_here = clients.hold(client_of(peer or ""))
         self.surplus = plane.admission.connect(self.client_here)
-        if self.surplus is not None and self.take_place(self.surplus):
+        if self.surplus is not None and self.break_half_closed(self.surplus):
             self.surplus = plane.admission.connect(self.client_here)
         if self.surplus is not None:
             plane.surplus[self] = None
             if len(plane.surplus) > MAX_SURPLUS:
-                next((connection for connection in plane.surplus if connection.make_room()), None)
+                next((connection for connection in plane.surplus if connection.yield_place()), None)
 
-    def take_place(self, limit: Limit, channel: str | None = None) -> bool:
-        """Break a connection whose peer has closed its half, and may be gone, so that there is room below a limit.
-
-        Args:
-            limit: the one that is reached.
-            channel: whose readers it is about, if it is about those of one.
-
-        Returns:
-            Whether there was one to break.
-        """
+    def break_half_closed(self, limit: Limit, channel: str | None = None) -> bool:
         for other in self.plane.timeouts.half_closed:
             if not isinstance(other, Connection):
                 continue
@@ -379,11 +364,8 @@ class Connection(asyncio.BufferedProtocol):
                 return True
         return False
 
-    def make_room(self) -> bool:
-        """Give the place of a connection beyond a limit to a newer one; ``False`` if it is being answered.
-
-        It is answered unasked, and closed.
-        """
+    def yield_place(self) -> bool:
+        # It is answered unasked.
         if self.handshake is not None:
             if self.handshake.cancelling():
                 return False
@@ -404,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
             return self.surplus
         client = self.client_here or clients.hold(client_of(ip or ""))
         limit = plane.admission.begin(client, plane.clock())
-        if limit is Limit.CLIENT_EXCHANGES and self.take_place(limit):
+        if limit is Limit.CLIENT_EXCHANGES and self.break_half_closed(limit):
             limit = plane.admission.begin(client, plane.clock())
         if limit is None:
             self.asking = client
@@ -470,11 +452,11 @@ class Connection(asyncio.BufferedProtocol):
 
         What is left when the connection has begun all requests that one turn allows, or when its queue is full, waits.
         """
-        self._begun = 0
+        self._turn_requests = 0
         at = 0
         try:
             while at < len(data) and not (self.deaf or self._rejection is not None):
-                if self._begun >= TURN_REQUESTS or self.pauses & QUEUE:
+                if self._turn_requests >= TURN_REQUESTS or self.pauses & QUEUE:
                     self._more = bytes(data[at:])
                     self.pause(MORE)
                     break
@@ -526,7 +508,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _be_last(self) -> None:
-        """Let the response to the exchange in progress be the last one here."""
+        """Let the response that is under way be the last one of this connection."""
         exchange = self.exchange
         if isinstance(exchange, AsgiExchange):
             exchange.close_after()
@@ -536,15 +518,15 @@ class Connection(asyncio.BufferedProtocol):
                 exchange.request.keep_alive = False  # of the exchange that follows
 
     def let_go(self) -> None:
-        """The peer has closed its half long ago, or its place is needed: tell it to come back, if nothing was sent yet.
+        """The peer has closed its half long ago, and may be gone: tell it to come back, if it was sent nothing yet.
 
-        It may be gone. Where it has been sent something, the next write shows that; a reader of a segment to which
-        nothing has come since it was looked at last is cut off.
+        If it was sent something, the next write shows whether it is gone. A reader that was sent nothing since the last
+        look is cut off.
         """
         exchange = self.exchange
         if isinstance(exchange, Reader) and not exchange.answerable:
             sent = exchange.sent_in_all
-            # The kernel finds out by itself whether a peer is gone that has more to take.
+            # While the transport holds bytes, the kernel finds out whether the peer is gone.
             if sent == self._half_closed_sent and not self.write_paused:
                 self.peer_gone()
             self._half_closed_sent = sent
@@ -555,12 +537,12 @@ class Connection(asyncio.BufferedProtocol):
         exchange.keep_alive = False
         self.send_reply(exchange, reply)
         self.exchange = None
-        self._left_by(exchange)
+        self._backdate(exchange)
         exchange.lost()
         self.close()
 
-    def _left_by(self, exchange: Exchange) -> None:
-        """A client that closed its half turns out to be gone: it left then, and was sent nothing that came later."""
+    def _backdate(self, exchange: Exchange) -> None:
+        """Write the record of a client that has closed its half, and is gone, as if it had left at that time."""
         if not self.half_closed:
             return
         since, waiting = self._at_half_close
@@ -572,7 +554,7 @@ class Connection(asyncio.BufferedProtocol):
     def _feed(self, data: memoryview) -> None:
         """Parse a slice of input. Bodies gather in the request; :meth:`deliver` hands them on."""
         if self.exchange is None:
-            self._stay()
+            self._stop_resting()
         pieces = [data]
         try:
             while pieces and not self.deaf:
@@ -601,8 +583,7 @@ class Connection(asyncio.BufferedProtocol):
             self._guard = NO_REQUEST
 
     def deliver(self, request: Request) -> None:
-        """Give the body that has arrived to the exchange that takes it, if that has begun."""
-        if request.wanted:
+        if request.waits:
             if self._queue:
                 self._queued_bytes += sum(map(len, request.chunks))
                 self._limit_queue()
@@ -690,13 +671,13 @@ class Connection(asyncio.BufferedProtocol):
         keep_alive = parser.should_keep_alive() and not http10
         request = Request(method, url, route, headers, http10=http10, keep_alive=keep_alive)
         self._request = request
-        busy = self.exchange is not None or bool(self._queue) or self._begun >= TURN_REQUESTS
+        busy = self.exchange is not None or bool(self._queue) or self._turn_requests >= TURN_REQUESTS
         if route is None:
             self._begin_control(request, fields, busy=busy)
         elif busy:
             self._enqueue(request, guard.head_bytes)
         else:
-            self._begun += 1
+            self._turn_requests += 1
             begin(self, request)
 
     def on_chunk_header(self) -> None:
@@ -746,7 +727,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_control(self, request: Request, fields: list[tuple[bytes, bytes]], *, busy: bool) -> None:
         request.fields = fields
-        request.wanted = True
+        request.waits = True
         if (content_length(request.headers) or 0) > UNREAD_BYTES:
             self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
         elif not has_path(request.target):
@@ -771,7 +752,7 @@ class Connection(asyncio.BufferedProtocol):
         """Let a request wait behind the exchange in progress."""
         if self._queue is None:
             self._queue = deque()
-        request.wanted = True
+        request.waits = True
         self._queue.append(request)
         self._queued_bytes += head_bytes
         self._limit_queue()
@@ -786,9 +767,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self._queue or self.exchange is not None or self.deaf:
             return
         try:
-            self._stay()
+            self._stop_resting()
             request = self._queue.popleft()
-            request.wanted = False
+            request.waits = False
             if not self._queue:
                 self._queued_bytes = 0
                 self.plane.pipelined.discard(self)
@@ -810,7 +791,7 @@ class Connection(asyncio.BufferedProtocol):
             self._failed(error)
 
     def _end_of_input(self) -> None:
-        """All that came before the end of the input, or before what is no request, has been answered, or is begun."""
+        """Every request is answered, or begun: refuse the input behind them that is no request, or close."""
         if self._rejection is not None:
             (status, text, reason, head_only), self._rejection = self._rejection, None
             self.reject(status, text, reason, head_only=head_only)
@@ -853,16 +834,16 @@ class Connection(asyncio.BufferedProtocol):
         *,
         head_only: bool = False,
     ) -> None:
-        """The input is no request that can be answered otherwise: say so, in its turn, and close.
+        """Refuse input that no stage can take. The refusal comes behind the responses that are owed, and is the last.
 
         Args:
-            request: whose body it is, if that has ended; else it is that of the request that is being parsed.
+            request: the request whose body is refused, if that has ended; ``None``: the one that is being parsed.
             head_only: it was a HEAD, whose response has no body, and waited for its turn.
         """
         if self.deaf or self._rejection is not None:
             return
         exchange, request = self.exchange, request or self._request
-        own = request is not None and request.route is not None and not request.wanted
+        own = request is not None and request.route is not None and not request.waits
         if not own and (self._queue or (exchange is not None and (request is None or request.route is None))):
             # The client would take the response for that to an earlier request.
             self._rejection = status, text, reason, head_only or self._is_head()
@@ -911,12 +892,12 @@ class Connection(asyncio.BufferedProtocol):
         if self.exchange is exchange and exchange.idle:
             exchange.send_away(shutdown_reply(self.plane.jitter, self.plane.registry.come_back_s))
 
-    def _stay(self) -> None:
-        """Something has begun: the connection rests no longer."""
+    def _stop_resting(self) -> None:
+        """A request begins: the time for which a connection may rest is over."""
         self.plane.timeouts.resting.pop(self, None)
 
     def _rest_again(self) -> None:
-        """Let the connection rest where a body that came after its response has disturbed it."""
+        """Let the connection rest again, after the end of a body that was answered before it had arrived."""
         resting = self.plane.timeouts.resting
         if self not in resting and not self.deaf and not self._queue:
             resting[self] = self.plane.clock() + self.plane.timeouts.rest_s
@@ -927,7 +908,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.deaf or self._queue or (not self.mid_message and self in timeouts.resting):
             return
         if self not in timeouts.owing:
-            self._stay()
+            self._stop_resting()
             timeouts.owing[self] = self.plane.clock() + timeouts.owed_s
 
     # Parsing, mechanics.
@@ -946,7 +927,7 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_size = 0
 
     def deliver_rest(self) -> None:
-        """Deliver all body bytes that have arrived, half a chunk included: no more will come, or be stored."""
+        # No more will come, or be stored.
         if (request := self._request) is not None:
             self._flush_partial()
             if request.chunks:
@@ -1041,7 +1022,7 @@ class Connection(asyncio.BufferedProtocol):
                 written = self.write_failed(error)
             if written == sum(map(len, buffers)):
                 return
-            buffers = _rest(buffers, written)
+            buffers = _unwritten(buffers, written)
         self.transport.writelines(buffers)
 
     def keep(self, data: bytes, written: int) -> None:
@@ -1054,8 +1035,8 @@ class Connection(asyncio.BufferedProtocol):
         return 0
 
 
-def _rest(buffers: list[bytes], written: int) -> list[Any]:
-    """The buffers of which so many bytes are not written yet: the very buffers, the first one as a view."""
+def _unwritten(buffers: list[bytes], written: int) -> list[Any]:
+    """The buffers without their first ``written`` bytes: the very buffers, the first one as a view."""
     for at, buffer in enumerate(buffers):
         if written < len(buffer):
             return [memoryview(buffer)[written:], *buffers[at + 1 :]]

@@ -82,7 +82,7 @@ def record(headers: dict[bytes, bytes] | None = None, ip: str | None = "192.0.2.
 def test_a_request_begins_empty() -> None:
     """Nothing of a body has arrived, and nobody keeps it."""
     request = make()
-    assert (request.chunks, request.complete, request.wanted, request.held) == ([], False, False, False)
+    assert (request.chunks, request.complete, request.waits, request.held) == ([], False, False, False)
 
 
 def test_text_of_a_header() -> None:
