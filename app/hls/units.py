@@ -9,7 +9,7 @@ the first stream if there is no video. Bytes of other streams belong to the unit
 however the bytes were divided, so all that is made of them is, too.
 
 **It decides little.** A scanner never raises for the bytes that it is given; in media that it cannot read it finds
-nothing. It keeps less than a packet, or one box of :data:`MAX_BOX` bytes. It gives a segment up after
+nothing. It keeps less than three packets, or one box of :data:`MAX_BOX` bytes. It gives a segment up after
 :data:`MAX_WALKED` boxes, at a size that no box has, after :data:`MAX_TABLES` packets of tables that name no stream, or
 after :data:`MAX_SKIPPED` bytes that are no packets.
 
@@ -62,6 +62,9 @@ MAX_WALKED: Final = 150_000
 
 INIT_COST: Final = 4096
 """An init segment counts as this many boxes."""
+
+SYNC_SPAN: Final = 2 * PACKET_BYTES + 1
+"""Bytes from the first of three sync bytes to the third."""
 
 MAX_SKIPPED: Final = 1 << 20
 """Bytes of a segment that are no packets of MPEG-TS. A segment with more is no MPEG-TS."""
@@ -193,7 +196,8 @@ class TsScanner:
         self._skip_left = MAX_SKIPPED  # bytes that may be no packets until it gives up
         self._lead: int | None = None  # the PID of the stream that leads
         self._kind = 0  # the type of that stream
-        self._rest = b""  # the beginning of a packet
+        self._rest = b""  # the beginning of a packet; or bytes that may be one, if they are not decided about
+        self._is_lost = False  # they are not
         self._at = 0  # the place of the rest in the segment
         self._ticks = 0  # the time of the last unit
         self._beside: int | None = None  # the PID of the first stream beside the one that leads
@@ -208,30 +212,37 @@ class TsScanner:
         data = self._rest + data
         packets = len(data) // PACKET_BYTES
         size = packets * PACKET_BYTES
-        if data[:size:PACKET_BYTES] == bytes([SYNC]) * packets:
+        if not self._is_lost and data[:size:PACKET_BYTES] == bytes([SYNC]) * packets:
             for match in _STARTS.finditer(data[1:size:PACKET_BYTES]):
                 at = match.start() * PACKET_BYTES
                 self._take(TsPacket(data[at : at + PACKET_BYTES], self._at + at))
         else:  # damaged: packets begin elsewhere
-            size = self._resync(data)
+            size = self._resync(data, is_end=False)
         self._rest = b"" if self.gave_up else data[size:]
         self._at += size
 
-    def _resync(self, data: bytes) -> int:
-        """Take the packets between bytes that are none; up to where that was possible."""
+    def _resync(self, data: bytes, *, is_end: bool) -> int:
+        """Take the packets between bytes that are none. Returns the end of the bytes about which it has decided.
+
+        Three sync bytes show where packets begin. It waits for them, unless the segment ends.
+        """
         at = 0
         while at + PACKET_BYTES <= len(data):
-            if data[at] == SYNC:
+            if not self._is_lost and data[at] == SYNC:
                 packet = TsPacket(data[at : at + PACKET_BYTES], self._at + at)
                 if packet.is_start:
                     self._take(packet)
                 at += PACKET_BYTES
                 continue
+            self._is_lost = True
             begin, at = at, find_sync(data, at)
             self._skip_left -= at - begin
             if self._skip_left < 0:
                 self.gave_up = True
                 break
+            if not is_end and at + SYNC_SPAN > len(data):
+                break
+            self._is_lost = False
         return at
 
     @property
@@ -251,6 +262,8 @@ class TsScanner:
         The last picture stands until the sound ends. The last packet of sound alone is often shorter than the others,
         and lasts as long as its share of bytes.
         """
+        rest, self._rest = self._rest, b""
+        self._resync(rest, is_end=True)
         if self.units and self._beside is not None:
             still_s = _still_s(self.units, self.units[0].time + self._beside_s)
             self.units[-1].duration = duration_of(self.units, len(self.units) - 1) + still_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TypeVar
 
@@ -92,6 +93,31 @@ def test_no_bytes_make_a_scanner_fail(make: type[TsScanner], pieces: list[bytes]
         assert 0 <= found.whole <= fed
 
 
+TS = ts_pictures(0, 6)
+
+
+@pytest.mark.parametrize("make", [TsScanner, lambda: Mp4Scanner(b"")])
+@given(
+    pieces=st.lists(
+        st.one_of(
+            st.sampled_from([*TS, *TS, *mp4_pictures(0, 6), b"G" * 189, bytes(100), b"GA", tables()]),
+            st.binary(max_size=20),
+        ),
+        max_size=20,
+    ),
+    cuts=st.lists(st.integers(0, 8000), max_size=20),
+)
+def test_units_are_the_same_however_the_bytes_arrive(
+    make: Callable[[], Scanner], pieces: list[bytes], cuts: list[int]
+) -> None:
+    """Damaged bytes, too: a process that reads a segment as it arrives cuts it as one that reads it at once."""
+    data = b"".join(pieces)
+    whole, cut = scanned(make(), data), scanned(make(), data, cuts)
+    ends = [found.finish(len(data)) for found in (whole, cut)]
+    assert (cut.units, cut.start, cut.init, cut.still_s) == (whole.units, whole.start, whole.init, whole.still_s)
+    assert (cut.gave_up, cut.obstacle, ends[0]) == (whole.gave_up, whole.obstacle, ends[1])
+
+
 def test_times_of_mpegts_go_on_over_their_end() -> None:
     """They have 33 bits, and begin again after 26.5 hours."""
     found = scanned(TsScanner(), b"".join(ts_pictures((1 << 33) / 90_000 - 0.08, 4)))
@@ -140,7 +166,7 @@ def test_bytes_that_are_no_packets_are_looked_at_once(monkeypatch: pytest.Monkey
     found = scanned(TsScanner(), pictures)
     for _ in range(3 * units.MAX_SKIPPED // 1000):
         found.feed(bytes(1000))
-        assert len(found._rest) < PACKET_BYTES
+        assert len(found._rest) < units.SYNC_SPAN
     assert found.gave_up
     assert units.MAX_SKIPPED < looked <= units.MAX_SKIPPED + 1000 + PACKET_BYTES
     scanned(found, pictures)
