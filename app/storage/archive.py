@@ -411,7 +411,7 @@ class Archive:
         for stored in self._all():
             stored.known = True
         try:
-            self.database.probe(self._written_to())
+            self.database.probe(self._live_ids())
         except OSError as error:
             self._fail(error, Batch(), [])
 
@@ -806,7 +806,7 @@ class Archive:
         """Count segments as lost that the directory lacks and that are in no window any more."""
         self.counters.lost = max(self.counters.lost, self._lost_before + segments)
 
-    def _written_to(self) -> list[int]:
+    def _live_ids(self) -> list[int]:
         """Ids of the channels that take POSTs."""
         return [stored.row.id for stored in self.latest.values() if stored.channel is not None]
 
@@ -830,7 +830,7 @@ class Archive:
         self.expire()
         batch, self._batch = self._batch, Batch()
         touched = self._take_channels(batch)
-        trial = self._in_thread(self.database.recover, batch, self._written_to())
+        trial = self._in_thread(self.database.recover, batch, self._live_ids())
         self._busy = trial
         trial.add_done_callback(partial(self._recovered, batch, touched))
 
