@@ -13,6 +13,7 @@ import pytest
 from tests.app.memory_bound import (
     ADDRESS_BYTES,
     BUCKET_BYTES,
+    CHANNEL_BYTES,
     DECISION_BYTES,
     QUESTION_BYTES,
     RECORD_BYTES,
@@ -40,6 +41,13 @@ TOO_MANY = 100
 def name(number: int) -> str:
     """The longest name of a channel."""
     return f"{number:0{MAX_NAME_BYTES}}"
+
+
+def channels() -> Callable[[], int]:
+    registry = Registry(Limits(channels=ENTRIES), autocreate=True)
+    for number in range(ENTRIES + TOO_MANY):
+        registry.create(name(number), "", 0.0, resumed=True)  # it may use the reserve
+    return lambda: len(registry.channels)
 
 
 def tombstones() -> Callable[[], int]:
@@ -118,6 +126,7 @@ def records() -> Callable[[], int]:
 @pytest.mark.parametrize(
     ("fill", "entries", "at_most"),
     [
+        (channels, ENTRIES, CHANNEL_BYTES),
         (tombstones, ENTRIES, TOMBSTONE_BYTES),
         (buckets, ENTRIES, BUCKET_BYTES),
         (addresses, ENTRIES, ADDRESS_BYTES),
