@@ -32,7 +32,7 @@ from tricklecast.app.core.results import Cause, Refusal
 from tricklecast.app.core.state import Channel, summarize
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S, memory_reply
-from tricklecast.app.data_plane.upload import take_in
+from tricklecast.app.data_plane.upload import store_half_chunks
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput
 from tricklecast.trickle.paths import is_reserved, parse_channel
 from tricklecast.trickle.records import AccessRecord, Reason
@@ -257,7 +257,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
     @router.delete("/{name}", summary="End a channel", responses={404: {"model": ProblemModel}})
     async def end_channel(name: ChannelName, request: Request, visible: Visible) -> ChannelModel:
         channel = registry.channels.get(_checked(name, visible))
-        take_in(registry.live(name))
+        store_half_chunks(registry.live(name))
         refusal = registry.end(name, plane.clock())
         if refusal is not None:
             raise _refused(refusal, request, plane.jitter)
@@ -279,7 +279,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         """A segment with bytes closes as truncated, one without as empty; its publisher is told. A closed one stays."""
         channel = registry.live(_checked(name, visible))
         segment = None if channel is None else channel.segments.get(seq)  # closing may evict it
-        take_in(channel, seq)
+        store_half_chunks(channel, seq)
         refusal = registry.close_segment(name, seq, plane.clock(), truncate=True)
         if refusal is not None:
             raise _refused(refusal, request, plane.jitter)

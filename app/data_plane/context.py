@@ -135,18 +135,18 @@ class Durability(Protocol):
     @property
     def delays(self) -> bool: ...
 
-    def when_stored(self, told: Callable[[bool], None]) -> None:
-        """Call back with ``True`` when storage has all changes until now; with ``False`` if storage has failed."""
+    def when_stored(self, callback: Callable[[bool], None]) -> None:
+        """Call back when storage has all changes until now; with ``False`` if storage has failed."""
 
     async def flush(self) -> bool:
         """Wait for the result of :meth:`when_stored`."""
 
 
 class Witness(Protocol):
-    """Takes note of refused, delayed and cut-off requests, at once. A flood of them must be cheap."""
+    """Counts refused, delayed and cut-off requests. A flood of them must be cheap."""
 
     def note(self, kind: str, why: str, channel: str = "", name: bytes = b"", ip: str | None = None) -> None:
-        """Take note of one event.
+        """Count one.
 
         Args:
             kind: ``refused``, ``held`` (by the storm guard) or ``cut_off``.
@@ -288,9 +288,9 @@ class DataPlane:
 
     def _out_of_memory(self, what: str) -> None:
         """Count a lack of memory, and log it once in :data:`SHORT_S`. A stack trace would take memory."""
-        told, self._out_of_memory_at = self.short_of_memory, self.clock()
+        is_logged, self._out_of_memory_at = self.short_of_memory, self.clock()
         self.memory_errors += 1
-        if not told:
+        if not is_logged:
             LOGGER.error(
                 "out of memory %s: requests that need more get 503; lower --max-total-bytes (%d, of which %d are used)",
                 what,

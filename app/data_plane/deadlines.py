@@ -48,7 +48,7 @@ class Timeouts:
             self.let_go(peer, now)
         for peer in due(self.resting, now):
             del self.resting[peer]
-            peer.rested()
+            peer.close()
         for peer in due(self.owing, now):
             del self.owing[peer]
             peer.too_slow()

@@ -46,6 +46,9 @@ PARKED_BYTES: Final = 64 << 20
 class Caller(Peer, Protocol):
     """A connection, as stages and exchanges see it.
 
+    ``Peer``, its part that turns, deadlines and the plane see, is a protocol below this one: the plane holds
+    connections, and a connection has the plane, so one protocol would be a circle.
+
     Attributes:
         plane: the state that all connections share. exchange: the one in progress, if any.
         number: of the connection, for the access log. scheme: ``http`` or ``https``.
@@ -77,13 +80,20 @@ class Caller(Peer, Protocol):
         """Count an exchange of the client at this address, or name the limit that it would exceed."""
 
     def break_half_closed(self, limit: Limit, channel: str | None = None) -> bool:
-        """Break a connection whose peer may be gone, to make room below a limit. Returns whether there was one."""
+        """Break a connection whose peer has closed its half, and may be gone, so that there is room below a limit.
+
+        Args:
+            channel: whose readers are limited; ``None``: the limit is not one of a channel's readers.
+
+        Returns:
+            Whether there was one to break.
+        """
 
     def deliver(self, request: Request) -> None:
-        """Give the body bytes that have arrived to the exchange that takes them."""
+        """Give the chunks that have arrived to the exchange that takes the body; nothing if it has not begun."""
 
     def deliver_rest(self) -> None:
-        """Give the exchange the bytes that have arrived of an incomplete chunk."""
+        """Give it all bytes that have arrived, half a chunk included."""
 
     def complete(self, *, close: bool) -> None:
         """End the exchange: close the connection, or go on with the next request."""
@@ -357,4 +367,4 @@ class Parked(Exchange):
 
 
 def _nothing() -> None:
-    """Cancel or resume a request that does not wait any more."""
+    """Stands for ``cancel`` and ``resume`` of a request that waits no more."""

@@ -87,7 +87,7 @@ from tricklecast.app.data_plane.stages import (
     when_stored,
 )
 from tricklecast.app.data_plane.stream import Stream
-from tricklecast.app.data_plane.upload import Upload, take_in
+from tricklecast.app.data_plane.upload import Upload, store_half_chunks
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status, parse_life
@@ -196,7 +196,7 @@ def _name(request: Request, subject: str | None) -> None:
 
 
 def _resolve(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """Ask the core, in the way of the operation."""
+    """Hand the request to the function of its operation."""
     op = route.op
     if not route.error:
         if op is _READ or op is _CHANGES:
@@ -314,10 +314,10 @@ def _repeats(connection: Caller, request: Request, route: Route, channel: Channe
     the publisher.
     """
     if segment.closed:
-        life = hash((route.channel, channel.epoch))
+        epoch = hash((route.channel, channel.epoch))
         last = connection.last_read
-        connection.last_read = life, segment.seq
-        if last is None or last[0] != life or last[1] >= segment.seq:
+        connection.last_read = epoch, segment.seq
+        if last is None or last[0] != epoch or last[1] >= segment.seq:
             kind = ReplyKind.SAME if segment.size else ReplyKind.EMPTY
             # Another range of the segment is news.
             asked = request.headers.get(RANGE)
@@ -459,12 +459,12 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
             else:
                 done = registry.create(route.channel, request.text(EXPECT_CONTENT), now)
         case Op.DELETE:
-            take_in(registry.live(route.channel))
+            store_half_chunks(registry.live(route.channel))
             beside = identity(request.headers, request.ip) if request.text(IF_IDLE) else None
             done = registry.end(route.channel, now, if_idle_beside=beside)
         case Op.CLOSE_SEGMENT:
             assert route.seq is not None, "closing names a seq"
-            take_in(registry.live(route.channel), route.seq)
+            store_half_chunks(registry.live(route.channel), route.seq)
             truncate = bool(request.text(TRUNCATED))
             leaver = identity(request.headers, request.ip) if request.text(LEAVE) else None
             done = registry.close_segment(route.channel, route.seq, now, truncate=truncate, leaver=leaver)

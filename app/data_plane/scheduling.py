@@ -78,7 +78,7 @@ exception."""
 
 
 class Peer(Protocol):
-    """A connection, as turns, time limits, pacing and the plane see it.
+    """A connection, as turns, deadlines, pacing and the plane see it; its other end is the peer.
 
     Stages and exchanges see a :class:`~app.data_plane.exchange.Caller`, which also has a plane and can write.
 
@@ -134,14 +134,11 @@ class Peer(Protocol):
     def peer_gone(self) -> None:
         """Close a connection that is not read from, and that its peer has closed or reset."""
 
-    def rested(self) -> None:
-        """Close it, since it was idle between requests for too long."""
-
     def too_slow(self) -> None:
         """End its request, the rest of which did not arrive in time."""
 
     def let_go(self) -> None:
-        """End its exchange if no byte was sent yet, since its peer has closed its half long ago."""
+        """End its exchange if no byte was sent yet, since its peer closed its half long ago."""
 
     def end_permission(self, reply: Reply) -> None:
         """End its exchange with this reply, since the permission has expired or was withdrawn."""

@@ -19,8 +19,8 @@ from tricklecast.trickle import wire
 from tricklecast.trickle.wire import Status
 
 
-def take_in(channel: OwnedChannel | None, seq: int | None = None) -> None:
-    """Store the bytes of incomplete chunks of uploads, before their segments are closed from outside.
+def store_half_chunks(channel: OwnedChannel | None, seq: int | None = None) -> None:
+    """Store the bytes that have arrived of unfinished chunks, since their segments are about to be closed from outside.
 
     Args:
         seq: of one segment; ``None``: all open segments of the channel.

@@ -1,9 +1,8 @@
 """Control-plane requests: each is replayed, when it is whole, into uvicorn's own HTTP protocol, and so to FastAPI.
 
-uvicorn's protocol gets a transport that writes through our connection. One protocol object serves one request; what is
-relied upon is its constructor, ``connection_made``, ``data_received``, ``connection_lost``, ``pause_writing``,
-``resume_writing``, ``on_response_complete``, and ``cycle.keep_alive`` (pinned by
-tests/app/http1/test_asgi_bridge.py).
+uvicorn's protocol gets a transport that writes through our connection. One protocol object serves one request. The
+bridge uses its constructor, ``connection_made``, ``data_received``, ``connection_lost``, ``pause_writing``,
+``resume_writing``, ``on_response_complete``, and ``cycle.keep_alive``; tests/app/http1/test_asgi_bridge.py pins them.
 """
 
 from __future__ import annotations

@@ -873,10 +873,6 @@ class Connection(asyncio.BufferedProtocol):
             self.without_route().end(Reason.TIMEOUT)
             self.abort()
 
-    def rested(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.close()
-
     def _failed(self, error: Exception) -> None:
         """A fault of the server met this connection while its input was handled."""
         exchange = self.exchange

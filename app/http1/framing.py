@@ -29,10 +29,10 @@ CHUNK_OVERHEAD: Final = 16
 EXCESS_BYTES: Final = 16 << 10
 
 _HEAD_CREDIT: Final = -(1 << 20)
-"""More than the packet can have in which a head ends."""
+"""More bytes than a packet has: the packet in which the head ends is not counted."""
 
 _NO_HEAD: Final = -1
-"""Instead of the number of packets that the header fields being parsed have taken: none are being parsed."""
+"""In place of a number of packets: no header fields are being parsed."""
 
 HOST_TEXT: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
 """The characters of a URL's host and port, either of which may be empty (RFC 3986, sections 3.2.2 and 3.2.3)."""

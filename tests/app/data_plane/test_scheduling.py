@@ -318,8 +318,8 @@ class Timed:
     def __init__(self) -> None:
         self.log: list[str] = []
 
-    def rested(self) -> None:
-        self.log.append("rested")
+    def close(self) -> None:
+        self.log.append("closed")
 
     def too_slow(self) -> None:
         self.log.append("too slow")
@@ -345,7 +345,7 @@ def test_each_state_of_a_connection_has_its_end() -> None:
     timeouts.expire(1.9)
     assert (resting.log, owing.log, half_closed.log) == ([], [], [])
     timeouts.expire(2.0)
-    assert (resting.log, owing.log, half_closed.log) == (["rested"], ["too slow"], ["let go"])
+    assert (resting.log, owing.log, half_closed.log) == (["closed"], ["too slow"], ["let go"])
     assert list(timeouts.resting) == [cast(Any, kept)]
     assert not timeouts.owing
     assert timeouts.half_closed == {cast(Any, half_closed): 7.0}, "in case that it has been sent something already"
