@@ -103,7 +103,7 @@ def _media(connection: Caller, request: Request, route: Route) -> Reply | Exchan
         segment, begin, end = there
         head = media_head(CONTENT_TYPES[media.extension], end - begin, private=private)
         return MediaReader(connection, request, found.channel, segment, begin, end, head)
-    hinted = (media.prefix, media.seq, media.part) == (found.prefix, *found.following) and not found.ended
+    hinted = (media.prefix, media.seq, media.part) == (found.prefix, *found.next_part) and not found.ended
     if hinted and request.method != b"HEAD":
         parked = _await(connection, request, route, found, BLOCKING_TARGETS * found.timeline.target_s)
         if parked is not None:

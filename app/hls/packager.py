@@ -143,7 +143,7 @@ class Packager:
         self._over = False  # the rest of the segment is not scanned: it is no media, or the scanner gave up
         self._fed = 0  # frames of the segment that were taken
         self._new = bytearray()  # bytes of these that are not scanned yet
-        self._told: deque[Waiter] = deque()  # requests that are called in the next turns
+        self._to_call: deque[Waiter] = deque()  # requests that are called in the next turns
         self._go_to(self._first_segment(), 0)
 
     # Asked from above.
@@ -164,11 +164,11 @@ class Packager:
         if not self._prefix:
             return None
         channel, timeline = self.channel, self.timeline
-        origin, discontinuities = timeline.following_origin, timeline.following_discontinuities
+        origin, discontinuities = timeline.next_origin, timeline.next_discontinuities
         return Numbers(channel.epoch, channel.created_at, self._prefix, origin, discontinuities, timeline.rule)
 
     @property
-    def following(self) -> tuple[int, int]:
+    def next_part(self) -> tuple[int, int]:
         """Seq and number of the next part, at which the playlist hints."""
         last = self.timeline.last
         if last is not None and last.duration is None:
@@ -405,17 +405,17 @@ class Packager:
     def _changed(self) -> None:
         self.version += 1
         if self.waiting:
-            if not self._told:
-                self._defer(self._tell)
-            self._told += self.waiting
+            if not self._to_call:
+                self._defer(self._call_waiting)
+            self._to_call += self.waiting
             self.waiting.clear()
 
-    def _tell(self) -> None:
+    def _call_waiting(self) -> None:
         """Call the requests that have waited for a change, some in each turn. A request may then wait again."""
-        for _ in range(min(WAKE_BATCH, len(self._told))):
-            self._told.popleft().go_on()
-        if self._told:
-            self._defer(self._tell)
+        for _ in range(min(WAKE_BATCH, len(self._to_call))):
+            self._to_call.popleft().go_on()
+        if self._to_call:
+            self._defer(self._call_waiting)
 
 
 class Packagers:

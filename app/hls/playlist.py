@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tricklecast.app.hls.packager import Packager
-from tricklecast.app.hls.timeline import HELD_BACK
+from tricklecast.app.hls.timeline import HELD_BACK_TARGETS
 from tricklecast.trickle.wire import HLS_ROUTE
 
 CONTENT_TYPE: Final = "application/vnd.apple.mpegurl"
@@ -34,7 +34,7 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
     timeline = packager.timeline
     segments = timeline.segments
     prefix = f"{HLS_ROUTE}/{packager.prefix}"
-    control = f"HOLD-BACK={HELD_BACK * timeline.target_s:.1f}"
+    control = f"HOLD-BACK={HELD_BACK_TARGETS * timeline.target_s:.1f}"
     if timeline.part_s:
         control = f"CAN-BLOCK-RELOAD=YES,PART-HOLD-BACK={3 * timeline.part_s:.3f},{control}"
     else:
@@ -70,7 +70,7 @@ def _lines(packager: Packager, query: str) -> Iterator[str]:
     if packager.ended:
         yield "#EXT-X-ENDLIST"
     elif timeline.part_s:
-        seq, number = packager.following
+        seq, number = packager.next_part
         uri = f"{prefix}-{seq}.{number}.{segments[-1].extension}{query}"
         yield f'#EXT-X-PRELOAD-HINT:TYPE=PART,URI="{uri}"'
 

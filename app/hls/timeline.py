@@ -46,11 +46,11 @@ from typing import Final, NamedTuple
 from tricklecast.app.hls.units import WRAP_S, Scanner, Unit, duration_of
 from tricklecast.trickle.media.containers import Container
 
-LISTED: Final = 6
+LISTED_TARGETS: Final = 6
 MAX_LISTED: Final = 128
 """A playlist names the newest segments: as many as last 6 target durations, and at most 128 of them."""
 
-HELD_BACK: Final = 3
+HELD_BACK_TARGETS: Final = 3
 """Target durations at the end of the playlist in which it names parts, and names lost segments as gaps (6.2.2)."""
 
 TARGET_SHARE: Final = 1.25
@@ -79,7 +79,7 @@ the time at which that one ended."""
 TOLERANCE_S: Final = 1e-3
 """If a part is longer than the part target by more than this, its media segment is named without parts."""
 
-MAX_UNRULED: Final = 50_000
+MAX_AWAITING: Final = 50_000
 """Units that are kept until the live edge is reached and the rule can be made. Beyond these, it is made of these."""
 
 MAX_GAPS: Final = 16
@@ -246,8 +246,10 @@ class Timeline:
         # For the rule.
         self._unit_s = 0.0  # the longest unit so far
         self._is_whole_only = False  # players cannot play parts of these media
-        self._unruled: list[tuple[MediaSegment, Scanner, int]] = []  # segments that ended before it, and their sizes
-        self._unruled_units = 0  # all of these together
+        self._awaiting_rule: list[
+            tuple[MediaSegment, Scanner, int]
+        ] = []  # segments that ended before it, and their sizes
+        self._awaiting_units = 0  # all of these together
         # Of the channel's segment that is open.
         self._cutter: Cutter | None = None
         self._is_partless = False  # its open media segment will be named without parts
@@ -267,13 +269,13 @@ class Timeline:
         return 0.0 if self.rule is None else self.rule.part_ms / 1000
 
     @property
-    def following_origin(self) -> int:
+    def next_origin(self) -> int:
         """The origin with which the segments behind the last one get the numbers that they would get here."""
         last = self.last
         return self.origin if last is None else max(self.origin, self.next_msn - last.seq - 1)
 
     @property
-    def following_discontinuities(self) -> int:
+    def next_discontinuities(self) -> int:
         """The discontinuity sequence number of the last segment."""
         return self.discontinuities + sum(one.discontinuity for one in self.segments)
 
@@ -398,9 +400,9 @@ class Timeline:
         self._is_whole_only |= scan.is_whole_only
         self._end(self.segments[-1], sum(lengths) - self._passed_s, size)
         if self.rule is None:
-            self._unruled.append((self.segments[-1], scan, size))
-            self._unruled_units += len(units)
-            if len(self._unruled) >= MAX_LISTED or self._unruled_units >= MAX_UNRULED:
+            self._awaiting_rule.append((self.segments[-1], scan, size))
+            self._awaiting_units += len(units)
+            if len(self._awaiting_rule) >= MAX_LISTED or self._awaiting_units >= MAX_AWAITING:
                 self.settle()
         self.version += 1
 
@@ -425,11 +427,11 @@ class Timeline:
         longest = max(lengths)
         if self.rule is None:
             self.rule = rule_for(longest, 0.0 if self._is_whole_only else self._unit_s)
-            for one, scan, size in self._unruled:
+            for one, scan, size in self._awaiting_rule:
                 parts = list(_cutter(self.rule).cut(scan, size))
                 if self.part_s and not scan.still_s and len(parts) <= MAX_PARTS and all(map(self._is_fit, parts)):
                     one.parts = parts
-            self._unruled.clear()
+            self._awaiting_rule.clear()
         self.target_s = max(self.rule.target_s, math.floor(longest + 0.5))
         usual = self._usual()
         for one, following in pairwise(self.segments):
@@ -492,7 +494,7 @@ class Timeline:
         rest = sum(one.duration or 0.0 for one in segments)
         while len(segments) > 1 and self.target_s:
             rest -= segments[0].duration or 0.0
-            enough = (HELD_BACK if segments[0].gap else LISTED) * self.target_s
+            enough = (HELD_BACK_TARGETS if segments[0].gap else LISTED_TARGETS) * self.target_s
             if rest < enough and len(segments) <= MAX_LISTED:
                 break
             gone = segments.popleft()
@@ -501,7 +503,7 @@ class Timeline:
             self._left.append(gone)
         since = 0.0
         for one in reversed(segments):
-            if since > HELD_BACK * self.target_s:
+            if since > HELD_BACK_TARGETS * self.target_s:
                 break
             self.parts_from = one.msn
             since += one.duration or 0.0

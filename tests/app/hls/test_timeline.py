@@ -161,12 +161,12 @@ def test_gaps_make_up_for_segments_that_were_cut() -> None:
 
 def test_few_units_are_kept_until_the_rule_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher that is always ahead has a rule made of its first 50,000 pictures; they have parts like the later."""
-    monkeypatch.setattr(module, "MAX_UNRULED", 60)
+    monkeypatch.setattr(module, "MAX_AWAITING", 60)
     channel = Channel()
     for ended in range(1, 5):
         channel.send(Sent(25), settle=False)
         assert channel.timeline.rule == (Rule(2, 400) if ended >= 3 else None)
-    assert channel.timeline._unruled == []
+    assert channel.timeline._awaiting_rule == []
     assert [len(one.parts) for one in channel.timeline.segments] == [3] * 4
 
 
