@@ -85,7 +85,7 @@ class Numbers(NamedTuple):
     Attributes:
         epoch, created_at: of the channel. prefix: the second and the epoch, as the names of its media have them.
         origin: the media sequence number of seq 0. discontinuities: the first discontinuity sequence number.
-        rule: by which segments were cut when the channel was packaged before.
+        rule: of an earlier packager of the channel.
     """
 
     epoch: int

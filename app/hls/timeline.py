@@ -246,6 +246,7 @@ class Timeline:
         # For the rule.
         self._unit_s = 0.0  # the longest unit so far
         self._is_whole_only = False  # players cannot play parts of these media
+        self._earlier: Rule | None = None  # of an earlier timeline of the channel
         self._awaiting_rule: list[
             tuple[MediaSegment, Scanner, int]
         ] = []  # segments that ended before it, and their sizes
@@ -310,9 +311,13 @@ class Timeline:
 
     # What happens to the channel, in the order of its segments.
 
-    def count_from(self, origin: int, discontinuities: int, rule: Rule | None) -> None:
-        """Set where both sequence numbers begin, before the first media; and the rule of an earlier time, if any."""
-        self.origin, self.discontinuities, self.rule = origin, discontinuities, rule
+    def count_from(self, origin: int, discontinuities: int, earlier: Rule | None) -> None:
+        """Set where both sequence numbers begin, before the first media.
+
+        Args:
+            earlier: the rule of an earlier timeline of the channel. It stays unless a segment is too long for it.
+        """
+        self.origin, self.discontinuities, self._earlier = origin, discontinuities, earlier
 
     def miss(self, segments: int, *, breaks: bool = False) -> None:
         """Note that the next segments of the channel have no media to name.
@@ -424,15 +429,15 @@ class Timeline:
         lengths = [one.duration for one in self.segments if one.duration is not None and not one.gap]
         if self.target_s or not lengths:
             return
-        longest = max(lengths)
-        if self.rule is None:
-            self.rule = rule_for(longest, 0.0 if self._is_whole_only else self._unit_s)
-            for one, scan, size in self._awaiting_rule:
-                parts = list(_cutter(self.rule).cut(scan, size))
-                if self.part_s and not scan.still_s and len(parts) <= MAX_PARTS and all(map(self._is_fit, parts)):
-                    one.parts = parts
-            self._awaiting_rule.clear()
-        self.target_s = max(self.rule.target_s, math.floor(longest + 0.5))
+        longest, rule = max(lengths), self._earlier
+        if rule is None or longest > rule.target_s + ROUNDING_S:
+            rule = rule_for(longest, 0.0 if self._is_whole_only else self._unit_s)
+        self.rule, self.target_s = rule, max(rule.target_s, math.floor(longest + 0.5))
+        for one, scan, size in self._awaiting_rule:
+            parts = list(_cutter(rule).cut(scan, size))
+            if self.part_s and not scan.still_s and len(parts) <= MAX_PARTS and all(map(self._is_fit, parts)):
+                one.parts = parts
+        self._awaiting_rule.clear()
         usual = self._usual()
         for one, following in pairwise(self.segments):
             if one.gap and one.duration is not None and one.duration > self.target_s:

@@ -299,7 +299,7 @@ def test_the_rule_follows_from_durations(longest_s: float, unit_s: float, wanted
 
 
 def test_a_channel_that_is_asked_for_again_is_cut_as_before() -> None:
-    """Although the newest segments alone would lead to another rule: a player may have the names, and the target."""
+    """Although the newest segments alone would lead to another rule; unless one of them is too long for the earlier."""
     holders = Holders(ts_pictures)
     holders.send(Sent())
     before = holders.owner.text()
@@ -312,3 +312,8 @@ def test_a_channel_that_is_asked_for_again_is_cut_as_before() -> None:
     after = holders.owner.text()
     assert re.findall("TARGET.*", after) == re.findall("TARGET.*", before) != []
     assert all(holders.owner.media(name) for name in held[-12:])
+    holders.send(Sent((100,)))
+    assert "TARGETDURATION:2\n" in holders.owner.text()
+    holders.now += 61
+    holders.owner.packagers.expire(holders.now)
+    assert "TARGETDURATION:6\n" in holders.owner.text()
