@@ -111,7 +111,7 @@ class Feed:
         self._snapshot_over = record(self._snapshot({} if fresh else have))
         # Facts that may wait, beside the snapshot's own.
         self._most = len(self._facts) + MAX_BEHIND
-        channel.followers.append(self._hear)
+        channel.follow(self._hear)
 
     # The cursor.
 
@@ -146,7 +146,7 @@ class Feed:
         if self.over is not None:
             return
         self.over = why
-        self._channel.followers.remove(self._hear)
+        self._channel.unfollow(self._hear)
         for outgoing in self._outgoing.values():
             self._leave(outgoing.segment)
         self._outgoing.clear()

@@ -163,10 +163,12 @@ class OwnedChannel(Channel):
         listeners = journal.listeners[kind]
         if listeners or self.followers:
             fact = kind(journal.index, self.facts, at, self.name, self.epoch, *about)
-            journal.tell([*listeners, *self.followers], fact)
+            journal.tell(listeners, fact)
+            if self.followers:
+                journal.tell(self.followers, fact)
 
     def _tell_followers(self, kind: type[Fact], at: float, *about: object) -> None:
-        self._journal.tell(list(self.followers), kind(0, self.facts, at, self.name, self.epoch, *about))
+        self._journal.tell(self.followers, kind(0, self.facts, at, self.name, self.epoch, *about))
 
     def name_content_type(self, content_type: str, now: float) -> None:
         """Its publisher says what it publishes; an existing content type never changes."""
@@ -494,7 +496,7 @@ class OwnedChannel(Channel):
         self.segment_closed(segment, event, now)
         for one in passed:
             self.segment_closed(one, SKIP, now)
-        if segment.complete and self._open:
+        if self._open and segment.complete:
             for orphan in list(self._open.values()):
                 if orphan.seq < seq and orphan.writer is None and orphan.key is None:
                     orphan.charge(None)

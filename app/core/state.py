@@ -190,7 +190,7 @@ class Channel:
         active_at: when something was last published; bytes_in, bytes_out: for statistics; reading: its readers.
         life: the numbering of what is written from now on, as its readers are told. Its ``first`` is ``None`` until
             something is written in this start of the server.
-        facts: how many there are of it; followers: told of each.
+        facts: how many there are of it. followers: told of each (:meth:`follow`).
         retained: the segments that storage has beyond the window; ``None`` without storage.
         publishers: the clients that publish to it here.
     """
@@ -215,7 +215,7 @@ class Channel:
         self.ended = False
         self.drain_until: float | None = None
         self.next_seq = self.jumped_to = self.floor = self.bytes_in = self.bytes_out = self.facts = 0
-        self.followers: list[FactListener] = []
+        self.followers: tuple[FactListener, ...] = ()
         self.life = life
         # The lowest seq of that numbering that was written, or that its publisher says it began with.
         self._first = LAST_SEQ + 1
@@ -325,6 +325,17 @@ class Channel:
             if segment.seq < self.next_seq and not segment.written and segment.seq not in awaited:
                 self.segment_forgotten(segment, now)
         self.wake_readers()
+
+    def follow(self, listener: FactListener) -> None:
+        """Tell a listener of each fact of the channel, until :meth:`unfollow`.
+
+        A subscriber of the journal that calls this when it hears of a fact is told of that fact here, too.
+        """
+        self.followers += (listener,)
+
+    def unfollow(self, listener: FactListener) -> None:
+        """Tell it no more; it may call this when it is told of a fact."""
+        self.followers = tuple(one for one in self.followers if one != listener)
 
     def next_deadline(self) -> float | None:
         """When something is due for the channel."""

@@ -157,10 +157,10 @@ class Window:
         return segment
 
     def _exceeds(self, now: float) -> Eviction | None:
-        if len(self._segments) <= 1:
+        count, limits = len(self._segments), self._limits
+        if count <= 1:
             return None
-        limits = self._limits
-        if len(self._segments) > limits.window_segments:
+        if count > limits.window_segments:
             return Eviction.COUNT
         if self.bytes > limits.window_bytes:
             return Eviction.BYTES

@@ -694,9 +694,8 @@ class World:
         self.faults.append(victim)
 
     def _follow(self, fact: Fact) -> None:
-        self.registry.channels[fact.channel].followers += (self._hear, self.twins.hear)
-        self._hear(fact)
-        self.twins.hear(fact)
+        for listener in (self._hear, self.twins.hear):
+            self.registry.channels[fact.channel].follow(listener)
 
     def _hear(self, fact: Fact) -> None:
         self.facts += fact.indexed

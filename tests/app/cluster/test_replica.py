@@ -451,4 +451,4 @@ def test_a_feed_that_ends_while_others_are_told_of_a_fact() -> None:
     both.owner.journal.subscribe(lambda fact: both.feed.evict() if both.feed else None, SegmentOpened)
     writer = grant(both.owner, "c", 1)
     writer.channel.append(writer, [b"x"], 1.0)
-    assert (both.feed.over, writer.segment.taps, writer.channel.followers) == (FeedEnd.LAG, (), [])
+    assert (both.feed.over, writer.segment.taps, writer.channel.followers) == (FeedEnd.LAG, (), ())

@@ -350,7 +350,7 @@ async def test_a_replica_that_leaves() -> None:
     assert site.following is not None
     site.following.cancel()
     await asyncio.wait([site.following, *site.feeds])
-    assert (writer.channel.followers, writer.segment.taps) == ([], ())
+    assert (writer.channel.followers, writer.segment.taps) == ((), ())
 
 
 # Peers that are broken or hostile, and the deadline of each step.
@@ -410,7 +410,7 @@ def test_a_replica_that_sends_garbage(data: bytes, problem: str) -> None:
         writer.write_eof()
         with pytest.raises(FeedError, match=problem):
             await send_feed(granted.channel, own_reader, own_writer, registry, round)
-        assert (granted.channel.followers, granted.segment.taps) == ([], ())
+        assert (granted.channel.followers, granted.segment.taps) == ((), ())
         assert await reader.read() == b""
         writer.close()
 
@@ -463,7 +463,7 @@ async def test_a_replica_that_sends_more_later() -> None:
     writer.write(b"x")
     with pytest.raises(FeedError, match="nothing after HELLO"):
         await sending
-    assert channel.followers == []
+    assert channel.followers == ()
     writer.close()
 
 
@@ -480,7 +480,7 @@ async def test_a_replica_that_never_reads() -> None:
         writer.write(HELLO)
         with pytest.raises(TimeoutError):
             await send_feed(channel, own_reader, own_writer, registry, round)
-        assert (channel.followers, channel.segments[0].taps) == ([], ())
+        assert (channel.followers, channel.segments[0].taps) == ((), ())
         assert own_writer.transport.is_closing()
         assert own_writer.transport.get_write_buffer_size() == 0
         writer.close()
@@ -501,7 +501,7 @@ async def test_replicas_that_come_and_go() -> None:
         writer.transport.abort()
         await asyncio.wait([sending])
         assert isinstance(sending.exception(), OSError)
-    assert (granted.channel.followers, granted.segment.taps) == ([], ())
+    assert (granted.channel.followers, granted.segment.taps) == ((), ())
     assert asyncio.all_tasks() == before
 
 
@@ -518,7 +518,7 @@ async def test_an_owner_that_stops() -> None:
     sending.cancel()
     await asyncio.wait([sending])
     await asyncio.sleep(0)
-    assert (asyncio.all_tasks() - before, channel.followers) == (set(), [])
+    assert (asyncio.all_tasks() - before, channel.followers) == (set(), ())
     writer.close()
 
 
@@ -536,7 +536,7 @@ async def test_a_snapshot_of_more_facts_than_a_replica_may_be_behind() -> None:
         for seq in range(51, 60):
             publish(registry, "c", seq, b"x")
         assert feed.over is FeedEnd.LAG
-        assert registry.channels["c"].followers == []
+        assert registry.channels["c"].followers == ()
 
 
 @in_loop

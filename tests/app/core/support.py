@@ -106,7 +106,7 @@ class Bench:
             faults=self.faults,
             schedule=lambda channel, when: self.appointments.append(when),
         )
-        self.channel.followers.append(self.facts.append)
+        self.channel.follow(self.facts.append)
         self._serials = count(1)
 
     def ask(self, seq: int, now: float = 0.0, **options: Any) -> Any:
@@ -204,11 +204,8 @@ def make_registry(
         journal.faults.deliver_to(on_fault)
     registry = Registry(Limits(**limits), autocreate=autocreate, journal=journal, storage=storage)
 
-    def follow(fact: Fact) -> None:
-        facts.append(fact)
-        registry.channels[fact.channel].followers.append(facts.append)
-
-    journal.subscribe(follow, ChannelCreated)
+    # Who follows a channel when it is created hears of that, too.
+    journal.subscribe(lambda fact: registry.channels[fact.channel].follow(facts.append), ChannelCreated)
     return registry, facts
 
 

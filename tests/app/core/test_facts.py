@@ -65,7 +65,7 @@ def test_who_follows_a_channel_hears_of_all_its_facts() -> None:
     bench = Bench()
     heard: list[tuple[str, type[Fact]]] = []
     bench.journal.subscribe(lambda fact: heard.append(("kind", type(fact))), SegmentOpened)
-    bench.channel.followers.append(lambda fact: heard.append(("channel", type(fact))))
+    bench.channel.follow(lambda fact: heard.append(("channel", type(fact))))
     bench.publish(0, b"x")
     bench.publish(1)
     kinds = [kind for who, kind in heard if who == "channel"]

@@ -921,13 +921,16 @@ def test_facts_tell_the_story() -> None:
 def test_facts_are_counted_when_nobody_follows() -> None:
     """A follower that comes later is told the numbers that it would have been told if it had been there."""
     alone, followed = Bench(window_segments=2), Bench(window_segments=2)
-    alone.channel.followers.clear()
+    alone.channel.unfollow(alone.facts.append)
+    heard: list[Fact] = []
+    alone.journal.subscribe(heard.append, SegmentClosed)
     for bench in (alone, followed):
         for seq in range(4):
             bench.publish(seq)
         bench.channel.abort(bench.reserve(4), 0.0)
     assert alone.channel.facts == followed.channel.facts == len(followed.facts)
     assert alone.journal.index == followed.journal.index
+    assert (heard, alone.facts) == ([fact for fact in followed.facts if isinstance(fact, SegmentClosed)], [])
 
 
 # A change is whole, whatever its size, and whatever a callback does.

@@ -409,6 +409,21 @@ def test_readers_below_the_head_wait_for_what_the_owner_awaits() -> None:
     assert (sorted(holder.segments), watcher.segment.state) == ([2, 4], State.SKIPPED)
 
 
+def test_a_follower_may_leave_when_it_hears_of_a_fact() -> None:
+    """It is told no more, and the others are told of that fact all the same."""
+    bench = Bench()
+    heard: list[str] = []
+
+    def leaves(fact: Fact) -> None:
+        heard.append("left")
+        bench.channel.unfollow(leaves)
+
+    bench.channel.follow(leaves)
+    bench.channel.follow(lambda fact: heard.append("stayed"))
+    bench.publish(0)
+    assert heard == ["left", *["stayed"] * len(bench.facts)]
+
+
 def test_segments_that_the_owner_awaits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """No budget counts them."""
     monkeypatch.setattr(state, "MAX_AWAITED", 2)
