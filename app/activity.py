@@ -23,7 +23,7 @@ SHOW_S: Final = 1.0
 """How often the lines are shown."""
 
 GONE_S: Final = 5.0
-"""A client without preconnects may be between two requests for a while."""
+"""A client has left after this time without a request: one without preconnects may pause between two of them."""
 
 MAX_LINES: Final = 10
 """Lines of one look; one more line says how many were left out."""

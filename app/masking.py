@@ -26,7 +26,7 @@ PREFIX_BITS: Final = {4: 24, 6: 48}
 MASK_BYTES: Final = 8
 """Length of a hash: two of a million clients share one with a probability of 3 in 100 million."""
 
-_MADE: Final = re.compile(r"[0-9a-f]{16}")
+_MADE_KEY: Final = re.compile(r"[0-9a-f]{16}")
 """The form of a key that the server makes for a client without a name."""
 
 Mask = Callable[[dict[str, Any]], None]
@@ -60,7 +60,7 @@ def mask_for(kind: LogIps, key: bytes | None = None) -> Mask | None:
     def mask(fields: dict[str, Any]) -> None:
         if (ip := fields.get("ip")) is not None and ip != LOCAL:
             fields["ip"] = masked(ip)
-        if (client := fields.get("client")) is not None and _MADE.fullmatch(client):
+        if (client := fields.get("client")) is not None and _MADE_KEY.fullmatch(client):
             fields["client"] = hashed(client)
         if fields.get("reason") == Reason.OCCUPIED and (detail := fields.get("detail")):
             # The publisher that is there already: its name, or its address and user agent.

@@ -2,7 +2,7 @@
 
 **Construction.** A part is made after those that it uses, and gets them when it is made. From the bottom to the top:
 
-1. access log: nothing may happen that it does not hear of, and its first line says what the server runs with.
+1. access log: it must hear of everything that happens, and its first line has the settings of the server.
 2. inventory of the data directory, journal, archive, registry: the journal goes on at the inventory's index, the
    archive hears of facts, and the registry asks it for epochs and for segments that have left a window. Then the
    channels in the directory come back, before anybody can ask for one.
@@ -12,8 +12,8 @@
 6. changefeed: its channel is the first fact of this start, so everybody who hears of facts is there by now.
 7. reload, dashboard, and the application of the control plane: they show and change all of the above.
 
-Sockets, signals and uvicorn are above a node (:mod:`app.server`): it knows of them that something serves, can be told
-to stop, and may be in a hurry.
+Sockets, signals and uvicorn are above a node (:mod:`app.server`). It sees them as :class:`Serving`: something that
+accepts connections, can be told to stop, and may have to stop at once.
 
 **Shutdown.** A part ends when nothing that uses it is left, from the top to the bottom. Each step has a deadline, after
 which the next one begins all the same; docs/reference/signals.md tells operators what is lost then.
@@ -150,7 +150,7 @@ class Node:
         loop = asyncio.get_running_loop()
         self.sockets = sockets
         self.name = settings.node or socket.gethostname()
-        self.log = _access_log(settings, self.name)  # None: nobody wants one
+        self.log = _access_log(settings, self.name)  # None: the settings name no file
         self._show = show
         self._activity = None if show is None else Activity(loop.time)
         database = None if settings.data_dir is None else Database(settings.data_dir, fsync=settings.ack is Ack.FSYNC)
@@ -231,7 +231,7 @@ class Node:
         async with asyncio.TaskGroup() as group:
 
             def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[BaseException | None]:
-                return group.create_task(_outcome(work, serving))
+                return group.create_task(_supervised(work, serving))
 
             # Without its access log the server stops: its operator relies on the log.
             writing = None if self.log is None else begin(self.log.run())
@@ -260,7 +260,7 @@ class Node:
                 raise failed
 
 
-async def _outcome(work: Coroutine[Any, Any, None], serving: Serving) -> BaseException | None:
+async def _supervised(work: Coroutine[Any, Any, None], serving: Serving) -> BaseException | None:
     """Do something beside the server. An exception that it raises stops the server, in order, and is returned.
 
     Were it raised, the task group would cancel the server: without a drain, and without the steps that follow.

@@ -140,7 +140,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Let the garbage collector leave out what stays for ever, and look at new objects less often.
+    """Let the garbage collector leave out the objects that exist now, and run less often.
 
     The imports made most objects of a server's process. Without this, the collector walks them again and again.
     """
