@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import stat
@@ -34,7 +35,7 @@ from datetime import UTC, datetime
 from glob import escape
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import aiofiles
 import aiofiles.os
@@ -82,6 +83,19 @@ class AccessLogError(TrickleError):
     """The log cannot be written."""
 
 
+class Beside(NamedTuple):
+    """One of several processes that write the same log, each with a file object of its own.
+
+    Attributes:
+        worker: its number, which its lines have.
+        lock: a file that all of them have open. Who has locked it (:func:`fcntl.lockf`, since a process that is killed
+            has no lock any more) may write, or rotate, so that each line stays whole also in a pipe.
+    """
+
+    worker: int
+    lock: int
+
+
 class AccessLog:
     """Writes access records to a file.
 
@@ -93,6 +107,7 @@ class AccessLog:
         files: number of rotated files that are kept.
         queue: number of records that may wait to be written.
         mask: masks the addresses in a line; ``None``: they are written as they are.
+        beside: which one of several processes this is that write the same log; ``None``: the only one.
     """
 
     def __init__(
@@ -105,8 +120,10 @@ class AccessLog:
         files: int,
         queue: int,
         mask: Mask | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self._path = path
+        self._beside = beside
         self._node = node
         self._max_bytes = max_bytes
         self._max_age_s = max_age_s
@@ -212,7 +229,7 @@ class AccessLog:
         giving_up = asyncio.get_running_loop().call_later(START_S, self._thread.abandon)
         try:
             await aiofiles.os.makedirs(self._path.parent, exist_ok=True, executor=self._thread)
-            async with self._opened() as file:
+            async with self._opened() as file, self._alone():
                 if self._pending:
                     await self._begin(file, is_first=True)
                     await self._drain(file)
@@ -272,6 +289,18 @@ class AccessLog:
         finally:
             await file.close()  # by the thread; aiofiles' own `async with` closes a file in asyncio's pool
 
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """No other process writes to the log meanwhile."""
+        if self._beside is None:
+            yield
+            return
+        await self._call(fcntl.lockf, self._beside.lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._beside.lock, fcntl.LOCK_UN)
+
     @property
     def _pending(self) -> bool:
         return bool(self._queue or self._unreported)
@@ -279,11 +308,10 @@ class AccessLog:
     async def _write_file(self) -> None:
         """Write one file until it is due for rotation or to be reopened, or the log is closed."""
         async with self._opened() as file:
-            await self._begin(file)
-            due = await self._write(file)
+            async with self._alone():
+                await self._begin(file)
+            await self._write(file)
             await self._call(_sync, file.fileno())
-        if due:
-            await self._rotate()
 
     async def _begin(self, file: Any, *, is_first: bool = False) -> None:
         self._rotates = self._path != STDOUT and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
@@ -295,8 +323,8 @@ class AccessLog:
             # A server that wrote it was killed. The torn line stays a line of its own; log readers count it.
             await file.write(b"\n")
 
-    async def _write(self, file: Any) -> bool:
-        """Write until there is a reason to close the file; returns whether it is due for rotation."""
+    async def _write(self, file: Any) -> None:
+        """Write until there is a reason to close the file."""
         while True:
             if not self._closing:
                 await self._wake.wait()
@@ -304,17 +332,25 @@ class AccessLog:
             if self._rotates and await self._call(_is_removed, file.fileno()):
                 logger.warning("the access log %s (--access-log) was removed; the server makes it anew", self._path)
                 self._wake.set()
-                return False
-            await self._drain(file)
+                return
+            async with self._alone():
+                if self._rotates and self._beside is not None:
+                    if await self._call(_is_another, file.fileno(), self._path):  # another worker has rotated it
+                        self._wake.set()
+                        return
+                    self._size = os.fstat(file.fileno()).st_size
+                await self._drain(file)
+                if self._due():
+                    await self._call(_sync, file.fileno())
+                    await self._rotate()
+                    return
             if self._closing and not self._pending:
-                return False
-            if self._due():
-                return True
+                return
             if self._reopening:
                 self._reopening = False
                 if self._queue:
                     self._wake.set()
-                return False
+                return
             await asyncio.sleep(GATHER_S)
 
     async def _drain(self, file: Any) -> None:
@@ -355,6 +391,8 @@ class AccessLog:
 
     def _line(self, record: AccessRecord) -> bytes:
         fields = record.as_dict()
+        if self._beside is not None:
+            fields["worker"] = self._beside.worker
         if self._mask is not None:
             self._mask(fields)
         return encode(fields, orjson.OPT_APPEND_NEWLINE)
@@ -403,6 +441,14 @@ def _is_torn(path: Path) -> bool:
 def _is_removed(descriptor: int) -> bool:
     """Whether a file has no name any more, so that its bytes are lost when it is closed."""
     return os.fstat(descriptor).st_nlink == 0
+
+
+def _is_another(descriptor: int, path: Path) -> bool:
+    """Whether another file has the path now, or none."""
+    try:
+        return os.fstat(descriptor).st_ino != path.stat().st_ino
+    except FileNotFoundError:
+        return True
 
 
 def _shorten(descriptor: int, size: int) -> None:

@@ -25,7 +25,7 @@ import asyncio
 import logging
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -183,7 +183,7 @@ class Changes:
         self.index = self.floor = registry.journal.index if archive is None else archive.index
         self.keep = keep or (KEPT_FACTS if archive is None else MAX_FACTS)
         self._defer, self._wall_us, self._archive = defer, wall_us, archive
-        self._faults = registry.faults
+        self._faults, self._journal = registry.faults, registry.journal
         # By index; facts beyond self.index wait for storage. A whole segment becomes a Change when somebody reads it.
         self._log: list[Change | Fact] = []
         self._times = array("q")  # of the facts in the log
@@ -271,13 +271,21 @@ class Changes:
             if len(self._log) > self.keep + (self.keep >> 3):
                 self._drop(len(self._log) - self.keep)  # many at once: it moves all others
             if self.listeners and isinstance(entry, Change):
-                if len(self._unheard) < MAX_UNHEARD:
-                    self._unheard.append(entry)
-                else:
-                    self._left_out += 1
-                self._wake_soon()
+                self._hear(entry)
         if self._archive is None:
             self.tell(fact.index)
+
+    def add(self, rows: Iterable[FactRow]) -> None:
+        """Take facts that have happened in another worker of the server, in their order: they get the next indexes."""
+        for row in rows:
+            index = self._journal.index = self._journal.index + 1
+            self._log.append(change := Change.of(row._replace(number=index)))
+            self._times.append(row.at_us)
+            if len(self._log) > self.keep + (self.keep >> 3):
+                self._drop(len(self._log) - self.keep)
+            if self.listeners and change.state not in WHOLE:
+                self._hear(change)
+        self.tell(self._journal.index)
 
     def tell(self, index: int) -> None:
         """Let followers read the facts up to this index: storage, if there is any, has them."""
@@ -297,6 +305,13 @@ class Changes:
                 case Change(kind="removed"):
                     self._live.pop(entry.channel, None)
         self._applied = max(self._applied, count)
+
+    def _hear(self, change: Change) -> None:
+        if len(self._unheard) < MAX_UNHEARD:
+            self._unheard.append(change)
+        else:
+            self._left_out += 1
+        self._wake_soon()
 
     def _wake_soon(self) -> None:
         if not self._waking:

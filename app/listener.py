@@ -140,22 +140,40 @@ BACKLOG: Final = 2048
 """Connections that wait to be accepted: more than come while the event loop is busy for its longest turn."""
 
 
-def listen(host: str, port: int, *, names: tuple[str, str] = ("host", "port")) -> socket.socket:
-    """Open a socket that listens for TCP connections.
+def listen(host: str, port: int, *, sockets: int = 1, names: tuple[str, str] = ("host", "port")) -> list[socket.socket]:
+    """Open sockets that listen for TCP connections at one address.
 
     Args:
         host: an address or a name; ``0.0.0.0`` is every IPv4 address of the machine, ``::`` every address.
         port: 0 for any free port.
+        sockets: their number; the kernel spreads new connections over them (``SO_REUSEPORT``, Linux).
         names: of the settings that hold host and port, for the error's text.
 
     Raises:
         CannotServe: the address is in use, or does not belong to this machine.
     """
+    opened: list[socket.socket] = []
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         every = host == "::" and socket.has_dualstack_ipv6()
-        return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=every)
+        first = socket.socket(family)
+        opened.append(first)
+        if family == socket.AF_INET6:
+            first.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not every)
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Without SO_REUSEPORT: else a second server at this address would not be refused, and share the connections.
+        first.bind((host, port))
+        if sockets > 1:
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        first.listen(BACKLOG)
+        for _ in range(sockets - 1):
+            address = first.getsockname()[:2]
+            more = socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=True, dualstack_ipv6=every)
+            opened.append(more)
+        return opened
     except OSError as error:
+        for one in opened:
+            one.close()
         hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ";"
         if error.errno == errno.EINVAL and host.lower().startswith("fe80:") and "%" not in host:
             hint = f"; a link-local address needs the name of its network interface ({host}%eth0);"
@@ -231,36 +249,36 @@ def address_of(settings: Settings, listener: Any) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-async def accept_on(
-    server: uvicorn.Server,
-    config: uvicorn.Config,
-    listener: socket.socket,
-    plane: DataPlane,
-    tls: Tls | None,
-) -> None:
-    """Accept connections on a socket until the server shuts down.
+def maker(server: uvicorn.Server, config: uvicorn.Config) -> Callable[[], Connection]:
+    """A function that makes a connection.
 
     Args:
-        server: has started; its list of servers gets one more.
+        server: has started.
         config: names the protocol class and the application; loaded.
-        listener: bound.
-        plane: the part that all connections share.
-        tls: certificate and key; ``None`` for plain connections.
     """
-    make = partial(
+    return partial(
         cast(Any, config.http_protocol_class),
         config=config,
         server_state=server.server_state,
         app_state=server.lifespan.state,
     )
+
+
+async def accept_on(make: Callable[[], Connection], listener: socket.socket, plane: DataPlane, tls: Tls | None) -> Any:
+    """Accept connections on a socket until what this returns is closed.
+
+    Args:
+        make: makes a connection.
+        listener: bound.
+        plane: the part that all connections share.
+        tls: certificate and key; ``None`` for plain connections.
+    """
     loop = asyncio.get_running_loop()
-    if tls is None and listener.family == socket.AF_UNIX:
-        opened = await loop.create_unix_server(make, sock=listener, backlog=config.backlog)
-    elif tls is None:
-        opened = await loop.create_server(make, sock=listener, backlog=config.backlog)
-    else:
-        opened = cast(Any, TlsListener(listener, tls, plane, make))
-    server.servers.append(opened)
+    if tls is not None:
+        return TlsListener(listener, tls, plane, make)
+    if listener.family == socket.AF_UNIX:
+        return await loop.create_unix_server(make, sock=listener, backlog=BACKLOG)
+    return await loop.create_server(make, sock=listener, backlog=BACKLOG)
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from heapq import nlargest
 from itertools import accumulate
@@ -54,18 +54,22 @@ both get rates over a meaningful time."""
 _REFUSED_BY_LIMIT: Final = Reason.limit("")
 
 
-def metrics_router(metrics: Metrics) -> APIRouter:
-    """The route ``/metrics`` in Prometheus' text format: these metrics, and those of the kernel about the process."""
-    router = APIRouter(tags=["metrics"])
+def metrics_page(metrics: Metrics) -> RateLimitedPage:
+    """These metrics, and those of the kernel about the process, in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
     ProcessCollector(registry=registry)
-    page = RateLimitedPage(partial(generate_latest, registry))
+    return RateLimitedPage(partial(generate_latest, registry))
+
+
+def metrics_router(page: Callable[[], Awaitable[bytes]]) -> APIRouter:
+    """The route ``/metrics``; ``page`` makes its text."""
+    router = APIRouter(tags=["metrics"])
 
     @router.head("/metrics", include_in_schema=False)
     @router.get("/metrics", summary="Prometheus metrics")
     async def scrape() -> Response:
-        return Response(page.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(await page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return router
 

@@ -46,13 +46,15 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 
 from tricklecast.app.access.authorizer import Access
-from tricklecast.app.access_log import AccessLog
+from tricklecast.app.access_log import AccessLog, Beside
 from tricklecast.app.activity import SHOW_S, Activity
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.changefeed import start_changefeed
 from tricklecast.app.changes import Changes
 from tricklecast.app.clock import wall_us
 from tricklecast.app.control_plane.api import (
+    OwnChannels,
+    Troubles,
     channels_router,
     health_router,
     invalid_input,
@@ -68,19 +70,26 @@ from tricklecast.app.core.window import Budget
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.listener import is_loopback
 from tricklecast.app.masking import mask_for
-from tricklecast.app.metrics import Metrics, metrics_router
+from tricklecast.app.metrics import Metrics, metrics_page, metrics_router
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import Settings
 from tricklecast.app.sockets import Sockets
 from tricklecast.app.storage.archive import Ack, Archive
 from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import Inventory, take_inventory
+from tricklecast.app.storage.settle import folder_of
 from tricklecast.app.systemd import Watchdog
 from tricklecast.app.usage import limits_in_use, troubles
 from tricklecast.app.web.events import Events
 from tricklecast.app.web.feed import DashboardFeed, feed_router
 from tricklecast.app.web.pages import Pages, is_open, pages_router
 from tricklecast.app.web.reports import Reports, reports_router
+from tricklecast.app.workers.face import Face, Overview
+from tricklecast.app.workers.facts import Follower, answer_facts
+from tricklecast.app.workers.link import Link
+from tricklecast.app.workers.placement import FRONT
+from tricklecast.app.workers.shared import shared_capacities
+from tricklecast.app.workers.supervisor import Worker
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord, Event
 
@@ -131,6 +140,7 @@ class Node:
         sink: gets each access record, as the access log does.
         show: gets lines that tell which publishers and readers have come and left, at most once a second.
         reread: puts the settings together again at a reload; without it only files are read again.
+        worker: which one of several workers this process is, if the server has several.
 
     Raises:
         InvalidInput, CannotServe: a file that a setting names cannot be used.
@@ -146,14 +156,16 @@ class Node:
         sink: RecordSink | None = None,
         show: Callable[[list[str]], None] | None = None,
         reread: Callable[[], Settings] | None = None,
+        worker: Worker | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.sockets = sockets
         self.name = settings.node or socket.gethostname()
-        self.log = _access_log(settings, self.name)  # None: the settings name no file
+        self.log = _access_log(settings, self.name, worker)  # None: the settings name no file
         self._show = show
         self._activity = None if show is None else Activity(loop.time)
-        database = None if settings.data_dir is None else Database(settings.data_dir, fsync=settings.ack is Ack.FSYNC)
+        folder, number = settings.data_dir, 0 if worker is None else worker.number
+        database = None if folder is None else Database(folder_of(folder, number), fsync=settings.ack is Ack.FSYNC)
         inventory = Inventory() if database is None else take_inventory(database, wall_us())
         journal = Journal(index=inventory.index)
         if self.log is not None:
@@ -179,6 +191,7 @@ class Node:
             journal=journal,
             budget=budget,
             storage=self.archive,
+            capacities=None if worker is None else shared_capacities(limits, worker.shared, worker.number),
         )
         if self.archive is not None:
             self.archive.bring_back(self.registry, time.monotonic())  # the loop's own time stands still meanwhile
@@ -208,12 +221,33 @@ class Node:
             witness=events,
         )
         self.bus = Bus(changes, self.registry, self.plane, defer=loop.call_soon)
-        if settings.changefeed:
+        if settings.changefeed and (worker is None or worker.number == FRONT):
             start_changefeed(changes, self.registry, loop.time)
         self.reload = Reload(settings, self.access, self.plane, reread)  # has the settings that are in force
         uses = partial(limits_in_use, self.plane, self.log, self.bus)
         self.feed = None if events is None else DashboardFeed(self.plane, events, uses)  # None: there are no web pages
-        self.control_plane = _control_plane(self)  # the application for everything outside the base path
+        overview = self._overview()
+        self.link = None  # the ways to the other workers of the server, if there are any
+        if worker is not None:
+            answers = {**overview.answers(), "facts": answer_facts(changes)}
+            self.link = Link(worker, self.plane, answers)
+            overview = Face(self.link.questions, self.link.placement).overview()
+        self._changes = changes
+        # The application for everything outside the base path.
+        self.control_plane = _control_plane(self, overview)
+
+    def _overview(self) -> Overview:
+        """What this process knows of itself."""
+        dashboards = None if self.feed is None else self.feed.followers
+        page = metrics_page(Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload))
+
+        async def metrics() -> bytes:
+            return page.text()
+
+        async def found() -> Troubles:
+            return troubles(self.plane, self.log), self.registry.shutting_down
+
+        return Overview(OwnChannels(self.plane), metrics, found)
 
     async def run(self, serving: Serving, program: Program | None = None) -> None:
         """Serve until told to stop, and shut down.
@@ -235,9 +269,13 @@ class Node:
 
             # Without its access log the server stops: its operator relies on the log.
             writing = None if self.log is None else begin(self.log.run())
-            beside = [begin(sweep(self.plane, self.archive, self.log, Watchdog())), begin(self.access.run())]
+            beat = Watchdog().beat if self.link is None else self.link.tick
+            beside = [begin(sweep(self.plane, self.archive, self.log, beat)), begin(self.access.run())]
             if self.reload.tls is not None:
                 beside.append(begin(self.reload.tls.watch()))
+            if self.link is not None and self.link.is_front:
+                others = range(1, self.link.worker.count)
+                beside += [begin(Follower(other, self.link.questions, self._changes).run()) for other in others]
             if self._activity is not None and self._show is not None:
                 beside.append(begin(_show(self._activity, self.plane, self._show)))
             running = None if program is None else begin(_run(program, self.bus))
@@ -293,7 +331,10 @@ async def _show(activity: Activity, plane: DataPlane, show: Callable[[list[str]]
 
 
 async def sweep(
-    plane: DataPlane, archive: Archive | None = None, log: AccessLog | None = None, watchdog: Watchdog | None = None
+    plane: DataPlane,
+    archive: Archive | None = None,
+    log: AccessLog | None = None,
+    beat: Callable[[], None] | None = None,
 ) -> None:
     """Let the core expire what is due when it is due, and the data plane four times a second, until cancelled."""
     tick_at = plane.clock() + SWEEP_S
@@ -314,16 +355,16 @@ async def sweep(
                 plane.guarded("in the sweeper (storage)", archive.tick)
             if log is not None:
                 plane.guarded("in the sweeper (access log)", log.look)
-            if watchdog is not None:
-                plane.guarded("in the sweeper (watchdog)", watchdog.beat)
+            if beat is not None:
+                plane.guarded("in the sweeper (beat)", beat)
             tick_at = now + SWEEP_S
         elif deadline is not None and deadline <= now:
             plane.expire(now)
 
 
-def _control_plane(node: Node) -> FastAPI:
+def _control_plane(node: Node, overview: Overview) -> FastAPI:
     """The FastAPI application for everything outside the base path."""
-    plane, log, access, bus, reload, feed = node.plane, node.log, node.access, node.bus, node.reload, node.feed
+    plane, access, bus, reload, feed = node.plane, node.access, node.bus, node.reload, node.feed
     settings = reload.settings
     api = FastAPI(
         title="tricklecast",
@@ -333,10 +374,10 @@ def _control_plane(node: Node) -> FastAPI:
         redoc_url=None,
     )
     routers = [
-        channels_router(plane),
+        channels_router(plane, overview.channels),
         changes_router(plane, bus.changes),
-        health_router(plane.registry, partial(troubles, plane, log)),
-        metrics_router(Metrics(plane, log, access, bus, None if feed is None else feed.followers, reload)),
+        health_router(overview.troubles),
+        metrics_router(overview.metrics),
     ]
     if feed is not None:
         pages = Pages(settings, has_tokens=access.protects or access.webhook is not None)
@@ -357,7 +398,7 @@ def _control_plane(node: Node) -> FastAPI:
     return api
 
 
-def _access_log(settings: Settings, node: str) -> AccessLog | None:
+def _access_log(settings: Settings, node: str, worker: Worker | None) -> AccessLog | None:
     if settings.access_log is None:
         return None
     log = AccessLog(
@@ -368,6 +409,7 @@ def _access_log(settings: Settings, node: str) -> AccessLog | None:
         files=settings.access_log_files,
         queue=settings.access_log_queue,
         mask=mask_for(settings.log_ips),
+        beside=None if worker is None else Beside(worker.number, worker.log_lock),
     )
     log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
     log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))

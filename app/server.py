@@ -28,15 +28,23 @@ import uvloop
 from starlette.types import ASGIApp
 
 from tricklecast.app.control_plane.middleware import LimitRequests, RecordRequests
+from tricklecast.app.core.limits import Limits
 from tricklecast.app.health import remove_address, write_address
 from tricklecast.app.http1.connection import Endpoint
-from tricklecast.app.listener import accept_on, address_of, attainable_limits, not_found
+from tricklecast.app.listener import CannotServe, accept_on, address_of, attainable_limits, maker, not_found
+from tricklecast.app.machine import usable_cores
 from tricklecast.app.node import Node, Program
 from tricklecast.app.reload import Terminal
+from tricklecast.app.server_log import configure
 from tricklecast.app.settings import Settings
 from tricklecast.app.shutdown import LAST_S, LastResort, drain, end
 from tricklecast.app.sockets import Sockets, opened
+from tricklecast.app.storage.archive import Ack
+from tricklecast.app.storage.settle import settle
 from tricklecast.app.systemd import notify
+from tricklecast.app.workers.handover import Door
+from tricklecast.app.workers.placement import owner_of
+from tricklecast.app.workers.supervisor import Supervisor, Worker
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import Event
@@ -78,7 +86,64 @@ def serve(
         AccessLogError: the access log cannot be written.
         InvalidInput: a file that a setting names cannot be used.
     """
+    count = usable_cores() if settings.workers == "auto" else settings.workers
+    if settings.data_dir is not None:
+        settle(settings.data_dir, count, partial(owner_of, workers=count), fsync=settings.ack is Ack.FSYNC)
+    if count > 1:
+        _supervise(count, settings, announce, program, show, reread)
+        return
     limits = attainable_limits(settings)
+    with opened(settings) as [sockets], _health_file(settings, sockets):
+        _serve_on(sockets, settings, limits, announce, program, show, reread)
+
+
+def _supervise(
+    count: int,
+    settings: Settings,
+    announce: Callable[[str], None],
+    program: Program | None,
+    show: Callable[[list[str]], None] | None,
+    reread: Callable[[], Settings] | None,
+) -> None:
+    """Run a server of several processes."""
+    if program is not None:
+        raise CannotServe("a program in the server's process sees only that process's channels: it needs workers = 1")
+    configure(settings.log_format, threaded=False)  # a process that forks has one thread
+    limits = attainable_limits(settings)
+    with opened(settings, count) as sockets, _health_file(settings, sockets[0]):
+
+        def work(worker: Worker) -> None:
+            configure(settings.log_format)
+            own = sockets[worker.number]
+            _serve_on(own, settings, limits, lambda _: worker.tell(ready=True), None, show, reread, worker)
+
+        def ready() -> None:
+            for listener, path in zip(sockets[0], (settings.base_path, " (control plane)"), strict=True):
+                if listener is not None:
+                    announce(address_of(settings, listener) + path)
+
+        def stopping() -> None:
+            # Else connections that come to a worker which has ended would wait for the last one.
+            for each in sockets:
+                for listener in filter(None, each):
+                    listener.close()
+
+        deadline_s = settings.shutdown_deadline_s + LAST_S
+        Supervisor(count, work, ready=ready, stopping=stopping, deadline_s=lambda: deadline_s).run()
+
+
+def _serve_on(
+    sockets: Sockets,
+    settings: Settings,
+    limits: Limits,
+    announce: Callable[[str], None],
+    program: Program | None,
+    show: Callable[[list[str]], None] | None,
+    reread: Callable[[], Settings] | None,
+    worker: Worker | None = None,
+) -> None:
+    """Run a server on these sockets, or one worker of it, with the process's signals in its hands."""
+    last_resort = LastResort()
     early: list[int] = []  # signals that came before uvicorn had installed its handlers
 
     def remember(number: int, frame: FrameType | None) -> None:
@@ -87,22 +152,22 @@ def serve(
         early.append(number)
         last_resort.begin(settings.shutdown_deadline_s + LAST_S)
 
-    async def run(sockets: Sockets) -> None:
-        node = Node(settings, limits, sockets, show=show, reread=reread)
+    async def run() -> None:
+        node = Node(settings, limits, sockets, show=show, reread=reread, worker=worker)
         server = Server(node, announce, early=early, last_resort=last_resort)
+        if worker is not None:
+            asyncio.get_running_loop().add_reader(worker.alive, server.stop)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, partial(_hang_up, Terminal(), server, node))
         with _few_collections():
             await node.run(server, program)
 
-    with opened(settings) as sockets:
-        last_resort = LastResort()
-        try:
-            with _handlers(remember), _health_file(settings, sockets):
-                uvloop.run(run(sockets))
-        except* TrickleError as group:
-            raise group.exceptions[0] from None
-        finally:
-            last_resort.cancel()
+    try:
+        with _handlers(remember):
+            uvloop.run(run())
+    except* TrickleError as group:
+        raise group.exceptions[0] from None
+    finally:
+        last_resort.cancel()
 
 
 @contextmanager
@@ -191,10 +256,14 @@ class Server(uvicorn.Server):
     ) -> None:
         plane, control = node.plane, node.sockets.control
         own = RecordRequests(LimitRequests(not_found, plane), plane)  # the address of the channels has nothing else
-        super().__init__(_config(node.control_plane if control is None else own, Endpoint(plane)))
+        neighbours = None if node.link is None else node.link.handover
+        main = Endpoint(plane, neighbours=neighbours)
+        super().__init__(_config(node.control_plane if control is None else own, main))
         self._listeners = [(self.config, node.sockets.main)]
         if control is not None:
-            self._listeners.append((_config(node.control_plane, Endpoint(plane, routes=False)), control))
+            self._listeners.append(
+                (_config(node.control_plane, Endpoint(plane, 1, routes=False, neighbours=neighbours)), control)
+            )
         self._node = node
         self._announce = announce
         self._early = early
@@ -219,18 +288,26 @@ class Server(uvicorn.Server):
         # No sockets: uvicorn's own listener would count a connection when its TLS handshake is over.
         await super().startup([])
         await self.on_tick(0)  # makes the date header of the control plane's answers
-        for config, listener in self._listeners:
-            await accept_on(self, config, listener, node.plane, node.reload.tls)
+        makers = [maker(self, config) for config, _ in self._listeners]
+        for number, ((_, listener), make) in enumerate(zip(self._listeners, makers, strict=True)):
+            if node.link is not None and node.reload.tls is None:
+                self.servers.append(cast(Any, Door(listener, number, node.link.handover)))
+            else:
+                self.servers.append(await accept_on(make, listener, node.plane, node.reload.tls))
+        if node.link is not None:
+            node.link.start(makers)
         if node.log is not None:
             node.log.event(Event.SERVER_READY)
         for server, path in zip(self.servers, (node.reload.settings.base_path, " (control plane)"), strict=False):
             self._announce(address_of(node.reload.settings, server.sockets[0]) + path)
-        notify("READY=1")
+        if node.link is None:
+            notify("READY=1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, and end. uvicorn would stop listening first, and reset new clients instead of answering 503."""
         plane, log = self._node.plane, self._node.log
-        notify("STOPPING=1")
+        if self._node.link is None:
+            notify("STOPPING=1")
         self.stop()
         if log is not None:
             waiting = sum(connection.waiting for connection in plane.connections)
@@ -241,6 +318,8 @@ class Server(uvicorn.Server):
         for _, listener in self._listeners:
             listener.close()
         await end(plane, self.server_state)
+        if self._node.link is not None:
+            self._node.link.end()
 
     async def _hurry(self) -> bool:
         await self.on_tick(0)  # keeps the date header right

@@ -8,8 +8,10 @@ line that can be written says how many are missing. A process does not wait for 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import select
 import sys
 import threading
 from datetime import UTC, datetime
@@ -115,13 +117,41 @@ class ServerLog(logging.Handler):
             self.dropped += 1
 
 
-def configure(format: LogFormat) -> None:
+class UnthreadedLog(logging.Handler):
+    """Writes log records to a descriptor without a thread, as a process needs it that forks.
+
+    A line is lost if the descriptor does not take it at once. Such a process logs very little.
+
+    Args:
+        format: of a line.
+        descriptor: an open file.
+    """
+
+    def __init__(self, format: LogFormat = LogFormat.TEXT, descriptor: int = STDERR_DESCRIPTOR) -> None:
+        super().__init__()
+        self.setFormatter(JsonLines() if format is LogFormat.JSON else TextLines())
+        self._descriptor = descriptor
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record's line; never blocks."""
+        line = f"{self.format(record)}\n".encode(errors="backslashreplace")
+        with contextlib.suppress(OSError):  # standard error is closed
+            if select.select([], [self._descriptor], [], 0)[1]:
+                os.write(self._descriptor, line)
+
+
+def configure(format: LogFormat, *, threaded: bool = True) -> None:
     """Let all loggers of this process write their warnings and errors to standard error.
+
+    Args:
+        format: of a line. threaded: whether a thread writes; not in a process that forks.
 
     With JSON, a logger also writes warnings and uncaught exceptions, which Python would print there: each line can be
     parsed.
     """
-    logging.basicConfig(level=logging.WARNING, handlers=[ServerLog(format)], force=True)
+    logging.basicConfig(
+        level=logging.WARNING, handlers=[ServerLog(format) if threaded else UnthreadedLog(format)], force=True
+    )
     for name in ("tricklecast.app.reload", "tricklecast.app.serve_cli"):
         logging.getLogger(name).setLevel(logging.INFO)  # an operator waits for the answer
     if format is LogFormat.JSON:

@@ -27,8 +27,8 @@ from tricklecast.app.data_plane.client_address import Network
 from tricklecast.app.data_plane.context import Options
 from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.data_plane.routing import CONTROL_PLANE
+from tricklecast.app.machine import default_budget
 from tricklecast.app.masking import LogIps
-from tricklecast.app.memory import default_budget
 from tricklecast.app.server_log import LogFormat
 from tricklecast.app.shutdown import Drain
 from tricklecast.app.storage.archive import Ack, OnDiskFull, Retention
@@ -66,6 +66,10 @@ MAX_NAME_LENGTH: Final = 64
 
 class InvalidSettings(InvalidInput):
     """A value or the name of a setting is wrong."""
+
+
+MAX_WORKERS: Final = 64
+"""More workers than any machine on which this was thought through."""
 
 
 class Settings(AccessSettings):
@@ -108,7 +112,9 @@ class Settings(AccessSettings):
     health_file: Path | None = Field(
         None, description="Write the server's address to this file, for `tricklecast health`."
     )
-    workers: Literal[1] = Field(1, description="Number of processes; only 1 is supported. Run one server per core.")
+    workers: Literal["auto"] | int = Field(
+        1, description="Number of processes that share the channels: one for each core, or auto for all cores."
+    )
 
     max_segment_bytes: ByteSize = Field(ByteSize(_LIMITS.segment_bytes), gt=0, description="Size of one segment.")
     data_dir: Path | None = Field(None, description="Keep channels and segments in this folder; in memory if unset.")
@@ -351,10 +357,14 @@ class Settings(AccessSettings):
 
     @field_validator("workers", mode="before")
     @classmethod
-    def _one_worker(cls, value: object) -> object:
-        if str(value) != "1":
-            raise ValueError("only 1 is supported, because a channel is in one process; run one server per core")
-        return 1
+    def _workers(cls, value: object) -> object:
+        if value == "auto":
+            return value
+        if not str(value).isdecimal() or not 1 <= int(str(value)) <= MAX_WORKERS:
+            raise ValueError(
+                f"must be a number from 1 to {MAX_WORKERS}, or auto for all cores that this process may use"
+            )
+        return int(str(value))
 
     @model_validator(mode="after")
     def _drain_in_time(self) -> Settings:

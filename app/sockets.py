@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,6 +22,9 @@ from tricklecast.app.settings import Settings
 
 SOCKET_MODE: Final = 0o660
 """The owner and the group of a Unix socket may connect to it, such as the proxy in front (``www-data``)."""
+
+_SPREADS: Final = sys.platform == "linux"
+"""Whether the kernel spreads connections over the sockets of one address. On macOS the last one gets all of them."""
 
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
@@ -38,27 +42,33 @@ class Sockets(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(settings: Settings) -> Iterator[Sockets]:
+def opened(settings: Settings, workers: int = 1) -> Iterator[list[Sockets]]:
     """Open the sockets that the settings or systemd name, and close them at the end of the block.
+
+    Returns:
+        Those of each worker. Where the kernel spreads connections over several sockets of one address (Linux, TCP),
+        each has its own; else all of them accept from the same.
 
     Raises:
         CannotServe: the address is in use or does not belong to this machine, or systemd's socket cannot be used.
     """
     with contextlib.ExitStack() as stack:
         if (given := _given()) is not None:
-            main = stack.enter_context(given)
+            main = [stack.enter_context(given)]
         elif settings.unix_socket is not None:
-            main = stack.enter_context(_unix(settings.unix_socket))
+            main = [stack.enter_context(_unix(settings.unix_socket))]
         else:
-            main = stack.enter_context(listen(settings.host, settings.port))
-        if main.family != socket.AF_UNIX:
-            tune(main, peer_timeout_s=settings.peer_timeout_s)
+            main = listen(settings.host, settings.port, sockets=workers if _SPREADS else 1)
+        for one in main:
+            stack.enter_context(one)
+            if one.family != socket.AF_UNIX:
+                tune(one, peer_timeout_s=settings.peer_timeout_s)
         control = None
         if settings.control_port is not None:
             where = settings.control_host or settings.host, settings.control_port
-            control = stack.enter_context(listen(*where, names=("control_host", "control_port")))
-        warn_of_open_access(settings, main, control)
-        yield Sockets(main, control)
+            control = stack.enter_context(listen(*where, names=("control_host", "control_port"))[0])
+        warn_of_open_access(settings, main[0], control)
+        yield [Sockets(main[number % len(main)], control) for number in range(workers)]
 
 
 def _given() -> socket.socket | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple, Protocol
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
@@ -27,12 +27,13 @@ from tricklecast.app.control_plane.models import (
     channel_model,
     segment_model,
 )
-from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Cause, Refusal
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.state import Channel, summarize
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S, memory_reply
 from tricklecast.app.data_plane.upload import store_half_chunks
+from tricklecast.app.encoding import encode
 from tricklecast.trickle.errors import InvalidChannelName, InvalidInput
 from tricklecast.trickle.paths import is_reserved, parse_channel
 from tricklecast.trickle.records import AccessRecord, Reason
@@ -101,13 +102,12 @@ class RateLimitedPage:
         return self._text
 
 
-def health_router(registry: Registry, troubles: Callable[[], list[str]]) -> APIRouter:
-    """The routes ``/healthz`` and ``/readyz``.
+Troubles = tuple[list[str], bool]
+"""The parts of the running server that do not work at present, by name, and whether it is shutting down."""
 
-    Args:
-        registry: knows whether the server is draining.
-        troubles: names parts of the running server that do not work at present.
-    """
+
+def health_router(troubles: Callable[[], Awaitable[Troubles]]) -> APIRouter:
+    """The routes ``/healthz`` and ``/readyz``."""
     router = APIRouter(tags=["health"])
 
     @router.head("/healthz", include_in_schema=False)
@@ -118,10 +118,11 @@ def health_router(registry: Registry, troubles: Callable[[], list[str]]) -> APIR
     @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", summary="Does it take new work?", responses={503: {"description": "Shutting down"}})
     async def readyz(response: Response) -> dict[str, str | list[str]]:
-        if registry.shutting_down:
+        reasons, draining = await troubles()
+        if draining:
             response.status_code = 503
             return {"status": "draining"}
-        if reasons := troubles():
+        if reasons:
             # Not 503: readers are served, and another server would not have these channels.
             return {"status": "degraded", "reasons": reasons}
         return {"status": "ready"}
@@ -167,12 +168,98 @@ def out_of_memory(plane: DataPlane) -> Callable[[Request, Exception], Awaitable[
     return handler
 
 
-def channels_router(plane: DataPlane) -> APIRouter:
+class Listed(NamedTuple):
+    """A list of channels.
+
+    Attributes:
+        text: JSON (:class:`ChannelsModel`). age_s: seconds since it was made.
+    """
+
+    text: bytes
+    age_s: float
+
+
+class Created(NamedTuple):
+    """The answer to a request for a new channel.
+
+    Attributes:
+        text: JSON: the channel (:class:`ChannelModel`), or the problem.
+        reason: of a refusal, for the access record; ``""``: the one that the status has.
+    """
+
+    status: int
+    headers: dict[str, str]
+    text: bytes
+    reason: str = ""
+
+
+class Channels(Protocol):
+    """All channels of a server, in whichever of its processes they are."""
+
+    async def listed(self, visible: MayManage) -> Listed:
+        """Those that a caller may see."""
+
+    async def create(self, name: str, content_type: str) -> Created:
+        """Make a channel, unless it is there."""
+
+
+class OwnChannels:
+    """The channels of this process.
+
+    Args:
+        plane: its registry has them.
+    """
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane, self._registry = plane, plane.registry
+        self._page = RateLimitedPage(lambda: self._listed(everything))
+
+    async def listed(self, visible: MayManage) -> Listed:
+        """Those that a caller may see; all of them, where there are hundreds, may be a few seconds old."""
+        if visible is not everything:
+            return Listed(self._listed(visible), 0.0)
+        text = self._page.text()
+        return Listed(text, self._page.age_s)
+
+    def _listed(self, visible: MayManage) -> bytes:
+        channels = self._registry.channels
+        owned = {name: channel for name, channel in channels.items() if isinstance(channel, OwnedChannel)}
+        shown = [channel.statistics() for name, channel in owned.items() if visible(name)]
+        # A total over all channels would tell the caller about channels that it may not see.
+        is_all = len(shown) == len(owned)
+        model = ChannelsModel(
+            channels=[channel_model(channel, self.to_wall) for channel in shown],
+            readers=sum(channel.readers for channel in shown),
+            bytes_held=self._registry.budget.used if is_all else sum(channel.bytes for channel in shown),
+        )
+        return model.model_dump_json().encode()
+
+    async def create(self, name: str, content_type: str) -> Created:
+        """Make a channel, unless it is there."""
+        existed = self._registry.live(name) is not None
+        channel = self._registry.create(name, content_type, self._plane.clock(), force=not is_reserved(name))
+        if isinstance(channel, Refusal):
+            error, reason = _refused(channel, self._plane.jitter)
+            return Created(error.status_code, dict(error.headers or {}), encode({"detail": error.detail}), reason)
+        await _stored(self._plane)
+        text = channel_model(channel.statistics(), self.to_wall).model_dump_json()
+        return Created(200 if existed else 201, {}, text.encode())
+
+    def to_wall(self, at: float) -> float:
+        """The registry's time as seconds since 1970."""
+        return time.time() - (self._plane.clock() - at)
+
+
+def channels_router(plane: DataPlane, channels: Channels) -> APIRouter:
+    """The routes below ``/api/v1/channels``.
+
+    Args:
+        plane: of this process, which owns every channel for whose route a request comes.
+        channels: those of the server.
+    """
     router = APIRouter(prefix="/api/v1/channels", tags=["channels"])
     registry = plane.registry
-
-    def to_wall(at: float) -> float:
-        return time.time() - (plane.clock() - at)
+    to_wall = OwnChannels(plane).to_wall
 
     def to_us(now: float) -> Callable[[float], int]:
         began = now - plane.clock()  # the same for all segments of an answer
@@ -184,26 +271,12 @@ def channels_router(plane: DataPlane) -> APIRouter:
             raise HTTPException(404, "no such channel")
         return channel
 
-    def listed(visible: MayManage) -> bytes:
-        shown = [channel.statistics() for name, channel in registry.channels.items() if visible(name)]
-        # A total over all channels would tell the caller about channels that it may not see.
-        is_all = len(shown) == len(registry.channels)
-        model = ChannelsModel(
-            channels=[channel_model(channel, to_wall) for channel in shown],
-            readers=sum(channel.readers for channel in shown),
-            bytes_held=registry.budget.used if is_all else sum(channel.bytes for channel in shown),
-        )
-        return model.model_dump_json().encode()
-
-    page = RateLimitedPage(lambda: listed(everything))
-
     @router.get("", summary="List all channels", response_model=ChannelsModel)
     async def list_channels(visible: Visible) -> Response:
         """With hundreds of channels the list may be a few seconds old: `Age` says how many."""
-        if visible is not everything:
-            return Response(listed(visible), media_type="application/json")
-        text = page.text()
-        return Response(text, headers={"Age": str(int(page.age_s))}, media_type="application/json")
+        found = await channels.listed(visible)
+        headers = {"Age": str(int(found.age_s))} if visible is everything else None
+        return Response(found.text, headers=headers, media_type="application/json")
 
     @router.get("/{name}", summary="Describe a channel", responses={404: {"model": ProblemModel}})
     async def describe_channel(name: ChannelName, visible: Visible) -> ChannelModel:
@@ -240,19 +313,13 @@ def channels_router(plane: DataPlane) -> APIRouter:
         "",
         summary="Create a channel",
         status_code=201,
+        response_model=ChannelModel,
         responses={200: {"model": ChannelModel, "description": "It exists already"}, 400: {"model": ProblemModel}},
     )
-    async def create_channel(
-        new: NewChannelModel, request: Request, response: Response, visible: Visible
-    ) -> ChannelModel:
-        name = _checked(new.name, visible)
-        existed = registry.live(name) is not None
-        channel = registry.create(name, new.content_type, plane.clock(), force=not is_reserved(name))
-        if isinstance(channel, Refusal):
-            raise _refused(channel, request, plane.jitter)
-        await _stored(plane)
-        response.status_code = 200 if existed else 201
-        return channel_model(channel.statistics(), to_wall)
+    async def create_channel(new: NewChannelModel, request: Request, visible: Visible) -> Response:
+        made = await channels.create(_checked(new.name, visible), new.content_type)
+        _note(request, made.reason, made.headers)
+        return Response(made.text, made.status, made.headers, "application/json")
 
     @router.delete("/{name}", summary="End a channel", responses={404: {"model": ProblemModel}})
     async def end_channel(name: ChannelName, request: Request, visible: Visible) -> ChannelModel:
@@ -260,7 +327,9 @@ def channels_router(plane: DataPlane) -> APIRouter:
         store_half_chunks(registry.live(name))
         refusal = registry.end(name, plane.clock())
         if refusal is not None:
-            raise _refused(refusal, request, plane.jitter)
+            error, reason = _refused(refusal, plane.jitter)
+            _note(request, reason, error.headers)
+            raise error
         assert channel is not None, "the registry has just ended it"
         await _stored(plane)
         return channel_model(channel.statistics(), to_wall)
@@ -282,7 +351,9 @@ def channels_router(plane: DataPlane) -> APIRouter:
         store_half_chunks(channel, seq)
         refusal = registry.close_segment(name, seq, plane.clock(), truncate=True)
         if refusal is not None:
-            raise _refused(refusal, request, plane.jitter)
+            error, reason = _refused(refusal, plane.jitter)
+            _note(request, reason, error.headers)
+            raise error
         assert segment is not None, "the registry has just closed it"
         await _stored(plane)
         return segment_model(summarize(segment, to_us(time.time())))
@@ -323,8 +394,16 @@ def _since_us(text: str, now: float) -> int:
     return round(at.replace(tzinfo=at.tzinfo or UTC).timestamp() * 1e6)
 
 
-def _refused(refusal: Refusal, request: Request, jitter: Callable[[int, int], int]) -> HTTPException:
+def _note(request: Request, reason: str, headers: Mapping[str, str] | None) -> None:
+    """Note in the access record why a request was refused, and when its client is to come back."""
     record: AccessRecord = request.scope[RECORD]
+    record.reason = reason or record.reason
+    if headers is not None and (wait_s := headers.get("Retry-After")) is not None:
+        record.retry_after_ms = int(wait_s) * 1000
+
+
+def _refused(refusal: Refusal, jitter: Callable[[int, int], int]) -> tuple[HTTPException, str]:
+    """The answer to a refusal, and its reason for the access record, unless the status says it."""
     detail = {
         Cause.RESERVED: "names that begin with _ belong to the server",
         Cause.LIMIT: f"limit reached: {refusal.limit}",
@@ -335,8 +414,6 @@ def _refused(refusal: Refusal, request: Request, jitter: Callable[[int, int], in
     }.get(refusal.why, "no such channel")
     headers = None
     if refusal.why in (Cause.LIMIT, Cause.STORAGE, Cause.REPLICA, Cause.SHUTDOWN):
-        wait_s = jitter(*refusal.come_back_s)
-        headers, record.retry_after_ms = {"Retry-After": str(wait_s)}, wait_s * 1000
-    if refusal.limit is not None:
-        record.reason = Reason.limit(refusal.limit)
-    return HTTPException(STATUS_OF_REFUSAL[refusal.why], detail, headers)
+        headers = {"Retry-After": str(jitter(*refusal.come_back_s))}
+    reason = "" if refusal.limit is None else Reason.limit(refusal.limit)
+    return HTTPException(STATUS_OF_REFUSAL[refusal.why], detail, headers), reason

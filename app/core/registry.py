@@ -142,6 +142,7 @@ class Registry:
         journal: Journal | None = None,
         budget: Budget | None = None,
         storage: Storage | None = None,
+        capacities: Capacities | None = None,
     ) -> None:
         self.limits = limits
         self.autocreate = autocreate
@@ -150,7 +151,7 @@ class Registry:
         self.instance = instance
         self.storage = storage
         self.channels: dict[str, Channel] = {}
-        self.capacities = Capacities.of(limits)
+        self.capacities = capacities or Capacities.of(limits)
         self.journal = journal or Journal()
         self.faults = self.journal.faults
         self.budget = budget or Budget(limits.total_bytes, self.faults)

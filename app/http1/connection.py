@@ -29,7 +29,7 @@ import asyncio
 import os
 from collections import deque
 from time import perf_counter, thread_time
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import httptools
 from uvicorn.config import Config
@@ -85,10 +85,36 @@ room for a newer one, so that such connections cannot keep an operator out."""
 
 TLS_HIGH_WATER: Final = 64 << 10
 
+_BUSY: Final = (Status.UNAVAILABLE, "Ask again", Reason.REPLICA)
+"""The answer to a request for another worker that cannot be handed over."""
+
 _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 
 _NO_FIELDS: Final[list[tuple[bytes, bytes]]] = []
 """Shared by all connections that parse no head; never added to."""
+
+
+class Neighbours(Protocol):
+    """The other workers of a server, each of which owns some channels (:mod:`app.workers`).
+
+    Attributes:
+        me: this worker's number.
+    """
+
+    me: int
+
+    def owner(self, head: bytes, chance: int) -> int | None:
+        """The worker to which a request belongs, by the beginning of its head; ``None``: more of it is needed.
+
+        Args:
+            chance: the number of the connection, which chooses among several workers.
+        """
+
+    def owner_of(self, method: bytes, target: bytes, chance: int) -> int:
+        """The worker to which a request belongs."""
+
+    def move(self, connection: Connection, worker: int, data: bytes) -> bool:
+        """Hand a connection over, with the beginning of a request; ``False`` if that is not possible now."""
 
 
 class Endpoint:
@@ -96,11 +122,17 @@ class Endpoint:
 
     Args:
         plane: what all connections share.
+        number: of the address, from 0.
         routes: whether there are segment routes at this address, or only the control plane.
+        neighbours: the other workers of the server, if it has any.
     """
 
-    def __init__(self, plane: DataPlane, *, routes: bool = True) -> None:
+    def __init__(
+        self, plane: DataPlane, number: int = 0, *, routes: bool = True, neighbours: Neighbours | None = None
+    ) -> None:
         self.plane = plane
+        self.number = number
+        self.neighbours = neighbours
         self.routes = routes
         self.hosting: Hosting  # of the connection that was accepted last; all have the same
 
@@ -120,11 +152,11 @@ class Connection(asyncio.BufferedProtocol):
     """A connection. The event loop knows it as a protocol, exchanges know it as a ``Caller``."""
 
     __slots__ = (
-        "_at_half_close", "_guard", "_half_closed_sent", "_has_left", "_headers", "_more", "_parser", "_partial",
-        "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes", "_turn_requests",
-        "_unread", "_upgrade", "_url", "asking", "certified", "client_here", "deaf", "endpoint", "exchange", "fd",
-        "half_closed", "handshake", "last_read", "mid_message", "number", "pauses", "peer", "plane", "proxied",
-        "surplus", "transport", "watched", "write_paused",
+        "_arrival", "_at_half_close", "_guard", "_half_closed_sent", "_has_left", "_headers", "_more", "_parser",
+        "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes",
+        "_turn_requests", "_unread", "_upgrade", "_url", "asking", "certified", "client_here", "deaf", "endpoint",
+        "exchange", "fd", "half_closed", "handshake", "last_read", "mid_message", "number", "pauses", "peer", "plane",
+        "proxied", "surplus", "tls", "transport", "watched", "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport  # there is none before a TLS handshake is over
@@ -138,6 +170,8 @@ class Connection(asyncio.BufferedProtocol):
         # Its client.
         self.peer: str | None = None  # the address at its other end
         self.proxied = False  # that is a trusted proxy, which names its clients
+        self.tls = False  # its client speaks TLS, to this process or to another worker
+        self._arrival: tuple[str | None, bytes] | None = None  # from another worker: address of its peer, first bytes
         self.certified: str | None = None  # the name in its client's certificate, where clients must show one
         self.client_here: Client | None = None  # where clients are told apart, and it is not proxied
         self.asking: Client | None = None  # the client of the exchange in progress, where clients are told apart
@@ -192,6 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         plane = self.plane
         plane.connections.add(self)
         plane.timeouts.resting[self] = plane.clock() + plane.timeouts.rest_s
+        arrival, self._arrival = self._arrival, None
         if transport.get_extra_info("sslcontext") is None:
             self.fd = transport.get_extra_info("socket").fileno()
             # Pause as soon as the kernel's buffer is full, and resume when ours is empty: `write_paused` then means
@@ -199,10 +234,34 @@ class Connection(asyncio.BufferedProtocol):
             transport.set_write_buffer_limits(high=0)
         else:
             transport.set_write_buffer_limits(high=TLS_HIGH_WATER)
+            self.tls = True
             self.certified = certified_name(transport.get_extra_info("peercert"))
         if self.handshake is None:
-            self._arrive(peer_of(transport.get_extra_info("peername")))
+            ip = None if arrival is None else arrival[0]
+            self._arrive(ip or peer_of(transport.get_extra_info("peername")))
         self.handshake = None
+        if arrival is not None and arrival[1]:
+            data = arrival[1]
+            self.plane.turns.input[: len(data)] = data
+            self.buffer_updated(len(data))
+
+    def arrives(self, ip: str | None, certified: str | None, *, tls: bool, data: bytes) -> None:
+        """Another worker hands it over; it is about to be made.
+
+        Args:
+            ip: of its peer; ``None``: the socket tells it. certified: the name in its client's certificate.
+            tls: whether its client speaks TLS, to the other worker. data: what was read from it already.
+        """
+        self._arrival = ip, data
+        self.certified, self.tls = certified, tls
+
+    def moved(self) -> None:
+        """Another worker has it: forget it here. Its socket is closed here, and stays open there."""
+        self.deaf = True
+        if self.fd >= 0:
+            self.transport.abort()
+        else:
+            self.connection_lost(None)  # its transport goes on for the other worker
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
@@ -426,6 +485,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Input arrived."""
+        if self._more and not self.pauses & MORE:
+            data = self._more + bytes(self.plane.turns.input[:nbytes])
+            self._more = b""
+            self._parse(memoryview(data))
+            return
         if self.deaf or self._rejection is not None:
             # Unread input would make the kernel reset the connection, and the client might lose its response.
             if nbytes >= self._turn_bytes:
@@ -460,8 +524,13 @@ class Connection(asyncio.BufferedProtocol):
                     self._more = bytes(data[at:])
                     self.pause(MORE)
                     break
-                self._feed(data[at : at + SLICE_BYTES])
-                at += SLICE_BYTES
+                end = at + SLICE_BYTES
+                if self.endpoint.neighbours is not None and not self.mid_message:
+                    if not (head := self._head_here(self.endpoint.neighbours, data[at:])):
+                        return False
+                    end = min(end, at + head)
+                self._feed(data[at:end])
+                at = end
             request = self._request
             if request is not None:
                 if not self._guard.chunked or self._partial_size > UNSPLIT:
@@ -471,11 +540,37 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._failed(error)
             return False
-        if self._more and not self.pauses & QUEUE:
+        if self._more and not self.pauses & QUEUE and (self.endpoint.neighbours is None or self.exchange is None):
             asyncio.get_running_loop().call_soon(self._parse_more)
         if self._queue and self.exchange is None:
             asyncio.get_running_loop().call_soon(self._next)
         return True
+
+    def _head_here(self, neighbours: Neighbours, data: memoryview) -> int:
+        """A request begins: how much of this input may be parsed; 0 if it is for another worker, or has to wait.
+
+        What follows the head is parsed by itself: the next request may be for another worker, and a connection can only
+        move when nothing is owed to it.
+        """
+        if self.exchange is not None or self._queue:
+            self._more = bytes(data)
+            self.pause(MORE)
+            self.plane.pipelined.add(self)
+            return 0
+        head = bytes(data[: self.plane.options.header_bytes])
+        owner = neighbours.owner(head, self.number)
+        if owner is None:
+            self._more = head
+            timeouts = self.plane.timeouts
+            timeouts.resting.pop(self, None)
+            timeouts.owing.setdefault(self, self.plane.clock() + timeouts.owed_s)
+            return 0
+        if owner != neighbours.me:
+            if not neighbours.move(self, owner, bytes(data)):
+                self.reject(*_BUSY)
+            return 0
+        end = head.find(b"\r\n\r\n")
+        return len(data) if end < 0 else end + 4
 
     def _parse_more(self) -> None:
         """Parse the input that has waited for its turn, and read again when all of it is parsed."""
@@ -653,6 +748,11 @@ class Connection(asyncio.BufferedProtocol):
             headers = joined(fields)
         guard.chunked = coding is not None
         method = parser.get_method()
+        neighbours = self.endpoint.neighbours
+        if neighbours is not None and neighbours.owner_of(method, self._url, self.number) != neighbours.me:
+            # It was pipelined in one packet with the end of a body, and parsed before it could be looked at.
+            self.reject(*_BUSY)
+            return
         if parser.should_upgrade():
             # See _without_upgrade().
             if method == b"CONNECT":
@@ -809,6 +909,8 @@ class Connection(asyncio.BufferedProtocol):
         timeouts.resting[self] = self.plane.clock() + timeouts.rest_s
         if self._queue:
             asyncio.get_running_loop().call_soon(self._next)
+        elif self._more:
+            asyncio.get_running_loop().call_soon(self._parse_more)
         elif self._rejection is not None or self.half_closed:
             self._end_of_input()
 

@@ -451,6 +451,23 @@ class Database:
         counted = f"{len(found.channels)} channels and {len(found.segments)} segments"
         found.damaged.append(f"{_DATABASE} was damaged: set aside as {name}; the new one has {counted}")
 
+    def names(self) -> set[str]:
+        """The names of all channels, which is quick.
+
+        Raises:
+            sqlite3.Error: the table is damaged; :meth:`contents` repairs it.
+        """
+        return {name for (name,) in self._sql.execute("SELECT DISTINCT name FROM channel")}
+
+    def id_of(self, name: str, epoch: int) -> int:
+        """The id of a channel, or one that no channel and no folder of segments has."""
+        found = self._sql.execute("SELECT id FROM channel WHERE name = ? AND epoch = ?", [name, epoch]).fetchone()
+        if found is not None:
+            return int(found[0])
+        highest = int(self._sql.execute("SELECT coalesce(max(id), 0) FROM channel").fetchone()[0])
+        folders = (int(one.name) for one in (self.folder / "segments").iterdir() if one.name.isdecimal())
+        return 1 + max([highest, *folders])
+
     def facts(self) -> list[FactRow]:
         """The facts that are kept, in their order."""
         return [FactRow(*row) for row in self._sql.execute("SELECT * FROM fact ORDER BY number")]

@@ -27,7 +27,7 @@ REACHED_S = 30.0
 )
 def test_every_address_is_every_one(host: str, reachable: list[str]) -> None:
     """``::`` takes in who comes over IPv4, too; any other address is what it says."""
-    with listen(host, 0) as listener:
+    with listen(host, 0)[0] as listener:
         port = listener.getsockname()[1]
         for address in ("127.0.0.1", "::1"):
             if address in reachable:

@@ -159,8 +159,8 @@ def test_settings_are_frozen() -> None:
         ({"first_byte_timeout_s": "0"}, "--first-byte-timeout-s: must be greater than 0"),
         ({"max_channels": "0"}, "--max-channels: must be greater than or equal to 1"),
         (
-            {"workers": "2"},
-            "--workers: only 1 is supported, because a channel is in one process; run one server per core",
+            {"workers": "0"},
+            "--workers: must be a number from 1 to 64, or auto for all cores that this process may use",
         ),
         (
             {"base_path": "/a b"},

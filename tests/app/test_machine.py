@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import WITHIN_S
-from tricklecast.app import memory
-from tricklecast.app.memory import default_budget, memory_limit
+from tricklecast.app import machine
+from tricklecast.app.machine import default_budget, memory_limit
 from tricklecast.app.settings import Settings
 
 MIB = 1 << 20
@@ -55,6 +55,6 @@ def test_without_control_groups_the_machine_is_the_limit(tmp_path: Path) -> None
 @pytest.mark.parametrize(("allowed", "budget"), [(None, 1 << 30), (8 << 30, 1 << 30), (512 * MIB, 256 * MIB)])
 def test_the_budget_is_half_of_what_there_is(monkeypatch: pytest.MonkeyPatch, allowed: int | None, budget: int) -> None:
     """At most 1 GiB; a setting replaces it."""
-    monkeypatch.setattr(memory, "memory_limit", lambda: allowed)
+    monkeypatch.setattr(machine, "memory_limit", lambda: allowed)
     assert default_budget() == budget
     assert Settings.model_validate({"max_total_bytes": "2GiB"}).max_total_bytes == 2 << 30

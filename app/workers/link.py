@@ -1,0 +1,97 @@
+"""A worker's link with the others: all ways from one to another, in one place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import orjson
+
+from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.http1.connection import Connection
+from tricklecast.app.workers.busy import Busy
+from tricklecast.app.workers.handover import HandOver
+from tricklecast.app.workers.mesh import Kind, Mesh, Message
+from tricklecast.app.workers.placement import FRONT, Placement
+from tricklecast.app.workers.questions import Answer, Questions
+from tricklecast.app.workers.shared import Figure, share_of_memory
+from tricklecast.app.workers.supervisor import Worker
+
+LOOK_S: Final = 1.0
+"""How often the busy channels are looked at."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Link:
+    """What a worker has of the others.
+
+    Args:
+        worker: which one this is.
+        plane: of this worker.
+        answers: of this worker, by the name of the question.
+
+    Attributes:
+        worker: which one this is.
+        handover: of connections. questions: to the others.
+        placement: which worker owns what.
+        busy: channels with many readers.
+    """
+
+    def __init__(self, worker: Worker, plane: DataPlane, answers: Mapping[str, Answer]) -> None:
+        self.worker = worker
+        self._mesh = Mesh(worker.mesh, worker.number)
+        self.placement = Placement(worker.count, worker.number, plane.router)
+        self.handover = HandOver(self._mesh, self.placement)
+        # The busy channels ask, and answer.
+        self.questions = Questions(
+            self._mesh, {**answers, "feed": lambda *args, **about: self.busy.feed(*args, **about)}
+        )
+        self.busy = Busy(plane.registry, self.placement, self._mesh, self.questions, plane.clock, plane.wall_us)
+        self._budget, self._clock = plane.registry.budget, plane.clock
+        self._memory = plane.registry.limits.total_bytes  # of all workers
+        self._looked_at = 0.0  # when the busy channels were looked at last
+
+    @property
+    def is_front(self) -> bool:
+        """Whether this worker answers for all."""
+        return self.worker.number == FRONT
+
+    def start(self, makers: Sequence[Callable[[], Connection]]) -> None:
+        """The server listens: take connections, and answer questions, from now on.
+
+        Args:
+            makers: make a connection, one for each address at which the server listens.
+        """
+        self.handover.start(makers)
+        self._mesh.start(self._receive)
+
+    def _receive(self, message: Message) -> None:
+        try:
+            match message.kind:
+                case Kind.CONNECTION:
+                    self.handover.take(message)
+                case Kind.QUESTION:
+                    self.questions.receive(message)
+                case Kind.NEWS:
+                    self.busy.hear(message.sender, orjson.loads(message.payload))
+        except Exception:
+            _LOGGER.exception("a message of worker %d could not be used", message.sender)
+
+    def tick(self) -> None:
+        """Tell the others how this worker is, and take its share of what all share; four times a second."""
+        shared, number, now = self.worker.shared, self.worker.number, self._clock()
+        shared.column(Figure.BEAT_MS)[number] = int(now * 1000)
+        shared.column(Figure.BYTES)[number] = self._budget.used
+        self._budget.limit = share_of_memory(self._memory, shared, number)
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            self.busy.look()
+
+    def end(self) -> None:
+        """Take nothing more, and break what is left."""
+        self.busy.end()
+        self._mesh.stop()
+        self.questions.end()
+        self.handover.end()

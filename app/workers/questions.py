@@ -1,0 +1,174 @@
+"""Questions: one worker asks another one something, and reads the answer from a stream of its own.
+
+The front needs what all workers know: their channels, figures, facts. It asks each of them; a question is a message of
+the mesh with one end of a pair of sockets, and the answer comes from the other end, at once (:meth:`Questions.ask`) or
+for as long as both want (:meth:`Questions.follow`). So back-pressure is the stream's, an answer has no largest size,
+and the end of either side shows on the other.
+
+Most answers are frames: four bytes for the length, then the bytes. The feed of a channel has records of its own
+(:mod:`~tricklecast.app.cluster.records`), so its question takes the bare stream (:meth:`Questions.connect`). A worker
+also asks itself this way, so that there is one way only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from struct import Struct
+from typing import Any, Final
+
+import orjson
+
+from tricklecast.app.workers.mesh import Kind, Mesh, MeshFull, Message
+from tricklecast.trickle.errors import TrickleError
+
+_LOGGER = logging.getLogger(__name__)
+
+ANSWER_S: Final = 5.0
+"""A worker that has not answered a question after this time is taken to be dead or stuck."""
+
+MAX_FRAME: Final = 64 << 20
+"""Of an answer: a list of 100,000 channels has 40 MB."""
+
+BUFFER_BYTES: Final = 256 << 10
+
+_LENGTH: Final = Struct("!I")
+
+
+class Stream:
+    """Where an answer goes.
+
+    Args:
+        reader, writer: the connection to the worker that asks.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, frame: bytes) -> None:
+        """Send a frame, and wait until the other side takes it.
+
+        Raises:
+            OSError: it has gone.
+        """
+        self.writer.writelines([_LENGTH.pack(len(frame)), frame])
+        await self.writer.drain()
+
+
+Answer = Callable[..., Awaitable[None]]
+"""Answers a question: gets the :class:`Stream`, and what the question is about, as keywords."""
+
+
+class NoAnswer(TrickleError):
+    """A worker does not answer: it is being started, or hangs.
+
+    Attributes:
+        worker: its number.
+    """
+
+    def __init__(self, worker: int, why: str) -> None:
+        super().__init__(f"worker {worker} does not answer: {why}")
+        self.worker = worker
+
+
+class Questions:
+    """A worker's questions to others, and its answers to theirs.
+
+    Args:
+        mesh: the way to them.
+        answers: this worker's, by the name of the question.
+    """
+
+    def __init__(self, mesh: Mesh, answers: Mapping[str, Answer]) -> None:
+        self._mesh, self._answers = mesh, answers
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def ask(self, worker: int, question: str, **about: Any) -> bytes:
+        """The answer of a worker, its first frame.
+
+        Raises:
+            NoAnswer: it does not come.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                async for frame in self.follow(worker, question, **about):
+                    return frame
+        except TimeoutError:
+            raise NoAnswer(worker, f"not within {ANSWER_S:.0f} s") from None
+        raise NoAnswer(worker, "it has closed the connection")
+
+    async def ask_all(self, question: str, **about: Any) -> list[bytes | NoAnswer]:
+        """The answers of all workers, this one included, in the order of their numbers."""
+
+        async def ask(worker: int) -> bytes | NoAnswer:
+            try:
+                return await self.ask(worker, question, **about)
+            except NoAnswer as error:
+                return error
+
+        return await asyncio.gather(*map(ask, range(self._mesh.workers)))
+
+    async def follow(self, worker: int, question: str, **about: Any) -> AsyncIterator[bytes]:
+        """The frames of an answer, as they come, until the worker ends it or is gone.
+
+        Raises:
+            NoAnswer: the question could not be sent, or what comes is no answer.
+        """
+        reader, writer = await self.connect(worker, question, **about)
+        try:
+            while True:
+                length = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0]
+                if length > MAX_FRAME:
+                    raise NoAnswer(worker, f"a frame of {length} bytes")
+                yield await reader.readexactly(length)
+        except (asyncio.IncompleteReadError, OSError):
+            return
+        finally:
+            writer.transport.abort()
+
+    async def connect(
+        self, worker: int, question: str, **about: Any
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Ask, and return the connection on which the answer comes; the caller aborts it.
+
+        Raises:
+            NoAnswer: the question could not be sent.
+        """
+        mine, theirs = socket.socketpair()
+        try:
+            self._mesh.send(worker, Kind.QUESTION, orjson.dumps([question, about]), theirs.fileno())
+        except (MeshFull, OSError) as error:
+            mine.close()
+            raise NoAnswer(worker, str(error)) from error
+        finally:
+            theirs.close()
+        return await asyncio.open_connection(sock=mine, limit=BUFFER_BYTES)
+
+    def receive(self, message: Message) -> None:
+        """Answer a question of another worker."""
+        task = asyncio.get_running_loop().create_task(self._answer(message))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, message: Message) -> None:
+        question, about = orjson.loads(message.payload)
+        sock = socket.socket(fileno=message.descriptor)
+        reader, writer = await asyncio.open_connection(sock=sock, limit=BUFFER_BYTES)
+        try:
+            await self._answers[question](Stream(reader, writer), **about)
+        except OSError:
+            pass  # whoever asked has gone
+        except Exception:
+            _LOGGER.exception("the question %r of worker %d could not be answered", question, message.sender)
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    def end(self) -> None:
+        """Answer no more."""
+        for task in list(self._answering):
+            task.cancel()

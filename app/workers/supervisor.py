@@ -1,0 +1,302 @@
+"""The supervisor: the process that starts the workers of a server, watches them, and ends them.
+
+It holds what has to outlive a worker: the listening sockets, the sockets of the mesh, and the counters that all share.
+It forks each worker from a process that has no thread and no event loop, so a successor is there within a tenth of a
+second, has the same sockets, and reads what was meant for its predecessor. For the same reason the supervisor does
+nothing that a client could see: a fault in it would be a fault of all.
+
+- *A worker that dies* is started again. It takes its connections with it and, without a data directory, its channels.
+  Three deaths within a minute end the server: what kills a worker that often will not stop by itself.
+- *Signals*: the supervisor passes SIGTERM, SIGINT and SIGHUP on. A terminal's Ctrl-C would reach workers of the same
+  process group as well, and they would take it for the second one; so each worker has a group of its own.
+- *The supervisor dies*: each worker reads from a pipe that only the supervisor can write to, and its end stops them.
+- *systemd* listens to the supervisor alone: it says ``READY`` when all workers listen, and keeps the watchdog quiet
+  while all of them beat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from types import FrameType
+from typing import Final
+
+import orjson
+
+from tricklecast.app.listener import CannotServe
+from tricklecast.app.systemd import Watchdog, notify
+from tricklecast.app.workers.mesh import pairs
+from tricklecast.app.workers.shared import Figure, Shared
+from tricklecast.trickle.errors import TrickleError
+
+_LOGGER = logging.getLogger(__name__)
+
+MAX_DEATHS: Final = 3
+DEATHS_S: Final = 60.0
+"""The server ends when this number of workers have died within this time, in seconds."""
+
+BEATS_S: Final = 2.0
+"""A worker whose event loop has not turned for so long is silent to systemd's watchdog; each turns
+four times a second."""
+
+LOOK_S: Final = 0.25
+"""How often the supervisor looks at its workers without being woken."""
+
+PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass
+class Worker:
+    """A worker, as it knows itself.
+
+    Attributes:
+        number: from 0. count: of all workers.
+        mesh: the sockets of all.
+        shared: figures of all.
+        log_lock: a file for the access log's lock. alive: a pipe that ends when the supervisor does.
+        successor: whether it replaces one that has died.
+    """
+
+    number: int
+    count: int
+    mesh: list[tuple[socket.socket, socket.socket]]
+    shared: Shared
+    log_lock: int
+    alive: int
+    successor: bool
+    status: int
+
+    def tell(self, **what: object) -> None:
+        """Tell the supervisor something, as a line of JSON."""
+        with contextlib.suppress(OSError):  # it is gone, and this worker will hear of that
+            os.write(self.status, orjson.dumps(what) + b"\n")
+
+
+@dataclass
+class _Running:
+    """A worker, as the supervisor knows it.
+
+    Attributes:
+        status: what it tells comes here. ready: it listens. error: why it could not start.
+    """
+
+    pid: int
+    status: int
+    ready: bool = False
+    error: str = ""
+    unread: bytes = b""
+
+
+class Supervisor:
+    """Runs the workers of a server.
+
+    Args:
+        count: of workers.
+        work: is a worker, in a process of its own, until it is told to stop.
+        ready: called when all workers listen for the first time.
+        stopping: called when the server begins to stop.
+        deadline_s: a worker that has not ended so long after SIGTERM is killed.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        work: Callable[[Worker], None],
+        *,
+        ready: Callable[[], None],
+        stopping: Callable[[], None],
+        deadline_s: Callable[[], float],
+    ) -> None:
+        self._count, self._work, self._ready, self._stopping, self._deadline_s = (
+            count,
+            work,
+            ready,
+            stopping,
+            deadline_s,
+        )
+        self._mesh = pairs(count)
+        self._shared = Shared(count)
+        self._log_lock = TemporaryFile()  # noqa: SIM115
+        self._running: dict[int, _Running] = {}
+        self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
+        self._signals: deque[int] = deque(maxlen=64)
+        self._told_ready = False
+        self._stops_until: float | None = None  # when those that have not ended are killed; None: the server runs
+        self._failure: TrickleError | None = None
+        self._watchdog = Watchdog()
+
+    def run(self) -> None:
+        """Return when all workers have ended.
+
+        Raises:
+            CannotServe: a worker could not start, or too many have died.
+        """
+        wake, waker = os.pipe()
+        alive, self._life = os.pipe()
+        self._alive = alive
+        for end in (wake, waker):
+            os.set_blocking(end, False)
+        self._private = (wake, waker)
+        before = {number: signal.signal(number, self._note) for number in (*PASSED_ON, signal.SIGCHLD)}
+        fd_before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        try:
+            for number in range(self._count):
+                self._start(number, successor=False)
+            while self._running:
+                streams = [one.status for one in self._running.values()]
+                readable, _, _ = select.select([wake, *streams], [], [], LOOK_S)
+                if wake in readable:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(wake, 4096)
+                self._look(set(readable))
+        finally:
+            signal.set_wakeup_fd(fd_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for one in self._running.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGKILL)
+            for end in (wake, waker, alive, self._life):
+                os.close(end)
+        if self._failure is not None:
+            raise self._failure
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if number != signal.SIGCHLD:
+            self._signals.append(number)
+
+    def _look(self, readable: set[int]) -> None:
+        while self._signals:
+            self._pass_on(self._signals.popleft())
+        for number, one in list(self._running.items()):
+            if one.status in readable:
+                self._hear(one)
+            self._reap(number, one)
+        now = time.monotonic()
+        if self._stops_until is not None and now >= self._stops_until:
+            for one in self._running.values():
+                _LOGGER.critical("worker process %d did not come to its end; it is killed", one.pid)
+                os.kill(one.pid, signal.SIGKILL)
+            self._stops_until = now + 1.0
+        if all(beat > (now - BEATS_S) * 1000 for beat in self._shared.column(Figure.BEAT_MS)):
+            self._watchdog.beat()
+
+    def _pass_on(self, number: int) -> None:
+        if number != signal.SIGHUP:
+            self._stop()
+        for one in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, number)
+
+    def _stop(self) -> None:
+        if self._stops_until is None:
+            self._stops_until = time.monotonic() + self._deadline_s()
+            notify("STOPPING=1")
+            self._stopping()
+
+    def _fail(self, problem: str) -> None:
+        if self._failure is None:
+            self._failure = CannotServe(problem)
+        if self._stops_until is None:
+            self._pass_on(signal.SIGTERM)
+
+    def _hear(self, one: _Running) -> None:
+        """Read what a worker tells."""
+        data = os.read(one.status, 65536)
+        *lines, one.unread = (one.unread + data).split(b"\n")
+        for line in lines:
+            told = orjson.loads(line)
+            one.ready = one.ready or "ready" in told
+            one.error = told.get("error", one.error)
+        if not self._told_ready and all(each.ready for each in self._running.values()):
+            self._told_ready = True
+            notify("READY=1")
+            self._ready()
+
+    def _reap(self, number: int, one: _Running) -> None:
+        pid, status = os.waitpid(one.pid, os.WNOHANG)
+        if not pid:
+            return
+        while (size := len(one.unread)) is not None and select.select([one.status], [], [], 0)[0]:
+            self._hear(one)
+            if len(one.unread) == size:
+                break
+        os.close(one.status)
+        del self._running[number]
+        code = os.waitstatus_to_exitcode(status)
+        if self._stops_until is not None:
+            if code and self._failure is None:
+                self._failure = CannotServe(one.error or f"worker {number} {_ending(code)}")
+            return
+        if one.error:
+            self._fail(one.error)
+            return
+        now = time.monotonic()
+        self._deaths.append(now)
+        if len(self._deaths) == MAX_DEATHS and now - self._deaths[0] < DEATHS_S:
+            self._fail(f"{MAX_DEATHS} workers have died within a minute; the last one, {number}, {_ending(code)}")
+            return
+        _LOGGER.critical("worker %d (process %d) %s; it is started again", number, one.pid, _ending(code))
+        self._shared.clear(number)
+        self._start(number, successor=True)
+
+    def _start(self, number: int, *, successor: bool) -> None:
+        status, told = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            os.close(told)
+            self._running[number] = _Running(pid, status)
+            return
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            for one in self._running.values():
+                os.close(one.status)
+            for end in (status, *self._private, self._life):
+                os.close(end)
+            for signal_number in (*PASSED_ON, signal.SIGCHLD):
+                signal.signal(signal_number, signal.SIG_DFL)
+            self._signals.clear()
+            worker = Worker(
+                number, self._count, self._mesh, self._shared, self._log_lock.fileno(), self._alive, successor, told
+            )
+            code = _run(self._work, worker)
+        finally:
+            os._exit(code)
+
+
+def _run(work: Callable[[Worker], None], worker: Worker) -> int:
+    """Be a worker; the exit code."""
+    try:
+        work(worker)
+        return 0
+    except TrickleError as error:
+        worker.tell(error=str(error))
+    except BaseException:
+        _LOGGER.critical("a fault of the server has ended worker %d", worker.number, exc_info=True)
+    finally:
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    return 1
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"has ended with exit code {code}"
