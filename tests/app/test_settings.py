@@ -160,7 +160,7 @@ def test_settings_are_frozen() -> None:
         ({"max_channels": "0"}, "--max-channels: must be greater than or equal to 1"),
         (
             {"workers": "0"},
-            "--workers: must be a number from 1 to 64, or auto for all cores that this process may use",
+            "--workers: must be a number from 1 to 64, or auto for all cores of this process",
         ),
         (
             {"base_path": "/a b"},
