@@ -167,6 +167,7 @@ class DataPlane:
         authorizer: decides about requests; ``None``: every request may do everything.
         durability: storage, if there is any.
         witness: takes note of refusals, if there is one.
+        numbers: of the connections, in their order.
     """
 
     def __init__(
@@ -179,6 +180,7 @@ class DataPlane:
         authorizer: Authorizer | None = None,
         durability: Durability | None = None,
         witness: Witness | None = None,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self.registry = registry
         self.options = options
@@ -202,7 +204,7 @@ class DataPlane:
         )
         self.pacing = Pacing(options.publisher_wait_s, self.fault)
         self.packagers = Packagers(registry, lambda: self.wall_us(), lambda: self.clock(), self._soon)
-        self.connection_numbers: Iterator[int] = count(1)
+        self.connection_numbers = numbers or count(1)
         self.connections: set[Peer] = set()  # all open ones
         self.surplus: dict[Peer, None] = {}  # those beyond a limit, the oldest first
         self.pipelined: set[Peer] = set()  # not read from, since too much is pipelined on them
