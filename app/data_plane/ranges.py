@@ -22,8 +22,8 @@ from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import IF_NONE_MATCH, IF_RANGE, RANGE, Request
 from tricklecast.app.data_plane.responses import (
     REASON_OF_STATE,
-    Head,
     Reply,
+    ResponseHead,
     range_head,
     segment_fields,
     tag_of,
@@ -76,7 +76,7 @@ class SpanReader(Reader):
         head: of the response.
     """
 
-    __slots__ = ("_begin", "_end", "_head")
+    __slots__ = ("_begin", "_end", "_response_head")
 
     paces = False
 
@@ -91,11 +91,11 @@ class SpanReader(Reader):
         segment: Segment,
         begin: int,
         end: int,
-        head: Head,
+        head: ResponseHead,
     ) -> None:
         super().__init__(connection, request, Ready(channel, segment, channel.next_seq))
         self._begin, self._end = begin, end
-        self._head = head
+        self._response_head = head
 
     def begin(self) -> None:
         """Attach to the segment, and send the first bytes."""
@@ -158,8 +158,8 @@ class SpanReader(Reader):
         self.sent += len(data)
         return data
 
-    def _start(self) -> Head:
+    def _start(self) -> ResponseHead:
         self.started = True
-        self.record.status = self._head.status
+        self.record.status = self._response_head.status
         self.record.wait_us = self.elapsed_us()
-        return self._head
+        return self._response_head

@@ -23,7 +23,7 @@ from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (
     REASON_OF_STATE,
-    Head,
+    ResponseHead,
     empty_reply,
     segment_head,
     segment_trailers,
@@ -205,7 +205,7 @@ class Reader(Exchange):
         if self.segment.source is not None:
             self.segment.source.more()
 
-    def _start(self) -> Head:
+    def _start(self) -> ResponseHead:
         """The head of the response (docs/reference/protocol.md, section 4)."""
         segment, record = self.segment, self.record
         self.started = True

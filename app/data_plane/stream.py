@@ -25,8 +25,8 @@ from tricklecast.app.data_plane.exchange import Caller
 from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (
-    Head,
     Reply,
+    ResponseHead,
     ended_reply,
     shutdown_reply,
     stream_head,
@@ -142,7 +142,7 @@ class Stream(Reader):
         found = f"{self.segments} whole segments, {self.left_out} left out, {self.cut_short} cut short"
         record.detail = f"{record.detail}; {found}" if getattr(record, "detail", None) else found
 
-    def _start(self) -> Head:
+    def _start(self) -> ResponseHead:
         """The head of the response, which is that of its first segment."""
         self.started = True
         self.record.status = _OK

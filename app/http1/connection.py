@@ -51,7 +51,14 @@ from tricklecast.app.data_plane.exchange import Exchange, Parked
 from tricklecast.app.data_plane.handler import begin
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import Request, content_length, expects_continue, has_body
-from tricklecast.app.data_plane.responses import Head, Headers, Reply, half_closed_reply, limit_reply, shutdown_reply
+from tricklecast.app.data_plane.responses import (
+    Headers,
+    Reply,
+    ResponseHead,
+    half_closed_reply,
+    limit_reply,
+    shutdown_reply,
+)
 from tricklecast.app.data_plane.scheduling import DEAR_S, LEAST_TURN_BYTES, MORE, QUEUE, TURN_BYTES
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.http1.asgi_bridge import AsgiExchange, Hosting, has_path
@@ -978,7 +985,7 @@ class Connection(asyncio.BufferedProtocol):
         self.send(whole(reply, self.plane.date, exchange.cors, keep_alive=keep_alive, head_only=head_only))
 
     def send_frames(
-        self, exchange: Exchange, head: Head | None, frames: list[bytes], trailers: Headers | None = None
+        self, exchange: Exchange, head: ResponseHead | None, frames: list[bytes], trailers: Headers | None = None
     ) -> None:
         buffers = [] if head is None else [self._begin_response(exchange, head)]
         if exchange.http10:
@@ -990,10 +997,10 @@ class Connection(asyncio.BufferedProtocol):
         if buffers:
             self._send_many(buffers)
 
-    def send_span(self, exchange: Exchange, head: Head | None, data: bytes) -> None:
+    def send_span(self, exchange: Exchange, head: ResponseHead | None, data: bytes) -> None:
         self._send_many([data] if head is None else [self._begin_response(exchange, head), data])
 
-    def _begin_response(self, exchange: Exchange, head: Head) -> bytes:
+    def _begin_response(self, exchange: Exchange, head: ResponseHead) -> bytes:
         keep_alive, http10 = exchange.keep_alive, exchange.http10
         return begin_response(head, self.plane.date, exchange.cors, keep_alive=keep_alive, http10=http10)
 
