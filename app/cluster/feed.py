@@ -109,7 +109,7 @@ class Feed:
         fresh = (hello.instance, hello.epoch) != (instance, channel.epoch) or _contradicts(channel, have)
         self._add(record(Begin(instance, channel.epoch, fresh)))
         self._snapshot_over = record(self._snapshot({} if fresh else have))
-        # Facts that may wait, beside the snapshot's own.
+        # The most facts that may wait: those of the snapshot, and as many as may happen until it is sent.
         self._most = len(self._facts) + MAX_BEHIND
         channel.follow(self._hear)
 

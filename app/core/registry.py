@@ -33,7 +33,7 @@ from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import NO_LIFE, SEQ_NEXT, Life
 
 Resolution = Ready | Upcoming | Ahead | Gone | Ended | Refusal
-"""The answer of the core to a GET."""
+"""The result of the core for a GET."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +402,7 @@ class Registry:
         found = live or self.create(name, content_type, now, resumed=seq > 0)
         if isinstance(found, Refusal):
             return found
-        answer = found.reserve(
+        result = found.reserve(
             seq,
             owner,
             next(self._serials),
@@ -415,12 +415,12 @@ class Registry:
             if_idle=if_idle,
             payer=None if payer is None else self.payers.of(payer),
         )
-        if isinstance(answer, Writer):
-            answer.count(self.capacities.publishers)
+        if isinstance(result, Writer):
+            result.count(self.capacities.publishers)
             found.name_content_type(content_type, now)
         if self.faults.noted:
             self.faults.deliver()
-        return answer
+        return result
 
     def would_write(self, name: str, seq: int) -> int:
         """The seq that a POST of ``seq`` would be given now; nothing is reserved."""
