@@ -219,6 +219,13 @@ class Cutter:
         return part
 
 
+def _lengths(scan: Scanner) -> list[float]:
+    """The durations of the units of a finished segment."""
+    lengths = [duration_of(scan.units, place) for place in range(len(scan.units))]
+    lengths[-1] += scan.still_s
+    return lengths
+
+
 def _cutter(rule: Rule) -> Cutter:
     return Cutter(rule.part_ms / 1000 or math.inf, rule.target_s + ROUNDING_S)
 
@@ -415,17 +422,10 @@ class Timeline:
         Args:
             size: up to where a decoder can use it. complete: its publisher ended it.
         """
-        units = scan.units
-        lengths = [duration_of(units, place) for place in range(len(units))]
-        lengths[-1] += scan.still_s
         if self.rule is None:
-            self._close_early(scan, size, sum(lengths), max(lengths), complete=complete)
-            return
-        self._is_partless |= scan.still_s != 0
-        self._expected = units[-1].time + lengths[-1]
-        self._breaks = not complete
-        self._end(self.segments[-1], sum(lengths) - self._passed_s, size)
-        self.version += 1
+            self._close_early(scan, size, complete=complete)
+        else:
+            self._close(scan, size, complete=complete)
 
     def lose(self, seq: int) -> None:
         """Note that a segment was evicted before all of it was scanned, or broke off in its first fragment."""
@@ -452,20 +452,29 @@ class Timeline:
             self._missed, self._breaks = one.missed, self._breaks or one.breaks
             one.begin()
             self.cut(one.scan, one.size)
-            self.close(one.scan, one.size, complete=one.complete)
+            self._close(one.scan, one.size, complete=one.complete)
         self._missed, self._breaks = missed, self._breaks or breaks
         self._early.clear()
         self.version += 1
 
     # Mechanics.
 
-    def _close_early(self, scan: Scanner, size: int, length: float, unit_s: float, *, complete: bool) -> None:
+    def _close(self, scan: Scanner, size: int, *, complete: bool) -> None:
+        lengths = _lengths(scan)
+        self._is_partless |= scan.still_s != 0
+        self._expected = scan.units[-1].time + lengths[-1]
+        self._breaks = not complete
+        self._end(self.segments[-1], sum(lengths) - self._passed_s, size)
+        self.version += 1
+
+    def _close_early(self, scan: Scanner, size: int, *, complete: bool) -> None:
         assert self._opened is not None, "a segment begins before it ends"
         one, self._opened = self._opened, None
         one.size, one.complete = size, complete
         self._early.append(one)
         self._early_units += len(scan.units)
-        self._longest_s, self._unit_s = max(self._longest_s, length), max(self._unit_s, unit_s)
+        lengths = _lengths(scan)
+        self._longest_s, self._unit_s = max(self._longest_s, sum(lengths)), max(self._unit_s, *lengths)
         self._is_whole_only |= scan.is_whole_only
         if len(self._early) >= MAX_LISTED or self._early_units >= MAX_EARLY_UNITS:
             self.settle()
