@@ -221,6 +221,7 @@ class Exchange:
 
     def conclude(self, reason: str, *, close: bool) -> None:
         """End the exchange: the peer has taken all of the response."""
+        self.withdraw()
         self.end(reason)
         self.connection.complete(close=close)
 

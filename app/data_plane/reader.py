@@ -177,7 +177,6 @@ class Reader(Exchange):
             self.plane.turns.add_reader(self)
 
     def conclude(self, reason: str, *, close: bool) -> None:
-        """End the exchange: the peer has taken all of the response."""
         self.withdraw()
         self.end(reason)
         segment, channel, turns = self.segment, self.channel, self.plane.turns

@@ -194,7 +194,6 @@ class Connection(asyncio.BufferedProtocol):
         self._arrive(peer_of(address))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The connection can be used."""
         self.transport = transport
         plane = self.plane
         plane.connections.add(self)
@@ -212,7 +211,6 @@ class Connection(asyncio.BufferedProtocol):
         self.handshake = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         plane = self.plane
         self._queue = None
         self._more = b""
@@ -341,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
     # Its place, and its client's.
 
     def _arrive(self, ip: str | None) -> None:
-        """Take a place, or be one connection too many, which may ask one thing."""
+        """Take a place below the limits. A connection that gets none may ask one thing (:data:`MAX_SURPLUS`)."""
         plane = self.plane
         peer = self.peer = plain(ip) if ip else None
         self.proxied = peer is not None and peer in plane.proxies
@@ -432,7 +430,6 @@ class Connection(asyncio.BufferedProtocol):
         return whole if self._turn_bytes == TURN_BYTES else whole[: self._turn_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Input arrived."""
         if self.deaf or self._rejection is not None:
             # Unread input would make the kernel reset the connection, and the client might lose its response.
             if nbytes >= self._turn_bytes:
@@ -612,7 +609,6 @@ class Connection(asyncio.BufferedProtocol):
     # Parser callbacks.
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._url = b""
         self._headers = []
         self._unread = 0
@@ -620,7 +616,6 @@ class Connection(asyncio.BufferedProtocol):
         self._guard = FramingGuard(self.plane.options.header_bytes)
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request target."""
         self._url += url
         if len(self._url) > self.plane.options.url_bytes:
             self.reject(Status.URI_TOO_LONG, "URL too long")
@@ -636,7 +631,6 @@ class Connection(asyncio.BufferedProtocol):
             self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """A request's head is complete."""
         guard = self._guard
         guard.head_ended()
         if self.deaf or self._rejection is not None:
@@ -688,11 +682,9 @@ class Connection(asyncio.BufferedProtocol):
             begin(self, request)
 
     def on_chunk_header(self) -> None:
-        """A chunk begins."""
         self._guard.chunk()
 
     def on_body(self, body: bytes) -> None:
-        """A part of a request's body."""
         self._guard.payload(len(body))
         request = self._request
         if request is None or self.deaf or self._rejection is not None:
@@ -709,11 +701,9 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_size += len(body)
 
     def on_chunk_complete(self) -> None:
-        """A chunk is whole."""
         self._flush_partial()
 
     def on_message_complete(self) -> None:
-        """A request's body has ended."""
         self.mid_message = False
         self._guard.head_ended()
         self.plane.timeouts.owing.pop(self, None)
@@ -871,7 +861,6 @@ class Connection(asyncio.BufferedProtocol):
             exchange.answer(reply)
 
     def too_slow(self) -> None:
-        """The rest of a request did not arrive in time."""
         if self._request is None or self._request.route is None:
             # Neither a head that is not whole nor a request of the control plane has begun an exchange.
             self.reject(Status.REQUEST_TIMEOUT, "Request not complete in time", Reason.TIMEOUT)
