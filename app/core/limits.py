@@ -51,7 +51,7 @@ class Limits:
         client_exchanges, client_connections: of one client address at a time.
         client_requests_per_s, client_burst: how many requests a client address may make per second in the long run, and
             how many at once.
-        clients: client addresses that are told apart.
+        clients: client addresses that the server tells apart.
         publisher_grace_s: how long a segment whose publisher disconnected stays open for it to resume.
         skip_grace_s: how long a preconnected writer that was overtaken by a later seq may still begin.
         overtaking_segments: how far beyond the head a POST may lie that has only overtaken others, as happens when
