@@ -1,9 +1,9 @@
-"""The feed of a channel: all that another holder needs to serve its readers, from what it has already to what happens.
+"""The feed of a channel, from which a replica serves readers as the owner does.
 
 A feed is a cursor, like every reader's. It begins with a snapshot: facts that say how things stand, and the bytes that
 the replica lacks. Then come the facts as they happen, each after the bytes that must be there before it. The bytes are
-read from the segments when the replica takes them, and are held nowhere else, so that catching up and live are one way,
-and the back-pressure is that of the stream on which the feed is sent.
+read from the segments when the replica takes them, and are held nowhere else. So a replica that catches up is served
+like one that is up to date, and the stream on which the feed is sent gives the back-pressure.
 
 No turn of the event loop takes long for a snapshot. Closed segments never change, so the facts about them are made when
 the replica takes them; those about the others are made at once. With 20,000 of these, as many as a server admits
@@ -11,11 +11,11 @@ publishers, that takes 13 ms; with 20,000 closed ones 8 ms, and 0.1 ms with the 
 
 A feed is bounded like every reader: a replica that is :data:`MAX_BEHIND` facts behind, or whose segment's memory is
 needed, is cut off (:attr:`FeedEnd.LAG`), and begins again with a snapshot. That one lacks only what the replica has not
-got before, so a slow replica makes progress each time.
+got before, so a slow replica gets further each time.
 
 The replica goes on with its readers while the snapshot is on its way. So the snapshot never says that a segment for
-which only readers wait is not there, since they may have gone, or just have come. It ends with the segments below the
-head that the owner awaits; readers of all others are told at its end that theirs was skipped.
+which only readers wait is not there, since such readers come and go. It ends with the segments below the head that the
+owner awaits; then readers of any other one that has no byte are told that it was skipped.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from tricklecast.app.core.state import Channel
 from tricklecast.app.core.window import Budget, Eviction
 
 MAX_BEHIND: Final = 10_000
-"""Facts since the snapshot that a replica may be behind: seconds of the busiest channel, and 2 MB."""
+"""Facts since the snapshot that a replica may be behind: the busiest channel makes them in seconds; they take 2 MB."""
 
 
 class _Outgoing:
     """A segment that is being sent.
 
     Attributes:
-        sent: its first frames, which are sent. skip: bytes from there on that the replica has already.
+        sent: how many of its frames are sent. skip: bytes of those that follow which the replica has already.
     """
 
     __slots__ = ("segment", "sent", "skip")
@@ -109,7 +109,7 @@ class Feed:
         fresh = (hello.instance, hello.epoch) != (instance, channel.epoch) or _contradicts(channel, have)
         self._add(record(Begin(instance, channel.epoch, fresh)))
         self._snapshot_over = record(self._snapshot({} if fresh else have))
-        # Facts that may wait, beside the snapshot's own.
+        # The most facts that may wait: those of the snapshot, and as many as may happen until it is sent.
         self._most = len(self._facts) + MAX_BEHIND
         channel.follow(self._hear)
 

@@ -51,7 +51,7 @@ class Limits:
         client_exchanges, client_connections: of one client address at a time.
         client_requests_per_s, client_burst: how many requests a client address may make per second in the long run, and
             how many at once.
-        clients: client addresses that are told apart.
+        clients: client addresses that the server tells apart.
         publisher_grace_s: how long a segment whose publisher disconnected stays open for it to resume.
         skip_grace_s: how long a preconnected writer that was overtaken by a later seq may still begin.
         overtaking_segments: how far beyond the head a POST may lie that has only overtaken others, as happens when
@@ -128,9 +128,6 @@ class Capacity:
         self._joins_stop = _share(self.limit, JOINS_STOP)
         self._joins_return = _share(self.limit, JOINS_RETURN)
         self.joinable = self._joins_stop > 0
-
-    def __repr__(self) -> str:
-        return f"<Capacity {self.used} of {self.limit}{'' if self.joinable else ', not for new ones'}>"
 
     def admits(self, *, join: bool) -> bool:
         """Whether there is room for one more: a newcomer (``join``), or a client that goes on."""
@@ -237,9 +234,6 @@ class Client:
         self.holders = self.connections = self.exchanges = 0
         self.tokens, self.refilled_at = 0.0, float("-inf")  # full at the first request, however large the burst is
 
-    def __repr__(self) -> str:
-        return f"<Client {self.address!r} {self.connections} connections, {self.exchanges} exchanges>"
-
 
 class Clients:
     """A bounded table of client addresses: those that are connected, and those that were connected last.
@@ -289,7 +283,7 @@ class Clients:
 
 
 class Admission:
-    """Admits connections and requests before the server looks at them. What it refuses has taken nothing.
+    """Admits connections and requests before the server looks at them. One that it refuses is not counted.
 
     Args:
         limits: per client.

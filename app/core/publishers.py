@@ -75,7 +75,7 @@ class Publishers:
         return iter(self._present.values())
 
     def join(self, client: Identity, now: float, active_at: float) -> Presence:
-        """A client gets a writer; it gives the answer back to :meth:`leave`."""
+        """A client gets a writer. The channel gives what this returns to :meth:`leave` when the writer is stale."""
         presence = self._present.get(client)
         if presence is None:
             last = self.last

@@ -33,7 +33,7 @@ from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import NO_LIFE, SEQ_NEXT, Life
 
 Resolution = Ready | Upcoming | Ahead | Gone | Ended | Refusal
-"""The answer of the core to a GET."""
+"""The result of the core for a GET."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +124,13 @@ class Registry:
         storage: keeps channels over a restart; ``None``: they are in memory only.
 
     Attributes:
-        faults: of the journal. What cursors, writers' owners and its listeners have raised is delivered
-            when the change is done and every other one has been told.
+        faults: of the journal: exceptions of its listeners, of cursors and of owners of writers. They are delivered at
+            the end of the change, when all others have been told.
         shutting_down: whether nothing new begins: no channel, no reservation, no wait.
         come_back_s: shortest and longest time in seconds after which a client refused for that reason should come back.
         payers: the publishers whose unfinished segments take memory.
-        capacities: of the limits that all clients share. The caller takes and gives back connections; the registry
-            decides which requests are admitted while connections are short.
+        capacities: the limits that all clients share. The data plane counts connections; the registry refuses newcomers
+            while connections are short.
     """
 
     def __init__(
@@ -162,11 +162,10 @@ class Registry:
         self._agenda: Agenda[Channel] = Agenda()
 
     def shut_down(self, come_back_s: tuple[int, int]) -> None:
-        """From now on nothing new begins.
+        """From now on nothing new begins. It may be called again, since the time becomes shorter.
 
         Args:
-            come_back_s: shortest and longest time, in seconds, after which a client that is refused is to come back. It
-                becomes shorter while the server shuts down: call this again.
+            come_back_s: shortest and longest time, in seconds, after which a client that is refused is to come back.
         """
         self.shutting_down, self.come_back_s = True, come_back_s
 
@@ -403,7 +402,7 @@ class Registry:
         found = live or self.create(name, content_type, now, resumed=seq > 0)
         if isinstance(found, Refusal):
             return found
-        answer = found.reserve(
+        result = found.reserve(
             seq,
             owner,
             next(self._serials),
@@ -416,12 +415,12 @@ class Registry:
             if_idle=if_idle,
             payer=None if payer is None else self.payers.of(payer),
         )
-        if isinstance(answer, Writer):
-            answer.count(self.capacities.publishers)
+        if isinstance(result, Writer):
+            result.count(self.capacities.publishers)
             found.name_content_type(content_type, now)
         if self.faults.noted:
             self.faults.deliver()
-        return answer
+        return result
 
     def would_write(self, name: str, seq: int) -> int:
         """The seq that a POST of ``seq`` would be given now; nothing is reserved."""

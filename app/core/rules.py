@@ -68,7 +68,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Agenda(Generic[K]):
-    """Keys with a time each, earliest first: setting, clearing and taking one out cost O(log n).
+    """Keys that are due at a time each: setting, clearing and taking out the earliest one cost O(log n).
 
     Attributes:
         times: the time of each key; to be read only.
@@ -171,13 +171,13 @@ class OwnedChannel(Channel):
         self._journal.tell(self.followers, kind(0, self.facts, at, self.name, self.epoch, *about))
 
     def name_content_type(self, content_type: str, now: float) -> None:
-        """Its publisher says what it publishes; an existing content type never changes."""
+        """Its publisher has named the content type; one that is known never changes."""
         if content_type and not self.content_type:
             self.content_type = content_type
             self.note(ContentTypeNamed, now, content_type)
 
     def jump(self, next_seq: int, now: float) -> None:
-        """Its publisher goes on from here."""
+        """Move the head up to ``next_seq``, where its publisher goes on."""
         self.head_jumped(next_seq)
         self.note(HeadJumped, now, next_seq)
 
@@ -353,7 +353,7 @@ class OwnedChannel(Channel):
         self._notify()
 
     def deadline(self, segment: Segment) -> float | None:
-        """When the present state of a segment ends by itself."""
+        """When a segment is closed or forgotten, if nothing happens to it before."""
         return self._deadlines.times.get(segment)
 
     def next_deadline(self) -> float | None:

@@ -1,7 +1,7 @@
 """Slow readers: how far a reader lags, for how long its connection has taken nothing, and when the server cuts it off.
 
 Lag in bytes and in seconds counts what was published while the reader was there: a backlog that it found is no lag.
-A stall concerns everything that the server sends on a connection, answers included.
+A stall concerns everything that the server sends on a connection, the heads of replies included.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ changes it but the functions under "Facts" below. The owner's rules (:mod:`app.c
 decided; :meth:`Channel.apply` calls them when the owner of another server has. None of them refuses anything, and none
 of them wakes a reader: :meth:`Channel.wake_readers` does, at the end of the whole change.
 
-Its rules (docs/reference/protocol.md, sections 1, 4 and 5):
+The rules (docs/reference/protocol.md, sections 1, 4 and 5):
 
 - The head moves upwards only: past a segment that opens or closes at or above it, or with a jump.
-- A reader of a holder gets the answers that the owner gives, from the same :meth:`Channel.resolve`.
+- A reader of any holder is answered as by the owner, by the same :meth:`Channel.resolve`.
 - A segment for which only readers wait is no part of the state: each holder has its own.
 """
 
@@ -505,7 +505,7 @@ class Channel:
         """Find where a reader goes on after a closed segment.
 
         Returns:
-            The answer to its next GET, and how many segments between cannot be had.
+            The result for its next GET, and how many segments between cannot be had.
         """
         missed = 0
         found = self.resolve(seq + 1)
@@ -519,10 +519,10 @@ class Channel:
         in_memory = min((at for at in self.segments if seq < at < self.next_seq), default=self.next_seq)
         return self._or_retained(in_memory, seq + 1)
 
-    def _or_retained(self, live: int, seq: int) -> int:
+    def _or_retained(self, in_memory: int, seq: int) -> int:
         """A seq in memory, or the lowest one from ``seq`` on that storage has, if that is lower."""
         stored = None if self.retained is None else self.retained.following(seq)
-        return live if stored is None or stored > live else stored
+        return in_memory if stored is None or stored > in_memory else stored
 
     def listed(self, seq: int, since_us: int, to_us: Callable[[float], int]) -> Iterator[SegmentSummary]:
         """The segments that can be read, from a seq and a time on, ascending; storage's before the window's.

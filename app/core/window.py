@@ -118,7 +118,7 @@ class Window:
         Args:
             faults: told of the cursors that raise when they are told to leave.
             short: memory is short, so the newest segment is given, too.
-            cut: so are those that are being written.
+            cut: if there is no other, the largest segment that is being written is cut, and given.
 
         Returns:
             Whether there was something to give.
@@ -188,8 +188,8 @@ class Budget:
     its segments, however much the others ask for. For example, of 21 channels one holds half of the memory in open
     segments: it is refused, or cut when another one needs memory, and the windows of the 20 stay.
 
-    A sixteenth of the budget is freed beyond what is needed, the newest segments and those being written aside, so that
-    a full server does not evict on every chunk.
+    The budget frees a sixteenth more than is needed, so that a full server does not evict on every chunk. For that part
+    no channel gives its newest segment, or one that is being written.
 
     The channel that holds most comes from a heap. A window has one valid entry, whose bound is at least what its
     channel holds; an entry that turns out to be too high is put back lower. A channel that outgrows its bound gets a

@@ -329,10 +329,7 @@ class DataPlane:
 
     def expire(self, now: float) -> None:
         """End and forget channels and segments whose time is over."""
-        try:
-            self.registry.expire(now)
-        except Exception as error:
-            self.fault("in the sweeper (core)", error)
+        self.guarded("in the sweeper (core)", lambda: self.registry.expire(now))
 
     def tick(self, now: float) -> None:
         """End all that is due. The sweeper calls this; a fault in one part does not stop the others."""
@@ -371,14 +368,8 @@ class DataPlane:
                 connection.close()
 
     def _soon(self, function: Callable[[], None]) -> None:
-        """Call a function in a later turn of the event loop."""
-        asyncio.get_running_loop().call_soon(self._call, function)
-
-    def _call(self, function: Callable[[], None]) -> None:
-        try:
-            function()
-        except Exception as error:
-            self.fault("while a playlist was made", error)
+        """Call a function of a packager in a later turn of the event loop."""
+        asyncio.get_running_loop().call_soon(self.guarded, "while a playlist was made", function)
 
     def _set_date(self) -> None:
         second = self.wall_us() // 1_000_000

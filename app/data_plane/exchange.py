@@ -28,9 +28,9 @@ from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.request import Request, has_body
 from tricklecast.app.data_plane.responses import (
     FAULT,
-    Head,
     Headers,
     Reply,
+    ResponseHead,
     announced,
     limit_reply,
     memory_reply,
@@ -110,7 +110,7 @@ class Caller(Peer, Protocol):
         """Write a whole response."""
 
     def send_frames(
-        self, exchange: Exchange, head: Head | None, frames: list[bytes], trailers: Headers | None = None
+        self, exchange: Exchange, head: ResponseHead | None, frames: list[bytes], trailers: Headers | None = None
     ) -> None:
         """Write frames of a segment in one system call.
 
@@ -118,7 +118,7 @@ class Caller(Peer, Protocol):
             head: goes before them. trailers: end the body behind them.
         """
 
-    def send_span(self, exchange: Exchange, head: Head | None, data: bytes) -> None:
+    def send_span(self, exchange: Exchange, head: ResponseHead | None, data: bytes) -> None:
         """Write bytes of a body whose head has a length."""
 
     def send(self, data: bytes) -> None:
@@ -221,6 +221,7 @@ class Exchange:
 
     def conclude(self, reason: str, *, close: bool) -> None:
         """End the exchange: the peer has taken all of the response."""
+        self.withdraw()
         self.end(reason)
         self.connection.complete(close=close)
 

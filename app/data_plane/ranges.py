@@ -17,13 +17,13 @@ from typing import ClassVar, Final
 
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.state import Channel, Ready
-from tricklecast.app.data_plane.exchange import Caller
+from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import IF_NONE_MATCH, IF_RANGE, RANGE, Request
 from tricklecast.app.data_plane.responses import (
     REASON_OF_STATE,
-    Head,
     Reply,
+    ResponseHead,
     range_head,
     segment_fields,
     tag_of,
@@ -76,7 +76,7 @@ class SpanReader(Reader):
         head: of the response.
     """
 
-    __slots__ = ("_begin", "_end", "_head")
+    __slots__ = ("_begin", "_end", "_response_head")
 
     paces = False
 
@@ -91,11 +91,11 @@ class SpanReader(Reader):
         segment: Segment,
         begin: int,
         end: int,
-        head: Head,
+        head: ResponseHead,
     ) -> None:
         super().__init__(connection, request, Ready(channel, segment, channel.next_seq))
         self._begin, self._end = begin, end
-        self._head = head
+        self._response_head = head
 
     def begin(self) -> None:
         """Attach to the segment, and send the first bytes."""
@@ -122,7 +122,6 @@ class SpanReader(Reader):
         return self.segment.size
 
     def take_turn(self) -> None:
-        """Send bytes that were not sent yet, as many as one turn allows."""
         connection = self.connection
         if self.done or connection.write_paused:
             return
@@ -138,15 +137,10 @@ class SpanReader(Reader):
             self.plane.turns.add_reader(self)
 
     def withdraw(self) -> None:
-        """Detach from the segment."""
         self.channel.players_beside += self.counted_elsewhere and not self.done
         super().withdraw()
 
-    def conclude(self, reason: str, *, close: bool) -> None:
-        """The peer has taken all."""
-        self.withdraw()
-        self.end(reason)
-        self.connection.complete(close=close)
+    conclude = Exchange.conclude  # publishers do not wait for it, as they do for a reader between two requests
 
     def _take_span(self) -> bytes:
         """The bytes of one turn, which count as sent."""
@@ -158,8 +152,8 @@ class SpanReader(Reader):
         self.sent += len(data)
         return data
 
-    def _start(self) -> Head:
+    def _start(self) -> ResponseHead:
         self.started = True
-        self.record.status = self._head.status
+        self.record.status = self._response_head.status
         self.record.wait_us = self.elapsed_us()
-        return self._head
+        return self._response_head

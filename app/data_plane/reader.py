@@ -23,7 +23,7 @@ from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (
     REASON_OF_STATE,
-    Head,
+    ResponseHead,
     empty_reply,
     segment_head,
     segment_trailers,
@@ -177,7 +177,6 @@ class Reader(Exchange):
             self.plane.turns.add_reader(self)
 
     def conclude(self, reason: str, *, close: bool) -> None:
-        """End the exchange: the peer has taken all of the response."""
         self.withdraw()
         self.end(reason)
         segment, channel, turns = self.segment, self.channel, self.plane.turns
@@ -205,7 +204,7 @@ class Reader(Exchange):
         if self.segment.source is not None:
             self.segment.source.more()
 
-    def _start(self) -> Head:
+    def _start(self) -> ResponseHead:
         """The head of the response (docs/reference/protocol.md, section 4)."""
         segment, record = self.segment, self.record
         self.started = True

@@ -95,7 +95,7 @@ class Reply(NamedTuple):
         return fields if self.retry_after_s is None else (*fields, (wire.RETRY_AFTER, self.retry_after_s))
 
 
-class Head(NamedTuple):
+class ResponseHead(NamedTuple):
     """The head of a response whose body follows in pieces.
 
     Attributes:
@@ -129,35 +129,35 @@ def type_fields(content_type: str) -> Headers:
 # Reading (docs/reference/protocol.md, section 4).
 
 
-def segment_head(channel: Channel, segment: Segment, head: int, tag: str) -> Head:
+def segment_head(channel: Channel, segment: Segment, head: int, tag: str) -> ResponseHead:
     """The head of a 200 that carries a segment.
 
     Args:
         head: of the channel, when the request came. tag: the entity tag; ``""`` if the segment has none yet.
     """
-    return Head(Status.OK, segment_fields(channel, segment, head, tag), content_type_of(channel))
+    return ResponseHead(Status.OK, segment_fields(channel, segment, head, tag), content_type_of(channel))
 
 
-def stream_head(channel: Channel, seq: int, head: int) -> Head:
+def stream_head(channel: Channel, seq: int, head: int) -> ResponseHead:
     """The head of a 200 that carries all segments from ``seq`` on."""
     fields: Headers = ((wire.SEQ, seq), (wire.LATEST, head), (wire.EPOCH, channel.epoch), *_life(channel.life))
-    return Head(Status.OK, fields, content_type_of(channel))
+    return ResponseHead(Status.OK, fields, content_type_of(channel))
 
 
-def range_head(channel: Channel, segment: Segment, begin: int, end: int, tag: str) -> Head:
+def range_head(channel: Channel, segment: Segment, begin: int, end: int, tag: str) -> ResponseHead:
     """The head of a 206 that carries the bytes from ``begin`` on and before ``end`` of a finished segment."""
     place = (wire.CONTENT_RANGE, f"bytes {begin}-{end - 1}/{segment.size}")
     fields = (*segment_fields(channel, segment, None, tag), place)
-    return Head(Status.PARTIAL_CONTENT, fields, content_type_of(channel), end - begin)
+    return ResponseHead(Status.PARTIAL_CONTENT, fields, content_type_of(channel), end - begin)
 
 
-def media_head(content_type: str, size: int, *, private: bool) -> Head:
+def media_head(content_type: str, size: int, *, private: bool) -> ResponseHead:
     """The head of a 200 that carries media of HLS, which never change.
 
     Args:
         private: whether only the client that asked may cache them.
     """
-    return Head(Status.OK, (), content_type, size, media_caching(private=private))
+    return ResponseHead(Status.OK, (), content_type, size, media_caching(private=private))
 
 
 def media_caching(*, private: bool) -> str:
@@ -433,13 +433,7 @@ MEMORY: Final = "memory"
 
 def memory_reply(jitter: Jitter) -> Reply:
     """The response to a request for which the process could not get memory."""
-    return Reply(
-        Status.UNAVAILABLE,
-        Reason.limit(MEMORY),
-        body=b"The server is out of memory",
-        close=True,
-        retry_after_s=jitter(*OVERLOAD_RETRY_S),
-    )
+    return _unavailable(Reason.limit(MEMORY), b"The server is out of memory", jitter(*OVERLOAD_RETRY_S))
 
 
 def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
@@ -448,9 +442,7 @@ def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
     Args:
         come_back_s: shortest and longest time, in seconds, after which the client is to come back.
     """
-    body = b"Server is shutting down"
-    retry = jitter(*come_back_s)
-    return Reply(Status.UNAVAILABLE, Reason.SHUTDOWN, body=body, close=True, retry_after_s=retry)
+    return _unavailable(Reason.SHUTDOWN, b"Server is shutting down", jitter(*come_back_s))
 
 
 def half_closed_reply(jitter: Jitter) -> Reply:
@@ -459,24 +451,23 @@ def half_closed_reply(jitter: Jitter) -> Reply:
     The client may be gone: the server cannot tell before it sends a byte.
     """
     body = b"Nothing came since the connection was half-closed: ask again, and keep it open"
-    return Reply(Status.UNAVAILABLE, Reason.TIMEOUT, body=body, close=True, retry_after_s=jitter(*SEQ_RETRY_S))
+    return _unavailable(Reason.TIMEOUT, body, jitter(*SEQ_RETRY_S))
 
 
 def storage_reply(jitter: Jitter) -> Reply:
     """The response to a publisher while storage has failed (``--on-disk-full refuse``)."""
-    return Reply(
-        Status.UNAVAILABLE,
-        Reason.STORAGE,
-        body=b"Storage has failed: nothing can be published now",
-        close=True,
-        retry_after_s=jitter(*OVERLOAD_RETRY_S),
-    )
+    body = b"Storage has failed: nothing can be published now"
+    return _unavailable(Reason.STORAGE, body, jitter(*OVERLOAD_RETRY_S))
 
 
 def replica_reply(jitter: Jitter) -> Reply:
     """The response to a publisher of a channel that another server owns."""
     body = b"Another server owns this channel: publish there"
-    return Reply(Status.UNAVAILABLE, Reason.REPLICA, body=body, close=True, retry_after_s=jitter(*OVERLOAD_RETRY_S))
+    return _unavailable(Reason.REPLICA, body, jitter(*OVERLOAD_RETRY_S))
+
+
+def _unavailable(reason: str, body: bytes, retry_after_s: int) -> Reply:
+    return Reply(Status.UNAVAILABLE, reason, body=body, close=True, retry_after_s=retry_after_s)
 
 
 def path_reply(route: Route) -> Reply | None:

@@ -21,12 +21,12 @@ from tricklecast.app.core.results import Ended
 from tricklecast.app.core.segment import SKIPPED, WAITING, Segment
 from tricklecast.app.core.state import Ready, Upcoming
 from tricklecast.app.data_plane.context import Streamed
-from tricklecast.app.data_plane.exchange import Caller
+from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.reader import DIRECT_BYTES, Reader
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import (
-    Head,
     Reply,
+    ResponseHead,
     ended_reply,
     shutdown_reply,
     stream_head,
@@ -122,11 +122,7 @@ class Stream(Reader):
         else:
             super().send_away(reply)
 
-    def conclude(self, reason: str, *, close: bool) -> None:
-        """End the exchange: the peer has taken all of the response."""
-        self.withdraw()
-        self.end(reason)
-        self.connection.complete(close=close)
+    conclude = Exchange.conclude  # publishers do not wait for it, as they do for a reader between two requests
 
     def withdraw(self) -> None:
         """Leave the segment, and complete the access record."""
@@ -142,7 +138,7 @@ class Stream(Reader):
         found = f"{self.segments} whole segments, {self.left_out} left out, {self.cut_short} cut short"
         record.detail = f"{record.detail}; {found}" if getattr(record, "detail", None) else found
 
-    def _start(self) -> Head:
+    def _start(self) -> ResponseHead:
         """The head of the response, which is that of its first segment."""
         self.started = True
         self.record.status = _OK
@@ -191,7 +187,7 @@ class Stream(Reader):
             segment.source.more()
 
     def _count(self, segment: Segment) -> None:
-        """Count a segment that was sent as far as it exists."""
+        """Count a segment that has closed, by its fate."""
         streamed = self.plane.streamed
         if segment.complete:
             self.segments += 1

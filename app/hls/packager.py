@@ -140,6 +140,7 @@ class Packager:
         self._scheduled = False  # it has a turn of the event loop
         self._scan: Scanner | None = None  # of the segment, when its container is known
         self._first = bytearray()  # the beginning of the segment, up to HEAD_BYTES
+        self._begun = False  # the timeline has begun the segment
         self._over = False  # the rest of the segment is not scanned: it is no media, or the scanner gave up
         self._fed = 0  # frames of the segment that were taken
         self._new = bytearray()  # bytes of these that are not scanned yet
@@ -165,7 +166,8 @@ class Packager:
             return None
         channel, timeline = self.channel, self.timeline
         origin, discontinuities = timeline.next_origin, timeline.next_discontinuities
-        return Numbers(channel.epoch, channel.created_at, self._prefix, origin, discontinuities, timeline.rule)
+        rule = timeline.rule or timeline.earlier
+        return Numbers(channel.epoch, channel.created_at, self._prefix, origin, discontinuities, rule)
 
     @property
     def next_part(self) -> tuple[int, int]:
@@ -255,7 +257,7 @@ class Packager:
         """Follow the next segment, as the core has resolved it; or end with the channel."""
         self.timeline.miss(missed)
         self._scan = None
-        self._first, self._fed, self._over = bytearray(), 0, False
+        self._first, self._fed, self._over, self._begun = bytearray(), 0, False, False
         self._new.clear()
         if not isinstance(found, Ready | Upcoming):
             self.ended = True
@@ -359,12 +361,13 @@ class Packager:
     def _cut(self, segment: Segment, scan: Scanner) -> None:
         """Begin the media segment if that is due, and add the parts that are whole."""
         timeline = self.timeline
-        if (last := timeline.last) is None or last.seq != segment.seq:
+        if not self._begun:
             self._begin(segment, scan)
         timeline.cut(scan, scan.finish(segment.size) if self._is_whole(segment) else None)
 
     def _begin(self, segment: Segment, scan: Scanner) -> None:
         """Begin a segment in the timeline: its first unit is known."""
+        self._begun = True
         if not self._prefix:
             numbers = self._first_numbers()
             self._prefix = numbers.prefix
@@ -389,9 +392,8 @@ class Packager:
 
     def _close(self, segment: Segment) -> None:
         """End a closed segment of which all is scanned."""
-        last = self.timeline.last
         scan, self._scan = self._scan, None
-        if scan is not None and last is not None and last.seq == segment.seq:
+        if scan is not None and self._begun:
             size = scan.finish(segment.size)
             if scan.units:
                 self.timeline.close(scan, size, complete=segment.state is COMPLETE)
@@ -483,7 +485,8 @@ class Packagers:
         channel, timeline = found.channel, found.timeline
         del self._packagers[channel.name]
         if (numbers := found.numbers) is not None:
-            self._numbers[channel.name] = numbers, timeline.next_msn
+            _, used = self._numbers.get(channel.name, (None, 0))
+            self._numbers[channel.name] = numbers, max(used, timeline.next_msn)
             self._numbers.move_to_end(channel.name)
             if len(self._numbers) > NAMES:
                 self._numbers.popitem(last=False)

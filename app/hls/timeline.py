@@ -9,8 +9,9 @@ in them (:mod:`~tricklecast.app.hls.units`). It keeps places, times and numbers,
 output. Each segment of the channel becomes one media segment, several, a gap, or nothing.
 
 **The cut follows from the segment alone.** A :class:`Rule` of two numbers says how long a media segment and a part may
-be; it is fixed when the first playlist is made, and stands in the name of each file. A :class:`Cutter` decides about a
-unit by that unit and those before it. So every process that holds a segment finds the same bytes under a name, whether
+be; it is fixed when the first playlist is made, and stands in the name of each file. Segments that ended before that
+are kept as units, and named when the rule is known, as if they came only then. A :class:`Cutter` decides about a unit
+by that unit and those before it. So every process that holds a segment finds the same bytes under a name, whether
 it read the segment as it arrived, or an hour later from storage.
 
 **Numbers, target and discontinuities count what this timeline has seen** (docs/adr/0029), so a channel's owner answers
@@ -40,7 +41,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import chain, count, pairwise
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, count
 from typing import Final, NamedTuple
 
 from tricklecast.app.hls.units import WRAP_S, Scanner, Unit, duration_of
@@ -79,8 +82,8 @@ the time at which that one ended."""
 TOLERANCE_S: Final = 1e-3
 """If a part is longer than the part target by more than this, its media segment is named without parts."""
 
-MAX_AWAITING: Final = 50_000
-"""Units that are kept until the live edge is reached and the rule can be made. Beyond these, it is made of these."""
+MAX_EARLY_UNITS: Final = 50_000
+"""Units that are kept until the live edge is reached and the rule is made. If there are more, it is made of these."""
 
 MAX_GAPS: Final = 16
 """A hole of more segments than this is told as this many gaps."""
@@ -216,8 +219,27 @@ class Cutter:
         return part
 
 
+def _lengths(scan: Scanner) -> list[float]:
+    """The durations of the units of a finished segment."""
+    lengths = [duration_of(scan.units, place) for place in range(len(scan.units))]
+    lengths[-1] += scan.still_s
+    return lengths
+
+
 def _cutter(rule: Rule) -> Cutter:
     return Cutter(rule.part_ms / 1000 or math.inf, rule.target_s + ROUNDING_S)
+
+
+@dataclass(slots=True)
+class EarlySegment:
+    """A segment that begins before the rule is known. It is named when the rule is known, as if it came only then."""
+
+    missed: int  # Timeline._missed before it
+    breaks: bool  # Timeline._breaks before it
+    begin: Callable[[], None]  # calls Timeline.begin() once more
+    scan: Scanner
+    size: int = 0
+    complete: bool = False
 
 
 class Timeline:
@@ -246,11 +268,11 @@ class Timeline:
         # For the rule.
         self._unit_s = 0.0  # the longest unit so far
         self._is_whole_only = False  # players cannot play parts of these media
-        self._earlier: Rule | None = None  # of an earlier timeline of the channel
-        self._awaiting_rule: list[
-            tuple[MediaSegment, Scanner, int]
-        ] = []  # segments that ended before it, and their sizes
-        self._awaiting_units = 0  # all of these together
+        self.earlier: Rule | None = None  # of an earlier timeline of the channel
+        self._longest_s = 0.0  # of the segments so far
+        self._early: list[EarlySegment] = []  # that ended before the rule was known
+        self._early_units = 0  # of all of these
+        self._opened: EarlySegment | None = None  # that has begun, and has not ended
         # Of the channel's segment that is open.
         self._cutter: Cutter | None = None
         self._is_partless = False  # its open media segment will be named without parts
@@ -317,7 +339,7 @@ class Timeline:
         Args:
             earlier: the rule of an earlier timeline of the channel. It stays unless a segment is too long for it.
         """
-        self.origin, self.discontinuities, self._earlier = origin, discontinuities, earlier
+        self.origin, self.discontinuities, self.earlier = origin, discontinuities, earlier
 
     def miss(self, segments: int, *, breaks: bool = False) -> None:
         """Note that the next segments of the channel have no media to name.
@@ -335,6 +357,11 @@ class Timeline:
             init: the name of its init segment, if it has one.
             captured_us: when it was captured, or else when it arrived, microseconds since 1970.
         """
+        if self.rule is None:
+            again = partial(self.begin, seq, scan, container, init, captured_us)
+            self._opened = EarlySegment(self._missed, self._breaks, again, scan)
+            self._missed, self._breaks = 0, False
+            return
         self._cutter, self._is_partless = None, False
         self._passed_s = self._open_s = 0.0
         last = self.last
@@ -344,7 +371,7 @@ class Timeline:
             hole = (hole + WRAP_S / 2) % WRAP_S - WRAP_S / 2
         if self._expected is not None:
             number = self._gaps(seq, hole)
-            if number and hole > 0.0 and (not self.target_s or hole / number <= self.target_s):
+            if number and hole > 0.0 and hole / number <= self.target_s:
                 self._add_gaps(seq, number, hole / number)
             elif number and not -JUMP_S < hole <= JUMP_S:
                 self._add_gaps(seq, number, self._usual())
@@ -395,24 +422,15 @@ class Timeline:
         Args:
             size: up to where a decoder can use it. complete: its publisher ended it.
         """
-        units = scan.units
-        lengths = [duration_of(units, place) for place in range(len(units))]
-        lengths[-1] += scan.still_s
-        self._is_partless |= scan.still_s != 0
-        self._expected = units[-1].time + lengths[-1]
-        self._breaks = not complete
-        self._unit_s = max(self._unit_s, *lengths)
-        self._is_whole_only |= scan.is_whole_only
-        self._end(self.segments[-1], sum(lengths) - self._passed_s, size)
         if self.rule is None:
-            self._awaiting_rule.append((self.segments[-1], scan, size))
-            self._awaiting_units += len(units)
-            if len(self._awaiting_rule) >= MAX_LISTED or self._awaiting_units >= MAX_AWAITING:
-                self.settle()
-        self.version += 1
+            self._close_early(scan, size, complete=complete)
+        else:
+            self._close(scan, size, complete=complete)
 
     def lose(self, seq: int) -> None:
         """Note that a segment was evicted before all of it was scanned, or broke off in its first fragment."""
+        if self._opened is not None:
+            self._missed, self._opened = self._opened.missed, None
         last = self.last
         if last is not None and last.seq == seq:
             last.gap, last.duration, last.parts = True, self._usual(), []
@@ -422,30 +440,44 @@ class Timeline:
         self._breaks = True
 
     def settle(self) -> None:
-        """Make the rule and the target of the durations that are known, when the live edge is reached at first.
-
-        A gap that was named before may be longer than the target. It is shortened, and a discontinuity follows.
-        """
-        lengths = [one.duration for one in self.segments if one.duration is not None and not one.gap]
-        if self.target_s or not lengths:
+        """Make the rule and the target, when the live edge is reached at first, and name the segments until there."""
+        if self.rule is not None or not self._early:
             return
-        longest, rule = max(lengths), self._earlier
-        if rule is None or longest > rule.target_s + ROUNDING_S:
-            rule = rule_for(longest, 0.0 if self._is_whole_only else self._unit_s)
-        self.rule, self.target_s = rule, max(rule.target_s, math.floor(longest + 0.5))
-        for one, scan, size in self._awaiting_rule:
-            parts = list(_cutter(rule).cut(scan, size))
-            if self.part_s and not scan.still_s and len(parts) <= MAX_PARTS and all(map(self._is_fit, parts)):
-                one.parts = parts
-        self._awaiting_rule.clear()
-        usual = self._usual()
-        for one, following in pairwise(self.segments):
-            if one.gap and one.duration is not None and one.duration > self.target_s:
-                one.duration, following.discontinuity = usual, True
-        self._trim()
+        rule = self.earlier
+        if rule is None or self._longest_s > rule.target_s + ROUNDING_S:
+            rule = rule_for(self._longest_s, 0.0 if self._is_whole_only else self._unit_s)
+        self.rule, self.target_s = rule, rule.target_s
+        missed, breaks, self._missed, self._breaks = self._missed, self._breaks, 0, False
+        for one in self._early:
+            self._missed, self._breaks = one.missed, self._breaks or one.breaks
+            one.begin()
+            self.cut(one.scan, one.size)
+            self._close(one.scan, one.size, complete=one.complete)
+        self._missed, self._breaks = missed, self._breaks or breaks
+        self._early.clear()
         self.version += 1
 
     # Mechanics.
+
+    def _close(self, scan: Scanner, size: int, *, complete: bool) -> None:
+        lengths = _lengths(scan)
+        self._is_partless |= scan.still_s != 0
+        self._expected = scan.units[-1].time + lengths[-1]
+        self._breaks = not complete
+        self._end(self.segments[-1], sum(lengths) - self._passed_s, size)
+        self.version += 1
+
+    def _close_early(self, scan: Scanner, size: int, *, complete: bool) -> None:
+        assert self._opened is not None, "a segment begins before it ends"
+        one, self._opened = self._opened, None
+        one.size, one.complete = size, complete
+        self._early.append(one)
+        self._early_units += len(scan.units)
+        lengths = _lengths(scan)
+        self._longest_s, self._unit_s = max(self._longest_s, sum(lengths)), max(self._unit_s, *lengths)
+        self._is_whole_only |= scan.is_whole_only
+        if len(self._early) >= MAX_LISTED or self._early_units >= MAX_EARLY_UNITS:
+            self.settle()
 
     def _is_fit(self, part: Part) -> bool:
         return part.duration <= self.part_s + TOLERANCE_S
@@ -458,20 +490,19 @@ class Timeline:
         self._passed_s += duration
         self._open_s = 0.0
         self._due = one.captured_us + int(duration * 1e6), int(CLOCK_SHARE * duration * 1e6)
-        if self.target_s:
-            self.target_s = max(self.target_s, math.floor(duration + 0.5))
+        self.target_s = max(self.target_s, math.floor(duration + 0.5))
         self._trim()
 
     def _usual(self) -> float:
         lengths = [one.duration for one in self.segments if one.duration is not None]
-        return min(lengths[-1] if lengths else 1.0, self.target_s or math.inf)
+        return min(lengths[-1] if lengths else 1.0, self.target_s)
 
     def _gaps(self, seq: int, hole: float) -> int:
         """The number of gaps for a hole before this segment. With them, its number is its seq plus the origin."""
         if not self._missed:
             return 0
         number = min(max(1, self.origin + seq - self.next_msn), MAX_GAPS)
-        return number if not self.target_s or hole / number <= self.target_s else min(self._missed, MAX_GAPS)
+        return number if hole / number <= self.target_s else min(self._missed, MAX_GAPS)
 
     def _add_gaps(self, seq: int, number: int, duration: float) -> None:
         """Name the segments before this one as gaps."""
@@ -494,10 +525,10 @@ class Timeline:
         """Let go of the first segments, as soon as enough others are there; those that are not held are gaps."""
         segments = self.segments
         for one in segments:
-            if one.duration is not None:
-                one.gap = one.gap or not self._is_held(one.seq)
+            if one.duration is not None and not one.gap and not self._is_held(one.seq):
+                one.gap, one.parts = True, []
         rest = sum(one.duration or 0.0 for one in segments)
-        while len(segments) > 1 and self.target_s:
+        while len(segments) > 1:
             rest -= segments[0].duration or 0.0
             enough = (HELD_BACK_TARGETS if segments[0].gap else LISTED_TARGETS) * self.target_s
             if rest < enough and len(segments) <= MAX_LISTED:

@@ -76,11 +76,9 @@ class AsgiExchange(Exchange):
         self._protocol.cycle.keep_alive = False
 
     def pause_writing(self) -> None:
-        """The connection's transport holds bytes."""
         self._protocol.pause_writing()
 
     def writable(self) -> None:
-        """The connection's transport holds nothing any more."""
         self._protocol.resume_writing()
         if self._taken is not None:
             self._taken.set()
@@ -108,7 +106,6 @@ class AsgiExchange(Exchange):
                 self._conclude()
 
     def lost(self, reason: str = Reason.CLIENT_GONE) -> None:
-        """The connection broke."""
         self.gone = reason
         if self._taken is not None:
             self._taken.set()

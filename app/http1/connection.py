@@ -51,7 +51,14 @@ from tricklecast.app.data_plane.exchange import Exchange, Parked
 from tricklecast.app.data_plane.handler import begin
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import Request, content_length, expects_continue, has_body
-from tricklecast.app.data_plane.responses import Head, Headers, Reply, half_closed_reply, limit_reply, shutdown_reply
+from tricklecast.app.data_plane.responses import (
+    Headers,
+    Reply,
+    ResponseHead,
+    half_closed_reply,
+    limit_reply,
+    shutdown_reply,
+)
 from tricklecast.app.data_plane.scheduling import DEAR_S, LEAST_TURN_BYTES, MORE, QUEUE, TURN_BYTES
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.http1.asgi_bridge import AsgiExchange, Hosting, has_path
@@ -221,7 +228,6 @@ class Connection(asyncio.BufferedProtocol):
         self._arrive(peer_of(address))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The connection can be used."""
         self.transport = transport
         plane = self.plane
         plane.connections.add(self)
@@ -264,7 +270,6 @@ class Connection(asyncio.BufferedProtocol):
             self.connection_lost(None)  # its transport goes on for the other worker
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         plane = self.plane
         self._queue = None
         self._more = b""
@@ -393,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
     # Its place, and its client's.
 
     def _arrive(self, ip: str | None) -> None:
-        """Take a place, or be one connection too many, which may ask one thing."""
+        """Take a place below the limits. A connection that gets none may ask one thing (:data:`MAX_SURPLUS`)."""
         plane = self.plane
         peer = self.peer = plain(ip) if ip else None
         self.proxied = peer is not None and peer in plane.proxies
@@ -484,7 +489,6 @@ class Connection(asyncio.BufferedProtocol):
         return whole if self._turn_bytes == TURN_BYTES else whole[: self._turn_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Input arrived."""
         if self._more and not self.pauses & MORE:
             data = self._more + bytes(self.plane.turns.input[:nbytes])
             self._more = b""
@@ -700,7 +704,6 @@ class Connection(asyncio.BufferedProtocol):
     # Parser callbacks.
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._url = b""
         self._headers = []
         self._unread = 0
@@ -708,7 +711,6 @@ class Connection(asyncio.BufferedProtocol):
         self._guard = FramingGuard(self.plane.options.header_bytes)
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request target."""
         self._url += url
         if len(self._url) > self.plane.options.url_bytes:
             self.reject(Status.URI_TOO_LONG, "URL too long")
@@ -724,7 +726,6 @@ class Connection(asyncio.BufferedProtocol):
             self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """A request's head is complete."""
         guard = self._guard
         guard.head_ended()
         if self.deaf or self._rejection is not None:
@@ -781,11 +782,9 @@ class Connection(asyncio.BufferedProtocol):
             begin(self, request)
 
     def on_chunk_header(self) -> None:
-        """A chunk begins."""
         self._guard.chunk()
 
     def on_body(self, body: bytes) -> None:
-        """A part of a request's body."""
         self._guard.payload(len(body))
         request = self._request
         if request is None or self.deaf or self._rejection is not None:
@@ -802,11 +801,9 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_size += len(body)
 
     def on_chunk_complete(self) -> None:
-        """A chunk is whole."""
         self._flush_partial()
 
     def on_message_complete(self) -> None:
-        """A request's body has ended."""
         self.mid_message = False
         self._guard.head_ended()
         self.plane.timeouts.owing.pop(self, None)
@@ -966,7 +963,6 @@ class Connection(asyncio.BufferedProtocol):
             exchange.answer(reply)
 
     def too_slow(self) -> None:
-        """The rest of a request did not arrive in time."""
         if self._request is None or self._request.route is None:
             # Neither a head that is not whole nor a request of the control plane has begun an exchange.
             self.reject(Status.REQUEST_TIMEOUT, "Request not complete in time", Reason.TIMEOUT)
@@ -1080,7 +1076,7 @@ class Connection(asyncio.BufferedProtocol):
         self.send(whole(reply, self.plane.date, exchange.cors, keep_alive=keep_alive, head_only=head_only))
 
     def send_frames(
-        self, exchange: Exchange, head: Head | None, frames: list[bytes], trailers: Headers | None = None
+        self, exchange: Exchange, head: ResponseHead | None, frames: list[bytes], trailers: Headers | None = None
     ) -> None:
         buffers = [] if head is None else [self._begin_response(exchange, head)]
         if exchange.http10:
@@ -1092,10 +1088,10 @@ class Connection(asyncio.BufferedProtocol):
         if buffers:
             self._send_many(buffers)
 
-    def send_span(self, exchange: Exchange, head: Head | None, data: bytes) -> None:
+    def send_span(self, exchange: Exchange, head: ResponseHead | None, data: bytes) -> None:
         self._send_many([data] if head is None else [self._begin_response(exchange, head), data])
 
-    def _begin_response(self, exchange: Exchange, head: Head) -> bytes:
+    def _begin_response(self, exchange: Exchange, head: ResponseHead) -> bytes:
         keep_alive, http10 = exchange.keep_alive, exchange.http10
         return begin_response(head, self.plane.date, exchange.cors, keep_alive=keep_alive, http10=http10)
 

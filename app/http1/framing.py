@@ -132,21 +132,21 @@ class FramingGuard:
     # What the parser tells.
 
     def field(self, size: int) -> Objection | None:
-        """A header or trailer field, whose name and value have this size."""
+        """Count a header or trailer field, whose name and value have this size."""
         self._room -= size + FIELD_BYTES
         return _TOO_LARGE if self._room < 0 else None
 
     def head_ended(self) -> None:
-        """The head is whole, or the last trailer field."""
+        """Note that the head is whole, or the trailer."""
         self._packets = _NO_HEAD
 
     def chunk(self) -> None:
-        """A chunk begins. After the last chunk trailer fields may follow, after any other one its bytes."""
+        """Count a chunk that begins. Trailer fields may follow the last one, which has no bytes."""
         self._excess -= CHUNK_OVERHEAD
         self._packets = self._head_bytes = 0
 
     def payload(self, size: int) -> None:
-        """Bytes of the body."""
+        """Count bytes of the body."""
         self._packets = _NO_HEAD
         if self.chunked:
             self._excess -= 3 * size
@@ -154,7 +154,7 @@ class FramingGuard:
     # What the connection tells.
 
     def fed(self, size: int) -> Objection | None:
-        """The parser has had this many bytes: why the request is refused, if it is."""
+        """Count bytes that the parser was fed. Returns an objection if too many are no payload."""
         if self._packets != _NO_HEAD:
             self._head_bytes += size if self._packets else 0
             self._packets += 1

@@ -22,7 +22,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from tricklecast.app.data_plane.responses import Head, Headers, Reply, type_fields
+from tricklecast.app.data_plane.responses import Headers, Reply, ResponseHead, type_fields
 from tricklecast.trickle import __version__
 from tricklecast.trickle.wire import PHRASES, Status
 
@@ -64,7 +64,7 @@ def _whole(reply: Reply, date: str, cors: Headers, keep_alive: bool, head_only: 
 _whole_again: Final = lru_cache(maxsize=256)(_whole)
 
 
-def begin(head: Head, date: str, cors: Headers, *, keep_alive: bool, http10: bool) -> bytes:
+def begin(head: ResponseHead, date: str, cors: Headers, *, keep_alive: bool, http10: bool) -> bytes:
     """The head of a response whose body follows: frames, or plain bytes if the head has a length."""
     status, fields, content_type, length, caching = head
     framing = f"content-length: {length}\r\n" if length is not None else "" if http10 else _CHUNKED

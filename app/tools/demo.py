@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 import typer
 
 from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.pyav import reason
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -228,12 +229,20 @@ class Frames(NamedTuple):
 
 
 def decode(path: Path) -> Frames:
-    """Decode all video and audio frames of a file."""
+    """Decode all video and audio frames of a file.
+
+    Raises:
+        DemoFailed: it is not there, or holds no media.
+    """
     import av
     from av.codec.context import Flags2
 
     video, audio, pictures, sounds = hashlib.sha256(), hashlib.sha256(), 0, 0
-    with av.open(str(path)) as container:
+    try:
+        opened = av.open(str(path))
+    except (OSError, av.FFmpegError) as error:
+        raise DemoFailed(f"cannot read {path}: {reason(error)}") from None
+    with opened as container:
         streams = [*container.streams.video[:1], *container.streams.audio[:1]]
         for stream in streams:
             # MP4 names the number of samples that an encoder put before the sound, MPEG-TS cannot: compare all of them.

@@ -1,7 +1,7 @@
 """A registry, the publishers and readers around it, and an oracle that remembers what was published.
 
 The oracle computes everything a second time, in the plainest way, from what the publishers were told: which bytes
-were accepted for which segment, where the head is, which life of a name is the live one. :meth:`World.check`
+were accepted for which segment, where the head is, which epoch of a name is the live one. :meth:`World.check`
 compares. It shares no code with the core except the names of its answers.
 """
 
@@ -52,7 +52,7 @@ class Injected(Exception):
     """What a faulty cursor, or a faulty owner of a writer, raises."""
 
 
-class Life:
+class Epoch:
     """What the oracle knows of one epoch of one name.
 
     Attributes:
@@ -64,9 +64,9 @@ class Life:
         active_at: when something was last published; drain_until: set once the channel has ended.
     """
 
-    def __init__(self, name: str, epoch: int, content_type: str, now: float) -> None:
+    def __init__(self, name: str, number: int, content_type: str, now: float) -> None:
         self.name = name
-        self.epoch = epoch
+        self.number = number
         self.content_type = content_type
         self.head = 0
         self.started = 0
@@ -85,7 +85,7 @@ class Post:
     """A publisher's exchange.
 
     Attributes:
-        key: of its body, if it has one; all bodies with one key and seq in one life are the same, byte by byte.
+        key: of its body, if it has one; all bodies with one key and seq in one epoch are the same, byte by byte.
         attempt: which attempt at that body.
         given: bytes of it that were given to the core.
         faulty: called before it raises; ``None`` if it does not.
@@ -97,7 +97,7 @@ class Post:
     attempt: int = 1
     given: int = 0
     writer: Writer[OwnedChannel] | None = None
-    life: Life | None = None
+    epoch: Epoch | None = None
     answer: Outcome | None = None
     told: Outcome | None = None
     faulty: Callable[[object], None] | None = None
@@ -122,7 +122,7 @@ class Reader:
 
     def __init__(
         self,
-        life: Life,
+        epoch: Epoch,
         channel: Channel,
         segment: Segment,
         leave: Callable[[Reader], None],
@@ -130,7 +130,7 @@ class Reader:
         leaves: bool,
         faulty: Callable[[object], None] | None = None,
     ) -> None:
-        self.life = life
+        self.epoch = epoch
         self.channel = channel
         self.segment = segment
         self.frames_read = 0
@@ -211,8 +211,8 @@ class World:
         self.departed: list[Reader] = []
         self.crowd = Crowd(limits.readers)
         self.crowds: dict[Channel, Crowd] = {}
-        self.lives: dict[tuple[str, int], Life] = {}
-        self.newest: dict[str, Life] = {}
+        self.epochs: dict[tuple[str, int], Epoch] = {}
+        self.newest: dict[str, Epoch] = {}
         self.raised: list[object] = []
         self.faults: list[object] = []
         self.facts = 0
@@ -221,13 +221,13 @@ class World:
         self._bytes = count()
 
     def head(self, name: str) -> int:
-        """The head of the newest life of a name, 0 if it never lived."""
+        """The head of the newest epoch of a name, 0 if it never lived."""
         return self.newest[name].head if name in self.newest else 0
 
-    def live(self, name: str) -> Life | None:
-        """The life of a name that has not ended."""
-        life = self.newest.get(name)
-        return None if life is None or life.drain_until is not None else life
+    def live(self, name: str) -> Epoch | None:
+        """The epoch of a name that has not ended."""
+        epoch = self.newest.get(name)
+        return None if epoch is None or epoch.drain_until is not None else epoch
 
     # What publishers do.
 
@@ -238,9 +238,9 @@ class World:
             assert self._picture() == before, "a refused creation changes nothing"
             self._check_refusal(name, found, force=force)
             return
-        life = self._expect_live(name)
-        assert found.epoch == life.epoch, "creating finds the live channel"
-        life.content_type = life.content_type or content_type
+        epoch = self._expect_live(name)
+        assert found.epoch == epoch.number, "creating finds the live channel"
+        epoch.content_type = epoch.content_type or content_type
 
     def reserve(
         self,
@@ -263,8 +263,8 @@ class World:
         match answer:
             case Writer():
                 assert not drained or seq == 0 or reset, "a latecomer resurrects nothing"
-                life = self._expect_live(name)
-                life.content_type = life.content_type or content_type
+                epoch = self._expect_live(name)
+                epoch.content_type = epoch.content_type or content_type
                 self._granted(post, answer, seq, valid, anywhere=reset or answer.segment.seq in existing)
                 if reset:
                     opened = [s.seq for s in self.registry.channels[name].unclosed if s.state is State.OPEN]
@@ -286,25 +286,25 @@ class World:
         """Reserve so many free seqs, and have a reader wait for each; as many as the limits allow."""
         posts: list[Post] = []
         live = self.live(name)
-        taken = {_granted_to(post)[0].segment.seq for post in self._valid_posts() if post.life is live}
+        taken = {_granted_to(post)[0].segment.seq for post in self._valid_posts() if post.epoch is live}
         for _ in range(n):
             post = Post()
             writer = self.registry.reserve(name, -1, post, self.now)
             if not isinstance(writer, Writer):
                 break
-            life, segment = self._expect_live(name), writer.segment
-            free = next(seq for seq in count(life.head) if seq not in taken)
+            epoch, segment = self._expect_live(name), writer.segment
+            free = next(seq for seq in count(epoch.head) if seq not in taken)
             assert segment.seq == free, "a publisher that names no seq gets the first free one"
             taken.add(free)
-            post.writer, post.life = writer, life
-            life.bodies[segment.seq] = [(None, 0)]
+            post.writer, post.epoch = writer, epoch
+            epoch.bodies[segment.seq] = [(None, 0)]
             posts.append(post)
             self.posts.append(post)
             if waiting and not self._refused_readers(name, join=False):
                 resolution = self.registry.resolve(name, segment.seq)
                 assert isinstance(resolution, Upcoming)
                 assert resolution.segment is segment
-                self._attach(life, resolution.channel, segment, leaves=True)
+                self._attach(epoch, resolution.channel, segment, leaves=True)
         return posts
 
     def _unclosed(self, name: str) -> set[int]:
@@ -315,7 +315,7 @@ class World:
         assert post.key is not None
         bodies = self.newest[name].bodies.get(seq, [])
         rivals = [
-            other for other in valid if other.life is self.live(name) and _granted_to(other)[0].segment.seq == seq
+            other for other in valid if other.epoch is self.live(name) and _granted_to(other)[0].segment.seq == seq
         ]
         overtaken = any(rival.key == post.key and rival.attempt > post.attempt for rival in rivals)
         crowded = len({key for key, _ in bodies}) > 2
@@ -333,18 +333,18 @@ class World:
     def _granted(
         self, post: Post, writer: Writer[OwnedChannel], seq: int, valid: Sequence[Post], *, anywhere: bool
     ) -> None:
-        life = self._expect_live(writer.channel.name)
+        epoch = self._expect_live(writer.channel.name)
         got = writer.segment.seq
-        assert writer.channel.epoch == life.epoch, "only the live epoch is written to"
-        assert got == seq or (seq == -1 and got >= life.head), "a publisher gets the seq that it asked for"
-        assert got not in life.closed, "nothing leaves `closed`"
-        assert got <= life.head + 1 or life.head == 0 or anywhere, "nobody publishes far ahead"
-        size = len(life.published.get(got, b""))
-        bodies = [body for body in life.bodies.get(got, []) if body[1] < size or body[0] == post.key]
+        assert writer.channel.epoch == epoch.number, "only the live epoch is written to"
+        assert got == seq or (seq == -1 and got >= epoch.head), "a publisher gets the seq that it asked for"
+        assert got not in epoch.closed, "nothing leaves `closed`"
+        assert got <= epoch.head + 1 or epoch.head == 0 or anywhere, "nobody publishes far ahead"
+        size = len(epoch.published.get(got, b""))
+        bodies = [body for body in epoch.bodies.get(got, []) if body[1] < size or body[0] == post.key]
         same = post.key is not None and bodies and bodies[-1][0] == post.key
         assert same or post.key is None or post.key not in dict(bodies), "no body comes back behind another one"
-        life.bodies[got] = bodies if same else [*bodies, (post.key, size)]
-        assert writer.repeated == size - life.bodies[got][-1][1], "a body is passed over as far as it is there"
+        epoch.bodies[got] = bodies if same else [*bodies, (post.key, size)]
+        assert writer.repeated == size - epoch.bodies[got][-1][1], "a body is passed over as far as it is there"
         for other in valid:
             if other.told is not None and other.told.ending is Ending.SUPERSEDED:
                 assert seq != -1, "-1 never takes a segment over"
@@ -353,38 +353,38 @@ class World:
         for other in valid:
             if other.told is not None and other.told.ending is Ending.SUPERSEDED and other.key is not None:
                 assert other.key != post.key or other.attempt <= post.attempt, "no attempt overtakes a later one"
-        post.writer, post.life = writer, life
+        post.writer, post.epoch = writer, epoch
         self.posts.append(post)
 
     def _check_refusal(self, name: str, refusal: Refusal, *, reset: bool = False, force: bool = False) -> None:
-        life = self.live(name)
+        epoch = self.live(name)
         match refusal.why:
             case Cause.ENDED:
-                assert life is None
+                assert epoch is None
                 assert name in self.registry.channels
                 assert not reset
             case Cause.AHEAD:
-                assert life is not None
+                assert epoch is not None
                 assert refusal.seq is not None
-                assert refusal.seq > life.head + 1 > 1
-                near = refusal.seq <= life.head + self.limits.overtaking_segments
+                assert refusal.seq > epoch.head + 1 > 1
+                near = refusal.seq <= epoch.head + self.limits.overtaking_segments
                 assert refusal.overtaking == near, "only what is close to the head may have overtaken others"
                 assert not reset
             case Cause.CLOSED:
-                assert life is not None
+                assert epoch is not None
                 assert refusal.seq is not None
-                assert refusal.seq < life.head, "what is at or past the head is not closed"
+                assert refusal.seq < epoch.head, "what is at or past the head is not closed"
             case Cause.NOT_FOUND:
-                assert life is None
+                assert epoch is None
                 assert not self.registry.autocreate
                 assert not force
             case Cause.LIMIT if refusal.limit is Limit.PUBLISHERS:
                 assert self.limits.publishers is not None
                 posts = [post for post in self._valid_posts() if not _granted_to(post)[1].name.startswith("_")]
-                joining = life is None and 5 * len(posts) >= 3 * self.limits.publishers
+                joining = epoch is None and 5 * len(posts) >= 3 * self.limits.publishers
                 assert joining or len(posts) == self.limits.publishers
             case Cause.LIMIT:
-                assert (life, refusal.limit) == (None, Limit.CHANNELS)
+                assert (epoch, refusal.limit) == (None, Limit.CHANNELS)
                 assert 5 * len(self.registry.channels) >= 3 * self.limits.channels
             case Cause.RESERVED:
                 assert name.startswith("_")
@@ -395,7 +395,7 @@ class World:
                 raise AssertionError("creating and reserving never ask for an existing segment")
 
     def append(self, post: Post, sizes: Sequence[int]) -> None:
-        writer, life = _granted_to(post)
+        writer, epoch = _granted_to(post)
         chunks, before, stale = self._chunks(post, sizes), self._picture(), writer.outcome
         room, closings = self._room(), self.closings
         fits = room.take(str(writer.channel.window.number), self._price(writer, chunks))
@@ -405,7 +405,7 @@ class World:
             self._check_stale(stale, outcome, before)
             return
         post.answer = outcome
-        self._accepted(life, writer, new, outcome, fits=fits)
+        self._accepted(epoch, writer, new, outcome, fits=fits)
         if self.closings == closings:
             windows = {number: holder.window for number, holder in room.holders.items()}
             kept = {number: holder.window for number, holder in self._room().holders.items()}
@@ -414,7 +414,7 @@ class World:
             )
 
     def finish(self, post: Post, sizes: Sequence[int]) -> None:
-        writer, life = _granted_to(post)
+        writer, epoch = _granted_to(post)
         chunks, before, stale = self._chunks(post, sizes), self._picture(), writer.outcome
         fits = self._room().take(str(writer.channel.window.number), self._price(writer, chunks))
         new, short = b"".join(chunks)[writer.repeated :], writer.repeated > sum(sizes)
@@ -424,12 +424,12 @@ class World:
             return
         assert isinstance(outcome, Outcome), "the end of a body is answered"
         post.answer = outcome
-        self._accepted(life, writer, new, outcome, fits=fits)
+        self._accepted(epoch, writer, new, outcome, fits=fits)
         assert short == (outcome.ending is Ending.NOT_THE_SAME), "a body that ends too early ends nothing"
         if outcome.ending in (Ending.COMPLETE, Ending.EMPTY):
             assert (outcome.ending is Ending.COMPLETE) == (outcome.size > 0)
-            assert writer.segment.seq in life.closed, "an ended body closes its segment"
-            life.advance(writer.segment.seq)
+            assert writer.segment.seq in epoch.closed, "an ended body closes its segment"
+            epoch.advance(writer.segment.seq)
 
     def abort(self, post: Post, *, bulk: bool = False) -> None:
         """A publisher's connection breaks; of one among many (``bulk``) the rest of the world is not compared."""
@@ -448,22 +448,22 @@ class World:
         assert self._picture() == before, "a stale token changes nothing"
 
     def _accepted(
-        self, life: Life, writer: Writer[OwnedChannel], data: bytes, outcome: Outcome | None, *, fits: bool
+        self, epoch: Epoch, writer: Writer[OwnedChannel], data: bytes, outcome: Outcome | None, *, fits: bool
     ) -> None:
         """Note what must now be readable."""
         seq = writer.segment.seq
-        stored = life.published.get(seq, b"")
+        stored = epoch.published.get(seq, b"")
         room = self.limits.segment_bytes - len(stored)
         refused = outcome is not None and outcome.ending is Ending.OVER_BUDGET
         assert refused != fits, "bytes are refused just where eviction cannot make room"
         if not refused:
             too_large = outcome is not None and outcome.ending is Ending.TOO_LARGE
             assert (len(data) > room) == too_large, "a segment holds its limit and no more"
-            life.published[seq] = stored + data[:room]
-            life.active_at = self.now
+            epoch.published[seq] = stored + data[:room]
+            epoch.active_at = self.now
             if data[:room]:
-                life.advance(seq)
-        assert outcome is None or outcome.size == len(life.published.get(seq, b"")), "the answer counts what is stored"
+                epoch.advance(seq)
+        assert outcome is None or outcome.size == len(epoch.published.get(seq, b"")), "the answer counts what is stored"
 
     def _room(self) -> Room:
         """What is held now, as the oracle counts it; the oldest window first."""
@@ -492,25 +492,25 @@ class World:
         return memory([frame]) if first else memory([frame]) - memory([])
 
     def close_segment(self, name: str, seq: int) -> None:
-        before, life = self._picture(), self.live(name)
-        unclosed = life is not None and any(s.seq == seq for s in self.registry.channels[name].unclosed)
+        before, epoch = self._picture(), self.live(name)
+        unclosed = epoch is not None and any(s.seq == seq for s in self.registry.channels[name].unclosed)
         refusal = self.registry.close_segment(name, seq, self.now)
-        if life is None or refusal is not None or not unclosed:
+        if epoch is None or refusal is not None or not unclosed:
             assert self._picture() == before, "closing what is not there, or is closed, changes nothing"
             assert not unclosed or name.startswith("_")
         else:
-            assert seq in life.closed
-            life.advance(seq)
-            life.bodies[seq] = [*life.bodies.get(seq, []), (None, 0)]
+            assert seq in epoch.closed
+            epoch.advance(seq)
+            epoch.bodies[seq] = [*epoch.bodies.get(seq, []), (None, 0)]
 
     def end(self, name: str, *, force: bool) -> None:
-        before, life = self._picture(), self.live(name)
+        before, epoch = self._picture(), self.live(name)
         if self.registry.end(name, self.now, force=force) is not None:
             assert self._picture() == before, "a refused end changes nothing"
-            assert life is None or name.startswith("_")
+            assert epoch is None or name.startswith("_")
         else:
-            assert life is not None
-            assert life.drain_until is not None, "the end of a channel is a fact"
+            assert epoch is not None
+            assert epoch.drain_until is not None, "the end of a channel is a fact"
 
     # What readers do.
 
@@ -526,29 +526,29 @@ class World:
             assert {Cause.LIMIT: full, Cause.SHUTDOWN: down, Cause.NOT_FOUND: absent}[resolution.why]
             return
         assert not self._refused_readers(name, join=seq < 0), "limits of readers hold"
-        life, channel = self.newest[name], self.registry.channels[name]
+        epoch, channel = self.newest[name], self.registry.channels[name]
         if isinstance(resolution, Ready | Upcoming):
             assert resolution.channel is channel, "a name means its newest epoch"
-        assert (channel.name, channel.epoch) == (name, life.epoch), "a name means its newest epoch"
-        assert resolution.head == life.head, "a reader is told the head"
+        assert (channel.name, channel.epoch) == (name, epoch.number), "a name means its newest epoch"
+        assert resolution.head == epoch.head, "a reader is told the head"
         found = resolution.segment.seq if isinstance(resolution, Ready | Upcoming) else resolution.seq
-        assert found == self._absolute(seq, life.head, channel), "seqs are counted from the head"
+        assert found == self._absolute(seq, epoch.head, channel), "seqs are counted from the head"
         match resolution:
             case Ahead() | Gone():
-                assert found > life.head if isinstance(resolution, Ahead) else found < life.head
+                assert found > epoch.head if isinstance(resolution, Ahead) else found < epoch.head
                 assert found not in existing
             case Ended():
-                assert found >= life.head
-                assert life.drain_until is not None
+                assert found >= epoch.head
+                assert epoch.drain_until is not None
             case Upcoming(segment=segment):
-                assert life.drain_until is None, "nobody waits on an ended channel"
-                assert found in existing or found == life.head or (life.head, found) == (0, 1)
+                assert epoch.drain_until is None, "nobody waits on an ended channel"
+                assert found in existing or found == epoch.head or (epoch.head, found) == (0, 1)
                 if attach:
-                    self._attach(life, channel, segment, leaves=leaves, faulty=faulty)
+                    self._attach(epoch, channel, segment, leaves=leaves, faulty=faulty)
                 else:
                     self._decline(channel, segment)
             case Ready(segment=segment):
-                self._attach(life, channel, segment, leaves=leaves, faulty=faulty)
+                self._attach(epoch, channel, segment, leaves=leaves, faulty=faulty)
 
     def _refused_readers(self, name: str, *, join: bool) -> bool:
         crowds = [self.crowd, self._crowd(self.registry.channels[name])] if name in self.registry.channels else []
@@ -575,9 +575,9 @@ class World:
         for _ in range(2):  # a second time must do no harm
             channel.release(segment)
 
-    def _attach(self, life: Life, channel: Channel, segment: Segment, *, leaves: bool, faulty: bool = False) -> None:
+    def _attach(self, epoch: Epoch, channel: Channel, segment: Segment, *, leaves: bool, faulty: bool = False) -> None:
         note = self.raised.append if faulty else None
-        reader = Reader(life, channel, segment, self._leave, leaves=leaves, faulty=note)
+        reader = Reader(epoch, channel, segment, self._leave, leaves=leaves, faulty=note)
         self._count_reader(channel, 1)
         self.registry.attach(reader, channel, segment)
         self.readers.append(reader)
@@ -614,14 +614,14 @@ class World:
         next_deadline = self.registry.next_deadline()
         assert next_deadline is None or next_deadline > self.now, "what is due is done"
         for name, channel in self.registry.channels.items():
-            life = self.newest[name]
+            epoch = self.newest[name]
             for segment in channel.unclosed:
                 deadline = owned(self.registry, name).deadline(segment)
                 assert deadline is None or deadline > self.now, "no grace is overrun"
-            if life.drain_until is not None:
-                assert life.drain_until > self.now, "a drain ends"
+            if epoch.drain_until is not None:
+                assert epoch.drain_until > self.now, "a drain ends"
             elif not name.startswith("_"):
-                assert life.active_at + self.limits.idle_timeout_s > self.now, "an idle channel ends"
+                assert epoch.active_at + self.limits.idle_timeout_s > self.now, "an idle channel ends"
 
     # The oracle.
 
@@ -637,54 +637,54 @@ class World:
         check_registry(self.registry)
         for name, channel in self.registry.channels.items():
             self._check_channel(self.newest[name], channel)
-        for life in self.newest.values():
-            kept = self.registry.channels.get(life.name)
-            over = life.drain_until is not None and life.drain_until <= self.now
+        for epoch in self.newest.values():
+            kept = self.registry.channels.get(epoch.name)
+            over = epoch.drain_until is not None and epoch.drain_until <= self.now
             assert over or kept is not None, "a channel, and its drain, are not cut short"
         for post in self.posts:
             self._check_post(post)
         for reader in self.readers:
             self._check_reader(reader)
         for reader in self.departed:
-            assert reader.received == reader.life.published.get(reader.segment.seq, b""), "no byte is lost"
+            assert reader.received == reader.epoch.published.get(reader.segment.seq, b""), "no byte is lost"
         self.departed.clear()
         assert self.registry.readers == len(self.readers)
         kept_now = {segment for channel in self.registry.channels.values() for segment in channel.segments.values()}
         read = {reader.segment for reader in self.readers if reader.segment.size}
         assert read - kept_now == set(self.registry.budget.lingering) & read, "what is read is in memory, and counted"
 
-    def _check_channel(self, life: Life, channel: Channel) -> None:
-        assert channel.epoch == life.epoch, "a name means its newest epoch"
-        assert channel.next_seq == life.head, "the head is one past the newest started segment"
-        assert channel.content_type == life.content_type, "a content type is set once"
-        assert channel.ended == (life.drain_until is not None)
-        newest_is_kept = not life.closed or max(life.closed) in channel.segments
+    def _check_channel(self, epoch: Epoch, channel: Channel) -> None:
+        assert channel.epoch == epoch.number, "a name means its newest epoch"
+        assert channel.next_seq == epoch.head, "the head is one past the newest started segment"
+        assert channel.content_type == epoch.content_type, "a content type is set once"
+        assert channel.ended == (epoch.drain_until is not None)
+        newest_is_kept = not epoch.closed or max(epoch.closed) in channel.segments
         assert newest_is_kept or channel.window.evicted[Eviction.BUDGET], "the newest closed segment is kept"
         for seq, segment in channel.segments.items():
-            assert segment.closed == (seq in life.closed), "closing is a fact"
-            assert stored_bytes(segment) == life.published.get(seq, b""), "what was accepted is what is stored"
+            assert segment.closed == (seq in epoch.closed), "closing is a fact"
+            assert stored_bytes(segment) == epoch.published.get(seq, b""), "what was accepted is what is stored"
 
     def _check_post(self, post: Post) -> None:
-        writer, life = _granted_to(post)
+        writer, epoch = _granted_to(post)
         assert (post.answer is not None) + (post.told is not None) == (writer.outcome is not None), "told exactly once"
         if writer.outcome is None:
-            assert life is self.live(life.name), "a valid writer writes to the live epoch"
-            channel = self.registry.channels[life.name]
+            assert epoch is self.live(epoch.name), "a valid writer writes to the live epoch"
+            channel = self.registry.channels[epoch.name]
             assert channel is writer.channel
             assert channel.segments.get(writer.segment.seq) is writer.segment
             assert writer.segment.writer is writer
 
     def _check_reader(self, reader: Reader) -> None:
-        segment, life = reader.segment, reader.life
+        segment, epoch = reader.segment, reader.epoch
         assert reader.saw_close == segment.closed, "every reader hears of the end"
-        published = life.published.get(segment.seq, b"")
+        published = epoch.published.get(segment.seq, b"")
         assert published.startswith(reader.received), "no byte is doubled or reordered"
         assert reader.paused or reader.received == published, "no byte is lost, and none is late"
         if not segment.closed:
-            assert life is self.live(life.name), "no reader waits on an ended channel"
+            assert epoch is self.live(epoch.name), "no reader waits on an ended channel"
             assert reader.channel.segments.get(segment.seq) is segment, "no reader waits on a forgotten segment"
-            overtaken = segment.state is State.WAITING and segment.seq < life.head
-            assert not overtaken or owned(self.registry, life.name).deadline(segment) is not None, (
+            overtaken = segment.state is State.WAITING and segment.seq < epoch.head
+            assert not overtaken or owned(self.registry, epoch.name).deadline(segment) is not None, (
                 "no reader waits for long on a dead segment"
             )
 
@@ -703,42 +703,42 @@ class World:
         if isinstance(fact, ChannelCreated):
             self._hear_created(fact)
             return
-        life = self.lives[fact.channel, fact.epoch]
-        assert life.drain_until is None or isinstance(fact, SegmentEvicted), "an ended channel only loses segments"
+        epoch = self.epochs[fact.channel, fact.epoch]
+        assert epoch.drain_until is None or isinstance(fact, SegmentEvicted), "an ended channel only loses segments"
         match fact:
             case ChannelEnded(next_seq=next_seq, reason=reason):
-                life.drain_until = self.now + self.limits.channel_drain_s
-                assert next_seq == life.head
-                idle = life.active_at + self.limits.idle_timeout_s <= self.now and not life.name.startswith("_")
+                epoch.drain_until = self.now + self.limits.channel_drain_s
+                assert next_seq == epoch.head
+                idle = epoch.active_at + self.limits.idle_timeout_s <= self.now and not epoch.name.startswith("_")
                 assert (idle and self._expiring) if reason is EndReason.IDLE else not self._expiring
             case SegmentOpened(seq=seq):
-                assert seq not in life.closed, "nothing leaves `closed`"
-                life.started = max(life.started, seq + 1)
+                assert seq not in epoch.closed, "nothing leaves `closed`"
+                epoch.started = max(epoch.started, seq + 1)
             case SegmentClosed(seq=seq, state=state):
                 self.closings += 1
-                assert seq not in life.closed, "a segment closes once"
-                life.closed.add(seq)
+                assert seq not in epoch.closed, "a segment closes once"
+                epoch.closed.add(seq)
                 if state is not State.SKIPPED:
-                    life.started = max(life.started, seq + 1)
-                elif seq >= life.started:
+                    epoch.started = max(epoch.started, seq + 1)
+                elif seq >= epoch.started:
                     # The one way in which time alone moves the head.
                     assert self._expiring, "only what was overtaken is skipped"
                     assert self.limits.first_byte_timeout_s is not None
-                    life.advance(seq)
+                    epoch.advance(seq)
 
     def _hear_created(self, fact: ChannelCreated) -> None:
         before = self.newest.get(fact.channel)
         assert before is None or before.drain_until is not None, "a name has one live epoch"
         draining = before is not None and before.drain_until is not None and before.drain_until > self.now
-        follows = before is not None and fact.epoch == before.epoch + 1
+        follows = before is not None and fact.epoch == before.number + 1
         assert follows or (fact.epoch == 1 and not draining), "epochs count up while a name is remembered"
-        life = Life(fact.channel, fact.epoch, fact.content_type, self.now)
-        self.lives[fact.channel, fact.epoch] = self.newest[fact.channel] = life
+        epoch = Epoch(fact.channel, fact.epoch, fact.content_type, self.now)
+        self.epochs[fact.channel, fact.epoch] = self.newest[fact.channel] = epoch
 
-    def _expect_live(self, name: str) -> Life:
-        life = self.live(name)
-        assert life is not None, f"{name} was created"
-        return life
+    def _expect_live(self, name: str) -> Epoch:
+        epoch = self.live(name)
+        assert epoch is not None, f"{name} was created"
+        return epoch
 
     def _valid_posts(self) -> list[Post]:
         return [post for post in self.posts if post.answer is None and post.told is None]
@@ -776,7 +776,7 @@ def _segment_picture(segment: Segment) -> object:
     )
 
 
-def _granted_to(post: Post) -> tuple[Writer[OwnedChannel], Life]:
+def _granted_to(post: Post) -> tuple[Writer[OwnedChannel], Epoch]:
     assert post.writer is not None
-    assert post.life is not None
-    return post.writer, post.life
+    assert post.epoch is not None
+    return post.writer, post.epoch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.app.core.support import Told, check_registry, cost, publish
@@ -25,6 +25,7 @@ STEPS = st.lists(
 
 @settings(max_examples=300)
 @given(limit=st.sampled_from([1500, 4000, 12_000]), steps=STEPS)
+@example(limit=4000, steps=[("a", [645], True), ("b", [256, 367], True), ("a", [], False), ("b", [], False)])
 def test_a_full_server_does_what_the_rule_says(limit: int, steps: list[tuple[str, list[int], bool]]) -> None:
     """The same segments are kept, cut and refused, and the sums agree, after every step."""
     registry = Registry(Limits(total_bytes=limit, channel_drain_s=0.0), autocreate=True)

@@ -165,13 +165,13 @@ class Twins:
     def check(self) -> None:
         """Compare all channels that are there."""
         assert self.registry is not None
-        for life, fed in list(self._fed.items()):
-            channel = self.registry.channels.get(life[0])
-            if channel is None or channel.epoch != life[1]:
+        for name_and_epoch, fed in list(self._fed.items()):
+            channel = self.registry.channels.get(name_and_epoch[0])
+            if channel is None or channel.epoch != name_and_epoch[1]:
                 fed.end()
-                del self._fed[life]
+                del self._fed[name_and_epoch]
         for channel in self.registry.channels.values():
-            life = channel.name, channel.epoch
-            self._twins[life].check()
+            name_and_epoch = channel.name, channel.epoch
+            self._twins[name_and_epoch].check()
             if self._leave_out is None:
-                self._fed[life].check()
+                self._fed[name_and_epoch].check()

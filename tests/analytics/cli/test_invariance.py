@@ -115,7 +115,7 @@ def test_order_files_and_formats(lines: list[str], told: Told, tmp_path: Path) -
 def test_settings_and_time_zones(spark: SparkSession, lines: list[str], told: Told, tmp_path: Path) -> None:
     """Spark says the same; neither partitions and planning nor ANSI and the session's time zone change a word."""
     chosen = {
-        "spark.sql.files.maxPartitionBytes": "100000",
+        "spark.sql.files.maxPartitionBytes": "600000",
         "spark.sql.files.openCostInBytes": "1",
         "spark.sql.shuffle.partitions": "3",
         "spark.sql.adaptive.enabled": "true",

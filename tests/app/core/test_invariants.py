@@ -164,7 +164,7 @@ FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
     "readers are counted": lambda registry: setattr(channel(registry).reading, "used", 9),
     "publishers are counted": lambda registry: registry.capacities.publishers.take(),
     "channels are counted": lambda registry: registry.capacities.channels.take(),
-    "the limit holds: <Capacity": lambda registry: setattr(registry.capacities.readers, "limit", 0),
+    "the limit holds: ": lambda registry: setattr(registry.capacities.readers, "limit", 0),
     "the limit of tombstones holds": _buried,
     "a channel with a deadline is looked at again": _unscheduled,
     "that is in time": _late,

@@ -106,12 +106,6 @@ def test_there_is_a_gate_for_every_limit_that_all_share() -> None:
     assert [capacity.limit for capacity in capacities] == [1, 2, 3, UNLIMITED]
 
 
-def test_it_shows_how_full_it_is() -> None:
-    """For those who look into a running server."""
-    assert repr(filled(10, 3)) == "<Capacity 3 of 10>"
-    assert repr(filled(10, 8)) == "<Capacity 8 of 10, not for new ones>"
-
-
 @given(st.integers(1, 60), st.lists(st.booleans(), max_size=200))
 def test_it_keeps_the_shares_exactly(limit: int, steps: list[bool]) -> None:
     """Counted with fractions: closed to new ones from 4/5 on, until less than 3/5 is in use."""
@@ -198,11 +192,6 @@ def test_any_number_of_addresses_takes_no_more_room_than_fits() -> None:
         full.hold(str(number))
     assert len(full) == 10
     assert full.others.holders == 990
-
-
-def test_it_shows_what_it_has() -> None:
-    """For those who look into a running server."""
-    assert repr(Clients(1).hold("192.0.2.1")) == "<Client '192.0.2.1' 0 connections, 0 exchanges>"
 
 
 def make(**limits: Any) -> Admission:

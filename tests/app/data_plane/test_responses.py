@@ -13,9 +13,9 @@ from tricklecast.app.core.segment import Event, Segment
 from tricklecast.app.data_plane.responses import (
     ENDS_CONNECTION,
     TEXT,
-    Head,
     Headers,
     Reply,
+    ResponseHead,
     content_type_of,
     empty_reply,
     ended_reply,
@@ -296,7 +296,7 @@ def test_the_head_of_a_segment(
     fields = (("Lp-Trickle-Seq", 4), ("Lp-Trickle-Size", 9), EPOCH, *more)
     assert segment_fields(channel, made, head, tag) == fields
     if head is not None:
-        assert segment_head(channel, made, head, tag) == Head(Status.OK, fields, "video/mp2t")
+        assert segment_head(channel, made, head, tag) == ResponseHead(Status.OK, fields, "video/mp2t")
 
 
 def test_the_trailers_of_a_segment_say_how_it_ended() -> None:

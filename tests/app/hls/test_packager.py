@@ -176,7 +176,9 @@ TAILS = [b"", b"", b"", box(b"free", b"more"), mp4_pictures(0.0, 1)[0][:-3], b"\
 SHAPES = st.lists(
     st.builds(
         Sent,
-        pictures=st.sampled_from([(25,), (25,), (25,), (26,), (24,), (50, 50), (100,), (12, 13), (1,), ()]),
+        pictures=st.sampled_from(
+            [(25,), (25,), (26,), (24,), (50, 50), (100,), (12, 13), (44, 15), (20, 20, 20), (1,), ()]
+        ),
         picture_s=st.sampled_from([PICTURE_S, PICTURE_S, PICTURE_S, 0.02, 0.3, 3.0]),
         pause=st.sampled_from([0, 0, 0, 0, 25, 500]),
         skipped=st.sampled_from([0, 0, 0, 0, 1, 3, 40]),
@@ -209,6 +211,21 @@ def test_a_name_of_media_means_the_same_bytes_everywhere(pictures: Any, shapes: 
         first = next(int(match[1]) for line in late.text().split() if (match := NAME.search(line)))
         here = [name for name in names(holders.owner.text()) if seq_of(name) >= first and "." not in name[-9:-3]]
         assert all(late.media(name) is not None for name in here), "a process has all whole segments from its first on"
+
+
+def test_a_segment_is_cut_alike_before_the_first_playlist() -> None:
+    """One of 2.36 s whose second key picture comes so late that a third one would be too late: it is cut there."""
+    holders = Holders(ts_pictures)
+    for shape in (Sent((58,)), Sent((44, 15)), Sent((58,))):
+        holders.send(shape)
+    late = holders.begin(holders.owner.registry)
+    late.run()
+    assert late.packager.prefix == holders.owner.packager.prefix
+    assert late.text() == holders.owner.text()
+    assert [late.media(name) for name in names(late.text())] == [
+        holders.owner.media(name) for name in names(late.text())
+    ]
+    assert len(set(map(seq_of, names(late.text())))) < late.text().count("#EXTINF")
 
 
 def names(text: str) -> list[str]:

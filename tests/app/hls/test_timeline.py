@@ -135,6 +135,8 @@ def test_a_timeline_that_begins_later_gives_the_same_numbers(pictures: int, even
         if second is not None:
             second.send(sent)
     if second is not None:
+        first.timeline.settle()
+        second.timeline.settle()
         both = numbers(first.timeline).keys() & numbers(second.timeline).keys()
         assert both
         assert all(numbers(first.timeline)[key] == numbers(second.timeline)[key] == ORIGIN + key[0] for key in both)
@@ -161,12 +163,12 @@ def test_gaps_make_up_for_segments_that_were_cut() -> None:
 
 def test_few_units_are_kept_until_the_rule_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher that is always ahead has a rule made of its first 50,000 pictures; they have parts like the later."""
-    monkeypatch.setattr(module, "MAX_AWAITING", 60)
+    monkeypatch.setattr(module, "MAX_EARLY_UNITS", 60)
     channel = Channel()
     for ended in range(1, 5):
         channel.send(Sent(25), settle=False)
         assert channel.timeline.rule == (Rule(2, 400) if ended >= 3 else None)
-    assert channel.timeline._awaiting_rule == []
+    assert channel.timeline._early == []
     assert [len(one.parts) for one in channel.timeline.segments] == [3] * 4
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tricklecast.app.data_plane.responses import Head, Headers, Reply
+from tricklecast.app.data_plane.responses import Headers, Reply, ResponseHead
 from tricklecast.app.http1.writer import begin, end, whole
 from tricklecast.trickle import __version__
 from tricklecast.trickle.wire import PHRASES, Status
@@ -41,7 +41,7 @@ def test_a_page_of_another_origin_may_read_the_response() -> None:
     """The header fields for it stand in the response as they are given."""
     line = b"\r\naccess-control-allow-origin: *\r\n"
     assert line in written(Reply(Status.OK, "x"), cors=CORS)
-    assert line in begin(Head(Status.OK, (), "video/mp4"), "now", CORS, keep_alive=True, http10=False)
+    assert line in begin(ResponseHead(Status.OK, (), "video/mp4"), "now", CORS, keep_alive=True, http10=False)
 
 
 def test_a_response_to_head_announces_the_body_and_leaves_it_out() -> None:
@@ -75,7 +75,7 @@ def test_refusals_that_are_sent_again_and_again_are_the_same_bytes() -> None:
 
 def test_the_head_of_a_body_in_frames() -> None:
     """It has the status line, common lines, type, its own fields, and says that chunks follow."""
-    head = Head(Status.OK, (("Lp-Trickle-Seq", 4),), "video/mp2t")
+    head = ResponseHead(Status.OK, (("Lp-Trickle-Seq", 4),), "video/mp2t")
     start = b"HTTP/1.1 200 OK\r\n" + COMMON + b"content-type: video/mp2t\r\nLp-Trickle-Seq: 4\r\n"
     assert begin(head, "now", (), keep_alive=True, http10=False) == start + b"transfer-encoding: chunked\r\n\r\n"
     assert begin(head, "now", (), keep_alive=False, http10=True) == start + b"connection: close\r\n\r\n"
@@ -83,7 +83,7 @@ def test_the_head_of_a_body_in_frames() -> None:
 
 def test_the_head_of_a_body_of_known_length() -> None:
     """It has the length, and its own `Cache-Control`."""
-    head = Head(Status.PARTIAL_CONTENT, (), "text/html", 7, "private")
+    head = ResponseHead(Status.PARTIAL_CONTENT, (), "text/html", 7, "private")
     assert begin(head, "now", (), keep_alive=True, http10=False) == (
         b"HTTP/1.1 206 Partial Content\r\n" + COMMON.replace(b"no-store", b"private") + b"content-type: text/html\r\n"
         b"x-content-type-options: nosniff\r\ncontent-security-policy: sandbox\r\ncontent-length: 7\r\n\r\n"

@@ -25,6 +25,14 @@ def test_an_encoded_clip_is_decoded(tmp_path: Path) -> None:
     assert demo.decode(clip) == frames
 
 
+def test_a_clip_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A file that is missing, or holds no media, gets one line."""
+    (text := tmp_path / "text.mp4").write_text("no media")
+    for path in (tmp_path / "none.mp4", text):
+        with pytest.raises(demo.DemoFailed, match=f"^cannot read {path}: ."):
+            demo.decode(path)
+
+
 def test_the_naive_client_repeats_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """The naive client repeats the GET of one segment before and after the channel's end."""
     monkeypatch.setattr(demo, "NAIVE_PAUSE_S", 0.0)
