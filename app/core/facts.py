@@ -195,18 +195,18 @@ class Journal:
     """Counts the facts that concern the server, and tells the listeners that subscribed to their kind.
 
     Args:
-        faults: told of the listeners that raise; the others are told of the fact all the same. New ones if ``None``.
         index: of the last of these facts before the first one that this journal counts.
 
     Attributes:
+        faults: exceptions of the listeners, and of all others that the core calls back.
         index: of the last of these facts. listeners: of each kind that has an index.
         closed: how many segments have closed, by the state in which they did.
     """
 
     __slots__ = ("closed", "faults", "index", "listeners")
 
-    def __init__(self, faults: Faults | None = None, *, index: int = 0) -> None:
-        self.faults = faults or Faults()
+    def __init__(self, *, index: int = 0) -> None:
+        self.faults = Faults()
         self.listeners: dict[type[Fact], list[FactListener]] = {kind: [] for kind in KINDS if kind.indexed}
         self.index = index
         self.closed = {state: 0 for state in State if state not in (WAITING, OPEN)}

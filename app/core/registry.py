@@ -521,7 +521,6 @@ class Registry:
             limits=self.limits,
             budget=self.budget,
             journal=self.journal,
-            faults=self.faults,
             schedule=self._schedule,
             life=Life(f"{self.instance}.{epoch}") if self.instance else NO_LIFE,
         )

@@ -47,7 +47,6 @@ from tricklecast.app.core.segment import (
     TRUNCATE,
     WAITING,
     Event,
-    Faults,
     Segment,
     Writer,
     WriterOwner,
@@ -115,7 +114,7 @@ class OwnedChannel(Channel):
     """A channel whose owner this is: it decides.
 
     Args:
-        name, epoch, content_type, now, life, limits, budget, faults: as of :class:`Channel`.
+        name, epoch, content_type, now, life, limits, budget: as of :class:`Channel`.
         journal: of the server.
         schedule: told of each time at which :meth:`expire` should be called.
     """
@@ -130,11 +129,10 @@ class OwnedChannel(Channel):
         limits: Limits,
         budget: Budget,
         journal: Journal,
-        faults: Faults,
         schedule: Callable[[OwnedChannel, float], None],
         life: Life = NO_LIFE,
     ) -> None:
-        super().__init__(name, epoch, content_type, now, life, limits, budget, faults)
+        super().__init__(name, epoch, content_type, now, life, limits, budget, journal.faults)
         self._journal = journal
         # Bytes of memory that its unfinished segments may take.
         self._quota = UNLIMITED if limits.channel_bytes is None else limits.channel_bytes

@@ -651,5 +651,5 @@ async def test_an_owner_without_news_is_there() -> None:
         while beats < 3:
             beats += sum(isinstance(message, Beat) for message in parser.feed(await reader.read(1000)))
         writer.close()
-        with pytest.raises(OSError, match="the replica has left"):
+        with pytest.raises(ConnectionError):  # it reads that the replica has left, or cannot write the next beat
             await sending

@@ -16,7 +16,6 @@ from tricklecast.app.core.segment import (
     FRAME_COST,
     SEGMENT_COST,
     Event,
-    Faults,
     OnFault,
     Segment,
     State,
@@ -90,11 +89,11 @@ class Bench:
         self.facts: list[Fact] = []
         self.appointments: list[float] = []
         self.told: dict[Writer[OwnedChannel], Told] = {}
-        self.faults = Faults()
+        self.journal = journal = Journal()
+        self.faults = journal.faults
         if on_fault is not None:
             self.faults.deliver_to(on_fault)
         self.budget = Budget(self.limits.total_bytes, self.faults)
-        self.journal = journal = Journal(self.faults)
         self.channel = OwnedChannel(
             name,
             1,
@@ -103,7 +102,6 @@ class Bench:
             limits=self.limits,
             budget=self.budget,
             journal=journal,
-            faults=self.faults,
             schedule=lambda channel, when: self.appointments.append(when),
         )
         self.channel.follow(self.facts.append)
