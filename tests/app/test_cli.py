@@ -118,7 +118,7 @@ def test_a_misspelt_command_is_told_the_nearest_one() -> None:
         (["serve", "--port", "x"], "tricklecast: --port: must be a whole number"),
         (["serve", "--config", "/no/such/file"], "tricklecast: config: no such file: /no/such/file"),
         (["serve", "--base-path", "/é"], "tricklecast: --base-path: must be ASCII"),
-        (["serve", "--workers", "4"], "tricklecast: --workers: only 1 is supported"),
+        (["serve", "--workers", "none"], "tricklecast: --workers: must be a number from 1 to 64"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_1(arguments: list[str], line: str) -> None:
