@@ -361,9 +361,7 @@ class Settings(AccessSettings):
         if value == "auto":
             return value
         if not str(value).isdecimal() or not 1 <= int(str(value)) <= MAX_WORKERS:
-            raise ValueError(
-                f"must be a number from 1 to {MAX_WORKERS}, or auto for all cores that this process may use"
-            )
+            raise ValueError(f"must be a number from 1 to {MAX_WORKERS}, or auto for all cores of this process")
         return int(str(value))
 
     @model_validator(mode="after")
