@@ -21,7 +21,7 @@ owner awaits; then readers of any other one that has no byte are told that it wa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tricklecast.app.cluster.records import (
@@ -254,7 +254,9 @@ class Feed:
     def _facts_about(self, segment: Segment) -> Iterator[Fact]:
         """How a segment that has begun stands."""
         seq, opened_at = segment.seq, segment.opened_at
-        for body_at, key in enumerate(segment.former_keys):
+        # Also without a key of an earlier body: a key that the replica has may be of one that left no byte.
+        former: Sequence[str | None] = segment.former_keys or ((None,) if segment.body_at else ())
+        for body_at, key in enumerate(former):
             yield self._fact(BodyBegun, opened_at, seq, key, body_at)
         yield self._fact(BodyBegun, opened_at, seq, segment.key, segment.body_at)
         if segment.size:

@@ -408,6 +408,24 @@ def test_a_publisher_that_has_left_meanwhile() -> None:
     assert both.held.channel.statistics().preconnected_seqs == ()
 
 
+def test_a_body_without_a_byte_whose_successor_had_no_key() -> None:
+    """The replica forgets the key of the body that left nothing, as the owner has."""
+    both = pair()
+    first = grant(both.owner, "c", 1, key="left nothing")
+    both.carry()
+    hello = both.hello()
+    first.channel.abort(first, 1.0)
+    second = grant(both.owner, "c", 1)
+    second.channel.append(second, [b"x"], 1.0)
+    second.channel.abort(second, 1.0)
+    grant(both.owner, "c", 1, key="goes on")
+    both.connect(hello)
+    both.carry()
+    assert both.held.channel is not None
+    segment = both.held.channel.segments[1]
+    assert (segment.key, segment.body_at, segment.former_keys) == ("goes on", 1, ())
+
+
 @pytest.mark.parametrize("size", [1, 100])
 def test_a_replica_with_other_bytes_begins_anew(size: int) -> None:
     """The owner sends the channel anew to a replica that claims bytes which the owner does not have."""
