@@ -16,6 +16,11 @@ A write to a pipe whose reader has stopped, or to a file system that hangs, neve
 :class:`~tricklecast.app.daemon_thread.DaemonThread`, and the task gives them up :data:`END_S` after the close: SIGTERM
 ends the server, and the error says how many records are lost. :attr:`AccessLog.stalled_s` tells how long nothing could
 be written, for metrics, readiness and the operator.
+
+Several processes may write one log (:class:`Beside`). Each has a queue and a file object of its own; under a lock that
+all of them share, one at a time writes a batch or rotates, so lines stay whole also in a pipe. Words in shared memory
+say what the next one has to know: that a file was renamed or made anew, when it began, and that a write was not
+completed, since its process was killed or the disk took only a part.
 """
 
 from __future__ import annotations
@@ -25,17 +30,22 @@ import contextlib
 import errno
 import fcntl
 import logging
+import mmap
 import os
+import secrets
 import stat
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import IntEnum
 from glob import escape
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from tempfile import TemporaryFile
+from typing import Any, Final, TypeVar
 
 import aiofiles
 import aiofiles.os
@@ -83,17 +93,58 @@ class AccessLogError(TrickleError):
     """The log cannot be written."""
 
 
-class Beside(NamedTuple):
-    """One of several processes that write the same log, each with a file object of its own.
+class _Word(IntEnum):
+    """The words in the memory that the writers of one log share."""
+
+    TORN = 0
+    """1 while a writer has the lock, and after one that has not completed its write: the last line may be torn."""
+    RENAMED = 1
+    """Files that the writers have renamed, or made anew because somebody had removed them, so far. A writer that opened
+    its file when there were fewer opens it anew. What another program has renamed waits for SIGHUP, as ever."""
+    BEGAN_MS = 2
+    """When the file began, in milliseconds of the monotonic clock; 0: no writer has opened it yet."""
+
+
+class LogShare:
+    """What the processes share that write one log. Make it before they are forked.
+
+    The lock is that of a file (:func:`fcntl.lockf`): the kernel takes it back from a process that is killed.
 
     Attributes:
-        worker: its number, which its lines have.
-        lock: a file that all of them have open. Who has locked it (:func:`fcntl.lockf`, since a process that is killed
-            has no lock any more) may write, or rotate, so that each line stays whole also in a pipe.
+        key: of the hashes of addresses, so that a client has the same one in the lines of all of them.
+    """
+
+    def __init__(self) -> None:
+        self._file = TemporaryFile()  # noqa: SIM115
+        self.key = secrets.token_bytes(32)
+        self.words = memoryview(mmap.mmap(-1, len(_Word) * 8)).cast("q")  # shared by processes that are forked
+
+    def close(self) -> None:
+        """Forget the lock, at the end of the server."""
+        self._file.close()
+
+    def lock(self) -> bool:
+        """Wait for the lock. Returns whether the last line may be torn."""
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        torn, self.words[_Word.TORN] = self.words[_Word.TORN], 1
+        return bool(torn)
+
+    def unlock(self, whole: bool) -> None:
+        """Let the next one write. ``whole``: the last line is complete."""
+        self.words[_Word.TORN] = not whole
+        fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Which one this process is of several that write the same log.
+
+    Attributes:
+        worker: its number, which its lines have. share: what all of them share.
     """
 
     worker: int
-    lock: int
+    share: LogShare
 
 
 class AccessLog:
@@ -137,11 +188,14 @@ class AccessLog:
         self._reopening = False  # open the path anew after the next write
         self._opened_at = 0.0  # by the monotonic clock, for the age of the file
         self._rotates = False  # the file is a regular one
+        self._torn = False  # the last line may be torn; known while this process has the lock
+        self._renamed = 0  # of the files that the writers have renamed or made anew: how many when this one was opened
         self._size = 0  # of the file, in bytes; 0 if it is no regular one
         self._rotations = 0  # the last number in the name of a rotated file
         self._unreported = 0  # records that were dropped since the last event that told how many
         # When the records that wait began to wait, or when the last ones were written; None if none wait.
         self._waits_since: float | None = None
+        self._usable = False  # it could be opened, and its first records were written
         self._trouble = ""  # the error that the operator was told; "" while records can be written
         self._remind_at = 0.0  # the operator is not told again before
         self.dropped = 0  # records that did not fit into the queue, since the start
@@ -199,7 +253,13 @@ class AccessLog:
         self._wake.set()
 
     def look(self) -> None:
-        """Tell the operator of a log that cannot be written, at first and every minute; the caller calls it often."""
+        """Tell the operator of a log that cannot be written, at first and every minute; the caller calls it often.
+
+        It also lets go of a file that another process has renamed, since it may be removed: a worker that has nothing
+        to write would keep its bytes on the disk.
+        """
+        if self._is_older():
+            self._wake.set()
         if not (self._trouble or self.stalled):
             return
         self._tell(self._trouble or f"a write has not returned for {STALLED_S:.0f} s")
@@ -230,10 +290,10 @@ class AccessLog:
         try:
             await aiofiles.os.makedirs(self._path.parent, exist_ok=True, executor=self._thread)
             async with self._opened() as file, self._alone():
-                if self._pending:
-                    await self._begin(file, is_first=True)
+                if self._pending and await self._begin(file, is_first=True):
                     await self._drain(file)
                     await self._call(_sync, file.fileno())
+            self._usable = True
         except (OSError, MemoryError) as error:
             raise self._explained(error) from error
         finally:
@@ -241,7 +301,7 @@ class AccessLog:
 
     async def _failed(self, error: OSError | MemoryError) -> None:
         """Wait before the next try, or raise if there is none."""
-        if self._closing or not self.written:
+        if self._closing or not (self._usable or self.written):
             raise self._explained(error) from error
         self._tell(_reason(error))
         await asyncio.sleep(RETRY_S)
@@ -295,11 +355,15 @@ class AccessLog:
         if self._beside is None:
             yield
             return
-        await self._call(fcntl.lockf, self._beside.lock, fcntl.LOCK_EX)
+        self._torn = await self._call(self._beside.share.lock)
         try:
             yield
+        except BaseException:
+            self._torn = True
+            raise
         finally:
-            fcntl.lockf(self._beside.lock, fcntl.LOCK_UN)
+            # By the thread: after a write that has not returned, and was given up, nobody else may write.
+            await self._call(self._beside.share.unlock, not self._torn)
 
     @property
     def _pending(self) -> bool:
@@ -309,19 +373,35 @@ class AccessLog:
         """Write one file until it is due for rotation or to be reopened, or the log is closed."""
         async with self._opened() as file:
             async with self._alone():
-                await self._begin(file)
+                if not await self._begin(file):
+                    return
             await self._write(file)
             await self._call(_sync, file.fileno())
 
-    async def _begin(self, file: Any, *, is_first: bool = False) -> None:
+    async def _begin(self, file: Any, *, is_first: bool = False) -> bool:
+        """Look at a file that was opened. Returns whether it is still the one to write to."""
         self._rotates = self._path != STDOUT and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         self._size = await file.tell() if self._rotates else 0
         self._opened_at = time.monotonic()
+        if self._beside is not None and self._rotates:
+            if await self._call(_is_another, file.fileno(), self._path):
+                return False  # it was renamed since it was opened
+            words = self._beside.share.words
+            self._renamed = words[_Word.RENAMED]
+            if not self._size or not words[_Word.BEGAN_MS]:
+                words[_Word.BEGAN_MS] = int(self._opened_at * 1000)
+            self._opened_at = words[_Word.BEGAN_MS] / 1000
         if is_first and self._size and not await self._call(_is_a_log, self._path):
             raise FileExistsError(errno.EEXIST, "the file is there, and is no access log; name another one")
-        if self._size and await self._call(_is_torn, self._path):
-            # A server that wrote it was killed. The torn line stays a line of its own; log readers count it.
+        self._torn = self._torn or self._size > 0
+        await self._mend(file)
+        return True
+
+    async def _mend(self, file: Any) -> None:
+        """End a line that may be torn, since its writer was killed. It stays a line of its own; readers count it."""
+        if self._torn and not (self._rotates and await self._call(_ends_whole, self._path)):
             await file.write(b"\n")
+        self._torn = False
 
     async def _write(self, file: Any) -> None:
         """Write until there is a reason to close the file."""
@@ -329,20 +409,17 @@ class AccessLog:
             if not self._closing:
                 await self._wake.wait()
                 self._wake.clear()
-            if self._rotates and await self._call(_is_removed, file.fileno()):
-                logger.warning("the access log %s (--access-log) was removed; the server makes it anew", self._path)
-                self._wake.set()
-                return
             async with self._alone():
+                if self._rotates and await self._call(self._is_over, file.fileno()):
+                    self._wake.set()
+                    return
+                await self._mend(file)
                 if self._rotates and self._beside is not None:
-                    if await self._call(_is_another, file.fileno(), self._path):  # another worker has rotated it
-                        self._wake.set()
-                        return
-                    self._size = os.fstat(file.fileno()).st_size
+                    self._size = os.fstat(file.fileno()).st_size  # others have written, too
                 await self._drain(file)
                 if self._due():
                     await self._call(_sync, file.fileno())
-                    await self._rotate()
+                    await self._rotate(file)
                     return
             if self._closing and not self._pending:
                 return
@@ -352,6 +429,24 @@ class AccessLog:
                     self._wake.set()
                 return
             await asyncio.sleep(GATHER_S)
+
+    def _is_older(self) -> bool:
+        """Whether another process has renamed the file, or made it anew, since it was opened here."""
+        return self._beside is not None and self._renamed != self._beside.share.words[_Word.RENAMED]
+
+    def _is_over(self, descriptor: int) -> bool:
+        """Whether another file has to be opened. The first one to see that somebody has removed it tells that."""
+        if self._is_older():
+            return True
+        if os.fstat(descriptor).st_nlink:
+            return False
+        logger.warning("the access log %s (--access-log) was removed; the server makes it anew", self._path)
+        self._note_renamed()
+        return True
+
+    def _note_renamed(self) -> None:
+        if self._beside is not None:
+            self._beside.share.words[_Word.RENAMED] += 1
 
     async def _drain(self, file: Any) -> None:
         while self._pending:
@@ -390,9 +485,9 @@ class AccessLog:
             logger.warning("the access log %s can be written again; %d records were dropped", self._path, self.dropped)
 
     def _line(self, record: AccessRecord) -> bytes:
-        fields = record.as_dict()
         if self._beside is not None:
-            fields["worker"] = self._beside.worker
+            record.worker = self._beside.worker
+        fields = record.as_dict()
         if self._mask is not None:
             self._mask(fields)
         return encode(fields, orjson.OPT_APPEND_NEWLINE)
@@ -404,8 +499,10 @@ class AccessLog:
             self._wake.set()
         return due
 
-    async def _rotate(self) -> None:
+    async def _rotate(self, file: Any) -> None:
         self._reopening = False
+        if self._beside is not None and await self._call(_is_another, file.fileno(), self._path):
+            return  # somebody else has renamed it, and another worker may have begun a new one
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         # A former server may have rotated in this same second: names are sorted by age.
         beside = self._path.parent.glob(escape(f"{self._path.stem}-{stamp}-") + "*" + escape(self._path.suffix))
@@ -413,6 +510,7 @@ class AccessLog:
         self._rotations = max([self._rotations, *map(int, filter(str.isdecimal, numbers))]) + 1
         target = self._path.with_name(f"{self._path.stem}-{stamp}-{self._rotations:04d}{self._path.suffix}")
         await aiofiles.os.rename(self._path, target, executor=self._thread)
+        self._note_renamed()
         stamps = f"-{'[0-9]' * 8}T{'[0-9]' * 6}-*"
         rotated = sorted(self._path.parent.glob(escape(self._path.stem) + stamps + escape(self._path.suffix)))
         for old in rotated[: -self._files]:
@@ -431,16 +529,13 @@ def _is_a_log(path: Path) -> bool:
         return file.read(1) == b"{"
 
 
-def _is_torn(path: Path) -> bool:
-    """Whether a file that is not empty ends in the middle of a line."""
+def _ends_whole(path: Path) -> bool:
+    """Whether a file is empty, or its last line is complete."""
     with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return True
         file.seek(-1, os.SEEK_END)
-        return file.read() != b"\n"
-
-
-def _is_removed(descriptor: int) -> bool:
-    """Whether a file has no name any more, so that its bytes are lost when it is closed."""
-    return os.fstat(descriptor).st_nlink == 0
+        return file.read() == b"\n"
 
 
 def _is_another(descriptor: int, path: Path) -> bool:

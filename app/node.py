@@ -409,12 +409,13 @@ def _access_log(settings: Settings, node: str, worker: Worker | None) -> AccessL
         max_bytes=settings.access_log_max_bytes,
         max_age_s=settings.access_log_max_age_s,
         files=settings.access_log_files,
-        queue=settings.access_log_queue,
-        mask=mask_for(settings.log_ips),
-        beside=None if worker is None else Beside(worker.number, worker.log_lock),
+        queue=settings.access_log_queue if worker is None else -(-settings.access_log_queue // worker.count),
+        mask=mask_for(settings.log_ips, None if worker is None else worker.log.key),
+        beside=None if worker is None else Beside(worker.number, worker.log),
     )
-    log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
-    log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
+    if worker is None or worker.tells_start:
+        log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
+        log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
     return log
 
 

@@ -101,7 +101,7 @@ class AccessRecord:
     Attributes:
         v: the version of this schema.
         ts_us: the time at which the request arrived (or the event happened), in microseconds since 1970-01-01 UTC.
-        node: the server that wrote the line.
+        node: the server that wrote the line; worker: which one of its workers, from 0, if it has several.
         kind: ``exchange`` or ``event``.
         event: the :class:`Event`; ``None`` for an exchange.
         op: the :class:`Op`.
@@ -125,6 +125,7 @@ class AccessRecord:
     ts_us: int
     kind: str = Kind.EXCHANGE
     node: str | None = None
+    worker: int | None = None
     event: str | None = None
     op: str | None = None
     method: str | None = None
@@ -162,6 +163,7 @@ SCHEMA: Final[tuple[tuple[str, str], ...]] = (
     ("v", "int"),
     ("ts_us", "long"),
     ("node", "string"),
+    ("worker", "int"),
     ("kind", "string"),
     ("event", "string"),
     ("op", "string"),

@@ -59,7 +59,7 @@ PARSED: Final = (*LINE, ("file", "INT"), ("no", "BIGINT"), ("bad", "VARCHAR"), (
 """Columns of all lines, the bad ones too: which file, which line in it (where the engine knows), what is wrong with it,
 and, only if something is, how it begins."""
 
-DETAILS: Final = (("trace", "VARCHAR"), ("detail", "VARCHAR"))
+DETAILS: Final = (("worker", "INT"), ("trace", "VARCHAR"), ("detail", "VARCHAR"))
 """Columns that no analysis needs; they are read for those who keep or show whole records."""
 
 MAX_TS_US: Final = 4_102_444_800_000_000
@@ -91,6 +91,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "retry_after_ms": (0, MAX_DUR_US // 1000),
     "guard_ms": (0, MAX_DUR_US // 1000),
     "conn": (0, 1 << 53),
+    "worker": (0, 1 << 20),
 }
 """The range of numbers; any other is dropped rather than summed."""
 
@@ -217,7 +218,7 @@ def parsed(
 
 
 def _fields(shape: Shape) -> list[str]:
-    types = dict(LINE) | {
+    types = dict((*LINE, *DETAILS)) | {
         "broken": "BOOLEAN",
         "gone": "BOOLEAN",
         "coarse": "BOOLEAN",

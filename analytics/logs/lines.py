@@ -34,7 +34,8 @@ def readable(record: Mapping[str, Any], *, colour: bool) -> str:
 
 def _event(record: Mapping[str, Any], paint: Paint) -> list[str]:
     name = paint(f"-- {_name(record['event']) or 'event'} --", _CYAN)
-    return [name, _name(record["channel"]), _name(record["detail"])]
+    worker = record.get("worker")
+    return [name, "" if worker is None else f"worker {worker}", _name(record["channel"]), _name(record["detail"])]
 
 
 def _exchange(record: Mapping[str, Any], paint: Paint) -> list[str]:

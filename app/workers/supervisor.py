@@ -27,15 +27,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from tempfile import TemporaryFile
 from types import FrameType
 from typing import Final
 
 import orjson
 
+from tricklecast.app.access_log import LogShare
 from tricklecast.app.listener import CannotServe
 from tricklecast.app.systemd import Watchdog, notify
 from tricklecast.app.workers.mesh import pairs
+from tricklecast.app.workers.placement import FRONT
 from tricklecast.app.workers.shared import Figure, Shared
 from tricklecast.trickle.errors import TrickleError
 
@@ -63,7 +64,7 @@ class Worker:
         number: from 0. count: of all workers.
         mesh: the sockets of all.
         shared: figures of all.
-        log_lock: a file for the access log's lock. alive: a pipe that ends when the supervisor does.
+        log: what the writers of the access log share. alive: a pipe that ends when the supervisor does.
         successor: whether it replaces one that has died.
     """
 
@@ -71,10 +72,15 @@ class Worker:
     count: int
     mesh: list[tuple[socket.socket, socket.socket]]
     shared: Shared
-    log_lock: int
+    log: LogShare
     alive: int
     successor: bool
     status: int
+
+    @property
+    def tells_start(self) -> bool:
+        """Whether its log says that the server starts: one does for all, and each that is started again."""
+        return self.number == FRONT or self.successor
 
     def tell(self, **what: object) -> None:
         """Tell the supervisor something, as a line of JSON."""
@@ -126,7 +132,7 @@ class Supervisor:
         )
         self._mesh = pairs(count)
         self._shared = Shared(count)
-        self._log_lock = TemporaryFile()  # noqa: SIM115
+        self._log = LogShare()
         self._running: dict[int, _Running] = {}
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._signals: deque[int] = deque(maxlen=64)
@@ -168,6 +174,7 @@ class Supervisor:
                     os.kill(one.pid, signal.SIGKILL)
             for end in (wake, waker, alive, self._life):
                 os.close(end)
+            self._log.close()
         if self._failure is not None:
             raise self._failure
 
@@ -271,9 +278,7 @@ class Supervisor:
             for signal_number in (*PASSED_ON, signal.SIGCHLD):
                 signal.signal(signal_number, signal.SIG_DFL)
             self._signals.clear()
-            worker = Worker(
-                number, self._count, self._mesh, self._shared, self._log_lock.fileno(), self._alive, successor, told
-            )
+            worker = Worker(number, self._count, self._mesh, self._shared, self._log, self._alive, successor, told)
             code = _run(self._work, worker)
         finally:
             os._exit(code)
