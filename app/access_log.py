@@ -196,6 +196,8 @@ class AccessLog:
         # When the records that wait began to wait, or when the last ones were written; None if none wait.
         self._waits_since: float | None = None
         self._usable = False  # it could be opened, and its first records were written
+        # Is open since then: a pipe that were closed meanwhile would end for its reader.
+        self._first: Any = None
         self._trouble = ""  # the error that the operator was told; "" while records can be written
         self._remind_at = 0.0  # the operator is not told again before
         self.dropped = 0  # records that did not fit into the queue, since the start
@@ -289,12 +291,16 @@ class AccessLog:
         giving_up = asyncio.get_running_loop().call_later(START_S, self._thread.abandon)
         try:
             await aiofiles.os.makedirs(self._path.parent, exist_ok=True, executor=self._thread)
-            async with self._opened() as file, self._alone():
+            file = self._first = await self._open()
+            async with self._alone():
                 if self._pending and await self._begin(file, is_first=True):
                     await self._drain(file)
                     await self._call(_sync, file.fileno())
             self._usable = True
         except (OSError, MemoryError) as error:
+            if self._first is not None:
+                with contextlib.suppress(OSError):
+                    await self._first.close()
             raise self._explained(error) from error
         finally:
             giving_up.cancel()
@@ -333,17 +339,20 @@ class AccessLog:
     async def _call(self, function: Callable[..., _T], *args: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
-    @contextlib.asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Any]:
+    async def _open(self) -> Any:
         is_stdout = self._path == STDOUT
         # Unbuffered, so that the task knows how much was written when the disk is full.
-        file = await aiofiles.open(
+        return await aiofiles.open(
             STDOUT_DESCRIPTOR if is_stdout else self._path,
             "ab",
             buffering=0,
             closefd=not is_stdout,
             executor=self._thread,
         )
+
+    @contextlib.asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Any]:
+        file, self._first = self._first or await self._open(), None
         try:
             yield file
         finally:

@@ -40,7 +40,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any, Final, Protocol
 
 from fastapi import FastAPI
@@ -220,7 +219,7 @@ class Node:
             authorizer=self.access.authorizer,
             durability=self.archive,
             witness=events,
-            numbers=None if worker is None else count(worker.number, worker.count),
+            numbers=None if worker is None else worker.numbers(),
         )
         self.bus = Bus(changes, self.registry, self.plane, defer=loop.call_soon)
         if settings.changefeed and (worker is None or worker.number == FRONT):

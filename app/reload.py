@@ -100,7 +100,7 @@ class Reload:
         problems: list[str] = []
         unapplied: list[str] = []
         with _noting_errors(problems):
-            self.settings, unapplied = _merged(before, before if self._reread is None else self._reread())
+            self.settings, unapplied = merged(before, before if self._reread is None else self._reread())
         with _noting_errors(problems):
             problems += map(str, self._access.reload(self.settings))
         if self.tls is not None:
@@ -137,7 +137,7 @@ def _noting_errors(problems: list[str]) -> Iterator[None]:
         problems.append(f"a fault of the server: {error!r}")
 
 
-def _merged(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
+def merged(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
     """The settings that apply now, and the names of those that have changed and cannot apply."""
     changed = [name for name in Settings.model_fields if getattr(before, name) != getattr(after, name)]
     switched = [name for name in changed if _switches(name, before, after)]

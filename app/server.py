@@ -18,7 +18,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any, Final, cast
@@ -34,9 +34,9 @@ from tricklecast.app.http1.connection import Endpoint
 from tricklecast.app.listener import CannotServe, accept_on, address_of, attainable_limits, maker, not_found
 from tricklecast.app.machine import usable_cores
 from tricklecast.app.node import Node, Program
-from tricklecast.app.reload import Terminal
+from tricklecast.app.reload import Terminal, merged
 from tricklecast.app.server_log import configure
-from tricklecast.app.settings import Settings
+from tricklecast.app.settings import InvalidSettings, Settings
 from tricklecast.app.shutdown import LAST_S, LastResort, drain, end
 from tricklecast.app.sockets import Sockets, opened
 from tricklecast.app.storage.archive import Ack
@@ -44,15 +44,15 @@ from tricklecast.app.storage.settle import settle
 from tricklecast.app.systemd import notify
 from tricklecast.app.workers.handover import Door
 from tricklecast.app.workers.placement import owner_of
-from tricklecast.app.workers.supervisor import Supervisor, Worker
+from tricklecast.app.workers.supervisor import HANG_UP_S, PASSED_ON, Supervisor, Worker
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import Event
 
 _LOGGER = logging.getLogger(__name__)
 
-HANG_UP_S: Final = 2.0
-"""How long after SIGHUP a terminal may still be open, although its shell is ending."""
+KILL_S: Final = 2.0
+"""A worker is killed so long after its last resort should have ended it."""
 
 _UNUSED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -110,12 +110,23 @@ def _supervise(
         raise CannotServe("a program in the server's process sees only that process's channels: it needs workers = 1")
     configure(settings.log_format, threaded=False)  # a process that forks has one thread
     limits = attainable_limits(settings)
-    with opened(settings, count) as sockets, _health_file(settings, sockets[0]):
+    in_force = settings
+    with opened(settings, count) as sockets, _health_file(settings, sockets[0]), _ignoring_unused():
 
         def work(worker: Worker) -> None:
-            configure(settings.log_format)
+            configure(settings.log_format, worker=worker.number)
             own = sockets[worker.number]
-            _serve_on(own, settings, limits, lambda _: worker.tell(ready=True), None, show, reread, worker)
+            for other in sockets:
+                # A worker that has ended accepts nothing, so nobody else may have its socket open.
+                if other.main is not own.main:
+                    other.main.close()
+            _serve_on(own, in_force, limits, lambda _: worker.tell(ready=True), None, show, reread, worker)
+
+        def reload() -> None:
+            nonlocal in_force
+            # Without a word: each worker tells what it has reloaded, and what not.
+            with suppress(InvalidSettings, TrickleError):
+                in_force, _ = merged(in_force, in_force if reread is None else reread())
 
         def ready() -> None:
             for listener, path in zip(sockets[0], (settings.base_path, " (control plane)"), strict=True):
@@ -128,8 +139,16 @@ def _supervise(
                 for listener in filter(None, each):
                     listener.close()
 
-        deadline_s = settings.shutdown_deadline_s + LAST_S
-        Supervisor(count, work, ready=ready, stopping=stopping, deadline_s=lambda: deadline_s).run()
+        Supervisor(
+            count,
+            work,
+            ready=ready,
+            stopping=stopping,
+            reload=reload,
+            is_left=Terminal().is_gone,
+            # A worker's own last resort comes first, and tells where it hangs.
+            deadline_s=lambda: in_force.shutdown_deadline_s + LAST_S + KILL_S,
+        ).run()
 
 
 def _serve_on(
@@ -155,14 +174,19 @@ def _serve_on(
     async def run() -> None:
         node = Node(settings, limits, sockets, show=show, reread=reread, worker=worker)
         server = Server(node, announce, early=early, last_resort=last_resort)
-        if worker is not None:
-            asyncio.get_running_loop().add_reader(worker.alive, server.stop)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, partial(_hang_up, Terminal(), server, node))
+        loop = asyncio.get_running_loop()
+        if worker is None:
+            loop.add_signal_handler(signal.SIGHUP, partial(_hang_up, Terminal(), server, node))
+        else:
+            loop.add_reader(worker.alive, server.stop)
+            loop.add_signal_handler(signal.SIGHUP, partial(_reload, node))
         with _few_collections():
             await node.run(server, program)
 
     try:
         with _handlers(remember):
+            if worker is not None:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
             uvloop.run(run())
     except* TrickleError as group:
         raise group.exceptions[0] from None
@@ -175,7 +199,18 @@ def _handlers(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Install handlers of signals that hold until others are installed, and give the former ones back at the end."""
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # the log has only just been opened
-    before |= {number: signal.signal(number, _ignore) for number in _UNUSED_SIGNALS}
+    try:
+        with _ignoring_unused():
+            yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _ignoring_unused() -> Iterator[None]:
+    """Keep signals that mean nothing to a server from ending it."""
+    before = {number: signal.signal(number, _ignore) for number in _UNUSED_SIGNALS}
     try:
         yield
     finally:
@@ -227,12 +262,16 @@ def _hang_up(terminal: Terminal, server: Server, node: Node) -> None:
     if terminal.is_gone():
         server.stop()
         return
-    if node.log is not None:
-        node.log.reopen()
-    node.reload()
+    _reload(node)
     if terminal.is_one:
         # A shell that ends may send the signal before its terminal is closed.
         asyncio.get_running_loop().call_later(HANG_UP_S, lambda: server.stop() if terminal.is_gone() else None)
+
+
+def _reload(node: Node) -> None:
+    if node.log is not None:
+        node.log.reopen()
+    node.reload()
 
 
 class Server(uvicorn.Server):
@@ -276,8 +315,8 @@ class Server(uvicorn.Server):
             self._last_resort.begin(self._node.reload.settings.shutdown_deadline_s + LAST_S)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A first signal drains; a second one of any kind stops now."""
-        if self.should_exit:
+        """A first signal drains; a second one of any kind stops now. A supervisor has a word of its own for that."""
+        if self.should_exit and (self._node.link is None or sig == signal.SIGINT):
             self.force_exit = True
         self.stop()
 

@@ -38,17 +38,30 @@ class LogFormat(StrEnum):
 
 
 class TextLines(logging.Formatter):
-    """``2026-11-27T09:30:00.123Z WARNING tricklecast.storage: the text``; a stack trace follows in lines of its own."""
+    """``2026-11-27T09:30:00.123Z WARNING tricklecast.storage: the text``; a stack trace follows in lines of its own.
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    Args:
+        worker: which one of several workers writes, if there are several: ``tricklecast.storage (worker 1): the text``.
+    """
+
+    def __init__(self, worker: int | None = None) -> None:
+        writer = "" if worker is None else f" (worker {worker})"
+        super().__init__(f"%(asctime)s %(levelname)s %(name)s{writer}: %(message)s")
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return _time(record)
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: ``time``, ``level``, ``logger``, ``message``, and ``exception`` with a stack trace."""
+    """One object a line: ``time``, ``level``, ``logger``, ``message``, and ``exception`` with a stack trace.
+
+    Args:
+        worker: which one of several workers writes, if there are several; a field of its own.
+    """
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = worker
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
@@ -59,7 +72,8 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return encode({name: _text(value) for name, value in fields.items()}).decode()
+        writer = {} if self._worker is None else {"worker": self._worker}
+        return encode({name: _text(value) for name, value in fields.items()} | writer).decode()
 
 
 class ServerLog(logging.Handler):
@@ -68,11 +82,17 @@ class ServerLog(logging.Handler):
     Args:
         format: of a line.
         descriptor: an open file.
+        worker: which one of several workers this process is.
     """
 
-    def __init__(self, format: LogFormat = LogFormat.TEXT, descriptor: int = STDERR_DESCRIPTOR) -> None:
+    def __init__(
+        self,
+        format: LogFormat = LogFormat.TEXT,
+        descriptor: int = STDERR_DESCRIPTOR,
+        worker: int | None = None,
+    ) -> None:
         super().__init__()
-        self.setFormatter(JsonLines() if format is LogFormat.JSON else TextLines())
+        self.setFormatter(JsonLines(worker) if format is LogFormat.JSON else TextLines(worker))
         self._descriptor = descriptor
         self._thread = DaemonThread("server log")
         self._thread.start()
@@ -120,7 +140,8 @@ class ServerLog(logging.Handler):
 class UnthreadedLog(logging.Handler):
     """Writes log records to a descriptor without a thread, as a process needs it that forks.
 
-    A line is lost if the descriptor does not take it at once. Such a process logs very little.
+    A line is lost if the descriptor does not take it at once, and cut where it could block. Such a process logs very
+    little.
 
     Args:
         format: of a line.
@@ -137,20 +158,23 @@ class UnthreadedLog(logging.Handler):
         line = f"{self.format(record)}\n".encode(errors="backslashreplace")
         with contextlib.suppress(OSError):  # standard error is closed
             if select.select([], [self._descriptor], [], 0)[1]:
-                os.write(self._descriptor, line)
+                os.write(self._descriptor, line[: select.PIPE_BUF])  # for so much a pipe has room if it has any
 
 
-def configure(format: LogFormat, *, threaded: bool = True) -> None:
+def configure(format: LogFormat, *, threaded: bool = True, worker: int | None = None) -> None:
     """Let all loggers of this process write their warnings and errors to standard error.
 
     Args:
         format: of a line. threaded: whether a thread writes; not in a process that forks.
+        worker: which one of several workers this process is; its lines say so.
 
     With JSON, a logger also writes warnings and uncaught exceptions, which Python would print there: each line can be
     parsed.
     """
     logging.basicConfig(
-        level=logging.WARNING, handlers=[ServerLog(format) if threaded else UnthreadedLog(format)], force=True
+        level=logging.WARNING,
+        handlers=[ServerLog(format, worker=worker) if threaded else UnthreadedLog(format)],
+        force=True,
     )
     for name in ("tricklecast.app.reload", "tricklecast.app.serve_cli"):
         logging.getLogger(name).setLevel(logging.INFO)  # an operator waits for the answer

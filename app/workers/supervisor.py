@@ -7,8 +7,9 @@ nothing that a client could see: a fault in it would be a fault of all.
 
 - *A worker that dies* is started again. It takes its connections with it and, without a data directory, its channels.
   Three deaths within a minute end the server: what kills a worker that often will not stop by itself.
-- *Signals*: the supervisor passes SIGTERM, SIGINT and SIGHUP on. A terminal's Ctrl-C would reach workers of the same
-  process group as well, and they would take it for the second one; so each worker has a group of its own.
+- *Signals*: the supervisor passes SIGHUP on, and SIGTERM when it is told to end. Told once more, it sends SIGINT, which
+  ends a worker at once: systemd may send SIGTERM to all processes, so a second SIGTERM says nothing new to a worker. A
+  terminal's Ctrl-C reaches the supervisor alone, since each worker has a process group of its own.
 - *The supervisor dies*: each worker reads from a pipe that only the supervisor can write to, and its end stops them.
 - *systemd* listens to the supervisor alone: it says ``READY`` when all workers listen, and keeps the watchdog quiet
   while all of them beat.
@@ -17,6 +18,7 @@ nothing that a client could see: a fault in it would be a fault of all.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import select
@@ -25,7 +27,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Final
@@ -50,6 +52,9 @@ BEATS_S: Final = 2.0
 """A worker whose event loop has not turned for so long is silent to systemd's watchdog; each turns
 four times a second."""
 
+HANG_UP_S: Final = 2.0
+"""How long after SIGHUP a terminal may still be open, although its shell is ending."""
+
 LOOK_S: Final = 0.25
 """How often the supervisor looks at its workers without being woken."""
 
@@ -65,7 +70,7 @@ class Worker:
         mesh: the sockets of all.
         shared: figures of all.
         log: what the writers of the access log share. alive: a pipe that ends when the supervisor does.
-        successor: whether it replaces one that has died.
+        predecessors: workers of this number that have died.
     """
 
     number: int
@@ -74,13 +79,17 @@ class Worker:
     shared: Shared
     log: LogShare
     alive: int
-    successor: bool
+    predecessors: int
     status: int
 
     @property
     def tells_start(self) -> bool:
         """Whether its log says that the server starts: one does for all, and each that is started again."""
-        return self.number == FRONT or self.successor
+        return self.number == FRONT or self.predecessors > 0
+
+    def numbers(self) -> Iterator[int]:
+        """Numbers for its connections, which no other worker and no predecessor has given."""
+        return itertools.count((self.predecessors << 32) * self.count + self.number, self.count)
 
     def tell(self, **what: object) -> None:
         """Tell the supervisor something, as a line of JSON."""
@@ -111,6 +120,8 @@ class Supervisor:
         work: is a worker, in a process of its own, until it is told to stop.
         ready: called when all workers listen for the first time.
         stopping: called when the server begins to stop.
+        reload: called at SIGHUP, before the workers have it: a successor has the settings of then.
+        is_left: whether the terminal of the server was closed, which sends SIGHUP as well: then the server ends.
         deadline_s: a worker that has not ended so long after SIGTERM is killed.
     """
 
@@ -121,19 +132,19 @@ class Supervisor:
         *,
         ready: Callable[[], None],
         stopping: Callable[[], None],
+        reload: Callable[[], None],
+        is_left: Callable[[], bool],
         deadline_s: Callable[[], float],
     ) -> None:
-        self._count, self._work, self._ready, self._stopping, self._deadline_s = (
-            count,
-            work,
-            ready,
-            stopping,
-            deadline_s,
-        )
+        self._count, self._work = count, work
+        self._ready, self._stopping, self._reload = ready, stopping, reload
+        self._is_left, self._deadline_s = is_left, deadline_s
+        self._may_be_left_until = 0.0  # a shell that ends may send SIGHUP before its terminal is closed
         self._mesh = pairs(count)
         self._shared = Shared(count)
         self._log = LogShare()
         self._running: dict[int, _Running] = {}
+        self._starts = [0] * count  # how often each worker was started again
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._signals: deque[int] = deque(maxlen=64)
         self._told_ready = False
@@ -157,7 +168,7 @@ class Supervisor:
         fd_before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         try:
             for number in range(self._count):
-                self._start(number, successor=False)
+                self._start(number)
             while self._running:
                 streams = [one.status for one in self._running.values()]
                 readable, _, _ = select.select([wake, *streams], [], [], LOOK_S)
@@ -196,11 +207,22 @@ class Supervisor:
                 _LOGGER.critical("worker process %d did not come to its end; it is killed", one.pid)
                 os.kill(one.pid, signal.SIGKILL)
             self._stops_until = now + 1.0
-        if all(beat > (now - BEATS_S) * 1000 for beat in self._shared.column(Figure.BEAT_MS)):
+        if now < self._may_be_left_until and self._is_left():
+            self._may_be_left_until = 0.0
+            self._pass_on(signal.SIGTERM)
+        # A successor may take long to read its data directory, and the others serve.
+        beats = self._shared.column(Figure.BEAT_MS)
+        if all(beats[number] > (now - BEATS_S) * 1000 for number, one in self._running.items() if one.ready):
             self._watchdog.beat()
 
     def _pass_on(self, number: int) -> None:
-        if number != signal.SIGHUP:
+        if number == signal.SIGHUP:
+            self._may_be_left_until = time.monotonic() + HANG_UP_S
+            if self._is_left():
+                return
+            self._reload()
+        else:
+            number = signal.SIGTERM if self._stops_until is None else signal.SIGINT
             self._stop()
         for one in self._running.values():
             with contextlib.suppress(ProcessLookupError):
@@ -243,8 +265,11 @@ class Supervisor:
         del self._running[number]
         code = os.waitstatus_to_exitcode(status)
         if self._stops_until is not None:
+            problem = one.error or f"worker {number} {_ending(code)}"
             if code and self._failure is None:
-                self._failure = CannotServe(one.error or f"worker {number} {_ending(code)}")
+                self._failure = CannotServe(problem)
+            elif code and problem != str(self._failure):
+                _LOGGER.critical("%s", problem)
             return
         if one.error:
             self._fail(one.error)
@@ -256,14 +281,18 @@ class Supervisor:
             return
         _LOGGER.critical("worker %d (process %d) %s; it is started again", number, one.pid, _ending(code))
         self._shared.clear(number)
-        self._start(number, successor=True)
+        self._starts[number] += 1
+        self._start(number)
 
-    def _start(self, number: int, *, successor: bool) -> None:
+    def _start(self, number: int) -> None:
         status, told = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
+        # Signals wait until the worker can take them.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         pid = os.fork()
         if pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os.close(told)
             self._running[number] = _Running(pid, status)
             return
@@ -275,10 +304,15 @@ class Supervisor:
                 os.close(one.status)
             for end in (status, *self._private, self._life):
                 os.close(end)
-            for signal_number in (*PASSED_ON, signal.SIGCHLD):
-                signal.signal(signal_number, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # It is in the background of its terminal, where `stty tostop` would stop it at its first word.
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            for signal_number in PASSED_ON:  # these come when the worker has ended, and its process has not
+                signal.signal(signal_number, lambda *_: None)
             self._signals.clear()
-            worker = Worker(number, self._count, self._mesh, self._shared, self._log, self._alive, successor, told)
+            worker = Worker(
+                number, self._count, self._mesh, self._shared, self._log, self._alive, self._starts[number], told
+            )
             code = _run(self._work, worker)
         finally:
             os._exit(code)

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import re
+import subprocess
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -582,6 +583,26 @@ def test_a_pipe_is_written_to_as_it_is() -> None:
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         assert [json.loads(line)["rseq"] for line in pipe] == [0, 1, 2]
+
+
+def test_a_named_pipe_stays_open_for_its_reader(path: Path) -> None:
+    """The check at the start opens it once and for all: a reader such as `cat` ends when nobody has it open."""
+    os.mkfifo(path)
+    reader = subprocess.Popen(["cat", path], stdout=subprocess.PIPE)
+    assert reader.stdout is not None
+    read_line = reader.stdout.readline
+
+    async def main() -> None:
+        log = make(path)
+        log.put(record(0))
+        await log.check()
+        assert json.loads(await asyncio.to_thread(read_line))["rseq"] == 0  # `cat` looks for more
+        log.put(record(1))
+        log.close()
+        await log.run()
+
+    asyncio.run(main())
+    assert json.loads(reader.communicate(timeout=WITHIN_S)[0])["rseq"] == 1
 
 
 def full_pipe() -> int:

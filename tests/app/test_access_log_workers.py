@@ -59,6 +59,7 @@ def fork_writers(
     async def write(number: int) -> None:
         async with asyncio.timeout(WITHIN_S):
             log = make(Path(path), beside=Beside(number, share), **settings)
+            await log.check()
             writing = asyncio.ensure_future(log.run())
             await use(log, number, turns)
             log.close()
