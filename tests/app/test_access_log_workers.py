@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,13 @@ def fork_writers(
     return [process.exitcode for process in processes]
 
 
+def change(**constants: float) -> None:
+    """Change constants of the log in this program."""
+    for name, value in constants.items():
+        assert hasattr(access_log, name)
+        setattr(access_log, name, value)
+
+
 class Turns:
     """Processes wait for each other.
 
@@ -123,7 +131,7 @@ def rotated(path: Path) -> list[Path]:
 
 
 def busy(path: str, max_bytes: str, files: str) -> None:
-    access_log.GATHER_S, access_log.BATCH = 0.001, 20
+    change(GATHER_S=0.001, BATCH=20)
     assert fork_writers(path, put_all, max_bytes=int(max_bytes), files=int(files)) == [0] * WRITERS
 
 
@@ -193,7 +201,7 @@ def test_a_killed_writer_leaves_one_torn_line_and_no_lock(kind: str, path: Path)
 
 def full_disk(path: str) -> None:
     """Each process may write up to a size (the kernel takes a part of a line, as a full disk does), then to any."""
-    access_log.RETRY_S = 0.01
+    change(RETRY_S=0.01)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
 
@@ -335,7 +343,7 @@ def test_an_idle_worker_lets_go_of_a_file_that_another_has_rotated(path: Path) -
 
 def stopped(path: str) -> None:
     """A pipe whose reader has stopped: each gives up at its end, and tells how many records are lost."""
-    access_log.END_S = 0.2
+    change(END_S=0.2)
     reading, writing = os.pipe()
 
     async def use(log: AccessLog, number: int, turns: Turns) -> None:
@@ -385,6 +393,9 @@ def test_a_client_has_the_same_hash_in_the_lines_of_all_workers(share: LogShare,
     async def use(log: AccessLog) -> None:
         log.put(AccessRecord(0, ip="192.0.2.1"))
 
+    def writer(number: int) -> AccessLog:
+        return make(path, beside=Beside(number, share), mask=mask_for(LogIps.HASH, share.key))
+
     for number in (0, 1, 0):
-        run(lambda number=number: make(path, beside=Beside(number, share), mask=mask_for(LogIps.HASH, share.key)), use)
+        run(partial(writer, number), use)
     assert len({line["ip"] for line in read_log(path)} - {"192.0.2.1"}) == 1
