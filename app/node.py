@@ -64,7 +64,7 @@ from tricklecast.app.control_plane.api import (
 from tricklecast.app.control_plane.changes import changes_router
 from tricklecast.app.control_plane.middleware import CheckHost, CheckOrigin, LimitRequests, RecordRequests
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Journal
-from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.limits import Capacity, Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.window import Budget
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
@@ -88,7 +88,7 @@ from tricklecast.app.workers.face import Face, Overview
 from tricklecast.app.workers.facts import Follower, answer_facts
 from tricklecast.app.workers.link import Link
 from tricklecast.app.workers.placement import FRONT
-from tricklecast.app.workers.shared import shared_capacities
+from tricklecast.app.workers.shared import SharedLimits
 from tricklecast.app.workers.supervisor import Worker
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord, Event
@@ -172,7 +172,12 @@ class Node:
             journal.subscribe(self.log.note_fact, ChannelCreated, ChannelEnded)
         if self._activity is not None:
             journal.subscribe(self._activity.note_fact, ChannelCreated, ChannelEnded)
-        budget = Budget(limits.total_bytes, journal.faults)
+        shares = None  # of the limits that hold for all workers
+        if worker is None:
+            budget = Budget(limits.total_bytes, journal.faults)
+        else:
+            shares = SharedLimits(limits, worker.shared, worker.number, time.monotonic)
+            limits, budget = shares.limits, Budget(shares.memory.step, journal.faults, shares.memory)
         self.archive: Archive | None = None  # channels are in memory only
         if database is not None:
             self.archive = Archive(
@@ -191,7 +196,9 @@ class Node:
             journal=journal,
             budget=budget,
             storage=self.archive,
-            capacities=None if worker is None else shared_capacities(limits, worker.shared, worker.number),
+            capacities=None if shares is None else shares.capacities,
+            replicas=None if shares is None else Capacity(None),  # each is counted by its owner
+            payers=None if shares is None else shares.payers,
         )
         if self.archive is not None:
             self.archive.bring_back(self.registry, time.monotonic())  # the loop's own time stands still meanwhile
@@ -220,6 +227,7 @@ class Node:
             durability=self.archive,
             witness=events,
             numbers=None if worker is None else worker.numbers(),
+            admission=None if shares is None else shares.admission,
         )
         self.bus = Bus(changes, self.registry, self.plane, defer=loop.call_soon)
         if settings.changefeed and (worker is None or worker.number == FRONT):
@@ -231,7 +239,8 @@ class Node:
         self.link = None  # the ways to the other workers of the server, if there are any
         if worker is not None:
             answers = {**overview.answers(), "facts": answer_facts(changes)}
-            self.link = Link(worker, self.plane, answers)
+            assert shares is not None, "workers share the limits"
+            self.link = Link(worker, self.plane, answers, partial(shares.tick, self.registry, self.archive))
             overview = Face(self.link.questions, self.link.placement).overview()
         self._changes = changes
         # The application for everything outside the base path.

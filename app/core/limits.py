@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
@@ -118,9 +119,10 @@ class Capacity:
         limit: the same; :data:`UNLIMITED` for ``None``.
         used: how many there are. The caller calls :meth:`take` for each one it admits, and :meth:`give_back` once.
         joinable: whether a newcomer may come: not from 80 % of the limit on, until less than 60 % is used again.
+        full: whether nobody may come.
     """
 
-    __slots__ = ("_joins_return", "_joins_stop", "joinable", "limit", "used")
+    __slots__ = ("_joins_return", "_joins_stop", "full", "joinable", "limit", "used")
 
     def __init__(self, limit: int | None) -> None:
         self.limit = UNLIMITED if limit is None else limit
@@ -128,6 +130,7 @@ class Capacity:
         self._joins_stop = _share(self.limit, JOINS_STOP)
         self._joins_return = _share(self.limit, JOINS_RETURN)
         self.joinable = self._joins_stop > 0
+        self.full = self.limit <= 0
 
     def admits(self, *, join: bool) -> bool:
         """Whether there is room for one more: a newcomer (``join``), or a client that goes on."""
@@ -138,10 +141,13 @@ class Capacity:
         self.used += 1
         if self.used >= self._joins_stop:
             self.joinable = False
+            self.full = self.used >= self.limit
 
     def give_back(self) -> None:
         """One has left."""
         self.used -= 1
+        if self.full:
+            self.full = self.used >= self.limit
         if self.used < self._joins_return:
             self.joinable = True
 
@@ -187,6 +193,10 @@ class Payer:
         self.open = 0
         self.quota = quota
 
+    def extends(self, size: int) -> bool:
+        """Whether the quota has become larger, so that these bytes fit, too. Here it stays as it is."""
+        return False
+
 
 class Payers:
     """The publishers that have an unfinished segment, or a writer; of the others, only the newest is remembered.
@@ -212,9 +222,12 @@ class Payers:
             return self._newest[1]
         payer = self._known.get(name)
         if payer is None:
-            payer = self._known[name] = Payer(self._quota)
+            payer = self._known[name] = self._make(name, self._quota)
         self._newest = name, payer
         return payer
+
+    def _make(self, name: str, quota: int) -> Payer:
+        return Payer(quota)
 
 
 class Client:
@@ -243,16 +256,18 @@ class Clients:
 
     Args:
         limit: addresses that are kept.
+        make: a client of its address.
 
     Attributes:
         others: the client that all addresses share that do not fit.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, make: Callable[[str], Client] = Client) -> None:
         self._limit = limit
+        self._make = make
         self._here: dict[str, Client] = {}
         self._gone: OrderedDict[str, Client] = OrderedDict()
-        self.others = Client("")
+        self.others = make("")
 
     def __len__(self) -> int:
         return len(self._here) + len(self._gone)
@@ -277,7 +292,7 @@ class Clients:
                 return self.others
             if len(self) >= self._limit:
                 self._gone.popitem(last=False)
-            client = Client(address)
+            client = self._make(address)
         self._here[address] = client
         return client
 
@@ -288,19 +303,20 @@ class Admission:
     Args:
         limits: per client.
         connections: how many connections there are, and may be.
+        make: a client of its address.
 
     Attributes:
         clients: the table of clients; ``None`` where no limit per client is set.
     """
 
-    def __init__(self, limits: Limits, connections: Capacity) -> None:
+    def __init__(self, limits: Limits, connections: Capacity, make: Callable[[str], Client] = Client) -> None:
         self._connections = connections
         self.clients: Clients | None = None
         self._client_connections = limits.client_connections or UNLIMITED
         self._client_exchanges = limits.client_exchanges or UNLIMITED
         self._rate, self._burst = limits.client_requests_per_s, limits.client_burst
         if limits.tells_clients_apart:
-            self.clients = Clients(limits.clients)
+            self.clients = Clients(limits.clients, make)
 
     def connect(self, client: Client | None) -> Limit | None:
         """Admit a connection.

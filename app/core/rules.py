@@ -381,7 +381,7 @@ class OwnedChannel(Channel):
             payer = segment.payer
             if self.window.open + price > self._quota:
                 return Ending.OVER_CHANNEL_QUOTA
-            if payer is not None and payer.open + price > payer.quota:
+            if payer is not None and payer.open + price > payer.quota and not payer.extends(price):
                 return Ending.OVER_PUBLISHER_QUOTA
             if not self.bytes_stored(segment, frame, size, price):
                 return Ending.OVER_BUDGET

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.segment import Faults, Segment
@@ -172,6 +172,17 @@ class Window:
         return closed_at + self._limits.window_age_s
 
 
+class Lender(Protocol):
+    """Has memory that several budgets share."""
+
+    def lend(self, missing: int, asks: int) -> int:
+        """As many of the missing bytes as there are, and perhaps some more.
+
+        Args:
+            asks: what the channel holds for which they are.
+        """
+
+
 HeapItem = tuple[int, int, Window]
 """A window in the heap of the budget: its bound, negated so that the largest comes first; its number; itself."""
 
@@ -196,19 +207,25 @@ class Budget:
     new one of twice what it holds, so most chunks cost no entry at all, and each eviction O(log n), however many
     channels there are and however few of them have anything to evict.
 
+    Where several workers share the memory, each has a budget, and its limit is this worker's part at present: what it
+    lacks it takes from what all have left (:class:`Lender`), and what others lack it gives (:meth:`give`).
+
     Args:
         limit: bytes.
         faults: told of the cursors that raise when they are told to leave.
+        lender: has more memory for the budget, if there is any.
 
     Attributes:
+        limit: the same, and what was lent since.
         used: bytes held, the parts that are replayed from storage (:meth:`lend`) included.
         lingering: the segments that linger, with the window that they have left.
     """
 
-    __slots__ = ("_faults", "_heap", "_numbers", "_stale", "limit", "lingering", "used")
+    __slots__ = ("_faults", "_heap", "_lender", "_numbers", "_stale", "limit", "lingering", "used")
 
-    def __init__(self, limit: int, faults: Faults) -> None:
+    def __init__(self, limit: int, faults: Faults, lender: Lender | None = None) -> None:
         self.limit = limit
+        self._lender = lender
         self.used = 0
         self.lingering: dict[Segment, Window] = {}
         self._faults = faults
@@ -285,15 +302,46 @@ class Budget:
         Args:
             taker: the channel that the memory is for; ``None``: ``size`` bytes that belong to no channel.
         """
-        goal = self.limit - (self.limit >> 4)
+        if self._lender is not None:
+            self.limit += self._lender.lend(self.used - self.limit, size if taker is None else taker.held)
+        if self.used > self.limit:
+            self._free(self.limit - (self.limit >> 4), self.limit, taker, size)
+
+    def give(self, size: int, *, asks: int, short: bool) -> int:
+        """Free this many bytes for other workers, if possible. The limit stays as it is.
+
+        Args:
+            asks: a channel that holds less gives nothing.
+            short: a channel there is refused memory, and holds ``asks``. So the newest segments of larger ones are given,
+                too, and those that are being written are cut.
+
+        Returns:
+            How many bytes are free now that were not.
+        """
+        before = self.used
+        goal = before - size
+        self._free(goal, goal if short else before, None, asks, cut=short)
+        return before - self.used
+
+    @property
+    def most(self) -> int:
+        """What the channel holds that holds most."""
+        window = self._largest()
+        if window is None:
+            return 0
+        self._put_back(window)
+        return window.held
+
+    def _free(self, goal: int, enough: int, taker: Window | None, size: int, *, cut: bool = False) -> None:
+        """Free memory until no more than ``goal`` is used, and gently from ``enough`` on."""
         empty = []
         while self.used > goal and (window := self._largest()) is not None:
-            short = self.used > self.limit
+            short = self.used > enough
             asks = size if taker is None else taker.held
             if window.held < asks:
                 self._put_back(window)
                 break
-            if window.give(self._faults, short=short, cut=taker is not None and window.held > asks):
+            if window.give(self._faults, short=short, cut=(cut or taker is not None) and window.held > asks):
                 self._put_back(window)
             else:
                 empty.append(window)

@@ -168,6 +168,7 @@ class DataPlane:
         durability: storage, if there is any.
         witness: takes note of refusals, if there is one.
         numbers: of the connections, in their order.
+        admission: of connections and requests; ``None``: by the limits of the registry.
     """
 
     def __init__(
@@ -181,6 +182,7 @@ class DataPlane:
         durability: Durability | None = None,
         witness: Witness | None = None,
         numbers: Iterator[int] | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self.registry = registry
         self.options = options
@@ -213,7 +215,7 @@ class DataPlane:
         self._generation = 0 if authorizer is None else authorizer.generation  # of the permissions last looked at
         self.handshakes: set[asyncio.Task[Any]] = set()  # TLS handshakes under way
         self.failed_handshakes = 0
-        self.admission = Admission(registry.limits, registry.capacities.connections)
+        self.admission = admission or Admission(registry.limits, registry.capacities.connections)
         self.proxies = TrustedProxies(options.trusted_proxies)
         self.guard = StormGuard() if options.storm_guard else None
         self.parked: dict[ParkedFor, set[object]] = {why: set() for why in ParkedFor}
@@ -296,7 +298,7 @@ class DataPlane:
             LOGGER.error(
                 "out of memory %s: requests that need more get 503; lower --max-total-bytes (%d, of which %d are used)",
                 what,
-                self.registry.budget.limit,
+                self.registry.limits.total_bytes,
                 self.registry.budget.used,
             )
 

@@ -15,7 +15,7 @@ from tricklecast.app.workers.handover import HandOver
 from tricklecast.app.workers.mesh import Kind, Mesh, Message
 from tricklecast.app.workers.placement import FRONT, Placement
 from tricklecast.app.workers.questions import Answer, Questions
-from tricklecast.app.workers.shared import Figure, share_of_memory
+from tricklecast.app.workers.shared import Figure
 from tricklecast.app.workers.supervisor import Worker
 
 LOOK_S: Final = 1.0
@@ -31,6 +31,7 @@ class Link:
         worker: which one this is.
         plane: of this worker.
         answers: of this worker, by the name of the question.
+        share: takes this worker's part of what all share.
 
     Attributes:
         worker: which one this is.
@@ -39,7 +40,9 @@ class Link:
         busy: channels with many readers.
     """
 
-    def __init__(self, worker: Worker, plane: DataPlane, answers: Mapping[str, Answer]) -> None:
+    def __init__(
+        self, worker: Worker, plane: DataPlane, answers: Mapping[str, Answer], share: Callable[[], None]
+    ) -> None:
         self.worker = worker
         self._mesh = Mesh(worker.mesh, worker.number)
         self.placement = Placement(worker.count, worker.number, plane.router)
@@ -49,8 +52,7 @@ class Link:
             self._mesh, {**answers, "feed": lambda *args, **about: self.busy.feed(*args, **about)}
         )
         self.busy = Busy(plane.registry, self.placement, self._mesh, self.questions, plane.clock, plane.wall_us)
-        self._budget, self._clock = plane.registry.budget, plane.clock
-        self._memory = plane.registry.limits.total_bytes  # of all workers
+        self._share, self._clock = share, plane.clock
         self._looked_at = 0.0  # when the busy channels were looked at last
 
     @property
@@ -81,10 +83,9 @@ class Link:
 
     def tick(self) -> None:
         """Tell the others how this worker is, and take its share of what all share; four times a second."""
-        shared, number, now = self.worker.shared, self.worker.number, self._clock()
-        shared.column(Figure.BEAT_MS)[number] = int(now * 1000)
-        shared.column(Figure.BYTES)[number] = self._budget.used
-        self._budget.limit = share_of_memory(self._memory, shared, number)
+        now = self._clock()
+        self.worker.shared.column(Figure.BEAT_MS)[self.worker.number] = int(now * 1000)
+        self._share()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
             self.busy.look()

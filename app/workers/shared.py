@@ -4,19 +4,38 @@
 before it admits somebody would wait for them; a share of the limit for each worker would refuse clients at one while
 there is room at another.
 
-**The idea.** Each worker has a row of figures of its own, which it alone writes, and adds up a column to know what all
-have. An aligned word is written whole, so nothing is locked, and a worker that is killed in the middle leaves nothing
-locked. Two workers may admit somebody at the same moment, so a limit may be exceeded by one for each other worker.
+**The idea.** Each worker has words of its own, which it alone writes, and adds up those of all to know what all have.
+An aligned word is written whole, so nothing is locked, and a worker that is killed leaves nothing locked. Two workers
+may admit somebody at the same moment, so a limit may be exceeded by one for each other worker.
 
-The supervisor makes the memory, and clears the row of a worker that has died before it starts the next one.
+- *Counts* (:class:`SharedCapacity`): readers, publishers, channels, connections.
+- *Memory* (:class:`SharedMemory`): each worker reserves what its channels hold and a little more. What nobody has
+  reserved is free, and who needs it takes it at once. The worker whose channel holds most keeps some of it free.
+- *Clients* (:mod:`app.workers.clients`).
+
+The supervisor makes the memory, and clears the words of a worker that has died before it starts the next one.
 """
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
+from dataclasses import replace
 from enum import IntEnum, auto
+from secrets import token_bytes
+from typing import Final
 
 from tricklecast.app.core.limits import Capacities, Capacity, Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.storage.archive import Archive
+from tricklecast.app.workers.clients import SharedAdmission, SharedPayers, Tallies
+
+FREE_SHARE: Final = 16
+"""The part of the memory that is to be free, as a divisor: so much is given to others within one tick. All workers
+together may also have reserved so much that they do not use."""
+
+ASKED_S: Final = 0.5
+"""How long others are told that a channel was refused memory: two ticks."""
 
 
 class Figure(IntEnum):
@@ -26,8 +45,16 @@ class Figure(IntEnum):
     PUBLISHERS = auto()
     CHANNELS = auto()
     CONNECTIONS = auto()
-    BYTES = auto()
-    """Memory of all segments (``Budget.used``)."""
+    RESERVED = auto()
+    """Bytes of memory that a worker may use for segments."""
+    MOST = auto()
+    """What the channel holds that holds most, in bytes."""
+    ASKS = auto()
+    """What the channel held that was refused memory last, in bytes."""
+    ASKED_MS = auto()
+    """When that was, in milliseconds of the monotonic clock."""
+    STORED = auto()
+    """Bytes in the data directory."""
     BEAT_MS = auto()
     """When the event loop turned last, in milliseconds of the monotonic clock."""
 
@@ -37,23 +64,33 @@ class Shared:
 
     Args:
         workers: their number.
+
+    Attributes:
+        tallies: figures of clients.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        memory = mmap.mmap(-1, len(Figure) * workers * 8)  # shared by processes that are forked
-        words = memoryview(memory).cast("q")
+        words = memoryview(mmap.mmap(-1, len(Figure) * (workers + 1) * 8)).cast("q")  # shared by forked processes
         # A figure's words stand together, so that they are added up quickly.
         self._columns = [words[at * workers : (at + 1) * workers] for at in range(len(Figure))]
+        # For each count, whether newcomers are refused: all workers write it, and none before it has added up.
+        self._closed = words[len(Figure) * workers :]
+        self.tallies = Tallies(workers, token_bytes(16))
 
     def column(self, figure: Figure) -> memoryview:
         """A figure of all workers: a word for each, which this worker alone writes. It changes at any moment."""
         return self._columns[figure]
 
+    def closed(self, figure: Figure) -> memoryview:
+        """One word: whether a limit refuses newcomers."""
+        return self._closed[figure : figure + 1]
+
     def clear(self, worker: int) -> None:
         """A worker has died: it has nothing any more."""
         for column in self._columns:
             column[worker] = 0
+        self.tallies.clear(worker)
 
 
 class SharedCapacity(Capacity):
@@ -62,32 +99,60 @@ class SharedCapacity(Capacity):
     Args:
         limit: how many there may be at a time, in all workers; ``None`` for any number.
         shared: the memory. worker: this one. figure: which figure is counted.
+
+    Attributes:
+        used: those of this worker.
     """
 
-    __slots__ = ("_column", "_worker")
+    __slots__ = ("_closed", "_column", "_worker")
 
     def __init__(self, limit: int | None, shared: Shared, worker: int, figure: Figure) -> None:
+        self._column, self._closed, self._worker = shared.column(figure), shared.closed(figure), worker
         super().__init__(limit)
-        self._column, self._worker = shared.column(figure), worker
+
+    def total(self) -> int:
+        """Those of all workers. Every change of the number comes by here, so no rise or fall is overlooked."""
+        total = sum(self._column)
+        if total >= self._joins_stop:
+            self._closed[0] = 1
+        elif total < self._joins_return:
+            self._closed[0] = 0
+        return total
+
+    @property
+    def joinable(self) -> bool:
+        """Whether a newcomer may come, at any worker."""
+        return self.total() < self._joins_stop and not self._closed[0]
+
+    @joinable.setter
+    def joinable(self, value: bool) -> None:
+        """Follows from the words."""
+
+    @property
+    def full(self) -> bool:
+        """Whether nobody may come, at any worker."""
+        return self.total() >= self.limit
+
+    @full.setter
+    def full(self, value: bool) -> None:
+        """Follows from the words."""
 
     def admits(self, *, join: bool) -> bool:
         """Whether there is room for one more: a newcomer (``join``), or a client that goes on."""
-        total = sum(self._column)
-        if total >= self._joins_stop:
-            self.joinable = False
-        elif total < self._joins_return:
-            self.joinable = True
-        return total < self.limit and (self.joinable or not join)
+        return self.total() < self.limit and not (join and self._closed[0])
 
     def take(self) -> None:
         """One more is in."""
-        self.used += 1
-        self._column[self._worker] = self.used
+        self._count(1)
 
     def give_back(self) -> None:
         """One has left."""
-        self.used -= 1
+        self._count(-1)
+
+    def _count(self, change: int) -> None:
+        self.used += change
         self._column[self._worker] = self.used
+        self.total()
 
 
 def shared_capacities(limits: Limits, shared: Shared, worker: int) -> Capacities:
@@ -104,16 +169,114 @@ def shared_capacities(limits: Limits, shared: Shared, worker: int) -> Capacities
     )
 
 
-def share_of_memory(limit: int, shared: Shared, worker: int) -> int:
-    """The bytes that one worker's segments may take at present, of a limit that holds for all.
+class SharedMemory:
+    """The memory of all segments, of which each worker reserves what its channels hold, and a little more.
 
-    A worker may use an equal part of what is free beside what it has; and an equal part of the limit in any case, since
-    otherwise the first worker that is busy would keep all memory for ever. The others, which hold more, give it back
-    when they are asked the next time, so for a moment the limit may be exceeded by that part.
+    **The rule is that of one process**: the channel that holds most gives first, in whichever worker it is
+    (:class:`~tricklecast.app.core.window.Budget`). Here it holds from one tick to the next:
+
+    - A worker that needs more than it has reserved takes it from what nobody has reserved, at once.
+    - When less than a sixteenth is left, the worker whose channel holds most gives what is lacking, with its next tick.
+      A channel gives none of that as long as it holds less than three quarters of an equal share.
+    - When a channel was refused memory all the same, larger ones give up more: their newest segments, and those that
+      are being written. So a channel of one worker is never starved by a larger one of another.
+
+    What is reserved never exceeds the limit, but for workers that take the rest at the same moment, which can be a
+    sixteenth too much. A worker that takes more than the rest within one tick evicts its own channels' segments.
 
     Args:
-        limit: bytes, of all workers.
+        limit: bytes, of all workers. shared: the memory of the figures. worker: this one. clock: seconds.
     """
-    column = shared.column(Figure.BYTES)
-    own, free = column[worker], limit - sum(column)
-    return max(limit // shared.workers, own + free // shared.workers)
+
+    def __init__(self, limit: int, shared: Shared, worker: int, clock: Callable[[], float]) -> None:
+        self._limit, self._shared, self._worker, self._clock = limit, shared, worker, clock
+        self._reserved, self._most = shared.column(Figure.RESERVED), shared.column(Figure.MOST)
+        self._asks, self._asked_ms = shared.column(Figure.ASKS), shared.column(Figure.ASKED_MS)
+        self.step = limit // (FREE_SHARE * shared.workers)  # reserved beside what is used
+        self._reserved[worker] = self.step
+
+    @property
+    def free(self) -> int:
+        """Bytes that no worker has reserved."""
+        return max(0, self._limit - sum(self._reserved))
+
+    def lend(self, missing: int, asks: int) -> int:
+        """More memory for this worker's budget, which adds it to its limit."""
+        lent = min(self.free, missing + self.step)
+        if lent < missing:
+            self._asks[self._worker], self._asked_ms[self._worker] = asks, int(self._clock() * 1000)
+        self._reserved[self._worker] += lent
+        return lent
+
+    def tick(self, registry: Registry) -> None:
+        """Reserve what is used and a little more, and give memory where it is needed; four times a second."""
+        budget, me = registry.budget, self._worker
+        self._most[me] = budget.most
+        if self._most[me] and self._most[me] == max(self._most):
+            self._give(registry)
+        change = self.step - (budget.limit - budget.used)
+        change = min(change, self.free) if change > 0 else change
+        self._reserved[me] += change
+        budget.limit += change
+
+    def _give(self, registry: Registry) -> None:
+        """Free what is lacking: this worker has the channel that holds most."""
+        budget, since = registry.budget, (self._clock() - ASKED_S) * 1000
+        idle = max(0, budget.limit - budget.used - self.step)  # this tick gives it back anyway
+        lacking = self._limit // FREE_SHARE - self.free - idle
+        if lacking <= 0:
+            return
+        asked = zip(range(self._shared.workers), self._asks, self._asked_ms, strict=True)
+        asking = [asks for worker, asks, at in asked if at > since and worker != self._worker]
+        if asking:
+            lacking -= registry.give(min(lacking, self.step), asks=min(asking), short=True)
+        channels = max(1, sum(self._shared.column(Figure.CHANNELS)))
+        registry.give(lacking, asks=self._limit * 3 // (4 * channels), short=False)
+
+
+def share_of_storage(limit: int, stored: int, shared: Shared, worker: int) -> int:
+    """The bytes that one worker may keep in the data directory at present, of a limit that holds for all.
+
+    It is an equal part of what is free beside what the worker has; and an equal part of the limit in any case, since
+    otherwise the first worker that is busy would keep all for ever. Until the others have removed what they have above
+    that, the limit may be exceeded by this part.
+
+    Args:
+        limit: bytes, of all workers. stored: bytes that this worker has.
+    """
+    column = shared.column(Figure.STORED)
+    column[worker] = stored
+    free = limit - sum(column)
+    return max(limit // shared.workers, stored + free // shared.workers)
+
+
+class SharedLimits:
+    """One worker's part in the limits of a server.
+
+    Args:
+        limits: of the server. shared: the memory. worker: this one. clock: seconds, of the machine.
+
+    Attributes:
+        limits: the same; tables that only bound memory get an equal part of their places.
+        capacities, memory, payers, admission: count what all workers have.
+    """
+
+    def __init__(self, limits: Limits, shared: Shared, worker: int, clock: Callable[[], float]) -> None:
+        workers = shared.workers
+        self.limits = replace(limits, clients=limits.clients // workers, tombstones=limits.tombstones // workers)
+        self.capacities = shared_capacities(limits, shared, worker)
+        self.memory = SharedMemory(limits.total_bytes, shared, worker, clock)
+        self.payers = SharedPayers(limits.publisher_bytes, shared.tallies, worker)
+        self.admission = SharedAdmission(self.limits, self.capacities.connections, shared.tallies, worker)
+        self._shared, self._worker = shared, worker
+        self._storage_bytes: int | None = None  # of all workers
+
+    def tick(self, registry: Registry, archive: Archive | None) -> None:
+        """Take this worker's part of what all share, and give what others need; four times a second."""
+        self.memory.tick(registry)
+        self.payers.tick()
+        if archive is not None:
+            if self._storage_bytes is None:
+                self._storage_bytes = archive.retention.total_bytes
+            part = share_of_storage(self._storage_bytes, archive.bytes, self._shared, self._worker)
+            archive.retention = replace(archive.retention, total_bytes=part)

@@ -1,0 +1,231 @@
+"""What one client takes in all workers of a server: its connections and requests, and its unfinished segments.
+
+**The problem.** The connections of one client are at any worker, and its limits hold for all of them. A table of clients
+that all workers share would need locks, and a worker that is killed would leave them locked.
+
+**The idea.** Each worker knows its own clients exactly, by name. What they take elsewhere stands in a :class:`Tally`,
+which knows no names: a keyed hash of the name gives a client four places, each worker adds what the client takes to its
+own word at each of the four, and the smallest of the four sums is what the client takes elsewhere. That is too much only
+if the client shares every one of its four places with others. With 1,000 other clients connected that is so for one
+client in 10 million, with 10,000 for one in 3,000, and then what the others take that are fewest there counts as its
+own, mostly one connection. It is never too little. The key is another one at each start, so nobody can choose an address
+that shares its places with a victim's.
+
+The rate of requests (a token bucket) is one word in each place, which all workers write: the time at which the bucket
+will be full again. Two workers that admit requests of one client at the same moment may take one token for both.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+from tricklecast.app.core.limits import Admission, Capacity, Client, Limit, Limits, Payer, Payers
+
+PLACES: Final = 4
+WIDTH: Final = 1 << 16
+"""The places of a client; each is one of this number of words."""
+
+UNPUBLISHED: Final = 16
+"""A publisher takes this part of its quota, as a divisor, in all workers together without telling the others."""
+
+_PLACES: Final = Struct("<4H")
+
+Places = tuple[int, ...]
+
+
+class Tally:
+    """Sums by names that nobody can list. Its memory is the kernel's as long as nothing is written.
+
+    Args:
+        parts: 1, or one for each worker.
+    """
+
+    def __init__(self, parts: int) -> None:
+        size = PLACES * WIDTH
+        words = memoryview(mmap.mmap(-1, size * parts * 8)).cast("q")
+        self.parts = [words[at * size : (at + 1) * size] for at in range(parts)]
+
+    def clear(self, part: int) -> None:
+        """Nothing is in this part any more."""
+        self.parts[part].cast("B")[:] = bytes(PLACES * WIDTH * 8)
+
+
+class Share:
+    """One worker's view of a tally.
+
+    Args:
+        worker: its own part, which it alone writes.
+    """
+
+    def __init__(self, tally: Tally, worker: int) -> None:
+        self._own = tally.parts[worker]
+        self._others = [part for at, part in enumerate(tally.parts) if at != worker]
+
+    def add(self, places: Places, change: int) -> None:
+        """A client takes more, or less, here."""
+        for at in places:
+            self._own[at] += change
+
+    def elsewhere(self, places: Places) -> int:
+        """What a client takes in the other workers; more, if it shares its places with others."""
+        return min([sum([part[at] for part in self._others]) for at in places])
+
+
+class Tallies:
+    """All of them, in memory that the workers share. Make them before the workers are forked.
+
+    Args:
+        key: of the hash.
+
+    Attributes:
+        connections, exchanges, reserved: of clients, in each worker; reserved are bytes of unfinished segments.
+        full_at: when their token buckets will be full, in nanoseconds of the monotonic clock.
+    """
+
+    def __init__(self, workers: int, key: bytes) -> None:
+        self.workers = workers
+        self._key = key
+        self.connections, self.exchanges, self.reserved = Tally(workers), Tally(workers), Tally(workers)
+        self.full_at = Tally(1).parts[0]
+
+    def places(self, name: str) -> Places:
+        """The places of a client."""
+        digest = blake2b(name.encode("utf-8", "surrogateescape"), digest_size=_PLACES.size, key=self._key).digest()
+        return tuple(row * WIDTH + at for row, at in enumerate(_PLACES.unpack(digest)))
+
+    def clear(self, worker: int) -> None:
+        """A worker has died: it has nothing any more."""
+        for tally in (self.connections, self.exchanges, self.reserved):
+            tally.clear(worker)
+
+
+class SharedClient(Client):
+    """A client of this worker that others may have, too."""
+
+    __slots__ = ("places",)
+
+    def __init__(self, address: str, places: Places) -> None:
+        super().__init__(address)
+        self.places = places
+
+
+class SharedAdmission(Admission):
+    """Admits what one client asks for as if all workers were one.
+
+    Args:
+        limits: per client. connections: of all workers.
+        tallies: of all clients. worker: this one.
+    """
+
+    def __init__(self, limits: Limits, connections: Capacity, tallies: Tallies, worker: int) -> None:
+        super().__init__(limits, connections, lambda address: SharedClient(address, tallies.places(address)))
+        self._connected, self._asking = Share(tallies.connections, worker), Share(tallies.exchanges, worker)
+        self._full_at = tallies.full_at
+
+    def connect(self, client: Client | None) -> Limit | None:
+        """Admit a connection."""
+        limit = super().connect(client)
+        if limit is None and isinstance(client, SharedClient):
+            if client.connections + self._connected.elsewhere(client.places) > self._client_connections:
+                super().disconnect(client)
+                return Limit.CLIENT_CONNECTIONS
+            self._connected.add(client.places, 1)
+        return limit
+
+    def disconnect(self, client: Client | None) -> None:
+        """An admitted connection has closed."""
+        super().disconnect(client)
+        if isinstance(client, SharedClient):
+            self._connected.add(client.places, -1)
+
+    def begin(self, client: Client, now: float) -> Limit | None:
+        """Admit a request."""
+        assert isinstance(client, SharedClient), "this admission makes the clients"
+        if client.exchanges + self._asking.elsewhere(client.places) >= self._client_exchanges:
+            return Limit.CLIENT_EXCHANGES
+        limit = super().begin(client, now)
+        if limit is None:
+            self._asking.add(client.places, 1)
+        return limit
+
+    def end(self, client: Client) -> None:
+        """The exchange of an admitted request has ended."""
+        super().end(client)
+        assert isinstance(client, SharedClient), "this admission makes the clients"
+        self._asking.add(client.places, -1)
+
+    def _take_token(self, client: Client, rate: float, now: float) -> bool:
+        """The bucket lacks the tokens that run in until it is full; it has one as long as it lacks less than all."""
+        assert isinstance(client, SharedClient), "this admission makes the clients"
+        now_ns, full_at = round(now * 1e9), self._full_at
+        until = max(now_ns, min([full_at[at] for at in client.places])) + round(1e9 / rate)
+        if until - now_ns > round(self._burst * 1e9 / rate):
+            return False
+        for at in client.places:
+            if full_at[at] < until:
+                full_at[at] = until
+        return True
+
+
+class SharedPayer(Payer):
+    """A publisher of this worker that others may have, too.
+
+    Attributes:
+        places: of its name. reserved: bytes of its quota that the other workers know that it takes here.
+    """
+
+    __slots__ = ("_extend", "places", "reserved")
+
+    def __init__(self, quota: int, places: Places, extend: Callable[[SharedPayer, int], bool]) -> None:
+        super().__init__(quota)
+        self.places = places
+        self.reserved = 0
+        self._extend = extend
+
+    def extends(self, size: int) -> bool:
+        """Take more of the quota, if the other workers leave that much."""
+        return self._extend(self, size)
+
+
+class SharedPayers(Payers):
+    """Publishers whose quota holds over all workers. It may be exceeded by a sixteenth.
+
+    Args:
+        quota: bytes of memory for the unfinished segments of each; ``None`` for any number.
+        tallies: of all clients. worker: this one.
+    """
+
+    def __init__(self, quota: int | None, tallies: Tallies, worker: int) -> None:
+        super().__init__(quota)
+        self._tallies, self._share = tallies, Share(tallies.reserved, worker)
+        self._step = (quota or 0) // (UNPUBLISHED * tallies.workers)
+        self._large: set[SharedPayer] = set()  # those that have reserved something
+
+    def _make(self, name: str, quota: int) -> Payer:
+        return SharedPayer(self._step, self._tallies.places(name), self._extend)
+
+    def _extend(self, payer: SharedPayer, size: int) -> bool:
+        assert self._quota is not None, "without a quota there are no payers"
+        missing = payer.open + size - payer.quota
+        free = self._quota - payer.quota - self._share.elsewhere(payer.places)
+        if missing > free:
+            return False
+        self._reserve(payer, min(free, max(missing, self._step)))
+        return True
+
+    def _reserve(self, payer: SharedPayer, change: int) -> None:
+        self._share.add(payer.places, change)
+        payer.reserved += change
+        payer.quota += change
+        (self._large.add if payer.reserved else self._large.discard)(payer)
+
+    def tick(self) -> None:
+        """Give back what is not used any more; four times a second."""
+        for payer in list(self._large):
+            idle = min(payer.quota - payer.open - self._step, payer.reserved)
+            if idle > 0:
+                self._reserve(payer, -idle)
