@@ -64,7 +64,7 @@ from tricklecast.app.control_plane.api import (
 from tricklecast.app.control_plane.changes import changes_router
 from tricklecast.app.control_plane.middleware import CheckHost, CheckOrigin, LimitRequests, RecordRequests
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Journal
-from tricklecast.app.core.limits import Capacity, Limits
+from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.window import Budget
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
@@ -197,7 +197,6 @@ class Node:
             budget=budget,
             storage=self.archive,
             capacities=None if shares is None else shares.capacities,
-            replicas=None if shares is None else Capacity(None),  # each is counted by its owner
             payers=None if shares is None else shares.payers,
         )
         if self.archive is not None:
@@ -240,7 +239,7 @@ class Node:
         if worker is not None:
             answers = {**overview.answers(), "facts": answer_facts(changes)}
             assert shares is not None, "workers share the limits"
-            self.link = Link(worker, self.plane, answers, partial(shares.tick, self.registry, self.archive))
+            self.link = Link(worker, self.plane, answers, partial(shares.tick, self.registry))
             overview = Face(self.link.questions, self.link.placement).overview()
         self._changes = changes
         # The application for everything outside the base path.

@@ -21,7 +21,7 @@ from itertools import count, islice
 from typing import NamedTuple, Protocol
 
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason, Journal
-from tricklecast.app.core.limits import Capacities, Capacity, Limit, Limits, Payers
+from tricklecast.app.core.limits import Capacities, Limit, Limits, Payers
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Cause, Ended, Gone, Outcome, Refusal
 from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel
@@ -123,7 +123,6 @@ class Registry:
         budget: memory of all segments; a new one of these limits if ``None``.
         storage: keeps channels over a restart; ``None``: they are in memory only.
         capacities: the limits that all clients share; new ones of these limits if ``None``.
-        replicas: counts the channels that another server owns; ``None``: they count as channels.
         payers: the publishers whose unfinished segments take memory; new ones of these limits if ``None``.
 
     Attributes:
@@ -145,7 +144,6 @@ class Registry:
         budget: Budget | None = None,
         storage: Storage | None = None,
         capacities: Capacities | None = None,
-        replicas: Capacity | None = None,
         payers: Payers | None = None,
     ) -> None:
         self.limits = limits
@@ -156,11 +154,10 @@ class Registry:
         self.storage = storage
         self.channels: dict[str, Channel] = {}
         self.capacities = capacities or Capacities.of(limits)
-        self._replicas = replicas or self.capacities.channels
         self.journal = journal or Journal()
         self.faults = self.journal.faults
         self.budget = budget or Budget(limits.total_bytes, self.faults)
-        self.payers = payers or Payers(limits.publisher_bytes)
+        self.payers = Payers(limits.publisher_bytes) if payers is None else payers  # there may be none yet
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
@@ -239,7 +236,7 @@ class Registry:
         """
         if (before := self.channels.get(name)) is not None and not before.ended:
             raise LocalProtocolError(f"{before!r} is here, and has not ended")
-        self._make_room(name, self._replicas)
+        self._make_room(name)
         channel = self.channels[name] = Channel(name, epoch, "", now, NO_LIFE, self.limits, self.budget, self.faults)
         return channel
 
@@ -447,11 +444,10 @@ class Registry:
 
     # Memory.
 
-    def give(self, size: int, *, asks: int, short: bool) -> int:
+    def give(self, size: int, *, asks: int, short: bool) -> None:
         """Give memory to other workers of the server; see :meth:`Budget.give`."""
-        given = self.budget.give(size, asks=asks, short=short)
+        self.budget.give(size, asks=asks, short=short)
         self.faults.deliver()
-        return given
 
     # Time.
 
@@ -525,7 +521,7 @@ class Registry:
         return channel
 
     def _add(self, name: str, epoch: int, content_type: str, now: float) -> OwnedChannel:
-        self._make_room(name, self.capacities.channels)
+        self._make_room(name)
         channel = self.channels[name] = OwnedChannel(
             name,
             epoch,
@@ -541,22 +537,14 @@ class Registry:
             channel.retained = self.storage.begin(channel)
         return channel
 
-    def _make_room(self, name: str, place: Capacity) -> None:
-        """A channel of this name is about to begin, which this counts: let go of the one before."""
+    def _make_room(self, name: str) -> None:
+        """A channel of this name is about to begin: let go of the one before."""
         before = self.channels.get(name)
         if before is not None:
             self._forget(before)
-        if is_reserved(name):
-            return  # the server's own channels do not count: a limit of one leaves room for one
-        was = None if before is None else self._place_of(before)
-        if was is not place:
-            if was is not None:
-                was.give_back()
-            place.take()
-
-    def _place_of(self, channel: Channel) -> Capacity:
-        """What counts a channel, unless it is the server's own."""
-        return self.capacities.channels if isinstance(channel, OwnedChannel) else self._replicas
+        elif not is_reserved(name):
+            # The server's own channels do not count: a limit of one leaves room for one.
+            self.capacities.channels.take()
 
     def _end(self, channel: OwnedChannel, now: float, reason: EndReason) -> None:
         channel.end(reason, now)
@@ -568,7 +556,7 @@ class Registry:
         self._forget(channel)
         del self.channels[channel.name]
         if not is_reserved(channel.name):
-            self._place_of(channel).give_back()
+            self.capacities.channels.give_back()
         self._tombstones[channel.name] = Tombstone(channel.epoch, channel.next_seq, now + self.limits.tombstone_s)
         if len(self._tombstones) > self.limits.tombstones:
             self._tombstones.popitem(last=False)

@@ -307,21 +307,16 @@ class Budget:
         if self.used > self.limit:
             self._free(self.limit - (self.limit >> 4), self.limit, taker, size)
 
-    def give(self, size: int, *, asks: int, short: bool) -> int:
+    def give(self, size: int, *, asks: int, short: bool) -> None:
         """Free this many bytes for other workers, if possible. The limit stays as it is.
 
         Args:
             asks: a channel that holds less gives nothing.
-            short: a channel there is refused memory, and holds ``asks``. So the newest segments of larger ones are given,
-                too, and those that are being written are cut.
-
-        Returns:
-            How many bytes are free now that were not.
+            short: a channel there is refused memory, and holds ``asks``: larger ones give their newest segments, too,
+                and those that are being written are cut.
         """
-        before = self.used
-        goal = before - size
+        before, goal = self.used, self.used - size
         self._free(goal, goal if short else before, None, asks, cut=short)
-        return before - self.used
 
     @property
     def most(self) -> int:

@@ -1,15 +1,15 @@
 """What one client takes in all workers of a server: its connections and requests, and its unfinished segments.
 
-**The problem.** The connections of one client are at any worker, and its limits hold for all of them. A table of clients
-that all workers share would need locks, and a worker that is killed would leave them locked.
+**The problem.** The connections of one client are at any worker, and its limits hold for all of them. A table of
+clients that all workers share would need locks, and a worker that is killed would leave them locked.
 
 **The idea.** Each worker knows its own clients exactly, by name. What they take elsewhere stands in a :class:`Tally`,
-which knows no names: a keyed hash of the name gives a client four places, each worker adds what the client takes to its
-own word at each of the four, and the smallest of the four sums is what the client takes elsewhere. That is too much only
-if the client shares every one of its four places with others. With 1,000 other clients connected that is so for one
-client in 10 million, with 10,000 for one in 3,000, and then what the others take that are fewest there counts as its
-own, mostly one connection. It is never too little. The key is another one at each start, so nobody can choose an address
-that shares its places with a victim's.
+which knows no names. A keyed hash of the name gives a client four places. Each worker adds what the client takes to a
+word of its own at each of the four, and the smallest of the four sums is what the client takes elsewhere. That is never
+too little. It is too much only if the client shares every one of its four places with others: with 1,000 clients in the
+other workers this holds for one client in 19 million, with 10,000 for one in 2,500. What the smallest of these others
+takes then counts as its own, mostly one connection. The key is another one at each start, so nobody can choose an
+address that shares its places with a victim's.
 
 The rate of requests (a token bucket) is one word in each place, which all workers write: the time at which the bucket
 will be full again. Two workers that admit requests of one client at the same moment may take one token for both.

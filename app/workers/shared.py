@@ -27,15 +27,14 @@ from typing import Final
 
 from tricklecast.app.core.limits import Capacities, Capacity, Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.storage.archive import Archive
 from tricklecast.app.workers.clients import SharedAdmission, SharedPayers, Tallies
 
 FREE_SHARE: Final = 16
 """The part of the memory that is to be free, as a divisor: so much is given to others within one tick. All workers
 together may also have reserved so much that they do not use."""
 
-ASKED_S: Final = 0.5
-"""How long others are told that a channel was refused memory: two ticks."""
+ASKED_S: Final = 2.0
+"""For so long after a channel was refused memory, larger ones of other workers give what they would not give before."""
 
 
 class Figure(IntEnum):
@@ -53,8 +52,6 @@ class Figure(IntEnum):
     """What the channel held that was refused memory last, in bytes."""
     ASKED_MS = auto()
     """When that was, in milliseconds of the monotonic clock."""
-    STORED = auto()
-    """Bytes in the data directory."""
     BEAT_MS = auto()
     """When the event loop turned last, in milliseconds of the monotonic clock."""
 
@@ -229,25 +226,25 @@ class SharedMemory:
         asked = zip(range(self._shared.workers), self._asks, self._asked_ms, strict=True)
         asking = [asks for worker, asks, at in asked if at > since and worker != self._worker]
         if asking:
-            lacking -= registry.give(min(lacking, self.step), asks=min(asking), short=True)
-        channels = max(1, sum(self._shared.column(Figure.CHANNELS)))
-        registry.give(lacking, asks=self._limit * 3 // (4 * channels), short=False)
+            registry.give(lacking, asks=min(asking), short=True)
+        else:
+            channels = max(1, sum(self._shared.column(Figure.CHANNELS)))
+            registry.give(lacking, asks=self._limit * 3 // (4 * channels), short=False)
 
 
-def share_of_storage(limit: int, stored: int, shared: Shared, worker: int) -> int:
-    """The bytes that one worker may keep in the data directory at present, of a limit that holds for all.
+def share_of(limit: int, shared: Shared, worker: int, figure: Figure) -> int:
+    """The bytes that one worker may have of a figure at present, of a limit that holds for all.
 
     It is an equal part of what is free beside what the worker has; and an equal part of the limit in any case, since
-    otherwise the first worker that is busy would keep all for ever. Until the others have removed what they have above
-    that, the limit may be exceeded by this part.
+    otherwise the first worker that is busy would keep all for ever. Until the others have given back what they have
+    above that, the limit may be exceeded by this part.
 
     Args:
-        limit: bytes, of all workers. stored: bytes that this worker has.
+        limit: bytes, of all workers. figure: what each has.
     """
-    column = shared.column(Figure.STORED)
-    column[worker] = stored
-    free = limit - sum(column)
-    return max(limit // shared.workers, stored + free // shared.workers)
+    column = shared.column(figure)
+    own, free = column[worker], limit - sum(column)
+    return max(limit // shared.workers, own + free // shared.workers)
 
 
 class SharedLimits:
@@ -268,15 +265,8 @@ class SharedLimits:
         self.memory = SharedMemory(limits.total_bytes, shared, worker, clock)
         self.payers = SharedPayers(limits.publisher_bytes, shared.tallies, worker)
         self.admission = SharedAdmission(self.limits, self.capacities.connections, shared.tallies, worker)
-        self._shared, self._worker = shared, worker
-        self._storage_bytes: int | None = None  # of all workers
 
-    def tick(self, registry: Registry, archive: Archive | None) -> None:
+    def tick(self, registry: Registry) -> None:
         """Take this worker's part of what all share, and give what others need; four times a second."""
         self.memory.tick(registry)
         self.payers.tick()
-        if archive is not None:
-            if self._storage_bytes is None:
-                self._storage_bytes = archive.retention.total_bytes
-            part = share_of_storage(self._storage_bytes, archive.bytes, self._shared, self._worker)
-            archive.retention = replace(archive.retention, total_bytes=part)

@@ -89,6 +89,7 @@ def test_a_small_limit_has_no_reserve(limit: int) -> None:
 
 def test_nothing_fits_through_a_closed_gate() -> None:
     """A limit of zero lets nobody in."""
+    assert Capacity(0).full
     assert not Capacity(0).admits(join=False)
     assert not Capacity(0).joinable
 
@@ -98,6 +99,16 @@ def test_without_a_limit_everybody_comes_in() -> None:
     capacity = filled(None, 1000)
     assert capacity.admits(join=True)
     assert capacity.limit == UNLIMITED
+
+
+def test_more_than_fit_may_be_let_in() -> None:
+    """The place is full until fewer than the limit are in."""
+    capacity = filled(10, 12)
+    fullness = []
+    for _ in range(3):
+        fullness.append(capacity.full)
+        capacity.give_back()
+    assert (fullness, capacity.full) == ([True, True, True], False)
 
 
 def test_there_is_a_gate_for_every_limit_that_all_share() -> None:
@@ -120,7 +131,7 @@ def test_it_keeps_the_shares_exactly(limit: int, steps: list[bool]) -> None:
         share = Fraction(count, limit)
         is_open = share < Fraction(3, 5) if not is_open else share < Fraction(4, 5)
         admits = capacity.admits(join=True), capacity.admits(join=False)
-        assert (capacity.used, *admits) == (count, is_open, count < limit)
+        assert (capacity.used, capacity.full, *admits) == (count, count >= limit, is_open, count < limit)
 
 
 def visit(clients: Clients, address: str) -> Client:
@@ -364,6 +375,14 @@ def test_publishers_are_known_while_somebody_holds_them() -> None:
     del first
     assert len(payers) == 1
     assert Payers(None).of("a") is None
+
+
+def test_a_quota_does_not_grow() -> None:
+    """A publisher of one process has what it has."""
+    payer = Payers(10).of("a")
+    assert payer is not None
+    assert not payer.extends(1)
+    assert payer.quota == 10
 
 
 def test_no_order_of_events_contradicts_the_model() -> None:

@@ -1049,3 +1049,16 @@ def test_a_channel_that_has_not_ended_is_not_replaced() -> None:
     registry.let_drain(first)
     registry.expire(100.0)
     assert registry.channels == {"c": second}
+
+
+def test_memory_is_given_to_other_workers() -> None:
+    """The oldest segments go, and what fails meanwhile is told at the end."""
+    registry, _ = make_registry()
+    for seq in range(3):
+        publish(registry, "c", seq)
+    told: list[object] = []
+    registry.faults.deliver_to(lambda victim, error: told.append(victim))
+    registry.faults.note("a listener", ValueError())
+    registry.give(1, asks=0, short=False)
+    assert len(owned(registry, "c").window) == 2
+    assert len(told) == 1

@@ -409,3 +409,67 @@ def test_another_holder_drops_what_the_owner_has_let_go() -> None:
     kept.window.drop(middle, Eviction.BUDGET)
     assert [segment.seq for segment in kept.window._segments] == [0, 2]
     assert (kept.window.evicted[Eviction.BUDGET], kept.evicted) == (1, [])
+
+
+# Memory that several budgets share.
+
+
+class Pool:
+    """Lends what is left of it."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.asked: list[tuple[int, int]] = []
+
+    def lend(self, missing: int, asks: int) -> int:
+        self.asked.append((missing, asks))
+        lent = min(missing, self.left)
+        self.left -= lent
+        return lent
+
+
+def test_a_budget_borrows_before_anything_is_evicted() -> None:
+    """It asks for what is missing, and says what the channel holds; when nothing is left, its windows give."""
+    pool = Pool(10**6)
+    budget = Budget(0, Faults(), pool)
+    (kept,) = windows(budget, [100, 100])
+    size = kept.window.held
+    assert (budget.limit, pool.asked[-1], kept.evicted) == (size, (size // 2, size), [])
+    pool.left = 10
+    assert budget.lend(size // 2)
+    assert pool.asked[-1] == (size // 2, size // 2)
+    assert (budget.limit, kept.evicted) == (size + 10, [0])
+
+
+def test_a_budget_gives_what_others_lack() -> None:
+    """From the channel that holds most, but neither its newest segment nor one that is being written."""
+    budget, (greedy, small) = full([500, 500, 500], [300, 300], open=2000)
+    budget.give(10**6, asks=0, short=False)
+    assert (greedy.evicted, small.evicted, len(greedy.opened)) == ([0, 1], [], 1)
+    assert budget.limit > budget.used
+
+
+def test_a_budget_gives_no_more_than_is_asked_for() -> None:
+    """The oldest segment is enough; of a channel that holds less than the one that asks, not even that."""
+    budget, (kept,) = full([500, 500, 500])
+    budget.give(1, asks=kept.window.held + 1, short=True)
+    assert kept.evicted == []
+    budget.give(1, asks=kept.window.held, short=False)
+    assert kept.evicted == [0]
+
+
+def test_a_budget_gives_more_to_a_channel_that_was_refused() -> None:
+    """The newest segments, and those that are being written, of channels that hold more than that one."""
+    budget, (greedy, small) = full([500, 500], [300, 300], open=5000)
+    budget.give(greedy.window.held, asks=small.window.held + 1, short=True)
+    assert (greedy.evicted, greedy.opened, small.evicted) == ([0, 1, 1000], [], [])
+
+
+def test_what_the_largest_channel_holds() -> None:
+    """Nothing, if there is none; the next one, when it has shrunk."""
+    budget = Budget(10**6, Faults())
+    assert budget.most == 0
+    first, second = windows(budget, [900, 900], [1000])
+    assert budget.most == first.window.held
+    first.window.clear()
+    assert budget.most == second.window.held

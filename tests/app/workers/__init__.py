@@ -1,0 +1,1 @@
+"""Several workers of a server."""
