@@ -153,12 +153,12 @@ class Router:
         if parts is not None:
             route = parse_route(method, parts, target.partition(b"?")[2])
             return self._nowhere if route.not_found else route
-        first = _path(target).lstrip(b"/").partition(b"/")[0].decode("latin-1")
+        first = path_of(target).lstrip(b"/").partition(b"/")[0].decode("latin-1")
         return None if not first or first in CONTROL_PLANE else self._nowhere
 
     def subject(self, target: bytes) -> str:
         """The storm guard's name for a wrong path: its first segment, below the base path if it begins with that."""
-        parts = self.match(target) or tuple(filter(None, _path(target).split(b"/")))
+        parts = self.match(target) or tuple(filter(None, path_of(target).split(b"/")))
         return "/" + parts[0][:MAX_SUBJECT].decode("latin-1") if parts else "/"
 
     def match(self, target: bytes) -> tuple[bytes, ...] | None:
@@ -167,7 +167,7 @@ class Router:
         Runs of slashes count as one: ``//c/0`` is served as ``/c/0``, since a redirect would kill a streaming
         POST. The query is ignored.
         """
-        path = _path(target)
+        path = path_of(target)
         parts = tuple(filter(None, path.split(b"/")))
         depth = len(self._base)
         if parts[:depth] != self._base or len(parts) == depth:
@@ -179,7 +179,7 @@ class Router:
         return (*below, b"") if len(below) == 1 and path.endswith(b"/") else below
 
 
-def _path(target: bytes) -> bytes:
+def path_of(target: bytes) -> bytes:
     """The path of a request target, without its query; empty if it has none (``*``, a host alone)."""
     path = target.partition(b"?")[0]
     if path.startswith(b"/"):

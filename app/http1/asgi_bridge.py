@@ -178,6 +178,8 @@ class _Transport:
         return self._exchange.gone is not None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "sslcontext":  # uvicorn asks for the scheme by it; the session may be in another worker
+            return self._exchange.connection.scheme == "https"
         return self._transport.get_extra_info(name, default)
 
     def pause_reading(self) -> None:

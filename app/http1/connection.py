@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections import deque
 from time import perf_counter, thread_time
 from typing import Any, Final, Protocol
@@ -80,6 +81,9 @@ SLICE_BYTES: Final = 16 << 10
 TURN_REQUESTS: Final = 32
 """Requests that one connection may begin in one turn of the event loop. A read may hold thousands of them."""
 
+MOVABLE_BYTES: Final = 3 * SLICE_BYTES
+"""One read of a connection that may move to another worker: what is left of it goes along in one message."""
+
 QUEUE_REQUESTS: Final = 64
 QUEUE_BYTES: Final = 64 << 10
 """How much may be pipelined behind an unfinished exchange, heads included, before the connection is neither read nor
@@ -94,6 +98,10 @@ TLS_HIGH_WATER: Final = 64 << 10
 
 _BUSY: Final = (Status.UNAVAILABLE, "Ask again", Reason.REPLICA)
 """The answer to a request for another worker that cannot be handed over."""
+
+_END: Final = re.compile(rb"\r\n\r\n")
+_END_BEFORE: Final = re.compile(rb"\n\r\n|\r\n|\n")
+"""The end of a head, or of a chunked body; and what input begins with if such an end is split between two reads."""
 
 _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 
@@ -110,15 +118,12 @@ class Neighbours(Protocol):
 
     me: int
 
-    def owner(self, head: bytes, chance: int) -> int | None:
+    def owner(self, head: bytes | memoryview, chance: int) -> int | None:
         """The worker to which a request belongs, by the beginning of its head; ``None``: more of it is needed.
 
         Args:
-            chance: the number of the connection, which chooses among several workers.
+            chance: the number of the connection, which chooses among several workers; -1: it stays if it may.
         """
-
-    def owner_of(self, method: bytes, target: bytes, chance: int) -> int:
-        """The worker to which a request belongs."""
 
     def move(self, connection: Connection, worker: int, data: bytes) -> bool:
         """Hand a connection over, with the beginning of a request; ``False`` if that is not possible now."""
@@ -140,6 +145,7 @@ class Endpoint:
         self.plane = plane
         self.number = number
         self.neighbours = neighbours
+        self.turn_bytes = TURN_BYTES if neighbours is None else MOVABLE_BYTES  # that one connection may read in a turn
         self.routes = routes
         self.hosting: Hosting  # of the connection that was accepted last; all have the same
 
@@ -159,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
     """A connection. The event loop knows it as a protocol, exchanges know it as a ``Caller``."""
 
     __slots__ = (
-        "_arrival", "_at_half_close", "_guard", "_half_closed_sent", "_has_left", "_headers", "_more", "_parser",
+        "_arrival", "_at_half_close", "_body_left", "_guard", "_half_closed_sent", "_has_left", "_headers", "_more", "_parser",
         "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes",
         "_turn_requests", "_unread", "_upgrade", "_url", "asking", "certified", "client_here", "deaf", "endpoint",
         "exchange", "fd", "half_closed", "handshake", "last_read", "mid_message", "number", "pauses", "peer", "plane",
@@ -178,7 +184,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer: str | None = None  # the address at its other end
         self.proxied = False  # that is a trusted proxy, which names its clients
         self.tls = False  # its client speaks TLS, to this process or to another worker
-        self._arrival: tuple[str | None, bytes] | None = None  # from another worker: address of its peer, first bytes
+        # From another worker, until its first request is here: the address of its peer, and the bytes that came with it.
+        self._arrival: tuple[str | None, bytes] | None = None
         self.certified: str | None = None  # the name in its client's certificate, where clients must show one
         self.client_here: Client | None = None  # where clients are told apart, and it is not proxied
         self.asking: Client | None = None  # the client of the exchange in progress, where clients are told apart
@@ -201,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         self.write_paused = False  # the transport holds bytes that the peer has not taken
         # Reading.
         self.pauses = 0  # why it is not read from: reasons of app.data_plane.scheduling
-        self._turn_bytes = TURN_BYTES  # how much may be read in one turn; less while its input is dear
+        self._turn_bytes = endpoint.turn_bytes  # how much may be read in one turn; less while its input is dear
         self._more = b""  # input that waits for this connection's next turn, or behind its queue
         self._turn_requests = 0  # requests that it has begun in this turn of the loop
         # Parsing.
@@ -213,6 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         self._partial: list[bytes] | None = None  # the bytes that have arrived of a chunk, and their number
         self._partial_size = 0
         self._unread = 0  # bytes of a body that nobody takes
+        self._body_left = 0  # bytes of a body with a length that are not parsed yet; counted for the neighbours' sake
         self._upgrade: list[bytes] | None = None  # a head that offers another protocol, without the offer
         # The refusal of input that is no request. It is sent when the requests before it are answered.
         self._rejection: tuple[Status, str, str, bool] | None = None  # the last: whether that is a HEAD, without a body
@@ -232,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
         plane = self.plane
         plane.connections.add(self)
         plane.timeouts.resting[self] = plane.clock() + plane.timeouts.rest_s
-        arrival, self._arrival = self._arrival, None
+        arrival = self._arrival
         if transport.get_extra_info("sslcontext") is None:
             self.fd = transport.get_extra_info("socket").fileno()
             # Pause as soon as the kernel's buffer is full, and resume when ours is empty: `write_paused` then means
@@ -247,9 +255,9 @@ class Connection(asyncio.BufferedProtocol):
             self._arrive(ip or peer_of(transport.get_extra_info("peername")))
         self.handshake = None
         if arrival is not None and arrival[1]:
-            data = arrival[1]
-            self.plane.turns.input[: len(data)] = data
-            self.buffer_updated(len(data))
+            # The event loop begins to read after this, and it can be told to pause only then: until then, read little.
+            self._more, self._turn_bytes = arrival[1], 1
+            asyncio.get_running_loop().call_soon(self._parse_arrival)
 
     def arrives(self, ip: str | None, certified: str | None, *, tls: bool, data: bytes) -> None:
         """Another worker hands it over; it is about to be made.
@@ -261,13 +269,21 @@ class Connection(asyncio.BufferedProtocol):
         self._arrival = ip, data
         self.certified, self.tls = certified, tls
 
-    def moved(self) -> None:
-        """Another worker has it: forget it here. Its socket is closed here, and stays open there."""
-        self.deaf = True
-        if self.fd >= 0:
+    def moved(self, to: asyncio.Protocol | None = None) -> None:
+        """Another worker has it: forget it here.
+
+        Args:
+            to: takes the transport over, which stays here and is not read from. ``None``: the socket is closed here,
+                and stays open there.
+        """
+        if to is None:
+            self.deaf = True
             self.transport.abort()
-        else:
-            self.connection_lost(None)  # its transport goes on for the other worker
+            return
+        self.transport.pause_reading()
+        self.transport.set_protocol(to)
+        to.connection_made(self.transport)
+        self.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         plane = self.plane
@@ -326,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.mid_message:
             self.transport.close()
             return
-        if self.transport.can_write_eof():
+        if self.transport.can_write_eof() and not self.tls:
             self.transport.write_eof()
         asyncio.get_running_loop().call_later(self.plane.options.linger_s, self.transport.close)
 
@@ -500,18 +516,19 @@ class Connection(asyncio.BufferedProtocol):
                 self.plane.turns.had_turn(self)
             return
         # A read that was dear by the clock may only have been interrupted: the next one is measured in processor time.
-        clock = perf_counter if self._turn_bytes == TURN_BYTES else thread_time
+        most = self.endpoint.turn_bytes
+        clock = perf_counter if self._turn_bytes == most else thread_time
         begun = clock()
         turns = self.plane.turns
         if not self._parse(turns.input[:nbytes]):
             return
         cost_s = clock() - begun
         if cost_s > DEAR_S:
-            if self._turn_bytes < TURN_BYTES:
+            if self._turn_bytes < most:
                 turns.was_dear(self, cost_s)
             self._turn_bytes = max(LEAST_TURN_BYTES, self._turn_bytes >> 1)
-        elif self._turn_bytes < TURN_BYTES:
-            self._turn_bytes <<= 1
+        elif self._turn_bytes < most:
+            self._turn_bytes = min(most, self._turn_bytes << 1)
         if nbytes >= self._turn_bytes:
             turns.had_turn(self)
 
@@ -529,10 +546,10 @@ class Connection(asyncio.BufferedProtocol):
                     self.pause(MORE)
                     break
                 end = at + SLICE_BYTES
-                if self.endpoint.neighbours is not None and not self.mid_message:
-                    if not (head := self._head_here(self.endpoint.neighbours, data[at:])):
+                if (neighbours := self.endpoint.neighbours) is not None:
+                    if not self.mid_message and not self._begins_here(neighbours, data[at:]):
                         return False
-                    end = min(end, at + head)
+                    end = at + self._one_message(data[at:end])
                 self._feed(data[at:end])
                 at = end
             request = self._request
@@ -544,37 +561,65 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._failed(error)
             return False
-        if self._more and not self.pauses & QUEUE and (self.endpoint.neighbours is None or self.exchange is None):
+        if self._more and not self.pauses & QUEUE:
             asyncio.get_running_loop().call_soon(self._parse_more)
         if self._queue and self.exchange is None:
             asyncio.get_running_loop().call_soon(self._next)
         return True
 
-    def _head_here(self, neighbours: Neighbours, data: memoryview) -> int:
-        """A request begins: how much of this input may be parsed; 0 if it is for another worker, or has to wait.
+    def _begins_here(self, neighbours: Neighbours, data: memoryview) -> bool:
+        """A request begins: whether it may be parsed. If not, it is for another worker, or has to wait.
 
-        What follows the head is parsed by itself: the next request may be for another worker, and a connection can only
-        move when nothing is owed to it.
+        It waits until the exchange before it is over, since a connection can only move when nothing is owed to it, and
+        until it shows for which worker it is.
         """
-        if self.exchange is not None or self._queue:
+        if self.exchange is not None:
             self._more = bytes(data)
             self.pause(MORE)
             self.plane.pipelined.add(self)
-            return 0
-        head = bytes(data[: self.plane.options.header_bytes])
-        owner = neighbours.owner(head, self.number)
+            return False
+        self.plane.pipelined.discard(self)
+        owner = neighbours.owner(data, self._chance())
         if owner is None:
-            self._more = head
-            timeouts = self.plane.timeouts
-            timeouts.resting.pop(self, None)
-            timeouts.owing.setdefault(self, self.plane.clock() + timeouts.owed_s)
-            return 0
-        if owner != neighbours.me:
-            if not neighbours.move(self, owner, bytes(data)):
-                self.reject(*_BUSY)
-            return 0
-        end = head.find(b"\r\n\r\n")
-        return len(data) if end < 0 else end + 4
+            if self.half_closed:
+                self.transport.close()
+                return False
+            self._more = bytes(data)
+            self.resume(MORE)
+            self._stop_resting()
+            self._expect_rest()
+            return False
+        if owner == neighbours.me:
+            self._arrival = None
+            return True
+        if not neighbours.move(self, owner, bytes(data)):
+            self.mid_message = True
+            self.reject(*_BUSY)
+        return False
+
+    def _chance(self) -> int:
+        """Chooses among several workers: only a connection that may go to any of them has a number for that."""
+        return -1 if self._arrival is not None or self.fd < 0 else self.number
+
+    def _one_message(self, data: memoryview) -> int:
+        """How much of a slice may be parsed at once: not beyond the end of a head or body.
+
+        What follows may be for another worker, and the parser would not stop there.
+        """
+        if self._body_left:
+            size = min(len(data), self._body_left)
+            self._body_left -= size
+            return size
+        end = _END_BEFORE.match(data) or _END.search(data)
+        if end is None:
+            return len(data)
+        self._turn_requests += self.mid_message  # so that a body made of such ends takes no long turn
+        return end.end()
+
+    def _parse_arrival(self) -> None:
+        """Parse the input that came with the connection from another worker."""
+        self._turn_bytes = self.endpoint.turn_bytes
+        self._parse_more()
 
     def _parse_more(self) -> None:
         """Parse the input that has waited for its turn, and read again when all of it is parsed."""
@@ -583,6 +628,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self._more:
             self.resume(MORE)
+            if self.half_closed and self.exchange is None and not self._queue:
+                self._end_of_input()
 
     def eof_received(self) -> bool:
         """The peer has closed its half of the connection; whether ours stays open.
@@ -590,7 +637,7 @@ class Connection(asyncio.BufferedProtocol):
         It stays open while an answer is owed to what the peer has sent as a whole. A body that breaks off here was cut
         short. Under TLS the event loop closes the connection at once, whatever is returned.
         """
-        if self.deaf or self.fd < 0 or (self.exchange is None and not self._queue):
+        if self.deaf or self.tls or (self.exchange is None and not self._queue and not self._more):
             return False
         request, queue = self._request, self._queue
         if request is not None and request.route is not None and not (queue and queue[-1] is request):
@@ -749,11 +796,6 @@ class Connection(asyncio.BufferedProtocol):
             headers = joined(fields)
         guard.chunked = coding is not None
         method = parser.get_method()
-        neighbours = self.endpoint.neighbours
-        if neighbours is not None and neighbours.owner_of(method, self._url, self.number) != neighbours.me:
-            # It was pipelined in one packet with the end of a body, and parsed before it could be looked at.
-            self.reject(*_BUSY)
-            return
         if parser.should_upgrade():
             # See _without_upgrade().
             if method == b"CONNECT":
@@ -764,6 +806,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         # A request without a body is complete: nothing more is waited for.
         self.mid_message = has_body(headers)
+        if self.endpoint.neighbours is not None:
+            self._body_left = content_length(headers) or 0
         if self.proxied:
             headers[FORWARDED_FOR] = forwarded_for(fields)
         http10 = version == "1.0"
@@ -1066,7 +1110,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def scheme(self) -> str:
         """``http``, or ``https`` under TLS."""
-        return "http" if self.fd >= 0 else "https"
+        return "https" if self.tls else "http"
 
     def invite_body(self) -> None:
         self.send(CONTINUE)

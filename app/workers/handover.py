@@ -8,13 +8,14 @@ then on a request costs what it costs in a server of one process. There are thre
 
 1. *When it is accepted* (:class:`Door`). The first bytes are looked at without being read (``MSG_PEEK``).
 2. *Between two requests*, when the next one is for somebody else, as on connections of a proxy, which asks for many
-   channels on each. What was read already goes with the descriptor.
+   channels on each. The beginning of the request, which was read already, goes with the descriptor.
 3. *Under TLS* the descriptor is of no use without the session, which cannot move. So the worker that has the session
    makes a pair of sockets, hands one end over as the connection, and copies between the session and the other end
    (:class:`Half`). It is this worker's part in the work; the owner does all the rest.
 
-A connection moves only at the beginning of a request, with nothing owed to it. One that pipelines waits until then. If
-the owner is so busy that even the mesh is full, the client is told to come back, as by any server that is overloaded.
+A connection moves only at the beginning of a request, with nothing owed to it. One that pipelines waits until then. It
+gives its place among the limits back before it goes, and takes one where it arrives, so it is counted once. If the
+owner is so busy that even the mesh is full, the client is told to come back, as by any server that is overloaded.
 """
 
 from __future__ import annotations
@@ -37,14 +38,21 @@ _LOGGER = logging.getLogger(__name__)
 MAX_ACCEPTED: Final = 16
 """Connections that are accepted in one turn of the event loop."""
 
-MAX_LOOKED_AT: Final = 1024
-"""Connections that have not sent a byte yet. One more becomes a connection of this worker at once, and moves later."""
+MAX_SILENT: Final = 128
+"""Connections that have not sent a byte yet, and are not counted. If there is one more, the oldest becomes a connection
+of this worker at once, and moves later."""
 
 SILENT_S: Final = 1.0
 """A connection that sends nothing for so long becomes one of this worker, whose limits and time-outs then hold."""
 
 ACCEPT_RETRY_S: Final = 1.0
 """Accepting pauses for this time when the process has no descriptor left, as asyncio does."""
+
+CROWDED_S: Final = 0.005
+"""It pauses for this time while much waits for another worker, which may just be busy."""
+
+PAIR_BYTES: Final = 64 << 10
+"""The kernel's buffer of a :class:`Half`'s socket, in each direction (Linux doubles it)."""
 
 
 class Arrival(NamedTuple):
@@ -103,13 +111,9 @@ class HandOver:
 
     # Away.
 
-    def owner(self, head: bytes, chance: int) -> int | None:
+    def owner(self, head: bytes | memoryview, chance: int) -> int | None:
         """The worker to which a request belongs, by the beginning of its head; ``None``: more of it is needed."""
         return self.placement.of_head(head, chance)
-
-    def owner_of(self, method: bytes, target: bytes, chance: int) -> int:
-        """The worker to which a request belongs."""
-        return self.placement.of_target(method, target, chance)
 
     def move(self, connection: Connection, worker: int, data: bytes) -> bool:
         """Hand a connection over that has just begun a request; ``False`` if it has to be refused here.
@@ -119,13 +123,8 @@ class HandOver:
             worker: owns what it asks for.
             data: what was read of the request.
         """
-        arrival = Arrival(
-            connection.endpoint.number,
-            connection.peer,
-            connection.certified,
-            connection.tls,
-            data,
-        )
+        connection.leave()
+        arrival = Arrival(connection.endpoint.number, connection.peer, connection.certified, connection.tls, data)
         try:
             if connection.fd >= 0:
                 self.mesh.send(worker, Kind.CONNECTION, arrival.encoded(), connection.fd)
@@ -142,6 +141,8 @@ class HandOver:
         """Keep the TLS session here, and hand one end of a pair of sockets over in its place."""
         mine, theirs = socket.socketpair()
         try:
+            for end in (mine, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PAIR_BYTES)
             self.mesh.send(worker, Kind.CONNECTION, arrival.encoded(), theirs.fileno())
         except BaseException:
             mine.close()
@@ -150,12 +151,8 @@ class HandOver:
             theirs.close()
         session, inner = Half(self.halves), Half(self.halves)
         session.other, inner.other = inner, session
-        transport = connection.transport
-        connection.moved()
-        transport.pause_reading()
-        transport.set_protocol(session)
-        session.connection_made(transport)
-        self._begin(asyncio.get_running_loop().connect_accepted_socket(lambda: inner, mine), mine)
+        connection.moved(to=session)
+        self._begin(lambda: inner, mine, session.transport.abort)
 
     def send(self, sock: socket.socket, worker: int, endpoint: int) -> None:
         """Hand an accepted socket over of which nothing was read; it is closed here.
@@ -171,8 +168,8 @@ class HandOver:
 
     def take(self, message: Message) -> None:
         """Serve a connection that another worker hands over."""
-        arrival = Arrival.decoded(message.payload)
         sock = socket.socket(fileno=message.descriptor)
+        arrival = Arrival.decoded(message.payload)
         self.taken += 1
         self.serve(sock, arrival.endpoint, arrival)
 
@@ -181,21 +178,28 @@ class HandOver:
         connection = self._makers[endpoint]()
         if arrival is not None:
             connection.arrives(arrival.ip, arrival.certified, tls=arrival.tls, data=arrival.data)
+        self._begin(lambda: connection, sock)
+
+    def _begin(
+        self, make: Callable[[], asyncio.BaseProtocol], sock: socket.socket, failed: Callable[[], None] | None = None
+    ) -> None:
+        """Connect a socket with its protocol; ``failed`` is called if that does not succeed."""
+        loop = asyncio.get_running_loop()
         sock.setblocking(False)
-        self._begin(asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock), sock)
-
-    def _begin(self, connecting: Any, sock: socket.socket) -> None:
-        task = asyncio.get_running_loop().create_task(connecting)
+        task = loop.create_task(loop.connect_accepted_socket(make, sock))
         self._coming.add(task)
-        task.add_done_callback(lambda done: self._begun(done, sock))
 
-    def _begun(self, task: asyncio.Task[Any], sock: socket.socket) -> None:
-        self._coming.discard(task)
-        if task.cancelled() or task.exception() is not None:
-            sock.close()  # its peer is gone already
+        def begun(task: asyncio.Task[Any]) -> None:
+            self._coming.discard(task)
+            if task.cancelled() or task.exception() is not None:
+                sock.close()  # its peer is gone already
+                if failed is not None:
+                    failed()
+
+        task.add_done_callback(begun)
 
     def end(self) -> None:
-        """Break what is left of TLS sessions for others, and of connections that are being made."""
+        """Break what is left of connections for others, and of those that are being made."""
         for task in list(self._coming):
             task.cancel()
         for half in list(self.halves):
@@ -205,7 +209,8 @@ class HandOver:
 class Half(asyncio.Protocol):
     """One side of a TLS session whose requests another worker answers: the session, or the pair of sockets.
 
-    What one half reads the other one writes. A half whose other side does not take more is not read from.
+    What one half reads the other one writes. A half whose other side does not take more is not read from, so in each
+    direction at most 64 KiB wait (asyncio's high-water mark) and one read more, beside the kernel's buffers.
 
     Args:
         all_: of this process; the half belongs to it while it is connected.
@@ -216,21 +221,19 @@ class Half(asyncio.Protocol):
 
     def __init__(self, all_: set[Half]) -> None:
         self._all = all_
-        self._connected = False
-        self._full = False  # it holds bytes that its peer does not take
+        self._gone = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.transport, self._connected = transport, True
+        """It can be used. The session's half comes first, and is not read from until the other one is here."""
+        self.transport = transport
         self._all.add(self)
-        if self.other._connected:
+        if self.other._gone:
+            transport.abort()
+        elif self.other in self._all:
             self.other.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         self.other.transport.write(data)
-
-    def eof_received(self) -> bool:
-        # Under TLS there is no half-closed connection.
-        return False
 
     def pause_writing(self) -> None:
         self.other.transport.pause_reading()
@@ -240,8 +243,8 @@ class Half(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._all.discard(self)
-        self._connected = False
-        if self.other._connected:
+        self._gone = True
+        if self.other in self._all:
             self.other.transport.close()
 
 
@@ -264,22 +267,32 @@ class Door:
         # Accepted ones that have not sent a byte, and when they become connections of this worker, oldest first.
         self._silent: dict[socket.socket, float] = {}
         self._accepted = count(0, handover.placement.workers)
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # for the first of the silent ones
+        self._pause: asyncio.TimerHandle | None = None  # until connections are accepted again
         self._listen()
 
     def close(self) -> None:
         """Accept no more; those that have sent nothing become connections of this worker, which ends them."""
         self._loop.remove_reader(self.sockets[0])
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._pause):
+            if timer is not None:
+                timer.cancel()
         for sock in list(self._silent):
             self._keep(sock)
 
     def _listen(self) -> None:
-        self._timer = None
+        self._pause = None
         self._loop.add_reader(self.sockets[0], self._accept)
 
+    def _wait(self, seconds: float) -> None:
+        """Accept nothing for a time."""
+        self._loop.remove_reader(self.sockets[0])
+        self._pause = self._loop.call_later(seconds, self._listen)
+
     def _accept(self) -> None:
+        if self._handover.mesh.is_crowded():
+            self._wait(CROWDED_S)
+            return
         for _ in range(MAX_ACCEPTED):
             try:
                 sock, _ = self.sockets[0].accept()
@@ -287,44 +300,42 @@ class Door:
                 return
             except OSError as error:
                 _LOGGER.error("cannot accept a connection: %s", error.strerror or error)
-                self._loop.remove_reader(self.sockets[0])
-                self._loop.call_later(ACCEPT_RETRY_S, self._listen)
+                self._wait(ACCEPT_RETRY_S)
                 return
             sock.setblocking(False)
             if not self._look(sock):
                 self._silent[sock] = self._loop.time() + SILENT_S
                 self._loop.add_reader(sock, self._speaks, sock)
-                if len(self._silent) > MAX_LOOKED_AT:
+                if len(self._silent) > MAX_SILENT:
                     self._keep(next(iter(self._silent)))
                 if self._timer is None:
                     self._timer = self._loop.call_later(SILENT_S, self._look_at_silent)
 
     def _look(self, sock: socket.socket) -> bool:
         """Bring a connection to its owner; ``False`` if it has not sent anything yet."""
+        handover = self._handover
         try:
             head = sock.recv(LOOK_BYTES, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            sock.close()
+            sock.close()  # its peer has reset it
             return True
-        owner = self._handover.placement.of_head(head, next(self._accepted)) if head else None
-        if owner is None or owner == self._handover.placement.me:
-            self._handover.serve(sock, self._number)
-            return True
-        try:
-            self._handover.send(sock, owner, self._number)
-        except Exception as error:
-            _LOGGER.warning("a connection could not be handed over to worker %d: %s", owner, error)
-            self._handover.serve(sock, self._number)  # which refuses it
+        owner = handover.placement.of_head(head, next(self._accepted)) if head else None
+        if owner is not None and owner != handover.me:
+            try:
+                handover.send(sock, owner, self._number)
+                return True
+            except (MeshFull, OSError):
+                pass  # it is tried again when the connection has read the request, and refused if need be
+        handover.serve(sock, self._number)
         return True
 
     def _speaks(self, sock: socket.socket) -> None:
         self._loop.remove_reader(sock)
+        del self._silent[sock]
         if not self._look(sock):
-            self._loop.add_reader(sock, self._speaks, sock)
-        else:
-            self._silent.pop(sock, None)
+            self._handover.serve(sock, self._number)
 
     def _keep(self, sock: socket.socket) -> None:
         """Make it a connection of this worker, although it is not known yet whose it is."""

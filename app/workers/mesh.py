@@ -2,11 +2,14 @@
 
 Each worker has a pair of sockets (``AF_UNIX``, ``SOCK_DGRAM``): it reads from one end, all others write to the other
 end. The supervisor makes the pairs before it forks, and keeps them. So no name in a file system is needed, nobody else
-can reach a worker, a worker that dies loses no datagram that it has not read, and its successor reads them.
+can reach a worker, a worker that dies loses no message that it has not read, and its successor reads them.
 
-A datagram is whole or not there, and datagrams of one sender arrive in order. The kernel holds few of them (10, Linux,
-``net.unix.max_dgram_qlen``), so the others wait here, :data:`MAX_WAITING` at most for each worker: then the sender is
-told, and answers its client that the server is busy. Payload that is longer than a datagram goes as several.
+A message is one datagram: whole or not there, and in the order in which one sender sent them. It has no parts, so a
+sender that dies leaves no half message behind. What does not fit goes another way: an answer over a stream
+(:mod:`~tricklecast.app.workers.questions`), a long beginning of a request too (:mod:`~.handover`).
+
+The kernel holds few datagrams (10, Linux, ``net.unix.max_dgram_qlen``), so the others wait here, :data:`MAX_WAITING` at
+most for each worker: then the sender is told, and answers its client that the server is busy.
 """
 
 from __future__ import annotations
@@ -14,37 +17,45 @@ from __future__ import annotations
 import array
 import asyncio
 import errno
+import logging
 import os
 import socket
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from struct import Struct
 from typing import Final, NamedTuple
 
+_LOGGER = logging.getLogger(__name__)
+
 PAYLOAD_BYTES: Final = 60 << 10
-"""Payload of one datagram; Linux has room for 208 KiB in all (``net.core.wmem_default``)."""
+"""The longest message; Linux has room for 208 KiB in all (``net.core.wmem_default``)."""
 
 BUFFER_BYTES: Final = 4 * PAYLOAD_BYTES
 """macOS sends no datagram that is longer than this buffer, and 2 KiB without it."""
 
-MAX_WAITING: Final = 1024
-"""Datagrams that wait for one worker. Each may hold a descriptor, so many more would exhaust these."""
+MAX_WAITING: Final = 256
+"""Messages that wait for one worker. Each may hold a descriptor, for which the server keeps as many free."""
 
 READS_PER_TURN: Final = 16
-"""Datagrams that are read in one turn of the event loop, so that connections at work have theirs, too."""
+"""Messages that are read in one turn of the event loop, so that connections at work have theirs, too."""
 
-_FULL: Final = (errno.ENOBUFS, errno.ETOOMANYREFS)
-"""The kernel has no room for a datagram, or for one more descriptor on its way, at present."""
+NO_FILE_S: Final = 1.0
+"""A worker that has no descriptor left reads no message for this time, as it accepts no connection."""
 
-_HEAD: Final = Struct("!BBHI")  # kind, whether parts follow, sender, number of the message
+FULL_S: Final = 0.005
+"""A message is tried again after this time where the kernel does not tell when it has room."""
+
+_NO_ROOM: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
+"""The receiver's queue is full (Linux, macOS), or too many descriptors of this user are on their way."""
+
+_HEAD_BYTES: Final = 2  # kind and sender
 
 
 class Kind(IntEnum):
     """What a message is about."""
 
     CONNECTION = 1
-    """A connection of a client, as the descriptor; JSON with :class:`~.handover.Arrival`."""
+    """A connection of a client, as the descriptor; :class:`~.handover.Arrival`."""
     QUESTION = 2
     """A question, whose answer goes to the descriptor; JSON: its name, and what it is about."""
     NEWS = 3
@@ -90,12 +101,9 @@ class Mesh:
         self.me = me
         self._in = sockets[me][0]
         self._out = [to for _, to in sockets]
-        # For each worker: parts that the kernel did not take yet, with their descriptors.
+        # For each worker: messages that the kernel did not take yet, with their descriptors.
         self._waiting: list[deque[tuple[bytes, int]]] = [deque() for _ in sockets]
-        # First parts of messages that are not whole: payload, descriptor.
-        self._begun: dict[tuple[int, int], tuple[list[bytes], int]] = {}
-        self._number = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # None before the start and after the end
         self._receive: Callable[[Message], None] | None = None
 
     @property
@@ -106,92 +114,100 @@ class Mesh:
     def start(self, receive: Callable[[Message], None]) -> None:
         """Read messages from now on, in the running event loop. ``receive`` owns the descriptor of each."""
         self._loop, self._receive = asyncio.get_running_loop(), receive
-        self._loop.add_reader(self._in, self._read)
+        self._listen()
 
     def stop(self) -> None:
         """Read nothing more, and drop what waits."""
-        if self._loop is None:
+        loop, self._loop = self._loop, None
+        if loop is None:
             return
-        self._loop.remove_reader(self._in)
-        for worker, waiting in enumerate(self._waiting):
-            if waiting:
-                self._loop.remove_writer(self._out[worker])
+        loop.remove_reader(self._in)
+        for to, waiting in zip(self._out, self._waiting, strict=True):
+            loop.remove_writer(to)
             for _, descriptor in waiting:
                 _close(descriptor)
             waiting.clear()
-        for _, descriptor in self._begun.values():
-            _close(descriptor)
-        self._begun.clear()
-        self._loop = None
+
+    # Out.
 
     def send(self, worker: int, kind: Kind, payload: bytes, descriptor: int = -1) -> None:
         """Send a message. The descriptor stays the caller's; the receiver gets a copy.
 
         Raises:
             MeshFull: too much waits for this worker already.
-            OSError: there is no descriptor left for the copy.
+            OSError: there is no descriptor left for the copy, or the message is too long.
         """
+        if len(payload) > PAYLOAD_BYTES:
+            raise OSError(errno.EMSGSIZE, f"a message of {len(payload)} bytes")
         assert self._loop is not None, "it has started"
-        self._number = self._number + 1 & 0xFFFFFFFF
         waiting = self._waiting[worker]
-        parts = [payload[at : at + PAYLOAD_BYTES] for at in range(0, len(payload), PAYLOAD_BYTES)] or [b""]
-        if len(waiting) + len(parts) > MAX_WAITING:
+        if len(waiting) >= MAX_WAITING:
             raise MeshFull(f"{len(waiting)} messages wait for worker {worker}")
-        for number, part in enumerate(parts):
-            datagram = _HEAD.pack(kind, number + 1 < len(parts), self.me, self._number) + part
-            if waiting or not self._sent(worker, datagram, descriptor):
-                waiting.append((datagram, -1 if descriptor < 0 else os.dup(descriptor)))
-                if len(waiting) == 1:
-                    self._loop.add_writer(self._out[worker], self._flush, worker)
-            descriptor = -1
+        datagram = bytes((kind, self.me)) + payload
+        why = None if waiting else self._try(worker, datagram, descriptor)
+        if waiting or why is not None:
+            waiting.append((datagram, -1 if descriptor < 0 else os.dup(descriptor)))
+        if why is not None:
+            self._await_room(worker, why)
 
-    def _sent(self, worker: int, datagram: bytes, descriptor: int) -> bool:
+    def is_crowded(self) -> bool:
+        """Whether so much waits for a worker that fewer connections should be accepted."""
+        return any(len(waiting) > MAX_WAITING // 2 for waiting in self._waiting)
+
+    def _try(self, worker: int, datagram: bytes, descriptor: int) -> int | None:
+        """Send a datagram; the error's number if the kernel has no room for it."""
         beside = [] if descriptor < 0 else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
         try:
             self._out[worker].sendmsg([datagram], beside)
-        except (BlockingIOError, InterruptedError):
-            return False
         except OSError as error:
-            if error.errno in _FULL:
-                return False
-            raise
-        return True
+            if error.errno not in _NO_ROOM:
+                raise
+            return error.errno
+        return None
+
+    def _await_room(self, worker: int, why: int) -> None:
+        assert self._loop is not None, "it has started"
+        if why == errno.EAGAIN:
+            self._loop.add_writer(self._out[worker], self._flush, worker)
+        else:
+            # Such a socket may be called writable all the time.
+            self._loop.call_later(FULL_S, self._flush, worker)
 
     def _flush(self, worker: int) -> None:
+        """Send what waits, as far as the kernel takes it."""
+        if self._loop is None:
+            return
+        self._loop.remove_writer(self._out[worker])
         waiting = self._waiting[worker]
         while waiting:
-            datagram, descriptor = waiting[0]
-            if not self._sent(worker, datagram, descriptor):
+            if (why := self._try(worker, *waiting[0])) is not None:
+                self._await_room(worker, why)
                 return
-            waiting.popleft()
-            _close(descriptor)
-        assert self._loop is not None, "it has started"
-        self._loop.remove_writer(self._out[worker])
+            _close(waiting.popleft()[1])
+
+    # In.
+
+    def _listen(self) -> None:
+        if self._loop is not None:
+            self._loop.add_reader(self._in, self._read)
 
     def _read(self) -> None:
-        assert self._receive is not None, "it has started"
+        assert self._loop is not None and self._receive is not None, "it has started"
         for _ in range(READS_PER_TURN):
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._in, PAYLOAD_BYTES + _HEAD.size, 1)
+                os.close(os.dup(self._in.fileno()))
+            except OSError as error:
+                # The kernel would drop the descriptor of the next message, and break a client's connection.
+                _LOGGER.error("cannot take messages of other workers: %s", error.strerror)
+                self._loop.remove_reader(self._in)
+                self._loop.call_later(NO_FILE_S, self._listen)
+                return
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._in, _HEAD_BYTES + PAYLOAD_BYTES, 1)
             except (BlockingIOError, InterruptedError):
                 return
-            message = self._whole(data, descriptors[0] if descriptors else -1)
-            if message is not None:
-                self._receive(message)
-
-    def _whole(self, data: bytes, descriptor: int) -> Message | None:
-        """The message whose last part this is, if it is one."""
-        kind, more, sender, number = _HEAD.unpack_from(data)
-        part = data[_HEAD.size :]
-        key = sender, number
-        if more or key in self._begun:
-            parts, first = self._begun.setdefault(key, ([], descriptor))
-            parts.append(part)
-            if more:
-                return None
-            del self._begun[key]
-            part, descriptor = b"".join(parts), first
-        return Message(Kind(kind), sender, part, descriptor)
+            kind, sender = data[:_HEAD_BYTES]
+            self._receive(Message(Kind(kind), sender, data[_HEAD_BYTES:], descriptors[0] if descriptors else -1))
 
 
 def _close(descriptor: int) -> None:

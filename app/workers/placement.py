@@ -17,25 +17,29 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 from zlib import crc32
 
-from tricklecast.app.data_plane.routing import Router
+from tricklecast.app.data_plane.routing import Router, path_of
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import Op
 
 FRONT: Final = 0
 """The worker that answers for all."""
 
-LOOK_BYTES: Final = 4096
-"""A request whose channel does not show within this number of bytes is answered where it came: it is refused there,
-since no URL may be so long without a channel's end."""
+LOOK_BYTES: Final = 9 << 10
+"""A request whose target does not end within this number of bytes is refused by any worker: no URL may be so long."""
 
 READS: Final = frozenset({Op.READ, Op.STREAM, Op.NEXT})
 """Requests that any holder of a channel answers as its owner does."""
 
-_LINE: Final = re.compile(rb"(?:\r\n)*([A-Za-z-]{1,32}) ([^ \r\n]*)( |\r|\n)?", re.ASCII)
-"""The beginning of a request: method, target, and the end of the target if it is there."""
+STAYS: Final = -1
+"""In place of a connection's number: it is to stay where it is, if this worker may answer. A connection that was handed
+over has this until its request has begun, so no two workers hand it to and fro; and one whose TLS session is here."""
 
-_OF_CHANNEL: Final = re.compile(rb"/+api/+v1/+channels/+([^/?]+)")
-"""A route of the API that is about one channel."""
+_LINE: Final = re.compile(rb"[\r\n]*([A-Za-z-]{1,32})(?: +([^ \r\n]*)( |\r|\n)?)?")
+"""The beginning of a request, as the parser takes it: method, target, and the end of the target, as far as they are
+there."""
+
+_OF_CHANNEL: Final = re.compile(rb"/api/v1/channels/([^/]+)")
+"""A route of the API that is about one channel, decoded."""
 
 
 def owner_of(channel: str, workers: int) -> int:
@@ -64,32 +68,36 @@ class Placement:
         """The worker that owns a channel."""
         return owner_of(channel, self.workers)
 
-    def of_head(self, head: bytes, chance: int) -> int | None:
+    def of_head(self, head: bytes | memoryview, chance: int) -> int | None:
         """The worker to which a request belongs; ``None`` if more of its head is needed to tell.
 
         Args:
-            chance: the number of the connection, which counts in steps of the number of workers: it chooses among
-                several workers, always in the same way.
             head: the beginning of the request, at least one byte. What is no request belongs to this worker, which
                 refuses it.
+            chance: as in :meth:`of_target`.
         """
         line = _LINE.match(head)
         if line is None:
-            # Half a method, or nothing that could become one.
-            return None if len(head) < 32 and head.strip(b"\r\n").isalpha() else self.me
+            return self.me
         method, target, end = line.groups()
-        if end is None and b"?" not in target and len(head) < LOOK_BYTES:
-            return None
+        if end is None and (target is None or b"?" not in target):
+            # A method without a space behind it is not one yet.
+            is_whole = target is None and line.end() < len(head)
+            return self.me if is_whole or len(head) >= LOOK_BYTES else None
         return self.of_target(method, target, chance)
 
     def of_target(self, method: bytes, target: bytes, chance: int) -> int:
-        """The worker to which a request of this method and target belongs."""
+        """The worker to which a request of this method and target belongs.
+
+        Args:
+            chance: the number of the connection, which counts in steps of the number of workers: it chooses among
+                several workers, always in the same way; or :data:`STAYS`.
+        """
         route = self._router.find(method, target)
         if route is not None:
-            if route.op in READS and (holders := self.spread.get(route.channel)) is not None:
-                return holders[chance // self.workers % len(holders)]
-            return self.owner_of(route.channel) if route.channel else self.me
-        found = _OF_CHANNEL.match(target)
-        if found is None:
-            return FRONT
-        return self.owner_of(unquote_to_bytes(found[1]).decode("utf-8", "surrogateescape"))
+            holders = self.spread.get(route.channel) if route.op in READS else None
+            if holders is None:
+                return self.owner_of(route.channel) if route.channel else self.me
+            return self.me if chance == STAYS else holders[chance // self.workers % len(holders)]
+        found = _OF_CHANNEL.match(unquote_to_bytes(path_of(target)))
+        return FRONT if found is None else self.owner_of(found[1].decode("utf-8", "surrogateescape"))
