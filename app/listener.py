@@ -55,6 +55,10 @@ SPARE_FILES: Final = 256
 """File descriptors that ordinary connections leave free: for 64 connections beyond the limit, as many that are just
 being closed, listeners, the access log, the event loop, and requests to webhooks and key servers."""
 
+WORKER_FILES: Final = 768
+"""Those that each of several workers leaves free beside: for connections that have sent nothing (128), or wait until a
+worker that hangs takes them (256), sockets of the mesh (two for each worker), and questions of other workers."""
+
 LEAST_CONNECTIONS: Final = 64
 """The server does not start with fewer possible connections, unless ``max_connections`` asks for fewer."""
 
@@ -80,26 +84,29 @@ class CannotServe(TrickleError):
 # The process's limit of file descriptors.
 
 
-def attainable_limits(settings: Settings) -> Limits:
+def attainable_limits(settings: Settings, workers: int = 1) -> Limits:
     """The limits that the settings ask for, with no more connections than the process can open.
 
     Raises the process's soft limit of file descriptors as far as the hard limit allows, and logs a warning if a
-    configured ``max_connections`` had to be lowered.
+    configured ``max_connections`` had to be lowered. All connections may come to one of several workers, which needs
+    two descriptors for each if it has the TLS session of a client whose requests another worker answers.
 
     Raises:
         CannotServe: the process can open fewer than 64 connections (or ``max_connections``, if that is less).
     """
     limits = settings.limits()
-    files = _raise_file_limit(None if limits.connections is None else limits.connections + SPARE_FILES)
+    each = 2 if workers > 1 and settings.tls_cert else 1
+    spare = SPARE_FILES + (WORKER_FILES if workers > 1 else 0)
+    files = _raise_file_limit(None if limits.connections is None else each * limits.connections + spare)
     if files is None:
         return limits
-    possible = files - SPARE_FILES
+    possible = (files - spare) // each
     wanted = possible if limits.connections is None else limits.connections
     least = LEAST_CONNECTIONS if limits.connections is None else min(LEAST_CONNECTIONS, limits.connections)
     if possible < least:
         raise CannotServe(
             f"this process may open only {files} files, which leaves {max(0, possible)} for connections; "
-            f"allow at least {least + SPARE_FILES} (ulimit -n, LimitNOFILE=, docker run --ulimit nofile=)"
+            f"allow at least {each * least + spare} (ulimit -n, LimitNOFILE=, docker run --ulimit nofile=)"
         )
     if wanted > possible and "max_connections" in settings.model_fields_set:  # the default is only an upper bound
         _LOGGER.warning(

@@ -37,7 +37,7 @@ from tricklecast.app.node import Node, Program
 from tricklecast.app.reload import Terminal, merged
 from tricklecast.app.server_log import configure
 from tricklecast.app.settings import InvalidSettings, Settings
-from tricklecast.app.shutdown import LAST_S, LastResort, drain, end
+from tricklecast.app.shutdown import LAST_S, TICK_S, LastResort, drain, end
 from tricklecast.app.sockets import Sockets, opened
 from tricklecast.app.storage.archive import Ack
 from tricklecast.app.storage.settle import settle
@@ -109,7 +109,7 @@ def _supervise(
     if program is not None:
         raise CannotServe("a program in the server's process sees only that process's channels: it needs workers = 1")
     configure(settings.log_format, threaded=False)  # a process that forks has one thread
-    limits = attainable_limits(settings)
+    limits = attainable_limits(settings, count)
     in_force = settings
     with opened(settings, count) as sockets, _health_file(settings, sockets[0]), _ignoring_unused():
 
@@ -178,7 +178,7 @@ def _serve_on(
         if worker is None:
             loop.add_signal_handler(signal.SIGHUP, partial(_hang_up, Terminal(), server, node))
         else:
-            loop.add_reader(worker.alive, server.stop)
+            loop.add_reader(worker.alive, server.orphaned, worker.alive)
             loop.add_signal_handler(signal.SIGHUP, partial(_reload, node))
         with _few_collections():
             await node.run(server, program)
@@ -314,6 +314,11 @@ class Server(uvicorn.Server):
         if self._last_resort is not None:
             self._last_resort.begin(self._node.reload.settings.shutdown_deadline_s + LAST_S)
 
+    def orphaned(self, alive: int) -> None:
+        """The supervisor is gone: stop, as after SIGTERM."""
+        asyncio.get_running_loop().remove_reader(alive)
+        self.stop()
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A first signal drains; a second one of any kind stops now. A supervisor has a word of its own for that."""
         if self.should_exit and (self._node.link is None or sig == signal.SIGINT):
@@ -351,14 +356,23 @@ class Server(uvicorn.Server):
         if log is not None:
             waiting = sum(connection.waiting for connection in plane.connections)
             log.event(Event.DRAIN, detail=f"{waiting} waiting")
-        await drain(plane, self._node.reload.settings.drain(plane.clock()), self._hurry)
+        plan, link = self._node.reload.settings.drain(plane.clock()), self._node.link
+        if link is not None:
+            link.drains(now=True)
+        await drain(plane, plan, self._hurry)
+        if link is not None:
+            link.drains(now=False)
+            # The others may still bring connections, and serve clients whose TLS sessions are here.
+            until = plan.begun_at + plan.deadline_s
+            while link.some_drain and plane.clock() < until and not await self._hurry():  # noqa: ASYNC110 - memory
+                await asyncio.sleep(TICK_S)
         for server in self.servers:
             server.close()
         for _, listener in self._listeners:
             listener.close()
         await end(plane, self.server_state)
-        if self._node.link is not None:
-            self._node.link.end()
+        if link is not None:
+            link.end()
 
     async def _hurry(self) -> bool:
         await self.on_tick(0)  # keeps the date header right

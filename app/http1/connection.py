@@ -165,8 +165,8 @@ class Connection(asyncio.BufferedProtocol):
     """A connection. The event loop knows it as a protocol, exchanges know it as a ``Caller``."""
 
     __slots__ = (
-        "_arrival", "_at_half_close", "_body_left", "_guard", "_half_closed_sent", "_has_left", "_headers", "_more", "_parser",
-        "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes",
+        "_arrival", "_at_half_close", "_body_left", "_guard", "_half_closed_sent", "_has_left", "_headers", "_more",
+        "_parser", "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes",
         "_turn_requests", "_unread", "_upgrade", "_url", "asking", "certified", "client_here", "deaf", "endpoint",
         "exchange", "fd", "half_closed", "handshake", "last_read", "mid_message", "number", "pauses", "peer", "plane",
         "proxied", "surplus", "tls", "transport", "watched", "write_paused",
@@ -184,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer: str | None = None  # the address at its other end
         self.proxied = False  # that is a trusted proxy, which names its clients
         self.tls = False  # its client speaks TLS, to this process or to another worker
-        # From another worker, until its first request is here: the address of its peer, and the bytes that came with it.
+        # From another worker, until a request is here: the address of its peer, and the bytes that came with it.
         self._arrival: tuple[str | None, bytes] | None = None
         self.certified: str | None = None  # the name in its client's certificate, where clients must show one
         self.client_here: Client | None = None  # where clients are told apart, and it is not proxied

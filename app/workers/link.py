@@ -90,6 +90,15 @@ class Link:
             self._looked_at = now
             self.busy.look()
 
+    def drains(self, *, now: bool) -> None:
+        """Tell the others whether this worker drains: none ends before all have drained."""
+        self.worker.shared.column(Figure.DRAINS)[self.worker.number] = now
+
+    @property
+    def some_drain(self) -> bool:
+        """Whether a worker drains."""
+        return any(self.worker.shared.column(Figure.DRAINS))
+
     def end(self) -> None:
         """Take nothing more, and break what is left."""
         self.busy.end()

@@ -192,22 +192,24 @@ class Mesh:
             self._loop.add_reader(self._in, self._read)
 
     def _read(self) -> None:
-        assert self._loop is not None and self._receive is not None, "it has started"
+        loop, receive = self._loop, self._receive
+        assert loop is not None, "it has started"
+        assert receive is not None, "it has started"
         for _ in range(READS_PER_TURN):
             try:
                 os.close(os.dup(self._in.fileno()))
             except OSError as error:
                 # The kernel would drop the descriptor of the next message, and break a client's connection.
                 _LOGGER.error("cannot take messages of other workers: %s", error.strerror)
-                self._loop.remove_reader(self._in)
-                self._loop.call_later(NO_FILE_S, self._listen)
+                loop.remove_reader(self._in)
+                loop.call_later(NO_FILE_S, self._listen)
                 return
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._in, _HEAD_BYTES + PAYLOAD_BYTES, 1)
             except (BlockingIOError, InterruptedError):
                 return
             kind, sender = data[:_HEAD_BYTES]
-            self._receive(Message(Kind(kind), sender, data[_HEAD_BYTES:], descriptors[0] if descriptors else -1))
+            receive(Message(Kind(kind), sender, data[_HEAD_BYTES:], descriptors[0] if descriptors else -1))
 
 
 def _close(descriptor: int) -> None:

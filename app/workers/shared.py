@@ -54,6 +54,8 @@ class Figure(IntEnum):
     """When that was, in milliseconds of the monotonic clock."""
     BEAT_MS = auto()
     """When the event loop turned last, in milliseconds of the monotonic clock."""
+    DRAINS = auto()
+    """1 while it drains: it may still hand connections over, and hold TLS sessions of others."""
 
 
 class Shared:

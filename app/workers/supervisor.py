@@ -6,6 +6,7 @@ second, has the same sockets, and reads what was meant for its predecessor. For 
 nothing that a client could see: a fault in it would be a fault of all.
 
 - *A worker that dies* is started again. It takes its connections with it and, without a data directory, its channels.
+  One that cannot begin ends the server at its start, with the reason; later that is a death like any other.
   Three deaths within a minute end the server: what kills a worker that often will not stop by itself.
 - *Signals*: the supervisor passes SIGHUP on, and SIGTERM when it is told to end. Told once more, it sends SIGINT, which
   ends a worker at once: systemd may send SIGTERM to all processes, so a second SIGTERM says nothing new to a worker. A
@@ -170,19 +171,20 @@ class Supervisor:
             for number in range(self._count):
                 self._start(number)
             while self._running:
-                streams = [one.status for one in self._running.values()]
-                readable, _, _ = select.select([wake, *streams], [], [], LOOK_S)
-                if wake in readable:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(wake, 4096)
-                self._look(set(readable))
+                poll = select.poll()  # select() takes no descriptor from 1024 on
+                for end in (wake, *(one.status for one in self._running.values())):
+                    poll.register(end, select.POLLIN)
+                poll.poll(LOOK_S * 1000)
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 4096)
+                self._look()
         finally:
             signal.set_wakeup_fd(fd_before)
             for number, handler in before.items():
                 signal.signal(number, handler)
             for one in self._running.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGKILL)
+                os.kill(one.pid, signal.SIGKILL)
+                os.waitpid(one.pid, 0)
             for end in (wake, waker, alive, self._life):
                 os.close(end)
             self._log.close()
@@ -194,12 +196,11 @@ class Supervisor:
         if number != signal.SIGCHLD:
             self._signals.append(number)
 
-    def _look(self, readable: set[int]) -> None:
+    def _look(self) -> None:
         while self._signals:
             self._pass_on(self._signals.popleft())
         for number, one in list(self._running.items()):
-            if one.status in readable:
-                self._hear(one)
+            self._hear(one)
             self._reap(number, one)
         now = time.monotonic()
         if self._stops_until is not None and now >= self._stops_until:
@@ -225,8 +226,7 @@ class Supervisor:
             number = signal.SIGTERM if self._stops_until is None else signal.SIGINT
             self._stop()
         for one in self._running.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, number)
+            os.kill(one.pid, number)
 
     def _stop(self) -> None:
         if self._stops_until is None:
@@ -241,56 +241,66 @@ class Supervisor:
             self._pass_on(signal.SIGTERM)
 
     def _hear(self, one: _Running) -> None:
-        """Read what a worker tells."""
-        data = os.read(one.status, 65536)
-        *lines, one.unread = (one.unread + data).split(b"\n")
+        """Read what a worker has told."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(one.status, 65536):
+                one.unread += data
+        *lines, one.unread = one.unread.split(b"\n")
         for line in lines:
             told = orjson.loads(line)
             one.ready = one.ready or "ready" in told
             one.error = told.get("error", one.error)
-        if not self._told_ready and all(each.ready for each in self._running.values()):
+        ready = [each.ready for each in self._running.values()]
+        if not self._told_ready and ready == [True] * self._count:
             self._told_ready = True
             notify("READY=1")
             self._ready()
 
     def _reap(self, number: int, one: _Running) -> None:
+        """See whether a worker has ended, and start it again if it had no reason to."""
         pid, status = os.waitpid(one.pid, os.WNOHANG)
         if not pid:
             return
-        while (size := len(one.unread)) is not None and select.select([one.status], [], [], 0)[0]:
-            self._hear(one)
-            if len(one.unread) == size:
-                break
+        self._hear(one)  # its last words
         os.close(one.status)
         del self._running[number]
         code = os.waitstatus_to_exitcode(status)
+        problem = one.error or f"worker {number} {_ending(code)}"
         if self._stops_until is not None:
-            problem = one.error or f"worker {number} {_ending(code)}"
             if code and self._failure is None:
                 self._failure = CannotServe(problem)
             elif code and problem != str(self._failure):
                 _LOGGER.critical("%s", problem)
             return
-        if one.error:
+        if one.error and not self._told_ready:
             self._fail(one.error)
             return
         now = time.monotonic()
         self._deaths.append(now)
         if len(self._deaths) == MAX_DEATHS and now - self._deaths[0] < DEATHS_S:
-            self._fail(f"{MAX_DEATHS} workers have died within a minute; the last one, {number}, {_ending(code)}")
+            self._fail(f"{MAX_DEATHS} workers have died within a minute; the last one: {problem}")
             return
-        _LOGGER.critical("worker %d (process %d) %s; it is started again", number, one.pid, _ending(code))
+        _LOGGER.critical("%s (process %d); it is started again", problem, one.pid)
         self._shared.clear(number)
         self._starts[number] += 1
-        self._start(number)
+        try:
+            self._start(number)
+        except CannotServe as failed:
+            self._fail(str(failed))
 
     def _start(self, number: int) -> None:
         status, told = os.pipe()
+        os.set_blocking(status, False)
         sys.stdout.flush()
         sys.stderr.flush()
         # Signals wait until the worker can take them.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            for end in (status, told):
+                os.close(end)
+            raise CannotServe(f"worker {number} cannot be started: {error.strerror}") from None
         if pid:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os.close(told)
