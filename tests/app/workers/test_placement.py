@@ -1,0 +1,117 @@
+"""Which worker a request belongs to, from the first bytes of its head."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tricklecast.app.data_plane.routing import Router
+from tricklecast.app.workers.placement import FRONT, LOOK_BYTES, STAYS, Placement, owner_of
+
+WORKERS = 5
+HERE = 3
+AT = Placement(WORKERS, HERE, Router("/trickle"))
+ROOT = Placement(WORKERS, HERE, Router(""))
+
+
+def channel_of(worker: int) -> str:
+    """The name of a channel that this worker owns."""
+    return next(name for name in map("c{}".format, range(1000)) if owner_of(name, WORKERS) == worker)
+
+
+ODD = "caf\u00e9"
+ODD_BYTES = "caf\udce9"  # a name that is not UTF-8
+
+
+@pytest.mark.parametrize(
+    ("head", "channel"),
+    [
+        (b"GET /trickle/%b/0 HTTP/1.1\r\n", None),
+        (b"POST /trickle/%b/-1 HTTP/1.1\r\n", None),
+        (b"DELETE /trickle/%b HTTP/1.1\r\n", None),
+        (b"GET /trickle/%b/stream?token=x", None),
+        (b"GET //trickle///%b//0 HTTP/1.1\r\n", None),
+        (b"GET http://host:1/trickle/%b/0 HTTP/1.1\r\n", None),
+        (b"\r\n\r\n\rGET   /trickle/%b/next HTTP/1.1\r\n", None),
+        (b"OPTIONS /trickle/%b/0 HTTP/1.1\r\n", None),
+        (b"BREW /trickle/%b/0 HTTP/1.1\r\n", None),
+        (b"M-SEARCH /trickle/%b/0 HTTP/1.1\r\n", None),
+        (b"GET /api/v1/channels/%b HTTP/1.1\r\n", None),
+        (b"DELETE /api/v1/channels/%b?force=1 HTTP/1.1\r\n", None),
+        (b"GET http://host/api/v1/channels/%b/segments HTTP/1.1\r\n", None),
+        (b"GET /api/v1/%%63hannels/%b HTTP/1.1\r\n", None),
+        (b"GET /trickle/%b/index.m3u8?_HLS_msn=1 HTTP/1.1\r\n", None),
+        (b"GET /trickle/caf%%c3%%a9/0 HTTP/1.1\r\n", ODD),
+        (b"GET /trickle/caf\xc3\xa9/0 HTTP/1.1\r\n", ODD),
+        (b"GET /api/v1/channels/caf%%C3%%A9 HTTP/1.1\r\n", ODD),
+    ],
+)
+@pytest.mark.parametrize("worker", range(WORKERS))
+def test_a_request_about_a_channel_belongs_to_its_owner(head: bytes, channel: str | None, worker: int) -> None:
+    """In every form of its target that the server takes, whatever the method."""
+    name = channel or channel_of(worker)
+    given = head % (name.encode() if channel is None else ())
+    assert AT.of_head(given, 0) == owner_of(name, WORKERS)
+
+
+@pytest.mark.parametrize(
+    ("head", "worker"),
+    [
+        (b"GET / HTTP/1.1\r\n", FRONT),
+        (b"GET /metrics HTTP/1.1\r\n", FRONT),
+        (b"GET /api/v1/channels HTTP/1.1\r\n", FRONT),
+        (b"GET /api/v1/channels/ HTTP/1.1\r\n", FRONT),
+        (b"OPTIONS * HTTP/1.1\r\n", FRONT),
+        (b"CONNECT host:443 HTTP/1.1\r\n", FRONT),
+        (b"GET /trickle/_changes/0 HTTP/1.1\r\n", FRONT),
+        (b"GET \r\n", FRONT),
+        (b"GET /nowhere/0 HTTP/1.1\r\n", HERE),
+        (b"\x16\x03\x01\x02\x00\x01", HERE),
+        (b"G@T / HTTP/1.1\r\n", HERE),
+        (b"A" * 33, HERE),
+        (b"GET /" + b"x" * LOOK_BYTES, FRONT),
+        (b"\r\n", HERE),
+    ],
+)
+def test_a_request_about_no_channel(head: bytes, worker: int) -> None:
+    """The front answers for all; what is no request, or has no such URL, is refused where it came."""
+    if head.startswith(b"GET /x"):
+        worker = HERE  # below no base path
+    assert AT.of_head(head, 0) == worker
+
+
+def test_the_root_as_base_path() -> None:
+    """Every name that the control plane does not have is a channel's."""
+    name = channel_of(4)
+    assert ROOT.of_head(b"GET /%b/0 HTTP/1.1\r\n" % name.encode(), 0) == 4
+    assert ROOT.of_head(b"GET /metrics HTTP/1.1\r\n", 0) == FRONT
+    assert ROOT.of_head(b"GET /api/v1/channels/%b HTTP/1.1\r\n" % name.encode(), 0) == 4
+
+
+targets = st.one_of(
+    st.from_regex(rb"/{1,2}(trickle/{1,2})?[a-z_%0-9\xe9]{0,6}(/[a-z0-9-]{0,6})?(\?[a-z=]{0,5})?", fullmatch=True),
+    st.from_regex(rb"(http://h)?/api/v1/channels/[a-z%]{0,4}(/x)?", fullmatch=True),
+    st.binary(max_size=20).filter(lambda text: not set(text) & set(b" \r\n")),
+)
+
+
+@given(st.sampled_from([b"GET", b"POST", b"M-SEARCH"]), targets, st.integers(1, 2), st.data())
+def test_half_a_head_tells_the_same_as_the_whole(
+    method: bytes, target: bytes, spaces: int, data: st.DataObject
+) -> None:
+    """However a request is cut, its beginning says nothing yet, or what all of it says."""
+    head = method + b" " * spaces + target + b" HTTP/1.1\r\nHost: h\r\n\r\n"
+    whole = AT.of_head(head, 0)
+    assert whole == AT.of_target(method, target, 0)
+    assert AT.of_head(head[: data.draw(st.integers(1, len(head)))], 0) in (None, whole)
+
+
+def test_owners_are_spread_evenly() -> None:
+    """No worker has much more than its share of names that look alike; reserved names belong to the front."""
+    for workers in (2, 3, 8, 64):
+        counts = [0] * workers
+        for number in range(10_000):
+            counts[owner_of(f"camera-{number}", workers)] += 1
+        assert min(counts) > 0.7 * 10_000 / workers
+    assert owner_of("_anything", 8) == FRONT
