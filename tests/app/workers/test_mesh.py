@@ -8,7 +8,7 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -76,13 +76,12 @@ async def test_messages_wait_for_a_worker_that_does_not_read() -> None:
 async def test_what_waits_is_bounded() -> None:
     """One message more is refused, and holds no descriptor; when the worker reads, there is room again."""
     with two() as (first, sockets):
-        sent = 0
-        before = open_files()
+        before, sent = open_files(), 0
+        while open_files() < before + MAX_WAITING:
+            first.send(1, Kind.CONNECTION, b"x", 0)
+            sent += 1
         with pytest.raises(MeshFull, match="wait for worker 1"):
-            while sent < MAX_WAITING + 1000:
-                first.send(1, Kind.CONNECTION, b"x", 0)
-                sent += 1
-        assert sent >= MAX_WAITING
+            first.send(1, Kind.CONNECTION, b"x", 0)
         assert first.is_crowded()
         assert open_files() == before + MAX_WAITING
         read = await all_of(sockets, sent)
@@ -109,9 +108,8 @@ async def test_the_longest_message() -> None:
     """It arrives whole; one byte more is refused at once."""
     with two() as (first, sockets):
         first.send(1, Kind.NEWS, bytes(PAYLOAD_BYTES))
-        with pytest.raises(OSError) as refused:
+        with pytest.raises(OSError, match=f"a message of {PAYLOAD_BYTES + 1} bytes"):
             first.send(1, Kind.NEWS, bytes(PAYLOAD_BYTES + 1))
-        assert refused.value.errno == errno.EMSGSIZE
         [message] = await all_of(sockets, 1)
         assert message.payload == bytes(PAYLOAD_BYTES)
         assert message.descriptor == -1
@@ -128,7 +126,7 @@ async def test_a_worker_without_descriptors_loses_none(monkeypatch: pytest.Monke
         taken: list[int] = []
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 20, before[1]))
         try:
-            with pytest.raises(OSError, match="Too many open files"):
+            with suppress(OSError):
                 while True:
                     taken.append(os.dup(0))
             second.start(read.append)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tricklecast.app.data_plane.routing import Router
-from tricklecast.app.workers.placement import FRONT, LOOK_BYTES, STAYS, Placement, owner_of
+from tricklecast.app.workers.placement import FRONT, LOOK_BYTES, Placement, owner_of
 
 WORKERS = 5
 HERE = 3
