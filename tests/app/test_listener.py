@@ -11,6 +11,7 @@ import pytest
 from tricklecast.app.listener import (
     LEAST_CONNECTIONS,
     SPARE_FILES,
+    WORKER_FILES,
     CannotServe,
     attainable_limits,
     listen,
@@ -142,6 +143,23 @@ def test_a_lowered_number_of_connections_is_logged(
     limit_files(monkeypatch, 1000, 1000)
     assert attainable_limits(Settings.model_validate(given)).connections == connections
     assert caplog.messages == warnings
+
+
+@pytest.mark.parametrize("workers", [2, 16])
+def test_workers_need_descriptors_for_each_other(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    """All connections may come to one of them; under TLS it has two descriptors for each."""
+    spare = SPARE_FILES + WORKER_FILES
+    limit_files(monkeypatch, 1000, 4096)
+    assert attainable_limits(Settings.model_validate({"max_connections": 100}), workers).connections == 100
+    assert attainable_limits(Settings.model_validate({}), workers).connections == 4096 - spare
+    secure = Settings.model_validate({"max_connections": 100, "tls_cert": "c", "tls_key": "k"})
+    assert attainable_limits(secure, workers).connections == 100
+    assert attainable_limits(Settings.model_validate({"tls_cert": "c", "tls_key": "k"}), workers).connections == (
+        (4096 - spare) // 2
+    )
+    limit_files(monkeypatch, spare + 127, spare + 127)
+    with pytest.raises(CannotServe, match=rf"at least {spare + 128} \(ulimit -n"):
+        attainable_limits(secure.model_copy(update={"max_connections": 0}), workers)
 
 
 @pytest.mark.parametrize(

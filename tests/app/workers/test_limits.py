@@ -1,0 +1,90 @@
+"""The limits of a server of two processes, as its clients meet them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from itertools import count
+from pathlib import Path
+
+from tests.support.metrics import samples
+from tests.support.server import RunningServer, serve
+from tests.support.waiting import eventually
+from tricklecast.app.tools.conformance.connection import RawConnection
+from tricklecast.app.tools.conformance.target import Target
+from tricklecast.app.workers.placement import owner_of
+
+WORKERS = ("--workers", "2")
+
+
+def names(worker: int) -> list[str]:
+    """Names of ten channels that this worker owns."""
+    found = (name for name in map("channel{}".format, count()) if owner_of(name, 2) == worker)
+    return [next(found) for _ in range(10)]
+
+
+def used(client: Target, limit: str) -> float:
+    """How much of a limit both workers use, as a scrape says."""
+    found = samples(client.ask("GET", "/metrics").body.decode())
+    return sum(
+        n for (name, labels), n in found.items() if name == "tricklecast_limit_used" and ("limit", limit) in labels
+    )
+
+
+def processes(server: RunningServer) -> list[int]:
+    """Those of the workers, in the order in which they were started."""
+    pid = server.process.pid
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_in(client: Target, worker: int, readers: int) -> list[RawConnection]:
+    """Readers that wait in channels of this worker."""
+    return [client.channel(name).create().waiting(0) for name in names(worker)[:readers]]
+
+
+def test_a_client_has_its_limits_once() -> None:
+    """Its requests in both workers count together; when a worker is killed, what it had there is free again."""
+    with serve(*WORKERS, "--per-ip-limit", "4", fork=False) as server, server.client() as client:
+        waiting = wait_in(client, 0, 2) + wait_in(client, 1, 2)
+        for worker in (0, 1):
+            refused = client.channel(names(worker)[0]).get(0)
+            assert (refused.status, refused.body) == (429, b"Limit reached: per_ip_limit"), refused
+        waiting.pop().close()
+        eventually(lambda: client.channel(names(1)[0]).post(0).status == 200)
+        victim = processes(server)[1]
+        os.kill(victim, signal.SIGKILL)
+        eventually(lambda: victim not in processes(server) and len(processes(server)) == 2)
+        eventually(lambda: client.channel(names(1)[5]).post(0).status == 200)
+        assert len(wait_in(client, 1, 2)) == 2
+        assert client.channel(names(0)[5]).get(0).status == 429
+
+
+def test_readers_of_the_server_are_counted_in_all_workers() -> None:
+    """New ones are refused above 80 %, those that go on at the limit, at either worker."""
+    with serve(*WORKERS, "--max-readers", "5") as server, server.client() as client:
+        first, second = names(0)[9], names(1)[9]
+        for name in (first, second):
+            client.channel(name).create().publish(0, b"x")
+        wait_in(client, 0, 2)
+        wait_in(client, 1, 2)
+        for name in (first, second):
+            assert client.channel(name).get(-2).status == 503
+            assert client.channel(name).get(0).status == 200
+        client.channel(first).waiting(1)
+        for name in (first, second):
+            assert client.channel(name).get(0).status == 503
+        eventually(lambda: used(client, "readers") == 5)
+
+
+def test_memory_is_that_of_the_server() -> None:
+    """However much is published in both workers, all segments together stay within it."""
+    total = 4 << 20
+    options = "--max-total-bytes", str(total), "--max-segment-bytes", "1MiB"
+    with serve(*WORKERS, *options) as server, server.client() as client:
+        channels = [client.channel(name) for worker in (0, 1) for name in names(worker)[:2]]
+        for seq in range(40):
+            for channel in channels:
+                assert channel.post(seq, bytes(128 << 10)).status == 200
+            if seq % 8 == 7:
+                assert used(client, "total_bytes") <= total
+        assert used(client, "total_bytes") > total // 2
