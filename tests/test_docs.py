@@ -232,8 +232,8 @@ def test_each_walk_passes_five_files_whose_functions_exist(
 
 
 def test_there_are_walks() -> None:
-    """A POST and its permission, a GET, a playlist, a dashboard event, and a stored segment can be followed."""
-    assert len(WALKS) == 6
+    """A POST, its permission and its way to a worker, a GET, a playlist, a dashboard event, and a stored segment."""
+    assert len(WALKS) == 7
 
 
 @pytest.mark.parametrize("page", [ARCHITECTURE, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
