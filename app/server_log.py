@@ -178,6 +178,8 @@ def configure(format: LogFormat, *, threaded: bool = True, worker: int | None = 
     )
     for name in ("tricklecast.app.reload", "tricklecast.app.serve_cli"):
         logging.getLogger(name).setLevel(logging.INFO)  # an operator waits for the answer
+    if worker:  # the first one has read the same files
+        logging.getLogger("tricklecast.secrets").setLevel(logging.ERROR)
     if format is LogFormat.JSON:
         logging.captureWarnings(True)
         sys.unraisablehook = lambda found: _caught(found.exc_value, "in %r", found.object)
