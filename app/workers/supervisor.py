@@ -251,7 +251,7 @@ class Supervisor:
             one.ready = one.ready or "ready" in told
             one.error = told.get("error", one.error)
         ready = [each.ready for each in self._running.values()]
-        if not self._told_ready and ready == [True] * self._count:
+        if not self._told_ready and self._stops_until is None and ready == [True] * self._count:
             self._told_ready = True
             notify("READY=1")
             self._ready()

@@ -277,6 +277,19 @@ def test_a_terminal_that_is_closed_ends_the_server(tmp_path: Path) -> None:
     assert len(matching(records, event="server_start")) == 1
 
 
+def test_a_signal_that_comes_as_soon_as_there_are_workers_ends_them_in_order(tmp_path: Path) -> None:
+    """They have no handlers yet: the signal waits until they can take it, and the exit code is 0."""
+    log = tmp_path / "access.jsonl"
+    process = subprocess.Popen(
+        [*COMMAND, "--access-log", str(log)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    eventually(lambda: len(workers_of(process.pid)) == 2)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=WITHIN_S)[1]
+    assert (process.returncode, said) == (0, "")
+    assert [record["worker"] for record in matching(read_log(log), event="server_stop")] in ([0, 1], [1, 0])
+
+
 def failing(*arguments: object) -> str:
     """The complaint of a server that cannot start."""
     command = forked("serve", "--port", "0", "--workers", "2", *arguments)
