@@ -87,7 +87,7 @@ from tricklecast.app.web.reports import Reports, reports_router
 from tricklecast.app.workers.face import Face, Overview
 from tricklecast.app.workers.facts import Follower, answer_facts
 from tricklecast.app.workers.link import Link
-from tricklecast.app.workers.placement import FRONT
+from tricklecast.app.workers.placement import FRONT, owned_by
 from tricklecast.app.workers.shared import SharedLimits
 from tricklecast.app.workers.supervisor import Worker
 from tricklecast.trickle import __version__
@@ -198,6 +198,7 @@ class Node:
             storage=self.archive,
             capacities=None if shares is None else shares.capacities,
             payers=None if shares is None else shares.payers,
+            owns=None if worker is None else owned_by(worker.number, worker.count),
         )
         if self.archive is not None:
             self.archive.bring_back(self.registry, time.monotonic())  # the loop's own time stands still meanwhile

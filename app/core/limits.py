@@ -125,12 +125,20 @@ class Capacity:
     __slots__ = ("_joins_return", "_joins_stop", "full", "joinable", "limit", "used")
 
     def __init__(self, limit: int | None) -> None:
-        self.limit = UNLIMITED if limit is None else limit
         self.used = 0
-        self._joins_stop = _share(self.limit, JOINS_STOP)
-        self._joins_return = _share(self.limit, JOINS_RETURN)
-        self.joinable = self._joins_stop > 0
-        self.full = self.limit <= 0
+        self.joinable = self.full = True
+        self.resize(UNLIMITED if limit is None else limit)
+
+    def resize(self, limit: int) -> None:
+        """There may be so many from now on; those that are in beyond that stay."""
+        self.limit = limit
+        self._joins_stop = _share(limit, JOINS_STOP)
+        self._joins_return = _share(limit, JOINS_RETURN)
+        self.full = self.used >= limit
+        if self.used >= self._joins_stop:
+            self.joinable = False
+        elif self.used < self._joins_return:
+            self.joinable = True
 
     def admits(self, *, join: bool) -> bool:
         """Whether there is room for one more: a newcomer (``join``), or a client that goes on."""

@@ -16,6 +16,7 @@ limits. Its owner decides about it, so requests that would change it get :attr:`
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import NamedTuple, Protocol
@@ -124,6 +125,8 @@ class Registry:
         storage: keeps channels over a restart; ``None``: they are in memory only.
         capacities: the limits that all clients share; new ones of these limits if ``None``.
         payers: the publishers whose unfinished segments take memory; new ones of these limits if ``None``.
+        owns: whether a channel of this name may begin here; ``None``: every one may. Requests for another one that is
+            not here get :attr:`Cause.REPLICA`.
 
     Attributes:
         faults: of the journal: exceptions of its listeners, of cursors and of owners of writers. They are delivered at
@@ -145,6 +148,7 @@ class Registry:
         storage: Storage | None = None,
         capacities: Capacities | None = None,
         payers: Payers | None = None,
+        owns: Callable[[str], bool] | None = None,
     ) -> None:
         self.limits = limits
         self.autocreate = autocreate
@@ -158,6 +162,7 @@ class Registry:
         self.faults = self.journal.faults
         self.budget = budget or Budget(limits.total_bytes, self.faults)
         self.payers = Payers(limits.publisher_bytes) if payers is None else payers  # there may be none yet
+        self._owns = owns
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
@@ -198,7 +203,7 @@ class Registry:
                 return channel.refuse(Cause.REPLICA)
             channel.name_content_type(content_type, now)
             return channel
-        if not (self.autocreate or force):
+        if not (self.autocreate or force) or (self._owns is not None and not self._owns(name)):
             return self._missing(name)
         if self.shutting_down:
             return Refusal(Cause.SHUTDOWN, come_back_s=self.come_back_s)
@@ -229,14 +234,14 @@ class Registry:
     def replicate(self, name: str, epoch: int, now: float) -> Channel:
         """Hold a channel that another server owns: its facts and bytes are applied to what is returned.
 
-        Another channel of the name that has ended is forgotten.
+        Another channel of the name that has ended is forgotten. Its owner counts it among the channels of the server.
 
         Raises:
             LocalProtocolError: there is one that has not; its readers and writers would be lost.
         """
         if (before := self.channels.get(name)) is not None and not before.ended:
             raise LocalProtocolError(f"{before!r} is here, and has not ended")
-        self._make_room(name)
+        self._make_room(name, counts=False)
         channel = self.channels[name] = Channel(name, epoch, "", now, NO_LIFE, self.limits, self.budget, self.faults)
         return channel
 
@@ -244,6 +249,12 @@ class Registry:
         """A channel that another server owns has ended here: it is forgotten when its drain is over."""
         if self.channels.get(channel.name) is channel:
             self._schedule_next(channel)
+
+    def let_go(self, channel: Channel) -> None:
+        """Forget a channel that another server owns, where it may go on: no reader is told that it has ended."""
+        if self.channels.get(channel.name) is channel:
+            self._forget(channel)
+            del self.channels[channel.name]
 
     def remember_ended(self, name: str, epoch: int, head: int, until: float) -> None:
         """Remember, after a restart, that a channel has ended."""
@@ -473,10 +484,12 @@ class Registry:
 
     def totals(self) -> Totals:
         """Sums over all channels, for metrics: cheaper than a picture of each."""
-        draining = segments = writing = preconnected = orphaned = waiting = audience = 0
+        live = draining = segments = writing = preconnected = orphaned = waiting = audience = 0
         for channel in self.channels.values():
+            owned = isinstance(channel, OwnedChannel)  # else its owner counts it, and its publishers
             audience += channel.audience
-            draining += channel.ended
+            live += owned and not channel.ended
+            draining += owned and channel.ended
             segments += len(channel.window)
             for segment in channel.unclosed:
                 if segment.state is WAITING:
@@ -485,8 +498,7 @@ class Registry:
                 elif segment.writer is not None:
                     writing += 1
                 else:
-                    orphaned += 1
-        live = len(self.channels) - draining
+                    orphaned += owned
         return Totals(live, draining, segments, writing, preconnected, orphaned, waiting, audience)
 
     def evictions(self) -> dict[Eviction, int]:
@@ -521,7 +533,7 @@ class Registry:
         return channel
 
     def _add(self, name: str, epoch: int, content_type: str, now: float) -> OwnedChannel:
-        self._make_room(name)
+        self._make_room(name, counts=not is_reserved(name))
         channel = self.channels[name] = OwnedChannel(
             name,
             epoch,
@@ -537,14 +549,15 @@ class Registry:
             channel.retained = self.storage.begin(channel)
         return channel
 
-    def _make_room(self, name: str) -> None:
-        """A channel of this name is about to begin: let go of the one before."""
+    def _make_room(self, name: str, *, counts: bool) -> None:
+        """A channel of this name is about to begin: let go of the one before, and count the new one."""
         before = self.channels.get(name)
         if before is not None:
             self._forget(before)
-        elif not is_reserved(name):
-            # The server's own channels do not count: a limit of one leaves room for one.
+        if counts and not _counts(before):
             self.capacities.channels.take()
+        elif not counts and _counts(before):
+            self.capacities.channels.give_back()
 
     def _end(self, channel: OwnedChannel, now: float, reason: EndReason) -> None:
         channel.end(reason, now)
@@ -555,7 +568,7 @@ class Registry:
         """The drain is over: the name is free again."""
         self._forget(channel)
         del self.channels[channel.name]
-        if not is_reserved(channel.name):
+        if _counts(channel):
             self.capacities.channels.give_back()
         self._tombstones[channel.name] = Tombstone(channel.epoch, channel.next_seq, now + self.limits.tombstone_s)
         if len(self._tombstones) > self.limits.tombstones:
@@ -573,6 +586,8 @@ class Registry:
             if not channel.ended:
                 return channel.refuse(Cause.REPLICA)
             return channel.refuse(Cause.NOT_FOUND)._replace(recently_ended=True)
+        if self._owns is not None and not self._owns(name):
+            return Refusal(Cause.REPLICA)
         if (tombstone := self._tombstones.get(name)) is not None:
             return Refusal(Cause.NOT_FOUND, head=tombstone.head, epoch=tombstone.epoch, recently_ended=True)
         return Refusal(Cause.NOT_FOUND)
@@ -602,3 +617,8 @@ class Registry:
         present = self._agenda.times.get(channel)
         if present is None or when < present:
             self._agenda.set(channel, when)
+
+
+def _counts(channel: Channel | None) -> bool:
+    """Whether a channel counts: not the server's own ones, so that a limit of one leaves room for one."""
+    return isinstance(channel, OwnedChannel) and not is_reserved(channel.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 import orjson
 
@@ -17,9 +16,6 @@ from tricklecast.app.workers.placement import FRONT, Placement
 from tricklecast.app.workers.questions import Answer, Questions
 from tricklecast.app.workers.shared import Figure
 from tricklecast.app.workers.supervisor import Worker
-
-LOOK_S: Final = 1.0
-"""How often the busy channels are looked at."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -51,9 +47,8 @@ class Link:
         self.questions = Questions(
             self._mesh, {**answers, "feed": lambda *args, **about: self.busy.feed(*args, **about)}
         )
-        self.busy = Busy(plane.registry, self.placement, self._mesh, self.questions, plane.clock, plane.wall_us)
+        self.busy = Busy(plane, self.placement, self._mesh, self.questions)
         self._share, self._clock = share, plane.clock
-        self._looked_at = 0.0  # when the busy channels were looked at last
 
     @property
     def is_front(self) -> bool:
@@ -68,6 +63,7 @@ class Link:
         """
         self.handover.start(makers)
         self._mesh.start(self._receive)
+        self.busy.begin()
 
     def _receive(self, message: Message) -> None:
         try:
@@ -86,9 +82,7 @@ class Link:
         now = self._clock()
         self.worker.shared.column(Figure.BEAT_MS)[self.worker.number] = int(now * 1000)
         self._share()
-        if now - self._looked_at >= LOOK_S:
-            self._looked_at = now
-            self.busy.look()
+        self.busy.look(now)
 
     def drains(self, *, now: bool) -> None:
         """Tell the others whether this worker drains: none ends before all have drained."""

@@ -13,11 +13,12 @@ channel's name are enough.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import unquote_to_bytes
 from zlib import crc32
 
-from tricklecast.app.data_plane.routing import Router, path_of
+from tricklecast.app.data_plane.routing import Route, Router, path_of
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import Op
 
@@ -27,8 +28,12 @@ FRONT: Final = 0
 LOOK_BYTES: Final = 9 << 10
 """A request whose target does not end within this number of bytes is refused by any worker: no URL may be so long."""
 
-READS: Final = frozenset({Op.READ, Op.STREAM, Op.NEXT})
-"""Requests that any holder of a channel answers as its owner does."""
+READS: Final = frozenset({Op.READ, Op.STREAM, Op.CHANGES, Op.HLS})
+"""Requests that a holder of a channel may answer as its owner does. The head (``next``) is not among them, since
+publishers ask for it, and go on there."""
+
+Place = Callable[[Route, int], int]
+"""Finds the worker for a request that reads a busy channel, given the connection's number or :data:`STAYS`."""
 
 STAYS: Final = -1
 """In place of a connection's number: it is to stay where it is, if this worker may answer. A connection that was handed
@@ -47,6 +52,11 @@ def owner_of(channel: str, workers: int) -> int:
     return FRONT if is_reserved(channel) else crc32(channel.encode("utf-8", "surrogateescape")) % workers
 
 
+def owned_by(worker: int, workers: int) -> Callable[[str], bool]:
+    """Tells whether this worker owns a channel."""
+    return lambda channel: owner_of(channel, workers) == worker
+
+
 class Placement:
     """Which of several workers a request belongs to.
 
@@ -55,14 +65,13 @@ class Placement:
         router: of the data plane.
 
     Attributes:
-        spread: the workers that serve the readers of a busy channel (:mod:`~tricklecast.app.workers.busy`): at its
-            owner all of them, elsewhere this one.
+        spread: busy channels that several workers hold, this one included (:mod:`~tricklecast.app.workers.busy`).
     """
 
     def __init__(self, workers: int, me: int, router: Router) -> None:
         self.workers, self.me = workers, me
         self._router = router
-        self.spread: dict[str, list[int]] = {}
+        self.spread: dict[str, Place] = {}
 
     def owner_of(self, channel: str) -> int:
         """The worker that owns a channel."""
@@ -95,9 +104,8 @@ class Placement:
         """
         route = self._router.find(method, target)
         if route is not None:
-            holders = self.spread.get(route.channel) if route.op in READS else None
-            if holders is None:
-                return self.owner_of(route.channel) if route.channel else self.me
-            return self.me if chance == STAYS else holders[chance // self.workers % len(holders)]
+            if self.spread and route.op in READS and (place := self.spread.get(route.channel)) is not None:
+                return place(route, chance)
+            return self.owner_of(route.channel) if route.channel else self.me
         found = _OF_CHANNEL.match(unquote_to_bytes(path_of(target)))
         return FRONT if found is None else self.owner_of(found[1].decode("utf-8", "surrogateescape"))
