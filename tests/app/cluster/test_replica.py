@@ -470,3 +470,19 @@ def test_a_feed_that_ends_while_others_are_told_of_a_fact() -> None:
     writer = grant(both.owner, "c", 1)
     writer.channel.append(writer, [b"x"], 1.0)
     assert (both.feed.over, writer.segment.taps, writer.channel.followers) == (FeedEnd.LAG, (), ())
+
+
+def test_a_replica_that_is_let_go_where_its_channel_goes_on_tells_nobody_of_an_end() -> None:
+    """Its readers are sent away first, and nothing is left of it; another epoch at the owner is such a case, too."""
+    left: list[object] = []
+    registry = Registry(Limits(), autocreate=True)
+    held = Replica("c", registry, lambda: 7.0, lambda at_us: at_us / 1e6, leave=left.append)
+    held.hello()
+    held.receive(BEGIN + SNAPSHOT_OVER)
+    first = held.channel
+    held.hello()
+    held.receive(record(Begin("x", 2, True)))
+    assert (left, registry.channels) == ([first], {"c": held.channel})
+    held.end()
+    held.end()
+    assert (left[1:], registry.channels) == ([held.channel], {})

@@ -24,7 +24,7 @@ from tests.app.core.support import (
     refusal,
 )
 from tricklecast.app.core.facts import BodyBegun, ChannelCreated, ChannelEnded, ContentTypeNamed, EndReason, Fact
-from tricklecast.app.core.limits import Limit
+from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored, Totals
 from tricklecast.app.core.results import Cause, Ended, Ending, Gone, Outcome, Refusal
@@ -997,7 +997,7 @@ def test_a_live_channel_is_not_ended_beside_its_publisher() -> None:
 
 
 def test_a_channel_of_another_server_is_held() -> None:
-    """Readers read it, nobody here publishes to it or ends it, and it has a channel's place until its drain is over."""
+    """Readers read it, nobody here publishes to it or ends it, and it takes no channel's place: its owner counts it."""
     registry, _ = make_registry(channels=1, channel_drain_s=10.0, idle_timeout_s=5.0)
     held = registry.replicate("c", 3, 0.0)
     held.apply(BodyBegun(0, 1, 0.0, "c", 3, 0, None, 0))
@@ -1010,15 +1010,50 @@ def test_a_channel_of_another_server_is_held() -> None:
     )
     assert [refusal(answer).why for answer in answers] == [Cause.REPLICA] * 4
     assert registry.live("c") is None
-    assert refusal(registry.create("d", "", 0.0)).limit is Limit.CHANNELS
+    assert (registry.capacities.channels.used, registry.totals().live, registry.totals().waiting) == (0, 0, 0)
     registry.let_drain(held)
     assert registry.next_deadline() is None
     held.abandon(20.0)
     registry.let_drain(held)
     registry.expire(29.0)
     assert registry.channels == {"c": held}
+    assert registry.totals().draining == 0
     registry.expire(30.0)
     assert (registry.channels, registry.capacities.channels.used) == ({}, 0)
+
+
+def test_a_channel_counts_where_it_is_owned() -> None:
+    """Also where one of the name is owned after another one was held, or the other way round."""
+    registry, _ = make_registry(channels=1, channel_drain_s=10.0)
+    used = registry.capacities.channels
+    registry.replicate("c", 1, 0.0).abandon(0.0)
+    assert used.used == 0
+    registry.create("c", "", 0.0)
+    assert used.used == 1
+    registry.end("c", 1.0)
+    registry.replicate("c", 3, 2.0)
+    assert used.used == 0
+
+
+def test_a_held_channel_is_let_go_where_it_may_go_on_elsewhere() -> None:
+    """No reader is told that it has ended, and nothing of it is left; what has taken its place stays."""
+    registry, _ = make_registry()
+    held = registry.replicate("c", 1, 0.0)
+    registry.let_go(held)
+    assert registry.channels == {}
+    second = registry.replicate("c", 1, 0.0)
+    registry.let_go(held)
+    assert registry.channels == {"c": second}
+
+
+def test_a_channel_begins_only_where_it_is_owned() -> None:
+    """Another one is neither made nor said not to be there: another worker has it."""
+    registry = Registry(Limits(), autocreate=True, owns=lambda name: name == "mine")
+    assert isinstance(registry.create("mine", "", 0.0), OwnedChannel)
+    assert refusal(registry.create("theirs", "", 0.0)).why is Cause.REPLICA
+    assert refusal(registry.reserve("theirs", 0, Told(), 0.0)).why is Cause.REPLICA
+    assert refusal(registry.resolve("theirs", 0)).why is Cause.REPLICA
+    assert refusal(registry.resolve("mine2", 0)).why is Cause.REPLICA
 
 
 def test_a_held_channel_is_looked_at_for_its_drain_only() -> None:
@@ -1031,11 +1066,11 @@ def test_a_held_channel_is_looked_at_for_its_drain_only() -> None:
 
 
 def test_a_new_life_of_a_held_channel_takes_the_place_of_the_former() -> None:
-    """One channel of a name counts once."""
+    """Only the newest is there."""
     registry, _ = make_registry()
     registry.replicate("c", 1, 0.0).abandon(1.0)
     second = registry.replicate("c", 2, 1.0)
-    assert (registry.channels, registry.capacities.channels.used) == ({"c": second}, 1)
+    assert (registry.channels, registry.capacities.channels.used) == ({"c": second}, 0)
 
 
 def test_a_channel_that_has_not_ended_is_not_replaced() -> None:
