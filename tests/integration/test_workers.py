@@ -230,7 +230,7 @@ def at_terminal(*arguments: object) -> Iterator[tuple[RunningServer, Screen]]:
     """Run a server at a terminal, and its standard output beside."""
     screen = Screen()
     before = [sys.executable, "-c", AT_TERMINAL]
-    options = {"stdin": screen.slave, "stderr": screen.slave, "start_new_session": True}
+    options: dict[str, Any] = {"stdin": screen.slave, "stderr": screen.slave, "start_new_session": True}
     try:
         with started(*arguments, before=before, **options) as server:
             os.close(screen.slave)
