@@ -41,6 +41,7 @@ _METAVARS: Final = {
     "cors_write_origins": "ORIGINS",
     "data_dir": "FOLDER",
     "reports": "FOLDER",
+    "workers": "N|auto",
 }
 
 
@@ -54,6 +55,7 @@ _GROUPS: Final = (
             "unix_socket",
             "data_dir",
             "access_log",
+            "workers",
             "web",
             "quiet",
             "show_config",
@@ -69,7 +71,7 @@ _GROUPS: Final = (
         "Access log and monitoring",
         ("access_log_", "log_", "reports", "node", "health_file", "metrics_open", "changefeed"),
     ),
-    ("Network", ("trusted_proxies", "allowed_hosts", "cors_", "control_", "workers")),
+    ("Network", ("trusted_proxies", "allowed_hosts", "cors_", "control_")),
     ("Slow readers and storms", ("reader_", "publisher_wait_", "peer_", "storm_")),
     ("Shutdown", ("shutdown_",)),
     ("Timeouts", ("",)),
@@ -132,6 +134,7 @@ def serve(*, config: Path | None, show_config: bool, quiet: bool, **values: Any)
       tricklecast serve
       tricklecast serve --host 0.0.0.0 --port 8080 --data-dir /var/lib/tricklecast
       tricklecast serve --config tricklecast.toml --access-log access.jsonl
+      tricklecast serve --workers auto
     """
     if (values.get("log_format") or os.environ.get("TRICKLECAST_LOG_FORMAT")) == LogFormat.JSON:
         configure(LogFormat.JSON)  # the settings may be wrong

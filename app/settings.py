@@ -113,7 +113,9 @@ class Settings(AccessSettings):
         None, description="Write the server's address to this file, for `tricklecast health`."
     )
     workers: Literal["auto"] | int = Field(
-        1, description="Number of processes that share the channels: one for each core, or auto for all cores."
+        1,
+        description="Processes that share the channels, so that the server uses as many cores: a number, or auto for "
+        "the cores that it may use. Each further one takes some 30 MB of memory.",
     )
 
     max_segment_bytes: ByteSize = Field(ByteSize(_LIMITS.segment_bytes), gt=0, description="Size of one segment.")
