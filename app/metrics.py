@@ -33,6 +33,7 @@ from tricklecast.app.reload import Reload
 from tricklecast.app.server_log import ServerLog
 from tricklecast.app.storage.archive import Archive, StorageCounters
 from tricklecast.app.usage import Use, lagging, limits_in_use
+from tricklecast.app.workers.link import Link
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import Reason
 
@@ -81,6 +82,7 @@ class Metrics(Collector):
         log: the server's access log, if it writes one.
         dashboards: those that are open, if the server has web pages.
         reload: has the certificate, and the results of reloads.
+        link: returns the ways to the other workers of the server, if there are any.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Metrics(Collector):
         bus: Bus,
         dashboards: Capacity | None,
         reload: Reload,
+        link: Callable[[], Link | None] = lambda: None,
     ) -> None:
         rates = ChannelRates(plane.registry.channels, plane.clock, plane.options.metrics_channels)
         self._sources: tuple[Callable[[], Iterable[Metric]], ...] = (
@@ -106,6 +109,7 @@ class Metrics(Collector):
             partial(_reloads, reload),
             partial(storage_metrics, plane),
             partial(_changes, bus),
+            lambda: () if (found := link()) is None else worker_metrics(found),
         )
 
     def collect(self) -> Iterator[Metric]:
@@ -410,3 +414,17 @@ def _changes(bus: Bus) -> Iterator[Metric]:
     yield _gauge("changes_floor", "Index up to which facts are no longer kept.", changes.floor)
     ends = {kind.__name__: bus.ends[kind.__name__] for kind in ENDS}
     yield _counters("subscription_ends", "Subscriptions of embedding programs that ended.", "reason", ends)
+
+
+def worker_metrics(link: Link) -> Iterator[Metric]:
+    """A worker's ways to the others, where the server has several."""
+    handover, busy = link.handover, link.busy
+    yield _counter("worker_restarts", "Times that this worker was started again.", link.worker.predecessors)
+    yield _counter("connections_handed_over", "Connections handed over to other workers.", handover.handed_over)
+    yield _counter("connections_taken", "Connections taken from other workers.", handover.taken)
+    text = "TLS connections whose requests another worker answers."
+    yield _gauge("tls_sessions_lent", text, len(handover.halves) // 2)
+    yield _gauge("mesh_waiting", "Messages that wait until other workers take them.", handover.mesh.waiting)
+    yield _counter("questions_unanswered", "Questions to workers that got no answer.", link.questions.unanswered)
+    yield _gauge("busy_channels", "Channels of this worker that all workers serve.", busy.spread)
+    yield _gauge("replicas", "Channels of other workers that this one serves, too.", busy.held)

@@ -84,10 +84,12 @@ from tricklecast.app.web.events import Events
 from tricklecast.app.web.feed import DashboardFeed, feed_router
 from tricklecast.app.web.pages import Pages, is_open, pages_router
 from tricklecast.app.web.reports import Reports, reports_router
+from tricklecast.app.workers.dashboard import OtherDashboards, dashboard_answers
 from tricklecast.app.workers.face import Face, Overview
 from tricklecast.app.workers.facts import Follower, answer_facts
 from tricklecast.app.workers.link import Link
 from tricklecast.app.workers.placement import FRONT, owned_by
+from tricklecast.app.workers.questions import Questions
 from tricklecast.app.workers.shared import SharedLimits
 from tricklecast.app.workers.supervisor import Worker
 from tricklecast.trickle import __version__
@@ -209,10 +211,12 @@ class Node:
             sinks.append(self.log.put)
         if self._activity is not None:
             sinks.append(self._activity.note_exchange)
+        is_front = worker is None or worker.number == FRONT
         events = None
         if settings.web:
             events = Events(time.monotonic, wall_us)
-            changes.listeners.append(events.hear)
+            if is_front:  # it hears the facts of all workers
+                changes.listeners.append(events.hear)
         options = replace(
             settings.options(),
             is_local=is_loopback(sockets.main),
@@ -230,15 +234,21 @@ class Node:
             admission=None if shares is None else shares.admission,
         )
         self.bus = Bus(changes, self.registry, self.plane, defer=loop.call_soon)
-        if settings.changefeed and (worker is None or worker.number == FRONT):
+        if settings.changefeed and is_front:
             start_changefeed(changes, self.registry, loop.time)
         self.reload = Reload(settings, self.access, self.plane, reread)  # has the settings that are in force
         uses = partial(limits_in_use, self.plane, self.log, self.bus)
-        self.feed = None if events is None else DashboardFeed(self.plane, events, uses)  # None: there are no web pages
-        overview = self._overview()
-        self.link = None  # the ways to the other workers of the server, if there are any
+        self.feed = None  # there are no web pages
+        if events is not None:
+            one, of = (FRONT, 1) if worker is None else (worker.number, worker.count)
+            others = OtherDashboards(self._questions, range(1, of)) if is_front and of > 1 else None
+            self.feed = DashboardFeed(self.plane, events, uses, worker=one, workers=of, others=others)
+        self.link: Link | None = None  # the ways to the other workers of the server, if there are any
+        overview = self._overview(is_front=is_front)
         if worker is not None:
             answers = {**overview.answers(), "facts": answer_facts(changes)}
+            if self.feed is not None:
+                answers |= dashboard_answers(self.feed)
             assert shares is not None, "workers share the limits"
             self.link = Link(worker, self.plane, answers, partial(shares.tick, self.registry))
             overview = Face(self.link.questions, self.link.placement).overview()
@@ -246,10 +256,17 @@ class Node:
         # The application for everything outside the base path.
         self.control_plane = _control_plane(self, overview)
 
-    def _overview(self) -> Overview:
+    def _questions(self) -> Questions:
+        assert self.link is not None, "there are other workers"
+        return self.link.questions
+
+    def _overview(self, *, is_front: bool) -> Overview:
         """What this process knows of itself."""
-        dashboards = None if self.feed is None else self.feed.followers
-        page = metrics_page(Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload))
+        # The feeds of other workers have one follower, the front's.
+        dashboards = None if self.feed is None or not is_front else self.feed.followers
+        page = metrics_page(
+            Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload, lambda: self.link)
+        )
 
         async def metrics() -> bytes:
             return page.text()

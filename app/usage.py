@@ -48,7 +48,7 @@ def limits_in_use(plane: DataPlane, log: AccessLog | None, bus: Bus, dashboards:
         Use(name, None if one.limit == UNLIMITED else one.limit, one.used, one.joinable)
         for name, one in capacities.items()
     ]
-    uses.append(Use("total_bytes", registry.budget.limit, registry.budget.used))
+    uses.append(Use("total_bytes", registry.limits.total_bytes, registry.budget.used))
     if log is not None:
         uses.append(Use("access_log_queue", log.limit, log.queued))
     return uses

@@ -98,8 +98,13 @@ class RateLimitedPage:
         self._text = self._make()
         cost = self._cpu() - begun
         self._made_at = self._clock()
-        self._until = self._made_at + (REST * cost if cost > CHEAP_S else 0.0)
+        self._until = self._made_at + rest_s(cost)
         return self._text
+
+
+def rest_s(cost_s: float) -> float:
+    """For how many seconds a page is sent again that took this many CPU seconds."""
+    return REST * cost_s if cost_s > CHEAP_S else 0.0
 
 
 Troubles = tuple[list[str], bool]
@@ -241,7 +246,10 @@ class OwnChannels:
         if isinstance(channel, Refusal):
             error, reason = _refused(channel, self._plane.jitter)
             return Created(error.status_code, dict(error.headers or {}), encode({"detail": error.detail}), reason)
-        await _stored(self._plane)
+        try:
+            await _stored(self._plane)
+        except HTTPException as error:
+            return Created(error.status_code, dict(error.headers or {}), encode({"detail": error.detail}))
         text = channel_model(channel.statistics(), self.to_wall).model_dump_json()
         return Created(200 if existed else 201, {}, text.encode())
 

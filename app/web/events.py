@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from tricklecast.app.changes import Change
@@ -119,6 +120,20 @@ class Events:
         left_out, self._left_out = self._left_out, Counter()
         for kind, count in left_out.items():
             self._keep(self._wall_us() / 1e6, kind, "", "", "", None, count)
+
+    def add(self, told: Sequence[DashboardEvent], *, in_order: bool) -> None:
+        """Take sealed events of other workers of the server.
+
+        Args:
+            in_order: put them among the others by their time, which gives all of them new numbers: nobody has heard of
+                any yet.
+        """
+        if in_order and told:
+            told = sorted([*self._newest, *told], key=attrgetter("time"))
+            self._newest.clear()
+        for event in told:
+            self._number += 1
+            self._newest.append(replace(event, number=self._number))
 
     def after(self, number: int) -> list[DashboardEvent]:
         """The events with higher numbers that are still kept, oldest first."""

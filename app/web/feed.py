@@ -21,14 +21,15 @@ all rows. The format is in docs/reference/dashboard-feed.md.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
@@ -46,6 +47,7 @@ from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible,
 from tricklecast.app.control_plane.models import ProblemModel
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.publishers import Presence
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import OPEN, Segment, State
 from tricklecast.app.core.state import Channel
 from tricklecast.app.core.window import Eviction
@@ -298,6 +300,41 @@ class Frame:
         return shown
 
 
+class Part(NamedTuple):
+    """What a frame gets from other workers of the server.
+
+    Attributes:
+        about, rows, gone: as in :class:`Frame`. events: new ones, with the numbers of their workers.
+    """
+
+    about: list[list[Any]]
+    rows: list[list[int]]
+    gone: list[int]
+    events: list[DashboardEvent]
+
+
+class Others(Protocol):
+    """The feeds of the other workers of a server, followed while this one has followers."""
+
+    def begin(self, began: float) -> None:
+        """Follow them; their milliseconds count from ``began``."""
+
+    async def first(self) -> None:
+        """Wait until they have told what there is, but not long."""
+
+    def end(self) -> None:
+        """Follow no more, and drop all state."""
+
+    def news(self) -> Part:
+        """The changes since the last call."""
+
+    async def whole(self) -> Part:
+        """All that there is now."""
+
+    def merged(self, own: dict[str, Any], channels: int) -> dict[str, Any]:
+        """The figures of the server, from those of this worker, which has so many ``channels``, and of the others."""
+
+
 PUBLIC_FIGURES: Final[tuple[str, ...]] = (
     "time",
     "ms",
@@ -344,17 +381,29 @@ class DashboardFeed:
     Args:
         events: the newest events, which the plane notes as its witness.
         uses: returns the limits of the server and their use; its argument is the capacity for followers.
+        worker, workers: the number of this worker, and of all: the numbers of their channels differ.
+        others: the other workers, where this one shows the whole server.
     """
 
-    def __init__(self, plane: DataPlane, events: Events, uses: Callable[[Capacity], list[Use]]) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        events: Events,
+        uses: Callable[[Capacity], list[Use]],
+        *,
+        worker: int = 0,
+        workers: int = 1,
+        others: Others | None = None,
+    ) -> None:
         self.plane = plane
         self.followers = Capacity(MAX_FOLLOWERS)  # requests that follow
         self.events = events
         self.frame: Frame | None = None  # the newest one
-        self._uses = uses
+        self._uses, self._others = uses, others
         self._process = ProcessUse()
         self._views: dict[Channel, ChannelView] = {}
-        self._number = self._frames = self._last_event = 0  # the last numbers of a channel, a frame and an event
+        self._numbers = itertools.count(worker + workers, workers)  # of channels
+        self._frames = self._last_event = 0  # the last numbers of a frame and an event
         self._at = 0.0  # the time of the last frame
         self._began = 0.0  # the time at which the first follower came
         self._cpu_s = 0.0  # CPU time of the present frame
@@ -365,11 +414,17 @@ class DashboardFeed:
 
     # For followers.
 
-    def join(self) -> None:
-        """Count a follower whose request was admitted. It calls :meth:`leave` at its end."""
+    def join(self, began: float | None = None) -> None:
+        """Count a follower whose request was admitted. It calls :meth:`leave` at its end.
+
+        Args:
+            began: the time from which milliseconds count, if this is the first follower; ``None``: now.
+        """
         self.followers.take()
         if self._task is None:
-            self._began = self.plane.clock()
+            self._began = self.plane.clock() if began is None else began
+            if self._others is not None:
+                self._others.begin(self._began)
             self._lag_counts = list(self.plane.loop_lag.counts)
             self._task = asyncio.get_running_loop().create_task(self._run())
             self._task.add_done_callback(self._ended)
@@ -381,7 +436,7 @@ class DashboardFeed:
             self._forget()  # at once: the next follower may come before the task has noticed
             task.cancel()
 
-    async def follow(self, visible: MayManage | None, over: Callable[[], str | None]) -> AsyncIterator[Frame]:
+    async def follow(self, visible: MayManage | None, over: Callable[[], str | None]) -> AsyncGenerator[Frame]:
         """The frames for one follower, a snapshot first, until there is a reason to end.
 
         Args:
@@ -427,6 +482,8 @@ class DashboardFeed:
         self._task = self.frame = self._snapshot = None
         self._views.clear()
         self._frames = self._last_event = 0
+        if self._others is not None:
+            self._others.end()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -434,6 +491,8 @@ class DashboardFeed:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        if self._others is not None:
+            await self._others.first()
         at = loop.time()
         while True:
             self._cpu_s = 0.0
@@ -465,10 +524,9 @@ class DashboardFeed:
                 begun = time.thread_time()
             view = known.get(channel)
             if view is None:
-                if is_reserved(channel.name):
+                if is_reserved(channel.name) or not isinstance(channel, OwnedChannel):
                     continue
-                self._number += 1
-                view = known[channel] = ChannelView(self._number, channel)
+                view = known[channel] = ChannelView(next(self._numbers), channel)
             elif view.quiet and channel not in lags and view.is_still():
                 continue
             if view.may_differ() and view.describe(to_wall):
@@ -484,12 +542,19 @@ class DashboardFeed:
         if not known.keys() <= alive:
             gone = [known.pop(channel).number for channel in list(known) if channel not in alive]
         self._at = now
-        self._frames += 1
+        server = self._server(now, to_wall)
         self.events.seal()
+        if self._others is not None:
+            news = self._others.news()
+            about += news.about
+            rows += news.rows
+            gone += news.gone
+            self.events.add(news.events, in_order=not self._frames)
+            server = self._others.merged(server, len(known))
+        self._frames += 1
         events = self.events.after(self._last_event)
         if events:
             self._last_event = events[-1].number
-        server = self._server(now, to_wall)
         frame = Frame(self._frames, b"frame", about, rows, gone, server, events)
         frame.data = frame.encoded()
         self._cpu_s += time.thread_time() - begun
@@ -506,6 +571,12 @@ class DashboardFeed:
                 await asyncio.sleep(0)
 
     async def _take_snapshot(self, frame: Frame) -> Frame:
+        whole = await self.all_of(frame)
+        whole.packed = await asyncio.to_thread(pack, whole.data)  # half a megabyte takes several milliseconds
+        return whole
+
+    async def all_of(self, frame: Frame) -> Frame:
+        """A snapshot of the newest frame."""
         about: list[list[Any]] = []
         rows: list[list[int]] = []
         for count, view in enumerate(list(self._views.values()), 1):
@@ -513,10 +584,13 @@ class DashboardFeed:
             rows.append(view.snapshot(self._began))
             if not count % TURN_CHANNELS:
                 await asyncio.sleep(0)
+        if self._others is not None:
+            others = await self._others.whole()
+            about += others.about
+            rows += others.rows
         server = frame.server | self._constants()
         whole = Frame(frame.number, b"snapshot", about, rows, [], server, self.events.after(0))
         whole.data = whole.encoded()
-        whole.packed = await asyncio.to_thread(pack, whole.data)  # half a megabyte takes several milliseconds
         return whole
 
     def _server(self, now: float, to_wall: float) -> dict[str, Any]:

@@ -143,6 +143,16 @@ class Busy:
             case {"left": name} if name in self._spread:
                 self._spread[name].elsewhere.pop(sender, None)
 
+    @property
+    def spread(self) -> int:
+        """Channels of this worker that all workers hold."""
+        return len(self._elsewhere)
+
+    @property
+    def held(self) -> int:
+        """Channels of other workers that this one holds."""
+        return len(self._held)
+
     # The owner's side.
 
     def readers_elsewhere(self, name: str) -> int:

@@ -8,18 +8,20 @@ whole, so it is refused for that moment; metrics and health checks name the work
 from __future__ import annotations
 
 import re
+import time
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 import orjson
 from fastapi import HTTPException
 
-from tricklecast.app.control_plane.api import Channels, Created, Listed, Troubles
+from tricklecast.app.control_plane.api import Channels, Created, Listed, Troubles, rest_s
 from tricklecast.app.control_plane.middleware import MayManage, everything
 from tricklecast.app.workers.placement import Placement
-from tricklecast.app.workers.questions import Answer, NoAnswer, Questions, Stream
+from tricklecast.app.workers.questions import SOON_S, Answer, NoAnswer, Questions, Stream
 
 UP: Final = b"tricklecast_worker_up"
 
@@ -28,6 +30,9 @@ RETRY_S: Final = 1
 
 _SAMPLE: Final = re.compile(rb"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{)?")
 """The beginning of a sample in Prometheus' text format: its name, and whether labels follow."""
+
+_DESCRIPTION: Final = re.compile(rb"# (HELP|TYPE) (\S+)")
+"""The beginning of a line about a metric; other comments are left out."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Overview:
         """By the names of the questions that :class:`Face` asks."""
 
         async def channels(to: Stream) -> None:
-            await to.send((await self.channels.listed(everything)).text)
+            found = await self.channels.listed(everything)
+            await to.send(b"%f\n%b" % (found.age_s, found.text))
 
         async def metrics(to: Stream) -> None:
             await to.send(await self.metrics())
@@ -70,24 +76,38 @@ class Face:
 
     def __init__(self, questions: Questions, placement: Placement) -> None:
         self._questions, self._placement = questions, placement
+        # The list of all channels that was made last, the time at which its oldest part was, and until when it is sent.
+        self._list, self._made_at, self._until = b"", 0.0, 0.0
 
     def overview(self) -> Overview:
         """Of the server."""
         return Overview(self, self.metrics, self.troubles)
 
     async def listed(self, visible: MayManage) -> Listed:
-        """The channels of all workers that a caller may see."""
-        parts = [orjson.loads(_whole(part)) for part in await self._questions.ask_all("channels")]
-        found = [one for part in parts for one in part["channels"] if visible(one["name"])]
-        of_all = visible is everything
-        model = {
-            "channels": found,
-            "readers": sum(one["readers"] for one in found),
-            "bytes_held": sum(part["bytes_held"] for part in parts)
-            if of_all
-            else sum(one["window"]["bytes"] for one in found),
-        }
-        return Listed(orjson.dumps(model), 0.0)
+        """The channels of all workers that a caller may see; all of them, where there are hundreds, may be old."""
+        if visible is everything and time.monotonic() < self._until:
+            return Listed(self._list, time.monotonic() - self._made_at)
+        answers = [_whole(answer).split(b"\n", 1) for answer in await self._questions.ask_all("channels")]
+        begun = time.thread_time()
+        parts = [orjson.loads(text) for _, text in answers]
+        every = [one for part in parts for one in part["channels"]]
+        found = sorted((one for one in every if visible(one["name"])), key=itemgetter("created_at"))
+        # A total over all channels would tell the caller about channels that it may not see.
+        is_all = len(found) == len(every)
+        text = orjson.dumps(
+            {
+                "channels": found,
+                "readers": sum(one["readers"] for one in found),
+                "bytes_held": sum(part["bytes_held"] for part in parts)
+                if is_all
+                else sum(one["window"]["bytes"] for one in found),
+            }
+        )
+        age_s = max(float(age) for age, _ in answers)
+        if visible is everything:
+            now, cost = time.monotonic(), time.thread_time() - begun
+            self._list, self._made_at, self._until = text, now - age_s, now + rest_s(cost)
+        return Listed(text, age_s)
 
     async def create(self, name: str, content_type: str) -> Created:
         """Let the owner of a channel make it."""
@@ -101,13 +121,13 @@ class Face:
 
     async def metrics(self) -> bytes:
         """The figures of all workers, each with a label ``worker``, and which workers answer."""
-        return labelled(await self._questions.ask_all("metrics"))
+        return labelled(await self._questions.ask_all("metrics", within_s=SOON_S))
 
     async def troubles(self) -> Troubles:
         """What does not work at present in any worker, and whether the server is shutting down."""
         found: list[str] = []
         draining = False
-        for worker, answer in enumerate(await self._questions.ask_all("troubles")):
+        for worker, answer in enumerate(await self._questions.ask_all("troubles", within_s=SOON_S)):
             if isinstance(answer, NoAnswer):
                 found.append(f"worker_{worker}")
             else:
@@ -127,25 +147,25 @@ def _later(error: NoAnswer) -> HTTPException:
     return HTTPException(503, str(error), {"Retry-After": str(RETRY_S)})
 
 
-def labelled(texts: Iterable[bytes | NoAnswer]) -> bytes:
+def labelled(texts: Sequence[bytes | NoAnswer]) -> bytes:
     """One text in Prometheus' format of those of all workers: each sample gets the label ``worker``.
 
     All samples of a metric stand together, below its one description, as the format wants it.
+
+    Args:
+        texts: of the workers, in the order of their numbers.
     """
     families: dict[bytes, tuple[dict[bytes, bytes], list[bytes]]] = {}  # by name: description, samples
-    ups = []
     for worker, text in enumerate(texts):
-        ups.append(b'%b{worker="%d"} %d' % (UP, worker, not isinstance(text, NoAnswer)))
         samples: list[bytes] = []
         for line in [] if isinstance(text, NoAnswer) else text.split(b"\n"):
-            if line.startswith(b"# "):
-                _, kind, name, _ = line.split(b" ", 3)
-                about, samples = families.setdefault(name, ({}, []))
-                about.setdefault(kind, line)
+            if (described := _DESCRIPTION.match(line)) is not None:
+                about, samples = families.setdefault(described[2], ({}, []))
+                about.setdefault(described[1], line)
             elif (found := _SAMPLE.match(line)) is not None:
-                samples.append(
-                    b'%b{worker="%d"%b%b' % (found[1], worker, b"," if found[2] else b"}", line[found.end() :])
-                )
+                end = b"," if found[2] and line[found.end() :][:1] != b"}" else b"" if found[2] else b"}"
+                samples.append(b'%b{worker="%d"%b%b' % (found[1], worker, end, line[found.end() :]))
     lines = [line for about, samples in families.values() for line in (*about.values(), *samples)]
-    lines += [b"# HELP %b Whether this worker answers." % UP, b"# TYPE %b gauge" % UP, *ups]
+    lines += [b"# HELP %b Whether this worker answers." % UP, b"# TYPE %b gauge" % UP]
+    lines += [b'%b{worker="%d"} %d' % (UP, at, not isinstance(text, NoAnswer)) for at, text in enumerate(texts)]
     return b"\n".join(lines) + b"\n"

@@ -111,6 +111,11 @@ class Mesh:
         """Their number."""
         return len(self._out)
 
+    @property
+    def waiting(self) -> int:
+        """Datagrams that wait until the kernel takes them."""
+        return sum(map(len, self._waiting))
+
     def start(self, receive: Callable[[Message], None]) -> None:
         """Read messages from now on, in the running event loop. ``receive`` owns the descriptor of each."""
         self._loop, self._receive = asyncio.get_running_loop(), receive

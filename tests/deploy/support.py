@@ -24,6 +24,9 @@ DEPLOY = ROOT / "deploy"
 SCRAPED = frozenset({"instance", "job"})
 """Labels that every series gets when it is scraped."""
 
+SERVER = SCRAPED | {"worker"}
+"""Labels that a server's series have, if it has several workers."""
+
 
 @cache
 def storms() -> dict[str, frozenset[str]]:
@@ -47,7 +50,7 @@ def series() -> dict[str, frozenset[str]]:
     """The labels of each series that a server or a storm report exposes, by name."""
     known = {"up": SCRAPED, "ALERTS": SCRAPED | {"alertname", "alertstate", "severity", "limit"}}
     for family in families():
-        labels = SCRAPED | set(family.labels)
+        labels = SERVER | set(family.labels)
         known |= {name: labels | {"le"} if name.endswith("_bucket") else labels for name in family.series}
     return known | storms()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,15 +13,20 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from tricklecast.app.access.authorizer import Access
-from tricklecast.app.access_log import AccessLog
+from tricklecast.app.access_log import AccessLog, LogShare
 from tricklecast.app.bus import Bus
 from tricklecast.app.changes import Changes
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
-from tricklecast.app.metrics import Metrics
+from tricklecast.app.metrics import Metrics, worker_metrics
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import load
+from tricklecast.app.workers.face import labelled as labelled_page
+from tricklecast.app.workers.link import Link
+from tricklecast.app.workers.mesh import pairs
+from tricklecast.app.workers.shared import Shared
+from tricklecast.app.workers.supervisor import Worker
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -90,12 +96,22 @@ def families() -> list[Family]:
     """In the order in which they are exposed."""
     plane = DataPlane(Registry(Limits(), autocreate=True), Options())
     log = AccessLog(Path("unused"), node=None, max_bytes=1, max_age_s=1, files=1, queue=1)
-    return [
+    worker = Worker(0, 2, pairs(2), Shared(2), log=LogShare(), alive=-1, predecessors=0, status=-1)
+    exposed = [*metrics_of(plane, log).collect(), *worker_metrics(Link(worker, plane, {}))]
+    worker.log.close()
+    for sock in chain.from_iterable(worker.mesh):
+        sock.close()
+    found = [
         Family(
             metric.name + ("_total" if metric.type == "counter" else ""),
             metric.type,
             tuple(getattr(metric, "_labelnames", ())),
             metric.documentation,
         )
-        for metric in [*metrics_of(plane, log).collect(), *ProcessCollector(registry=None).collect()]
+        for metric in [*exposed, *ProcessCollector(registry=None).collect()]
+    ]
+    of_each = text_string_to_metric_families(labelled_page([b"", b""]).decode())
+    return found + [
+        Family(metric.samples[0].name, metric.type, tuple(metric.samples[0].labels), metric.documentation)
+        for metric in of_each
     ]

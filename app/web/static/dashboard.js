@@ -7,12 +7,13 @@ import { Feed } from "./dashboard/feed.js";
 import { count, duration, time } from "./dashboard/format.js";
 import { List } from "./dashboard/list.js";
 import { Model, STATES } from "./dashboard/model.js";
-import { Events, Strip, copyLine, fragment } from "./dashboard/parts.js";
+import { Events, Strip, Workers, copyLine, fragment } from "./dashboard/parts.js";
 import { Storms } from "./dashboard/storms.js";
 
 const model = new Model();
 const tooltip = new Tooltip();
 const strip = new Strip(model);
+const workers = new Workers(model);
 const events = new Events(model, open);
 const list = new List(model, tooltip, (channel) => open(channel.name));
 const detail = new Detail(model, tooltip, close);
@@ -118,7 +119,7 @@ const main = byId("main");
 const loading = element("p", { className: "loading faint" }, "Loading the channels…");
 byId("status").append(status);
 const board = element("div", { className: "board" },
-  strip.box, lost, toolbar, tabs,
+  strip.box, workers.box, lost, toolbar, tabs,
   element("div", { className: "columns" },
     element("div", { className: "left" }, loading, empty, nothing, list.box),
     element("div", { className: "right" }, detail.box, events.box)),
@@ -218,6 +219,7 @@ const feed = new Feed("/api/v1/dashboard", (frame, whole) => {
   list.update();
   update();
   strip.update();
+  workers.update();
   events.update();
   detail.update();
   if (whole) route();

@@ -38,10 +38,13 @@ const SMOOTH = 3;
  * @typedef {{ number: number, time: number, kind: string, why: string, channel: string, client: string,
  *   seq: number | null, count: number }} Happened
  * @typedef {[name: string, used: number, most: number | null, joinable: boolean]} Limit
+ * @typedef {{ worker: number, up: boolean, cpu?: number, memory?: number | null, loop_lag_ms?: number,
+ *   connections?: number, readers?: number, channels?: number }} Load
  * @typedef {{ time: number, ms: number, instance?: string, version?: string, node?: string | null, base_path?: string,
  *   limits_of_window?: { segments: number, bytes: number, age_s: number }, cpu?: number, memory?: number | null,
  *   loop_lag_ms?: number, connections?: number, readers?: number, dashboards?: number, bytes_in?: number,
- *   bytes_out?: number, limits?: Limit[], counters?: Record<string, number>, draining?: boolean }} Server
+ *   bytes_out?: number, limits?: Limit[], counters?: Record<string, number>, draining?: boolean,
+ *   workers?: Load[] }} Server
  * @typedef {[number: number, name: string, epoch: number, type: string, publisher: string, created: number]} About
  * @typedef {{ frame: number, server: Server, about: About[], rows: number[][], gone: number[], events: Happened[] }}
  *   Frame

@@ -134,6 +134,31 @@ function why(reason) {
 /** The fragment of a channel's details. @param {string} name */
 export const fragment = (name) => `#/channel/${encodeURIComponent(name)}`;
 
+/** The load of each worker, if the server has several. */
+export class Workers {
+  /** @param {Model} model */
+  constructor(model) {
+    this.model = model;
+    this.body = element("tbody");
+    const heads = ["Worker", "CPU", "Loop lag", "Memory", "Connections", "Readers", "Channels"];
+    const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
+    this.box = element("section", { className: "workers paper", hidden: true, tabIndex: 0, "aria-label": "Workers" },
+      element("table", {}, element("thead", {}, head), this.body));
+  }
+
+  update() {
+    const { workers } = this.model.server;
+    this.box.hidden = !workers;
+    this.body.replaceChildren(...(workers ?? []).map((one) => {
+      const name = element("th", { scope: "row", className: "num" }, String(one.worker));
+      if (!one.up) return element("tr", { className: "bad" }, name, element("td", { colSpan: 6 }, "does not answer"));
+      const texts = [percent(one.cpu), duration(one.loop_lag_ms ?? 0), bytes(one.memory), count(one.connections),
+        count(one.readers), count(one.channels)];
+      return element("tr", {}, name, ...texts.map((text) => element("td", { className: "num" }, text)));
+    }));
+  }
+}
+
 /** From this share of a limit on the server refuses new clients, and the page shows the limit as nearly reached. */
 const NEAR = 0.8;
 
@@ -175,7 +200,8 @@ export class Strip {
     if (this.box.hidden) return;
     const counters = server.counters ?? {};
     const lag = server.loop_lag_ms ?? 0;
-    this._set("cpu", percent(server.cpu), (server.cpu ?? 0) > 0.85);
+    const busiest = Math.max(...(server.workers ?? [server]).map(({ cpu }) => cpu ?? 0)); // of those that have one core each
+    this._set("cpu", percent(server.cpu), busiest > 0.85);
     this._set("in", bitrate(server.bytes_in ?? 0));
     this._set("out", bitrate(server.bytes_out ?? 0));
     this._set("lag", duration(lag), lag >= 100);
