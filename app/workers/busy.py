@@ -145,8 +145,8 @@ class Busy:
 
     @property
     def spread(self) -> int:
-        """Channels of this worker that all workers hold."""
-        return len(self._elsewhere)
+        """Channels of this worker that others hold, too."""
+        return len(self._spread)
 
     @property
     def held(self) -> int:

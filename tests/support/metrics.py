@@ -97,7 +97,7 @@ def families() -> list[Family]:
     plane = DataPlane(Registry(Limits(), autocreate=True), Options())
     log = AccessLog(Path("unused"), node=None, max_bytes=1, max_age_s=1, files=1, queue=1)
     worker = Worker(0, 2, pairs(2), Shared(2), log=LogShare(), alive=-1, predecessors=0, status=-1)
-    exposed = [*metrics_of(plane, log).collect(), *worker_metrics(Link(worker, plane, {}))]
+    exposed = [*metrics_of(plane, log).collect(), *worker_metrics(Link(worker, plane, {}, lambda: None))]
     worker.log.close()
     for sock in chain.from_iterable(worker.mesh):
         sock.close()
