@@ -88,14 +88,14 @@ def attainable_limits(settings: Settings, workers: int = 1) -> Limits:
     """The limits that the settings ask for, with no more connections than the process can open.
 
     Raises the process's soft limit of file descriptors as far as the hard limit allows, and logs a warning if a
-    configured ``max_connections`` had to be lowered. All connections may come to one of several workers, which needs
-    two descriptors for each if it has the TLS session of a client whose requests another worker answers.
+    configured ``max_connections`` had to be lowered. All connections may come to one of several workers. For a TLS
+    session it needs two descriptors, if another worker answers the requests, and a third one when they come back to it.
 
     Raises:
         CannotServe: the process can open fewer than 64 connections (or ``max_connections``, if that is less).
     """
     limits = settings.limits()
-    each = 2 if workers > 1 and settings.tls_cert else 1
+    each = 3 if workers > 1 and settings.tls_cert else 1
     spare = SPARE_FILES + (WORKER_FILES if workers > 1 else 0)
     files = _raise_file_limit(None if limits.connections is None else each * limits.connections + spare)
     if files is None:

@@ -147,7 +147,7 @@ def test_a_lowered_number_of_connections_is_logged(
 
 @pytest.mark.parametrize("workers", [2, 16])
 def test_workers_need_descriptors_for_each_other(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
-    """All connections may come to one of them; under TLS it has two descriptors for each."""
+    """All connections may come to one of them; under TLS it has three descriptors for each."""
     spare = SPARE_FILES + WORKER_FILES
     limit_files(monkeypatch, 1000, 4096)
     assert attainable_limits(Settings.model_validate({"max_connections": 100}), workers).connections == 100
@@ -155,10 +155,10 @@ def test_workers_need_descriptors_for_each_other(monkeypatch: pytest.MonkeyPatch
     secure = Settings.model_validate({"max_connections": 100, "tls_cert": "c", "tls_key": "k"})
     assert attainable_limits(secure, workers).connections == 100
     assert attainable_limits(Settings.model_validate({"tls_cert": "c", "tls_key": "k"}), workers).connections == (
-        (4096 - spare) // 2
+        (4096 - spare) // 3
     )
-    limit_files(monkeypatch, spare + 127, spare + 127)
-    with pytest.raises(CannotServe, match=rf"at least {spare + 128} \(ulimit -n"):
+    limit_files(monkeypatch, spare + 191, spare + 191)
+    with pytest.raises(CannotServe, match=rf"at least {spare + 192} \(ulimit -n"):
         attainable_limits(secure.model_copy(update={"max_connections": 0}), workers)
 
 

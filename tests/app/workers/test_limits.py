@@ -88,3 +88,19 @@ def test_memory_is_that_of_the_server() -> None:
             if seq % 8 == 7:
                 assert used(client, "total_bytes") <= total
         assert used(client, "total_bytes") > total // 2
+
+
+def test_a_connection_that_moves_has_one_place() -> None:
+    """All that fit go from worker to worker with each request, and none is refused; one more is, by either."""
+    with serve(*WORKERS, "--max-connections", "5", "--per-ip-connections", "5") as server, server.client() as client:
+        channels = [client.channel(names(worker)[0]).create().publish(0, b"x") for worker in (0, 1)]
+        eventually(lambda: used(client, "connections") == 1)
+        connections = [client.open() for _ in range(5)]
+        for _ in range(10):
+            for channel in channels:
+                for connection in connections:
+                    connection.request("GET", channel.at(0))
+                    connection.segment(0, b"x")
+        for channel in channels:
+            refused = channel.get(0)
+            assert (refused.status, refused.body) == (503, b"Limit reached: connections")
