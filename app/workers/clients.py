@@ -34,7 +34,7 @@ UNPUBLISHED: Final = 16
 
 _PLACES: Final = Struct("<4H")
 
-Places = tuple[int, ...]
+Places = tuple[int, int, int, int]
 
 
 class Tally:
@@ -72,7 +72,11 @@ class Share:
 
     def elsewhere(self, places: Places) -> int:
         """What a client takes in the other workers; more, if it shares its places with others."""
-        return min([sum([part[at] for part in self._others]) for at in places])
+        first, second, third, fourth = places
+        sums = 0, 0, 0, 0
+        for part in self._others:
+            sums = sums[0] + part[first], sums[1] + part[second], sums[2] + part[third], sums[3] + part[fourth]
+        return min(sums)
 
 
 class Tallies:
@@ -95,7 +99,8 @@ class Tallies:
     def places(self, name: str) -> Places:
         """The places of a client."""
         digest = blake2b(name.encode("utf-8", "surrogateescape"), digest_size=_PLACES.size, key=self._key).digest()
-        return tuple(row * WIDTH + at for row, at in enumerate(_PLACES.unpack(digest)))
+        first, second, third, fourth = _PLACES.unpack(digest)
+        return first, WIDTH + second, 2 * WIDTH + third, 3 * WIDTH + fourth
 
     def clear(self, worker: int) -> None:
         """A worker has died: it has nothing any more."""
@@ -162,10 +167,12 @@ class SharedAdmission(Admission):
         """The bucket lacks the tokens that run in until it is full; it has one as long as it lacks less than all."""
         assert isinstance(client, SharedClient), "this admission makes the clients"
         now_ns, full_at = round(now * 1e9), self._full_at
-        until = max(now_ns, min([full_at[at] for at in client.places])) + round(1e9 / rate)
+        first, second, third, fourth = places = client.places
+        full = min(full_at[first], full_at[second], full_at[third], full_at[fourth])
+        until = max(now_ns, full) + round(1e9 / rate)
         if until - now_ns > round(self._burst * 1e9 / rate):
             return False
-        for at in client.places:
+        for at in places:
             if full_at[at] < until:
                 full_at[at] = until
         return True

@@ -110,7 +110,7 @@ class SharedCapacity(Capacity):
         super().__init__(limit)
 
     def total(self) -> int:
-        """Those of all workers. Every change of the number comes by here, so no rise or fall is overlooked."""
+        """Those of all workers. Each question comes by here, and notes for all whether newcomers are refused."""
         total = sum(self._column)
         if total >= self._joins_stop:
             self._closed[0] = 1
@@ -142,16 +142,13 @@ class SharedCapacity(Capacity):
 
     def take(self) -> None:
         """One more is in."""
-        self._count(1)
+        self.used += 1
+        self._column[self._worker] = self.used
 
     def give_back(self) -> None:
         """One has left."""
-        self._count(-1)
-
-    def _count(self, change: int) -> None:
-        self.used += change
+        self.used -= 1
         self._column[self._worker] = self.used
-        self.total()
 
 
 def shared_capacities(limits: Limits, shared: Shared, worker: int) -> Capacities:
