@@ -187,6 +187,8 @@ class Supervisor:
                 os.waitpid(one.pid, 0)
             for end in (wake, waker, alive, self._life):
                 os.close(end)
+            for sock in itertools.chain.from_iterable(self._mesh):
+                sock.close()
             self._log.close()
         if self._failure is not None:
             raise self._failure
@@ -298,6 +300,7 @@ class Supervisor:
         try:
             pid = os.fork()
         except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             for end in (status, told):
                 os.close(end)
             raise CannotServe(f"worker {number} cannot be started: {error.strerror}") from None
