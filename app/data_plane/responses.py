@@ -466,6 +466,11 @@ def replica_reply(jitter: Jitter) -> Reply:
     return _unavailable(Reason.REPLICA, body, jitter(*OVERLOAD_RETRY_S))
 
 
+def busy_reply(jitter: Jitter) -> Reply:
+    """The response to a request for a channel of another worker of this server, for which too many wait already."""
+    return _unavailable(Reason.REPLICA, b"The owner of this channel is busy: ask again", jitter(*OVERLOAD_RETRY_S))
+
+
 def _unavailable(reason: str, body: bytes, retry_after_s: int) -> Reply:
     return Reply(Status.UNAVAILABLE, reason, body=body, close=True, retry_after_s=retry_after_s)
 

@@ -56,6 +56,7 @@ from tricklecast.app.data_plane.responses import (
     Headers,
     Reply,
     ResponseHead,
+    busy_reply,
     half_closed_reply,
     limit_reply,
     shutdown_reply,
@@ -95,9 +96,6 @@ API, which must answer when everything else is full; on segment routes they are 
 room for a newer one, so that such connections cannot keep an operator out."""
 
 TLS_HIGH_WATER: Final = 64 << 10
-
-_BUSY: Final = (Status.UNAVAILABLE, "Ask again", Reason.REPLICA)
-"""The answer to a request for another worker that cannot be handed over."""
 
 _END: Final = re.compile(rb"\r\n\r\n")
 _END_BEFORE: Final = re.compile(rb"\n\r\n|\r\n|\n")
@@ -593,8 +591,9 @@ class Connection(asyncio.BufferedProtocol):
             self._arrival = None
             return True
         if not neighbours.move(self, owner, bytes(data)):
-            self.mid_message = True
-            self.reject(*_BUSY)
+            exchange = self.exchange = self.without_route()
+            self.mid_message = True  # its body may follow
+            exchange.answer(busy_reply(self.plane.jitter))
         return False
 
     def _chance(self) -> int:

@@ -99,6 +99,7 @@ class HandOver:
         self.halves: set[Half] = set()
         self.handed_over = self.taken = 0
         self._makers: Sequence[Callable[[], Connection]] = ()  # of connections, one for each address
+        self._busy: set[int] = set()  # workers that did not take the last connection that was for them
         self._coming: set[asyncio.Task[Any]] = set()  # connections that are being made
 
     def start(self, makers: Sequence[Callable[[], Connection]]) -> None:
@@ -132,8 +133,11 @@ class HandOver:
             else:
                 self._bridge(connection, worker, arrival)
         except (MeshFull, OSError) as error:
-            _LOGGER.warning("a connection could not be handed over to worker %d: %s", worker, error)
+            if worker not in self._busy:
+                _LOGGER.warning("connections cannot be handed over to worker %d: %s", worker, error)
+            self._busy.add(worker)
             return False
+        self._busy.discard(worker)
         self.handed_over += 1
         return True
 
@@ -290,14 +294,11 @@ class Door:
         self._pause = self._loop.call_later(seconds, self._listen)
 
     def _accept(self) -> None:
-        if self._handover.mesh.is_crowded():
-            self._wait(CROWDED_S)
-            return
         for _ in range(MAX_ACCEPTED):
             try:
                 sock, _ = self.sockets[0].accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                break
             except OSError as error:
                 _LOGGER.error("cannot accept a connection: %s", error.strerror or error)
                 self._wait(ACCEPT_RETRY_S)
@@ -310,6 +311,8 @@ class Door:
                     self._keep(next(iter(self._silent)))
                 if self._timer is None:
                     self._timer = self._loop.call_later(SILENT_S, self._look_at_silent)
+        if self._handover.mesh.is_crowded():
+            self._wait(CROWDED_S)
 
     def _look(self, sock: socket.socket) -> bool:
         """Bring a connection to its owner; ``False`` if it has not sent anything yet."""
