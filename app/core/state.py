@@ -224,6 +224,8 @@ class Channel:
         self.reading = Capacity(limits.readers_per_channel)
         # Added to the cursors in :attr:`audience`: HLS players, less the cursors that serve them. app.hls keeps it.
         self.players_beside = 0
+        # What other workers add, which hold the channel, too: their readers, and bytes delivered to these so far.
+        self.readers_elsewhere = self.bytes_elsewhere = 0
         self._limits, self._budget, self._faults = limits, budget, faults
         # By seq: segments without a byte, and those with bytes that are not closed.
         self._waiting: dict[int, Segment] = {}
@@ -472,7 +474,7 @@ class Channel:
 
     @property
     def audience(self) -> int:
-        """Readers as people count them: a client that waits for the next segment while it reads one is one reader.
+        """Readers here as people count them: a client that waits for a segment while it reads the one before is one.
 
         Which cursors belong together is not known: those in one segment are taken for those in the next one.
         """
@@ -483,6 +485,16 @@ class Channel:
                 if segment.cursors and before is not None:
                     cursors -= min(len(segment.cursors), len(before.cursors))
         return max(0, cursors + self.players_beside)
+
+    @property
+    def readers(self) -> int:
+        """Readers, as people count them, wherever they are served."""
+        return self.audience + self.readers_elsewhere
+
+    @property
+    def delivered(self) -> int:
+        """Body bytes delivered so far, wherever."""
+        return self.bytes_out + self.bytes_elsewhere
 
     def resolve(self, seq: int) -> Ready | Upcoming | Ahead | Gone | Ended:
         """Answer a GET of N, -1 (the head), -2 (the newest started one) or -N; the head is created to wait for it."""
@@ -579,9 +591,9 @@ class Channel:
             open_seqs=tuple(s.seq for s in unclosed if s.state is OPEN),
             writing_seqs=tuple(s.seq for s in unclosed if s.written and s.state is OPEN),
             preconnected_seqs=tuple(s.seq for s in unclosed if s.written and s.state is WAITING),
-            readers=self.audience,
+            readers=self.readers,
             bytes_in=self.bytes_in,
-            bytes_out=self.bytes_out,
+            bytes_out=self.delivered,
         )
 
     def forget(self) -> None:

@@ -141,7 +141,7 @@ class ChannelView:
         self.about: list[Any] = []  # number, name, epoch, content type, publisher, time of creation
         self.content_type = ""  # as in `about`
         self.presence: Presence | None = None  # the publisher in `about`
-        self.bytes_in, self.bytes_out = channel.bytes_in, channel.bytes_out  # at the last look
+        self.bytes_in, self.bytes_out = channel.bytes_in, channel.delivered  # at the last look
         self.evicted = channel.window.evicted[Eviction.BUDGET]  # segments that the server's memory had no room for
         self.seen = max(0, channel.next_seq - SNAPSHOT_SEGMENTS)  # the head at the last look
         self.unclosed: list[int] = []  # seqs of segments that were not closed at the last look
@@ -152,9 +152,9 @@ class ChannelView:
         channel, row = self.channel, self.row
         return (
             channel.bytes_in == self.bytes_in
-            and channel.bytes_out == self.bytes_out
+            and channel.delivered == self.bytes_out
             and channel.next_seq == self.seen
-            and channel.audience == row[READERS]
+            and channel.readers == row[READERS]
             and len(channel.window) == row[SEGMENTS]
             and not channel.unclosed
             and channel.ended == (row[STATE] == DRAINING)
@@ -170,10 +170,10 @@ class ChannelView:
         """
         channel = self.channel
         window, segments, head = channel.window, channel.segments, channel.next_seq
-        bytes_in, bytes_out = channel.bytes_in, channel.bytes_out
+        bytes_in, bytes_out = channel.bytes_in, channel.delivered
         received, sent = int((bytes_in - self.bytes_in) / elapsed_s), int((bytes_out - self.bytes_out) / elapsed_s)
         self.bytes_in, self.bytes_out = bytes_in, bytes_out
-        row = [self.number, LIVE, head, channel.audience, lag, received, sent, len(window), window.bytes, 0]
+        row = [self.number, LIVE, head, channel.readers, lag, received, sent, len(window), window.bytes, 0]
         first = self.seen if head - self.seen <= FRAME_SEGMENTS else head - FRAME_SEGMENTS
         self.seen = head
         for seq in self.unclosed:

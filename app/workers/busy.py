@@ -139,7 +139,12 @@ class Busy:
                 held.told_at, held.wanted, held.limit = now, wanted, limit
                 self._look_at_held(held, now)
             case {"of": name, "readers": count, "limit": limit} if name in self._spread:
-                self._spread[name].elsewhere.setdefault(sender, _Elsewhere()).tells(count, limit, now)
+                one = self._spread[name].elsewhere.setdefault(sender, _Elsewhere())
+                one.tells(count, limit, now)
+                channel = self._plane.registry.live(name)
+                if channel is not None and channel.epoch == news["epoch"]:
+                    channel.bytes_elsewhere += one.has_sent(news["sent"])
+                    one.audience = news["audience"]
             case {"left": name} if name in self._spread:
                 self._spread[name].elsewhere.pop(sender, None)
 
@@ -180,6 +185,8 @@ class Busy:
         serving = [worker for worker, one in elsewhere.items() if now - one.told_at <= STALE_S]
         spread.others = sorted(serving) if wanted else []
         spread.share = total / (1 + len(spread.others))
+        if channel is not None:
+            channel.readers_elsewhere = sum(elsewhere[worker].audience for worker in serving)
         limit = self._plane.registry.limits.readers_per_channel
         free = 0 if limit is None or not wanted else max(0, limit - own - spread.given)
         for worker in range(self._mesh.workers):
@@ -247,7 +254,8 @@ class Busy:
         elif held.replica.live:
             self._placement.spread[held.name] = held.place
         if readers or held.name in self._placement.spread:
-            self._tell(held.owner, {"of": held.name, "readers": readers, "limit": held.limit})
+            figures = {"epoch": channel.epoch, "audience": channel.audience, "sent": channel.bytes_out}
+            self._tell(held.owner, {"of": held.name, "readers": readers, "limit": held.limit, **figures})
 
     def _stop_serving(self, held: _Held) -> None:
         if self._placement.spread.pop(held.name, None) is not None:
@@ -300,9 +308,11 @@ class _Elsewhere:
         readers: their number, as it has told last; told_at: when. counts: the numbers at the last looks.
         limit: how many it may have, as it was told last; ``None``: any number.
         most: how many it may have until it tells that it keeps to the limit.
+        audience: its readers, as people count them. sent: bytes that they have got.
     """
 
     def __init__(self) -> None:
+        self.audience = self.sent = 0
         self.readers = self.most = 0
         self.counts = deque([0], RECENT)
         self.limit: int | None = None
@@ -316,6 +326,11 @@ class _Elsewhere:
     def give(self, limit: int) -> None:
         """It may have so many from now on, but may not have heard of that."""
         self.limit, self.most = limit, max(self.most, limit)
+
+    def has_sent(self, sent: int) -> int:
+        """It has sent so many bytes in all; returns how many of them are new. A new replica begins at 0."""
+        before, self.sent = self.sent, sent
+        return sent - before if sent >= before else sent
 
     def tells(self, readers: int, limit: int | None, now: float) -> None:
         """It has this number of readers, below this limit."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -193,6 +194,33 @@ def test_both_workers_serve_the_readers_of_a_busy_channel_until_it_ends(server: 
         again = client.ask(f"{channel}/0").answer()
         assert (again.body, again.headers["Lp-Trickle-Epoch"]) == (b"again", "2")
     closed(clients)
+
+
+def test_a_channel_is_shown_once_with_the_readers_of_all_workers(server: Server) -> None:
+    """In the list, in its description, and on the dashboard, with what all of them have got; the metrics add it up."""
+    channel, url = named(1, "shown"), f"http://127.0.0.1:{server.port}"
+    clients, seq = spread(server, channel)
+
+    def shown() -> dict[str, Any]:
+        with urlopen(f"{url}/api/v1/channels/{channel}") as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    size = sum(len(b"%d " % at * 1000) for at in range(seq))
+    eventually(lambda: (shown()["readers"], shown()["bytes_out"]) == (len(clients), size * len(clients)))
+    with urlopen(f"{url}/api/v1/channels") as answer:
+        [one] = [one for one in json.load(answer)["channels"] if one["name"] == channel]
+    assert (one["readers"], one["bytes_out"]) == (len(clients), size * len(clients))
+    with urlopen(f"{url}/api/v1/dashboard") as stream:
+        frame = json.loads(next(line for line in stream if line.startswith(b"data: "))[6:])
+    [number] = [about[0] for about in frame["about"] if about[1] == channel]
+    assert [row[3] for row in frame["rows"] if row[0] == number] == [len(clients)]
+    with urlopen(f"{url}/metrics") as page:
+        found = samples(page.read().decode())
+    audience = [value for (name, _), value in found.items() if name == "tricklecast_audience"]
+    assert sum(audience) == len(clients)
+    closed(clients)
+    eventually(lambda: shown()["readers"] == 0)
 
 
 def test_a_channel_that_is_no_longer_busy_is_its_owners_alone(server: Server) -> None:
