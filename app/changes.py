@@ -15,6 +15,10 @@ fact at the end of the change in which it happened. Without storage both ends ar
 
 **The table of live channels**, which is what a snapshot shows, is always that of the index.
 
+**Several workers.** Each has a log of its own, and the log of the front has the facts of all
+(:mod:`app.workers.facts`). While the front does not know yet which channels of another worker live, it shows nobody a
+snapshot.
+
 Those who write a line for a channel between their lines for requests (access log, terminal) do not follow the log:
 they are told by the journal itself, since the line belongs before that of the request which made the channel.
 """
@@ -37,7 +41,7 @@ from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import COMPLETE, EMPTY, TERMINATED
 from tricklecast.app.storage.archive import Archive
-from tricklecast.app.storage.database import MAX_FACTS, OPENED, FactRow
+from tricklecast.app.storage.database import MAX_FACTS, OPENED, FactRow, Position
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import CHANGEFEED
@@ -194,6 +198,9 @@ class Changes:
         self._news: asyncio.Event | None = None  # set when facts are told; None: no request waits
         self._waking = False  # whether _wake is going to be called
         self._woken_at = self.index  # the index when the watchers were called last
+        self._unknown: set[int] = set()  # workers whose live channels are not in the table yet
+        self._whole = asyncio.Event()  # there are none of these
+        self._whole.set()
         if archive is not None:
             self._restore(registry, archive)
         registry.journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentClosed)
@@ -249,11 +256,17 @@ class Changes:
         return found, judged[-1].index if len(judged) == most else self.index
 
     def snapshot(self) -> Snapshot | None:
-        """The live channels; ``None`` while storage fails and more facts wait for it than are kept."""
-        return None if self.floor > self.index else Snapshot(self.index, list(self._live.values()))
+        """The live channels; ``None`` while storage fails and more facts wait for it than are kept, or while it is not
+        known yet which channels of another worker live."""
+        return None if self._unknown or self.floor > self.index else Snapshot(self.index, list(self._live.values()))
 
-    async def more(self, after: int, within_s: float) -> None:
-        """Wait until there are facts beyond an index, or the time is over."""
+    async def whole(self, within_s: float) -> None:
+        """Wait until it is known which channels live in each worker, or the time is over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._whole.wait(), within_s)
+
+    async def more(self, after: int, within_s: float | None) -> None:
+        """Wait until there are facts beyond an index, or the time is over (``None``: as long as it takes)."""
         if self.index <= after:
             self._news = self._news or asyncio.Event()
             with suppress(TimeoutError):
@@ -275,17 +288,48 @@ class Changes:
         if self._archive is None:
             self.tell(fact.index)
 
-    def add(self, rows: Iterable[FactRow]) -> None:
-        """Take facts that have happened in another worker of the server, in their order: they get the next indexes."""
+    def add(self, rows: Iterable[FactRow], worker: int, position: Position, *, gap: bool = False) -> None:
+        """Take facts that have happened in another worker of the server, in their order: they get the next indexes.
+
+        Args:
+            worker: which one. position: the place in its log behind these facts.
+            gap: facts before these are missing, so each follower begins with a snapshot.
+        """
+        added = []
         for row in rows:
             index = self._journal.index = self._journal.index + 1
-            self._log.append(change := Change.of(row._replace(number=index)))
+            added.append(row := row._replace(number=index))
+            self._log.append(change := Change.of(row))
             self._times.append(row.at_us)
             if len(self._log) > self.keep + (self.keep >> 3):
                 self._drop(len(self._log) - self.keep)
             if self.listeners and change.state not in WHOLE:
                 self._hear(change)
-        self.tell(self._journal.index)
+        if self._archive is not None:
+            self._archive.add(added, worker, position)
+        if gap:
+            if self._log:
+                self._drop(len(self._log))
+            self.floor = self._journal.index
+            if self._archive is not None:
+                self._archive.skip()
+        if self._archive is None:
+            self.tell(self._journal.index)
+
+    def expect(self, worker: int) -> None:
+        """There is another worker, and :meth:`know` will say which channels live there."""
+        self._unknown.add(worker)
+        self._whole.clear()
+
+    async def know(self, worker: int, live: Iterable[LiveChannel]) -> None:
+        """Learn which channels of another worker live, once the facts that have been added so far are told."""
+        index = self._journal.index
+        while self.index < index:
+            await self.more(self.index, None)
+        self._live |= {one.channel: one for one in live}
+        self._unknown.discard(worker)
+        if not self._unknown:
+            self._whole.set()
 
     def tell(self, index: int) -> None:
         """Let followers read the facts up to this index: storage, if there is any, has them."""

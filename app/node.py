@@ -143,6 +143,7 @@ class Node:
         show: gets lines that tell which publishers and readers have come and left, at most once a second.
         reread: puts the settings together again at a reload; without it only files are read again.
         worker: which one of several workers this process is, if the server has several.
+        lock: a descriptor with the lock of this worker's data directory, if it is locked already.
 
     Raises:
         InvalidInput, CannotServe: a file that a setting names cannot be used.
@@ -159,6 +160,7 @@ class Node:
         show: Callable[[list[str]], None] | None = None,
         reread: Callable[[], Settings] | None = None,
         worker: Worker | None = None,
+        lock: int | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.sockets = sockets
@@ -167,7 +169,9 @@ class Node:
         self._show = show
         self._activity = None if show is None else Activity(loop.time)
         folder, number = settings.data_dir, 0 if worker is None else worker.number
-        database = None if folder is None else Database(folder_of(folder, number), fsync=settings.ack is Ack.FSYNC)
+        database = None
+        if folder is not None:
+            database = Database(folder_of(folder, number), fsync=settings.ack is Ack.FSYNC, lock=lock)
         inventory = Inventory() if database is None else take_inventory(database, wall_us())
         journal = Journal(index=inventory.index)
         if self.log is not None:
@@ -252,7 +256,13 @@ class Node:
             assert shares is not None, "workers share the limits"
             self.link = Link(worker, self.plane, answers, partial(shares.tick, self.registry))
             overview = Face(self.link.questions, self.link.placement).overview()
-        self._changes = changes
+        self._followers = []
+        if self.link is not None and self.link.is_front:
+            positions, stored = ({}, False) if self.archive is None else (self.archive.positions, True)
+            self._followers = [
+                Follower(other, self.link.questions, changes, positions.get(other), stored=stored)
+                for other in range(1, self.link.worker.count)
+            ]
         # The application for everything outside the base path.
         self.control_plane = _control_plane(self, overview)
 
@@ -301,8 +311,7 @@ class Node:
             if self.reload.tls is not None:
                 beside.append(begin(self.reload.tls.watch()))
             if self.link is not None and self.link.is_front:
-                others = range(1, self.link.worker.count)
-                beside += [begin(Follower(other, self.link.questions, self._changes).run()) for other in others]
+                beside += [begin(follower.run()) for follower in self._followers]
             if self._activity is not None and self._show is not None:
                 beside.append(begin(_show(self._activity, self.plane, self._show)))
             running = None if program is None else begin(_run(program, self.bus))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,6 @@ from tricklecast.app.server_log import configure
 from tricklecast.app.settings import InvalidSettings, Settings
 from tricklecast.app.shutdown import LAST_S, TICK_S, LastResort, drain, end
 from tricklecast.app.sockets import Sockets, opened
-from tricklecast.app.storage.archive import Ack
 from tricklecast.app.storage.settle import settle
 from tricklecast.app.systemd import notify
 from tricklecast.app.workers.handover import Door
@@ -87,13 +87,12 @@ def serve(
         InvalidInput: a file that a setting names cannot be used.
     """
     count = usable_cores() if settings.workers == "auto" else settings.workers
-    if settings.data_dir is not None:
-        settle(settings.data_dir, count, partial(owner_of, workers=count), fsync=settings.ack is Ack.FSYNC)
     if count > 1:
         _supervise(count, settings, announce, program, show, reread)
         return
     limits = attainable_limits(settings)
     with opened(settings) as [sockets], _health_file(settings, sockets):
+        _settled(settings, count)
         _serve_on(sockets, settings, limits, announce, program, show, reread)
 
 
@@ -113,14 +112,16 @@ def _supervise(
     in_force = settings
     with opened(settings, count) as sockets, _health_file(settings, sockets[0]), _ignoring_unused():
 
+        locks = _settled(settings, count)
+
         def work(worker: Worker) -> None:
             configure(settings.log_format, worker=worker.number)
-            own = sockets[worker.number]
+            own, lock = sockets[worker.number], locks[worker.number] if locks else None
             for other in sockets:
                 # A worker that has ended accepts nothing, so nobody else may have its socket open.
                 if other.main is not own.main:
                     other.main.close()
-            _serve_on(own, in_force, limits, lambda _: worker.tell(ready=True), None, show, reread, worker)
+            _serve_on(own, in_force, limits, lambda _: worker.tell(ready=True), None, show, reread, worker, lock)
 
         def reload() -> None:
             nonlocal in_force
@@ -139,16 +140,29 @@ def _supervise(
                 for listener in filter(None, each):
                     listener.close()
 
-        Supervisor(
-            count,
-            work,
-            ready=ready,
-            stopping=stopping,
-            reload=reload,
-            is_left=Terminal().is_gone,
-            # A worker's own last resort comes first, and tells where it hangs.
-            deadline_s=lambda: in_force.shutdown_deadline_s + LAST_S + KILL_S,
-        ).run()
+        try:
+            Supervisor(
+                count,
+                work,
+                ready=ready,
+                stopping=stopping,
+                reload=reload,
+                is_left=Terminal().is_gone,
+                # A worker's own last resort comes first, and tells where it hangs.
+                deadline_s=lambda: in_force.shutdown_deadline_s + LAST_S + KILL_S,
+            ).run()
+        finally:
+            for one in locks:
+                os.close(one)
+
+
+def _settled(settings: Settings, workers: int) -> list[int]:
+    """Make the data directory, if there is one, that of this number of workers; the locks of several, in their order.
+
+    The locks belong to the server as long as any of its processes lives, also while a worker is started again.
+    """
+    folder = settings.data_dir
+    return [] if folder is None else settle(folder, workers, partial(owner_of, workers=workers))
 
 
 def _serve_on(
@@ -160,6 +174,7 @@ def _serve_on(
     show: Callable[[list[str]], None] | None,
     reread: Callable[[], Settings] | None,
     worker: Worker | None = None,
+    lock: int | None = None,
 ) -> None:
     """Run a server on these sockets, or one worker of it, with the process's signals in its hands."""
     last_resort = LastResort()
@@ -172,7 +187,7 @@ def _serve_on(
         last_resort.begin(settings.shutdown_deadline_s + LAST_S)
 
     async def run() -> None:
-        node = Node(settings, limits, sockets, show=show, reread=reread, worker=worker)
+        node = Node(settings, limits, sockets, show=show, reread=reread, worker=worker, lock=lock)
         server = Server(node, announce, early=early, last_resort=last_resort)
         loop = asyncio.get_running_loop()
         if worker is None:

@@ -41,6 +41,11 @@ REST_S: Final = 0.002
 LOOK_S: Final = 0.5
 """A waiting request checks this often whether the server stops, its client has left, or its token has expired."""
 
+WORKERS_S: Final = 5.0
+"""A snapshot waits for this time until the server, which has just started, has heard from all of its workers."""
+
+NO_SNAPSHOT: Final = "there is no snapshot now: the data directory cannot be written, or a worker does not answer"
+
 KEEP_ALIVE_S: Final = 15.0
 """A stream without facts sends a comment this often, since proxies cut off a silent connection (HTML standard)."""
 
@@ -230,6 +235,8 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
                 if not (streams and snapshot):
                     return _gone(error)
                 after = None  # a stream that began with a snapshot begins anew
+        if snapshot and after is None:
+            await changes.whole(WORKERS_S)
         if plane.registry.shutting_down:
             return come_back_later(request, plane, STOPS)
         if not changes.followers.admits(join=after is None):
@@ -237,7 +244,7 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
             return come_back_later(request, plane, "limit reached: followers")
         live = None
         if snapshot and after is None and (live := follower.snapshot()) is None:
-            return come_back_later(request, plane, "the data directory cannot be written, so there is no snapshot now")
+            return come_back_later(request, plane, NO_SNAPSHOT)
         if streams:
             return EventStream(follower.stream(live), changes.followers.take, changes.followers.give_back)
         changes.followers.take()

@@ -34,7 +34,7 @@ import logging
 import sqlite3
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -57,6 +57,7 @@ from tricklecast.app.storage.database import (
     ChannelRow,
     Database,
     FactRow,
+    Position,
     SegmentRow,
     ServerStart,
     boot_id,
@@ -318,6 +319,7 @@ class Archive:
         self.epochs: dict[str, int] = {}  # the last epoch of each name
         self.index = inventory.stored_index  # of the last fact that is written; no other fact ever gets it
         self.noted_us = 0  # when the last fact happened, microseconds since 1970
+        self.positions = database.positions()  # by worker, the place up to which the journal has its facts
         self.listeners: list[Callable[[int], None]] = []  # told of the index when it has changed
         self.server_starts = inventory.server_starts  # by name, the index up to which facts of the start are kept
         self.counters = StorageCounters(damaged=len(inventory.damaged))
@@ -599,12 +601,30 @@ class Archive:
                 self._nothing_in(stored, fact.seq, fact.state, row.at_us)
             case SegmentClosed() if (tap := stored.taps.get(fact.seq)) is not None:
                 tap.closed_us = row.at_us
-        if len(self._batch.facts) >= MAX_FACTS:  # the disk stands still
-            self._batch.facts.clear()
-            self._batch.floor = fact.index - 1
-        self._batch.facts.append(row)
+        self._add_fact(row)
         if stored is not None:
             self._touched[stored] = None
+        self.kick()
+
+    def _add_fact(self, row: FactRow) -> None:
+        if len(self._batch.facts) >= MAX_FACTS:  # the disk stands still
+            self._batch.facts.clear()
+            self._batch.floor = row.number - 1
+        self._batch.facts.append(row)
+
+    def add(self, rows: Sequence[FactRow], worker: int, position: Position) -> None:
+        """Keep facts of another worker, which have indexes of this journal, and the place in its log behind them."""
+        self.positions[worker] = position
+        if self.failed is None and rows:
+            for row in rows:
+                self._add_fact(row)
+            self._batch.positions[worker] = position
+            self.kick()
+
+    def skip(self) -> None:
+        """Facts are missing up to the present index, so each follower begins with a snapshot."""
+        self._batch.floor = self._journal.index
+        self._batch.positions |= self.positions
         self.kick()
 
     def _end(self, stored: StoredChannel, next_seq: int, reason: str, now_us: int) -> None:
@@ -701,7 +721,7 @@ class Archive:
         self.counters.commits += 1
         self.counters.commit_s += asyncio.get_running_loop().time() - began
         if batch.facts or batch.floor:
-            self.index = batch.facts[-1].number if batch.facts else batch.floor
+            self.index = max(batch.floor, batch.facts[-1].number if batch.facts else 0)
             self._tell(self.listeners, self.index)
         self._note_written(written, touched)
         self._tell(waiting, True)
@@ -888,8 +908,7 @@ class Archive:
         """End the failure: the directory has the missing segments, or as many of them as fit."""
         self.failed = self._room_left = self._missed = None
         now_us = self.wall_us()
-        # Facts are missing, so each follower begins with a snapshot.
-        self._batch.floor = self._journal.index
+        self.skip()
         known = {segment for _, segment in missing}
         began = 0
         for stored in list(self.latest.values()):

@@ -29,6 +29,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -90,6 +91,10 @@ CREATE TABLE fact (
     size INTEGER);
 """
 """``life`` has the starts of servers (:class:`ServerStart`). To rename it would take a new version of the tables."""
+
+_POSITIONS: Final = """CREATE TABLE IF NOT EXISTS position (
+    worker INTEGER PRIMARY KEY, instance TEXT, number INTEGER, checksum INTEGER)"""
+"""Only the front of several workers has this table, so it is no new version of the tables."""
 
 
 class StorageError(TrickleError):
@@ -182,6 +187,21 @@ class ServerStart(NamedTuple):
     boot: str
 
 
+class Position(NamedTuple):
+    """A place in the log of facts of another worker.
+
+    Attributes:
+        instance: the start of the worker that told the index; ``""``: the log is followed from its beginning.
+        number: the index up to which its facts have been heard of.
+    """
+
+    instance: str
+    number: int
+
+
+BEGINNING: Final = Position("", 0)
+
+
 @dataclass(slots=True)
 class Append:
     """Bytes of one segment that are added at the end of a file.
@@ -214,6 +234,7 @@ class Batch:
         forgotten: ids of ended channels that are not remembered any more.
         floor: some facts up to this index are missing, so all of them are removed.
         server_start: a server starts on this directory.
+        positions: by worker, the place up to which its facts are among these facts, or earlier ones.
     """
 
     facts: list[FactRow] = field(default_factory=list)
@@ -225,10 +246,11 @@ class Batch:
     forgotten: list[int] = field(default_factory=list)
     floor: int = 0
     server_start: ServerStart | None = None
+    positions: dict[int, Position] = field(default_factory=dict)
 
 
 def unwritten(*batches: Batch) -> Batch:
-    """The changes of failed batches that are still to be written: all but facts and bytes."""
+    """The changes of failed batches that are still to be written: all but bytes, and facts with their positions."""
     rest = Batch()
     for batch in batches:
         rest.channels |= batch.channels
@@ -263,12 +285,16 @@ class Database:
     Args:
         folder: made if it is missing.
         fsync: whether a batch is on the disk when :meth:`commit` returns; otherwise the kernel has it.
+        lock: a descriptor with the lock, if the directory is locked already; it is closed with the directory.
+
+    Attributes:
+        lock: the descriptor with the lock (:func:`locked`).
 
     Raises:
         StorageError: another server uses the directory, its schema is a later one, or it cannot be read or written.
     """
 
-    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+    def __init__(self, folder: Path, *, fsync: bool = False, lock: int | None = None) -> None:
         self.folder = folder
         self._fsync = fsync
         self._files: OrderedDict[tuple[int, int], int] = OrderedDict()  # open files, the least recently used one first
@@ -278,13 +304,13 @@ class Database:
             new = [one for one in (folder / "segments", *folder.absolute().parents, folder) if not one.exists()]
             (folder / "segments").mkdir(parents=True, exist_ok=True)
             for one in new if fsync else []:
-                _sync_folder(one.parent)
+                sync_folder(one.parent)
             try:
                 _probe(folder / "segments")
             except OSError as error:
                 if error.errno not in NO_ROOM:  # the server starts on a full disk, and serves what is there
                     raise
-            self._lock = locked(folder)
+            self.lock = locked(folder) if lock is None else lock
         except OSError as error:
             raise unusable(folder, error) from error
         self._repaired: list[str] = []  # one sentence about each repair that opening the database took
@@ -298,10 +324,10 @@ class Database:
                 self._repaired.append(f"{_DATABASE} cannot be read ({error}): set aside as {self._set_aside()}")
                 self._sql = self._connected()
         except (OSError, sqlite3.Error) as error:
-            os.close(self._lock)
+            os.close(self.lock)
             raise unusable(folder, error) from error
         except StorageError:
-            os.close(self._lock)
+            os.close(self.lock)
             raise
 
     def close(self) -> None:
@@ -310,7 +336,7 @@ class Database:
             os.close(descriptor)
         self._files.clear()
         self._sql.close()
-        os.close(self._lock)
+        os.close(self.lock)
 
     def path(self, channel: int, file: int) -> Path:
         return segment_path(self.folder, channel, file)
@@ -328,9 +354,9 @@ class Database:
                 for descriptor in synced:
                     os.fdatasync(descriptor)
                 for channel in self._folders:
-                    _sync_folder(self.folder / "segments" / f"{channel:06d}")
+                    sync_folder(self.folder / "segments" / f"{channel:06d}")
                 if self._folders:
-                    _sync_folder(self.folder / "segments")
+                    sync_folder(self.folder / "segments")
                 self._folders.clear()
             for descriptor, append in synced.items():
                 path = self.path(append.channel, append.file)
@@ -446,31 +472,60 @@ class Database:
         self._sql.close()
         name = self._set_aside()
         os.rename(new, self.folder / _DATABASE)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
         self._sql = self._connected()
         counted = f"{len(found.channels)} channels and {len(found.segments)} segments"
         found.damaged.append(f"{_DATABASE} was damaged: set aside as {name}; the new one has {counted}")
 
-    def names(self) -> set[str]:
-        """The names of all channels, which is quick.
+    def facts(self, after: int = 0) -> list[FactRow]:
+        """The facts that are kept, from behind this index on, in their order."""
+        query = "SELECT * FROM fact WHERE number > ? ORDER BY number"
+        return [FactRow(*row) for row in self._sql.execute(query, [after])]
 
-        Raises:
-            sqlite3.Error: the table is damaged; :meth:`contents` repairs it.
+    # For several workers.
+
+    def positions(self) -> dict[int, Position]:
+        """The places in the logs of other workers up to which this directory has their facts, by worker."""
+        if not self._sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'position'").fetchone():
+            return {}
+        rows = self._sql.execute("SELECT * FROM position")
+        return {worker: Position(*at) for worker, *at, checksum in rows if checksum == _checksum([worker, *at])}
+
+    def facts_behind(self, position: Position | None) -> tuple[list[FactRow] | None, Position]:
+        """The facts behind a position in this directory's log, if all are kept, and the position behind them.
+
+        It judges as :meth:`~app.changes.Changes.check` does, where no server runs.
         """
+        starts = self._sql.execute("SELECT instance, cast(began_at AS INTEGER) FROM life ORDER BY rowid").fetchall()
+        newest = self._sql.execute("SELECT ifnull(max(number), 0) FROM fact").fetchone()[0]
+        index = max(newest, *(began_at for _, began_at in starts), 0)
+        ends_at = [*(began_at for _, began_at in starts[1:]), index]
+        last = {instance: end for (instance, _), end in zip(starts, ends_at, strict=True)} | {BEGINNING.instance: index}
+        here = Position(starts[-1][0], index) if starts else BEGINNING
+        if position is None or position.number > last.get(position.instance, -1):
+            return None, here
+        found = self.facts(position.number)
+        return (found if len(found) == index - position.number else None), here
+
+    def has_started(self) -> bool:
+        """Whether a server has ever started on this directory."""
+        return self._sql.execute("SELECT 1 FROM life").fetchone() is not None
+
+    def names(self) -> set[str]:
+        """The names of all channels, which is quick."""
         return {name for (name,) in self._sql.execute("SELECT DISTINCT name FROM channel")}
 
-    def id_of(self, name: str, epoch: int) -> int:
-        """The id of a channel, or one that no channel and no folder of segments has."""
-        found = self._sql.execute("SELECT id FROM channel WHERE name = ? AND epoch = ?", [name, epoch]).fetchone()
-        if found is not None:
-            return int(found[0])
-        highest = int(self._sql.execute("SELECT coalesce(max(id), 0) FROM channel").fetchone()[0])
-        folders = (int(one.name) for one in (self.folder / "segments").iterdir() if one.name.isdecimal())
-        return 1 + max([highest, *folders])
+    def find(self, name: str, epoch: int) -> tuple[int, int] | None:
+        """The id of an epoch of a channel, and when it was created; ``None`` if it is not here."""
+        query = "SELECT id, created_us FROM channel WHERE name = ? AND epoch = ?"
+        found: tuple[int, int] | None = self._sql.execute(query, [name, epoch]).fetchone()
+        return found
 
-    def facts(self) -> list[FactRow]:
-        """The facts that are kept, in their order."""
-        return [FactRow(*row) for row in self._sql.execute("SELECT * FROM fact ORDER BY number")]
+    def unused_id(self) -> int:
+        """The lowest id above those of all channels, segments and folders."""
+        highest = "SELECT max((SELECT ifnull(max(id), 0) FROM channel), (SELECT ifnull(max(channel), 0) FROM segment))"
+        folders = (int(one.name) for one in (self.folder / "segments").iterdir() if one.name.isdecimal())
+        return max([int(self._sql.execute(highest).fetchone()[0]), *folders]) + 1
 
     def _connected(self) -> sqlite3.Connection:
         path = self.folder / _DATABASE
@@ -548,6 +603,9 @@ class Database:
                 sql.execute("DELETE FROM fact WHERE number <= ?", [batch.facts[-1].number - MAX_FACTS])
             if batch.removed:
                 sql.executemany("DELETE FROM segment WHERE channel = ? AND seq = ?", batch.removed)
+            if batch.positions:
+                sql.execute(_POSITIONS)
+                _insert(sql, "position", [(worker, *at) for worker, at in batch.positions.items()])
             if batch.forgotten:
                 sql.executemany("DELETE FROM channel WHERE id = ?", [(one,) for one in batch.forgotten])
             sql.execute("COMMIT")
@@ -594,6 +652,10 @@ class Database:
 def segment_path(folder: Path, channel: int, file: int) -> Path:
     """The path of a file of segments in a data directory."""
     return folder / "segments" / f"{channel:06d}" / f"{file:08d}.seg"
+
+
+ASIDE: Final = re.compile(r"(.*\.(?:damaged|unknown))-\d+")
+"""Names of damaged or unknown files that are set aside."""
 
 
 def unused_name(folder: Path, stem: str) -> str:
@@ -761,7 +823,7 @@ def _probe(folder: Path, size: int = 1, *, synced: bool = False) -> None:
             trial.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -104,12 +104,7 @@ def _take_inventory(database: Database, now_us: int) -> Inventory:
     found.next_file = max((file for _, file in (*sizes, *found.ends)), default=0) + 1
     ends_at = [*(start.began_at for start in contents.server_starts[1:]), contents.index]
     found.server_starts = {start.instance: last for start, last in zip(contents.server_starts, ends_at, strict=False)}
-    named = {(row.channel, row.file) for row in found.segments if row.size}
-    unknown = [key for key in sizes if key not in named]
-    if unknown and not contents.complete:
-        found.damaged.append(_set_aside(database, unknown))
-    else:
-        _remove(database, unknown)
+    found.damaged += tidy(database, contents, found.segments, sizes)
     for one in found.damaged[:MAX_LINES]:
         logger.error("%s: %s", database.folder, one)
     if (more := len(found.damaged) - MAX_LINES) > 0:
@@ -198,6 +193,18 @@ def files_of(folder: Path) -> Iterator[tuple[int, int, int]]:
                 name = entry.name.removesuffix(".seg")
                 if name.isdecimal():
                     yield int(channel.name), int(name), entry.stat().st_size
+
+
+def tidy(
+    database: Database, contents: Contents, segments: Iterable[SegmentRow], files: Iterable[tuple[int, int]]
+) -> list[str]:
+    """Remove the files that none of these segments is in, or rename them if rows are lost: a sentence about that."""
+    named = {(row.channel, row.file) for row in segments if row.size}
+    unknown = [key for key in files if key not in named]
+    if unknown and not contents.complete:
+        return [_set_aside(database, unknown)]
+    _remove(database, unknown)
+    return []
 
 
 def _remove(database: Database, unknown: Iterable[tuple[int, int]]) -> None:
