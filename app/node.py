@@ -254,7 +254,7 @@ class Node:
             if self.feed is not None:
                 answers |= dashboard_answers(self.feed)
             assert shares is not None, "workers share the limits"
-            self.link = Link(worker, self.plane, answers, partial(shares.tick, self.registry))
+            self.link = Link(worker, self.plane, answers, partial(shares.tick, self.registry, self.archive))
             overview = Face(self.link.questions, self.link.placement).overview()
         self._followers = []
         if self.link is not None and self.link.is_front:

@@ -111,7 +111,6 @@ def _supervise(
     limits = attainable_limits(settings, count)
     in_force = settings
     with opened(settings, count) as sockets, _health_file(settings, sockets[0]), _ignoring_unused():
-
         locks = _settled(settings, count)
 
         def work(worker: Worker) -> None:

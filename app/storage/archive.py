@@ -311,6 +311,7 @@ class Archive:
         self.ack = ack
         self.on_full = on_full
         self.retention = retention or Retention()
+        self.limit = self.retention.total_bytes  # of this archive; less if it shares the limit with other workers
         self.wall_us = wall_us
         self.failed: str | None = None  # why the directory cannot be written at present; None if it can
         self.dirty: dict[Tap, None] = {}  # taps on segments that have new bytes, or have closed
@@ -954,7 +955,7 @@ class Archive:
             stored, seq = self.order[0]
             entry = stored.entries.get(seq)
             if entry is not None:
-                fits = self.bytes <= limits.total_bytes and self.segments <= MAX_SEGMENTS
+                fits = self.bytes <= self.limit and self.segments <= MAX_SEGMENTS
                 if fits and entry.closed_us >= oldest_us:
                     break
                 self._drop(stored, seq)

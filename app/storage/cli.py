@@ -1,6 +1,7 @@
 """`tricklecast store`: look into a data directory, check it, take segments out of it, make it smaller.
 
-All but ``prune`` only read, and may do so beside a running server.
+All but ``prune`` only read, and may do so beside a running server. The directories of all workers
+(:mod:`app.storage.settle`) are shown as one.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ import fcntl
 import json
 import mimetypes
 import os
-import re
 import sqlite3
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, ClassVar, Final
@@ -23,6 +23,7 @@ from typing import Annotated, Any, BinaryIO, ClassVar, Final
 import typer
 
 from tricklecast.app.storage.database import (
+    ASIDE,
     Batch,
     ChannelRow,
     Database,
@@ -33,6 +34,7 @@ from tricklecast.app.storage.database import (
     schema_of,
     segment_path,
 )
+from tricklecast.app.storage.settle import folder_of, workers_in
 from tricklecast.trickle.terminal import checked, count, parse_duration, parse_size, size
 
 EXIT_FINDINGS: Final = 1
@@ -45,6 +47,10 @@ _Epoch = Annotated[
 ]
 
 
+IDS: Final = 1 << 48
+"""Ids of one worker's directory are below this."""
+
+
 class CannotUse(StorageError):
     """The directory cannot be read, or must not be written now."""
 
@@ -52,10 +58,12 @@ class CannotUse(StorageError):
 
 
 class DataDirectory:
-    """The rows of a data directory, as one transaction reads them.
+    """The rows of a data directory, as one transaction reads those of each worker.
 
     Attributes:
-        channels: by their ids. segments: by channel and seq. damaged: one sentence about each thing that is unreadable.
+        workers: the directory of each worker.
+        channels: by their ids, which here are those of the worker's directory plus :data:`IDS` times its number.
+        segments: by channel and seq. damaged: one sentence about each thing that is unreadable.
 
     Raises:
         CannotUse: the folder is no data directory, a later version has written it, or it cannot be read.
@@ -63,25 +71,50 @@ class DataDirectory:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        path = folder / "journal.sqlite"
+        self.workers = {number: folder_of(folder, number) for number in workers_in(folder) or [0]}
+        self._sql: dict[int, sqlite3.Connection] = {}
+        self.channels: dict[int, ChannelRow] = {}
+        self.segments: list[SegmentRow] = []
+        self.damaged: list[str] = []
+        for number, part in self.workers.items():
+            self._read(part / "journal.sqlite", number)
+        self._leave_out_doubles()
+
+    def _read(self, path: Path, worker: int) -> None:
         if not path.is_file():
-            raise CannotUse(f"{str(folder)!r} is not a data directory: it has no journal.sqlite")
+            raise CannotUse(f"{str(path.parent)!r} is not a data directory: it has no journal.sqlite")
         try:
-            self._sql = _connected(path)
-            self._sql.execute("BEGIN")
-            found = read_contents(self._sql)
-            self._sql.execute("COMMIT")
+            sql = self._sql[worker] = _connected(path)
+            sql.execute("BEGIN")
+            found = read_contents(sql)
+            sql.execute("COMMIT")
         except StorageError as error:
             raise CannotUse(str(error)) from None
         except sqlite3.Error as error:
             raise CannotUse(f"cannot read {str(path)!r}: {error}") from None
-        self.channels = {row.id: row for row in found.channels}
-        self.segments = found.segments
-        self.damaged = found.damaged
+        first = worker * IDS
+        self.channels |= {first + row.id: row._replace(id=first + row.id) for row in found.channels}
+        self.segments += [row._replace(channel=first + row.channel) for row in found.segments]
+        self.damaged += [f"{folder_of(Path(), worker)}: {text}" if worker else text for text in found.damaged]
+
+    def _leave_out_doubles(self) -> None:
+        """Leave out one of two rows of a channel that was about to move when the server was killed."""
+        kept: dict[tuple[str, int, int], int] = {}
+        for row in list(self.channels.values()):
+            other = kept.setdefault((row.name, row.epoch, row.created_us), row.id)
+            if other != row.id:
+                # The files are in one of the two places.
+                out = row.id if self._folder(other).exists() else other
+                kept[row.name, row.epoch, row.created_us] = row.id + other - out
+                del self.channels[out]
+                self.segments = [segment for segment in self.segments if segment.channel != out]
+
+    def _folder(self, channel: int) -> Path:
+        return segment_path(self.workers[channel // IDS], channel % IDS, 0).parent
 
     def path(self, row: SegmentRow) -> Path:
         """The path of a segment's file."""
-        return segment_path(self.folder, row.channel, row.file)
+        return segment_path(self.workers[row.channel // IDS], row.channel % IDS, row.file)
 
     def problem(self, row: SegmentRow) -> str | None:
         """The damage of a segment; ``None`` if it is as it was written, or has been removed meanwhile."""
@@ -96,7 +129,8 @@ class DataDirectory:
         if crc == row.crc:
             return None
         query = "SELECT size, crc FROM segment WHERE channel = ? AND seq = ?"
-        if self._sql.execute(query, [row.channel, row.seq]).fetchone() != (row.size, row.crc):
+        sql = self._sql[row.channel // IDS]
+        if sql.execute(query, [row.channel % IDS, row.seq]).fetchone() != (row.size, row.crc):
             return None
         if crc is not None:
             return "its checksum does not match"
@@ -120,7 +154,8 @@ class DataDirectory:
 
     def set_aside(self) -> list[str]:
         """Names of damaged or unknown files that servers have renamed here."""
-        return sorted(path.name for path in self.folder.iterdir() if re.search(r"\.(damaged|unknown)-\d+$", path.name))
+        found = [path for part in self.workers.values() for path in part.iterdir() if ASIDE.fullmatch(path.name)]
+        return sorted(str(path.relative_to(self.folder)) for path in found)
 
 
 def _connected(path: Path) -> sqlite3.Connection:
@@ -318,10 +353,11 @@ def prune(
     if dry_run:
         chosen = _oldest(directory, channel, before_us, keep)
     else:
-        with _alone(folder) as database:
+        with _alone(folder) as databases:
             directory = DataDirectory(folder)
             chosen = _oldest(directory, channel, before_us, keep)
-            _remove(database, directory.segments, chosen)
+            for worker, database in databases.items():
+                _remove(database, *(_of_worker(worker, rows) for rows in (directory.segments, chosen)))
     for id, segments in Counter(row.channel for row in chosen).items():
         pruned, total = directory.channels[id], sum(row.size for row in chosen if row.channel == id)
         typer.echo(f"{pruned.name} (epoch {pruned.epoch}): {count(segments, 'segment')}, {size(total)}")
@@ -386,14 +422,22 @@ def _oldest(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[Database]:
+def _alone(folder: Path) -> Iterator[dict[int, Database]]:
+    """The directories of all workers, locked."""
     try:
-        with closing(Database(folder, fsync=True)) as database:
-            yield database
+        with ExitStack() as stack:
+            yield {
+                worker: stack.enter_context(closing(Database(folder_of(folder, worker), fsync=True)))
+                for worker in workers_in(folder)
+            }
     except StorageError as error:
         raise CannotUse(str(error)) from None
     except (OSError, sqlite3.Error) as error:
         raise CannotUse(f"cannot write the data directory {str(folder)!r}: {error}") from None
+
+
+def _of_worker(worker: int, rows: list[SegmentRow]) -> list[SegmentRow]:
+    return [row._replace(channel=row.channel % IDS) for row in rows if row.channel // IDS == worker]
 
 
 def _remove(database: Database, rows: list[SegmentRow], chosen: list[SegmentRow]) -> None:

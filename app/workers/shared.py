@@ -11,6 +11,7 @@ may admit somebody at the same moment, so a limit may be exceeded by one for eac
 - *Counts* (:class:`SharedCapacity`): readers, publishers, channels, connections.
 - *Memory* (:class:`SharedMemory`): each worker reserves what its channels hold and a little more. What nobody has
   reserved is free, and who needs it takes it at once. The worker whose channel holds most keeps some of it free.
+- *The data directory* (:func:`share_of`): each worker keeps to its part of what may be stored.
 - *Clients* (:mod:`app.workers.clients`).
 
 The supervisor makes the memory, and clears the words of a worker that has died before it starts the next one.
@@ -27,6 +28,7 @@ from typing import Final
 
 from tricklecast.app.core.limits import Capacities, Capacity, Limits
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.storage.archive import Archive
 from tricklecast.app.workers.clients import SharedAdmission, SharedPayers, Tallies
 
 FREE_SHARE: Final = 16
@@ -52,6 +54,8 @@ class Figure(IntEnum):
     """What the channel held that was refused memory last, in bytes."""
     ASKED_MS = auto()
     """When that was, in milliseconds of the monotonic clock."""
+    STORED = auto()
+    """Bytes in the data directory (``Archive.bytes``)."""
     BEAT_MS = auto()
     """When the event loop turned last, in milliseconds of the monotonic clock."""
     DRAINS = auto()
@@ -86,9 +90,10 @@ class Shared:
         return self._closed[figure : figure + 1]
 
     def clear(self, worker: int) -> None:
-        """A worker has died: it has nothing any more."""
-        for column in self._columns:
-            column[worker] = 0
+        """A worker has died: it has nothing any more but its data directory."""
+        for figure, column in enumerate(self._columns):
+            if figure != Figure.STORED:
+                column[worker] = 0
         self.tallies.clear(worker)
 
 
@@ -259,13 +264,17 @@ class SharedLimits:
 
     def __init__(self, limits: Limits, shared: Shared, worker: int, clock: Callable[[], float]) -> None:
         workers = shared.workers
+        self._shared, self._worker = shared, worker
         self.limits = replace(limits, clients=limits.clients // workers, tombstones=limits.tombstones // workers)
         self.capacities = shared_capacities(limits, shared, worker)
         self.memory = SharedMemory(limits.total_bytes, shared, worker, clock)
         self.payers = SharedPayers(limits.publisher_bytes, shared.tallies, worker)
         self.admission = SharedAdmission(self.limits, self.capacities.connections, shared.tallies, worker)
 
-    def tick(self, registry: Registry) -> None:
+    def tick(self, registry: Registry, archive: Archive | None = None) -> None:
         """Take this worker's part of what all share, and give what others need; four times a second."""
+        if archive is not None:
+            self._shared.column(Figure.STORED)[self._worker] = archive.bytes
+            archive.limit = share_of(archive.retention.total_bytes, self._shared, self._worker, Figure.STORED)
         self.memory.tick(registry)
         self.payers.tick()
