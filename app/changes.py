@@ -199,8 +199,8 @@ class Changes:
         self._waking = False  # whether _wake is going to be called
         self._woken_at = self.index  # the index when the watchers were called last
         self._unknown: set[int] = set()  # workers whose live channels are not in the table yet
-        self._whole = asyncio.Event()  # there are none of these
-        self._whole.set()
+        self._known = asyncio.Event()  # there are none of these
+        self._known.set()
         if archive is not None:
             self._restore(registry, archive)
         registry.journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentClosed)
@@ -260,17 +260,24 @@ class Changes:
         known yet which channels of another worker live."""
         return None if self._unknown or self.floor > self.index else Snapshot(self.index, list(self._live.values()))
 
-    async def whole(self, within_s: float) -> None:
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all facts since a moment at which no channel lived."""
+        return self._archive is None and self.floor == 0
+
+    async def known(self, within_s: float) -> None:
         """Wait until it is known which channels live in each worker, or the time is over."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._whole.wait(), within_s)
+            async with asyncio.timeout(within_s):
+                await self._known.wait()
 
     async def more(self, after: int, within_s: float | None) -> None:
         """Wait until there are facts beyond an index, or the time is over (``None``: as long as it takes)."""
         if self.index <= after:
             self._news = self._news or asyncio.Event()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), within_s)
+            with suppress(TimeoutError):  # wait_for would lose a cancellation that comes with the news
+                async with asyncio.timeout(within_s):
+                    await self._news.wait()
 
     # From the journal and storage.
 
@@ -310,6 +317,7 @@ class Changes:
         if gap:
             if self._log:
                 self._drop(len(self._log))
+            self._journal.index += 1  # no fact gets it, so that nobody has seen all up to here
             self.floor = self._journal.index
             if self._archive is not None:
                 self._archive.skip()
@@ -319,7 +327,7 @@ class Changes:
     def expect(self, worker: int) -> None:
         """There is another worker, and :meth:`know` will say which channels live there."""
         self._unknown.add(worker)
-        self._whole.clear()
+        self._known.clear()
 
     async def know(self, worker: int, live: Iterable[LiveChannel]) -> None:
         """Learn which channels of another worker live, once the facts that have been added so far are told."""
@@ -329,7 +337,7 @@ class Changes:
         self._live |= {one.channel: one for one in live}
         self._unknown.discard(worker)
         if not self._unknown:
-            self._whole.set()
+            self._known.set()
 
     def tell(self, index: int) -> None:
         """Let followers read the facts up to this index: storage, if there is any, has them."""

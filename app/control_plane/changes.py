@@ -236,7 +236,7 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
                     return _gone(error)
                 after = None  # a stream that began with a snapshot begins anew
         if snapshot and after is None:
-            await changes.whole(WORKERS_S)
+            await changes.known(WORKERS_S)
         if plane.registry.shutting_down:
             return come_back_later(request, plane, STOPS)
         if not changes.followers.admits(join=after is None):

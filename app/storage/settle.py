@@ -223,7 +223,7 @@ def _take_facts(worker: int, databases: dict[int, Database]) -> None:
     if not databases[worker].has_started():
         return
     _, here = front.facts_behind(None)
-    batch = Batch(floor=here.number)
+    batch = Batch(floor=here.number + 1)  # beyond all that followers have seen
     found, batch.positions[worker] = databases[worker].facts_behind(front.positions().get(worker))
     if found is not None:
         shown = (row for row in found if row.kind != OPENED)

@@ -17,7 +17,7 @@ started has the earlier facts, but not that table. Before it knows it of all wor
 has told:
 
 - Without a data directory the worker has died, and all of its channels with it, also those that have been created again
-  since. Followers hear that they were removed (:data:`LOST`).
+  since. Followers hear that they were removed (:data:`LOST`), and then the facts of its successor from the beginning.
 - Otherwise facts are missing, of channels that live on: the front was further behind than facts are kept, or the
   directory was damaged. Then no follower may go on, and each begins with a snapshot.
 
@@ -35,7 +35,7 @@ from typing import Any, Final
 
 import orjson
 
-from tricklecast.app.changes import Change, Changes, IndexGone, LiveChannel
+from tricklecast.app.changes import Change, Changes, IndexGone, LiveChannel, Snapshot
 from tricklecast.app.storage.database import FactRow, Position
 from tricklecast.app.workers.questions import Answer, NoAnswer, Questions, Stream
 
@@ -68,9 +68,11 @@ def answer_facts(changes: Changes) -> Answer:
                 gone = False
             except IndexGone:
                 gone = True
+            # Nothing lived at the beginning of a successor without a data directory, and it has all facts since then.
+            successor = gone and instance not in (None, changes.instance) and changes.is_whole
             instance = None
             if gone or (after == changes.index and not knows_live):
-                if (snapshot := changes.snapshot()) is None:  # storage fails
+                if (snapshot := Snapshot(0, []) if successor else changes.snapshot()) is None:  # storage fails
                     await changes.more(changes.index, BEAT_S)
                     continue
                 after, knows_live = snapshot.index, True
