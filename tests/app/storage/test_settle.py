@@ -21,7 +21,16 @@ from tests.app.test_changes import Start
 from tricklecast.app.cli import cli
 from tricklecast.app.storage import settle as settling
 from tricklecast.app.storage.archive import Retention
-from tricklecast.app.storage.database import BEGINNING, Batch, ChannelRow, Database, FactRow, SegmentRow, StorageError
+from tricklecast.app.storage.database import (
+    BEGINNING,
+    Batch,
+    ChannelRow,
+    Database,
+    FactRow,
+    SegmentRow,
+    StorageError,
+    sync_folder,
+)
 from tricklecast.app.storage.restore import take_inventory
 from tricklecast.app.storage.settle import folder_of, settle, workers_in
 from tricklecast.app.workers.placement import owner_of
@@ -136,10 +145,10 @@ def test_a_kill_at_any_step_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         return call
 
     monkeypatch.setattr(Database, "commit", counted(Database.commit))
-    monkeypatch.setattr(settling.os, "rename", counted(os.rename))
+    monkeypatch.setattr(os, "rename", counted(os.rename))
     monkeypatch.setattr(Path, "rename", counted(Path.rename))
-    monkeypatch.setattr(settling, "sync_folder", counted(settling.sync_folder))
-    monkeypatch.setattr(settling.shutil, "rmtree", counted(shutil.rmtree))
+    monkeypatch.setattr(settling, "sync_folder", counted(sync_folder))
+    monkeypatch.setattr(shutil, "rmtree", counted(shutil.rmtree))
     for number in steps:
         folder = tmp_path / "data"
         kill_at = 0
@@ -378,7 +387,7 @@ def test_a_channel_that_was_about_to_move_is_listed_once(tmp_path: Path, monkeyp
     for name in ("rename", "listdir"):
         with monkeypatch.context() as patch:
             if name == "rename":
-                patch.setattr(settling.os, "rename", fail)
+                patch.setattr(os, "rename", fail)
             else:
                 patch.setattr(settling, "sync_folder", fail)
             with pytest.raises(Killed):
