@@ -50,6 +50,8 @@ class Figure(IntEnum):
     """Bytes of memory that a worker may use for segments."""
     MOST = auto()
     """What the channel holds that holds most, in bytes."""
+    HELD = auto()
+    """Channels that a worker has in memory, those of other workers included."""
     ASKS = auto()
     """What the channel held that was refused memory last, in bytes."""
     ASKED_MS = auto()
@@ -192,6 +194,7 @@ class SharedMemory:
     def __init__(self, limit: int, shared: Shared, worker: int, clock: Callable[[], float]) -> None:
         self._limit, self._shared, self._worker, self._clock = limit, shared, worker, clock
         self._reserved, self._most = shared.column(Figure.RESERVED), shared.column(Figure.MOST)
+        self._held = shared.column(Figure.HELD)
         self._asks, self._asked_ms = shared.column(Figure.ASKS), shared.column(Figure.ASKED_MS)
         self.step = limit // (FREE_SHARE * shared.workers)  # reserved beside what is used
         self._reserved[worker] = self.step
@@ -212,7 +215,7 @@ class SharedMemory:
     def tick(self, registry: Registry) -> None:
         """Reserve what is used and a little more, and give memory where it is needed; four times a second."""
         budget, me = registry.budget, self._worker
-        self._most[me] = budget.most
+        self._most[me], self._held[me] = budget.most, len(registry.channels)
         if self._most[me] and self._most[me] == max(self._most):
             self._give(registry)
         change = self.step - (budget.limit - budget.used)
@@ -232,8 +235,7 @@ class SharedMemory:
         if asking:
             registry.give(lacking, asks=min(asking), short=True)
         else:
-            channels = max(1, sum(self._shared.column(Figure.CHANNELS)))
-            registry.give(lacking, asks=self._limit * 3 // (4 * channels), short=False)
+            registry.give(lacking, asks=self._limit * 3 // (4 * sum(self._held)), short=False)
 
 
 def share_of(limit: int, shared: Shared, worker: int, figure: Figure) -> int:

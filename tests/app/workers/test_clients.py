@@ -24,6 +24,7 @@ def test_a_client_has_its_own_places() -> None:
     assert tallies.places("192.0.2.1") == places
     assert tallies.places("192.0.2.2") != places
     assert Tallies(1, b"x" * 16).places("192.0.2.1") != places
+    assert [part.nbytes for part in (tallies.full_at, *tallies.connections.parts)] == [2 << 20] * 2
 
 
 def test_what_others_take_counts_only_at_all_places() -> None:
