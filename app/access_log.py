@@ -115,7 +115,11 @@ class LogShare:
     """
 
     def __init__(self) -> None:
-        self._file = TemporaryFile()  # noqa: SIM115
+        # In memory where that is possible (Linux): a container may have no folder that can be written to.
+        if hasattr(os, "memfd_create"):
+            self._file = open(os.memfd_create("access log"), "r+b", buffering=0)  # noqa: SIM115
+        else:
+            self._file = TemporaryFile("r+b", buffering=0)  # noqa: SIM115
         self.key = secrets.token_bytes(32)
         self.words = memoryview(mmap.mmap(-1, len(_Word) * 8)).cast("q")  # shared by processes that are forked
 

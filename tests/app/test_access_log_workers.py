@@ -14,6 +14,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -361,6 +362,16 @@ def test_a_pipe_whose_reader_has_stopped_holds_none_of_them(capfd: pytest.Captur
     """One waits in its write, the others for the lock: all of them end in time, each with its own error."""
     assert scenario("stopped", "-") == f"{[1] * WRITERS} True\n"
     assert capfd.readouterr().err.count("AccessLogError: cannot write the access log") == WRITERS
+
+
+def test_no_folder_has_to_be_writable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container with a read-only file system writes its log to a pipe."""
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("the lock is a file in memory on Linux only")
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with contextlib.closing(LogShare()) as made:
+        assert not made.lock()
+        made.unlock(True)
 
 
 @pytest.fixture
