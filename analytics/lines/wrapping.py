@@ -89,6 +89,8 @@ class _Envelope(msgspec.Struct):
     timestamp: msgspec.Raw = msgspec.Raw(b"")
     at: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="@timestamp")
     journal_us: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="__REALTIME_TIMESTAMP")
+    # Of a record of our own, whose ``event`` is no line of a log.
+    ts_us: msgspec.Raw = msgspec.Raw(b"")
 
 
 _decoder: Final = msgspec.json.Decoder(_Envelope)
@@ -104,7 +106,7 @@ def _inside(line: bytes, stamped: bool = False) -> bytes | None:
         return None
     try:
         found = _decoder.decode(line)
-        text = _text_of(found)
+        text = None if bytes(found.ts_us) else _text_of(found)
         if text is None or not stamped:
             return text
         whens = (bytes(raw).strip(b'"') for raw in (found.time, found.timestamp, found.at, found.journal_us))

@@ -39,6 +39,18 @@ def test_every_format_is_recognised(name: str) -> None:
     assert found.coarse is (name == "plain combined")
 
 
+@pytest.mark.parametrize("share", [1, 2, 5])
+def test_a_log_of_events_has_no_wrapping(share: int) -> None:
+    """A server that began a moment ago has as many events as requests; an event's name is no line in an envelope."""
+    events = [
+        as_line({"ts_us": START_US, "kind": "event", "event": name, "worker": 1}) for name in ("server_start", "drain")
+    ]
+    found = recognise(
+        "some.log", [line.encode() if isinstance(line, str) else line for line in events * share] + [NATIVE] * 2
+    )
+    assert (found.name, found.wrapping) == ("tricklecast", ())
+
+
 def test_what_is_asked_for_is_believed() -> None:
     """A format that is asked for by name is not looked for; one that does not exist is refused."""
     assert recognise("some.log", [b"words"], "caddy").name == "caddy"

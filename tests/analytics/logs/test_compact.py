@@ -176,10 +176,10 @@ def test_hours_say_what_the_lines_say(tmp_path: Path) -> None:
 
 def test_whole_records_are_kept(tmp_path: Path) -> None:
     """Also the fields that no analysis needs."""
-    write(tmp_path / "a.log", [as_line(EVENT | {"detail": "why", "trace": "0af7"})])
+    write(tmp_path / "a.log", [as_line(EVENT | {"detail": "why", "trace": "0af7", "worker": 1})])
     run(tmp_path / "out", tmp_path / "a.log")
-    found = duckdb.execute(f"SELECT v, detail, trace FROM '{tmp_path}/out/dt=*/hr=*/*.parquet'").fetchall()
-    assert found == [(1, "why", "0af7")]
+    found = duckdb.execute(f"SELECT v, detail, trace, worker FROM '{tmp_path}/out/dt=*/hr=*/*.parquet'").fetchall()
+    assert found == [(1, "why", "0af7", 1)]
 
 
 def test_damaged_files_wait(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def test_an_exchange_and_an_event() -> None:
     )
     event = line(kind="event", node="edge-1", event="channel_end", channel="film", detail="deleted")
     assert readable(record(event), colour=False) == "2025-10-09 08:53:20.250 edge-1 -- channel_end -- film deleted"
+    event = line(kind="event", node="edge-1", worker=1, event="server_stop")
+    assert readable(record(event), colour=False) == "2025-10-09 08:53:20.250 edge-1 -- server_stop -- worker 1"
 
 
 def test_what_a_client_did_and_was_told() -> None:
