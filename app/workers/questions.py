@@ -57,6 +57,8 @@ class Stream:
         Raises:
             OSError: it has gone.
         """
+        if self.writer.is_closing():
+            raise ConnectionResetError  # uvloop would raise a RuntimeError
         self.writer.writelines([_LENGTH.pack(len(frame)), frame])
         await self.writer.drain()
 

@@ -23,6 +23,7 @@ from tests.app.storage.power import Disk
 from tests.support.forked import forked
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.serve_cli import ANNOUNCEMENT
+from tricklecast.app.storage.settle import folder_of
 
 HERE: Final = Path(__file__).parent
 
@@ -114,6 +115,20 @@ class Server:
         if self.process.stdout is not None:
             self.process.stdout.close()
         eventually(self._let_go, what="the server's lock is free")
+
+    def worker(self, number: int) -> int:
+        """The process of a worker: it has its database open."""
+        database = str(folder_of(self.folder, number) / "journal.sqlite")
+
+        def found() -> int | None:
+            for pid in filter(str.isdecimal, os.listdir("/proc")):
+                with suppress(OSError):  # it has ended meanwhile
+                    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                        if os.readlink(f"/proc/{pid}/fd/{descriptor}") == database:
+                            return int(pid)
+            return None
+
+        return eventually(found, what=f"worker {number} is there") or 0
 
     def _let_go(self) -> bool:
         try:
@@ -337,6 +352,18 @@ def crash_round(
             server.kill()
         load.wait()
         return server.is_dead()
+
+
+def worker_round(server: Server, histories: dict[str, History], rng: random.Random, share: int = 20) -> int:
+    """A worker of a running server is killed under load, at a random moment; returns which one."""
+    pids = [server.worker(number) for number in range(2)]
+    load = Load(server, histories, rng, share)
+    threading.Event().wait(rng.uniform(0, 0.3))
+    killed = rng.randrange(2)
+    os.kill(pids[killed], signal.SIGKILL)
+    load.wait()
+    eventually(lambda: server.worker(killed) != pids[killed], what=f"worker {killed} has a successor")
+    return killed
 
 
 def power_round(

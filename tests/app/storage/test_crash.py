@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.app.storage.crash import History, Promise, check, crash_round, power_round, served
+from tests.app.storage.crash import History, Promise, check, crash_round, power_round, served, worker_round
 
 WRITTEN: Final = (
     *(("create-db", 1), ("write-db", 1), ("write-db", 3), ("write-db", 9), ("sync-db", 1)),
@@ -67,6 +67,35 @@ def test_a_killed_server_loses_nothing_that_it_promised(tmp_path: Path, ack: str
     seams = [seam for mode, seam in SEAMS if mode == ack]
     rng = random.Random(ack)
     assert rounds(tmp_path / "data", ack, ["unlink-seg:1:after", *rng.sample(seams, 5), ""], seed=1)
+
+
+def killed_workers(folder: Path, ack: str, servers: int, seed: int) -> int:
+    """Kill workers under load, two of each server, and then the server; returns how many of them were killed."""
+    histories: dict[str, History] = {}
+    rng = random.Random(seed)
+    killed = 0
+    for _ in range(servers):
+        with served(folder, ack, "--workers", "2") as server:
+            check(server, histories, PROMISED[ack])
+            for _ in range(2):  # a third one within a minute would end it
+                worker_round(server, histories, rng)
+                check(server, histories, PROMISED[ack])
+                killed += 1
+    return killed
+
+
+@pytest.mark.parametrize("ack", ["fsync"])
+def test_a_killed_worker_loses_nothing_that_was_promised(tmp_path: Path, ack: str) -> None:
+    """Of two workers, each at a random moment; nor does a server whose supervisor is killed."""
+    assert killed_workers(tmp_path / "data", ack, 1, seed=1) == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("ack", PROMISED)
+def test_random_deaths_of_workers(tmp_path: Path, ack: str, number: int) -> None:
+    """360 of them, six in each folder."""
+    assert killed_workers(tmp_path / "data", ack, 3, seed=number) == 6
 
 
 @pytest.mark.parametrize("how", ["drop", "tear", "random"])
