@@ -75,7 +75,7 @@ async def send_feed(
         except OtherVersion as error:
             logger.warning("a replica of %r is refused: %s", channel.name, error)
             over = FeedEnd.VERSION
-            writer.write(record(End(over)))
+            put(writer, [record(End(over))])
         else:
             over = await _send(channel, hello, reader, writer, registry, to_us)
         writer.close()
@@ -131,8 +131,19 @@ async def _send(
             left.exception()  # or the event loop would complain that nobody asked
 
 
+def put(writer: asyncio.StreamWriter, parts: Sequence[bytes | memoryview]) -> None:
+    """Give these bytes to a connection.
+
+    Raises:
+        ConnectionResetError: it is closed, where uvloop would raise a RuntimeError.
+    """
+    if writer.is_closing():
+        raise ConnectionResetError("the connection is closed")
+    writer.writelines(parts)
+
+
 async def _write(writer: asyncio.StreamWriter, records: Sequence[bytes | memoryview]) -> None:
-    writer.writelines(records)
+    put(writer, records)
     async with asyncio.timeout(STALL_S):
         await writer.drain()
     await asyncio.sleep(0)  # a drain gives others no turn as long as the socket takes all
@@ -181,7 +192,7 @@ async def follow(replica: Replica, connect: Connect, *, lost_s: float = LOST_S) 
 
 async def _receive(replica: Replica, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> FeedEnd:
     """Apply one feed; returns why the owner has ended it."""
-    writer.write(replica.hello())
+    put(writer, [replica.hello()])
     while True:
         try:
             async with asyncio.timeout(SILENCE_S):

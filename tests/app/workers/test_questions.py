@@ -1,0 +1,60 @@
+"""Questions of one worker to another: both ends of the stream on which the answer comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+import pytest
+import uvloop
+
+from tests.support.waiting import WITHIN_S, until
+from tricklecast.app.workers.mesh import Kind, Mesh, Message, pairs
+from tricklecast.app.workers.questions import Questions, Stream
+
+
+def test_an_answer_ends_quietly_when_whoever_asked_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that was killed is no fault of the one that answers it, also in the event loop of the server."""
+    ended: list[BaseException] = []
+
+    async def main() -> None:
+        sent = asyncio.Event()
+
+        async def endless(to: Stream) -> None:
+            try:
+                await to.send(b"first")
+                sent.set()
+                with suppress(OSError):
+                    await to.writer.wait_closed()
+                await to.send(b"second")
+            except Exception as error:
+                ended.append(error)
+                raise
+
+        sockets = pairs(2)
+        asking, answering = Mesh(sockets, 0), Mesh(sockets, 1)
+        answers = Questions(answering, {"endless": endless})
+
+        def receive(message: Message) -> None:
+            assert message.kind is Kind.QUESTION
+            answers.receive(message)
+
+        asking.start(lambda message: None)
+        answering.start(receive)
+        _, writer = await Questions(asking, {}).connect(1, "endless")
+        writer.transport.pause_reading()  # who is killed with something unread resets the connection
+        async with asyncio.timeout(WITHIN_S):
+            await sent.wait()
+            writer.transport.abort()
+            await until(lambda: ended)
+        asking.stop()
+        answering.stop()
+        for each in sockets:
+            for end in each:
+                end.close()
+
+    with caplog.at_level(logging.WARNING):
+        uvloop.run(main())
+    assert isinstance(ended[0], ConnectionResetError)
+    assert caplog.records == []
