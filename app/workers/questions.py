@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
 from struct import Struct
 from typing import Any, Final
 
@@ -30,6 +30,9 @@ _LOGGER = logging.getLogger(__name__)
 
 ANSWER_S: Final = 5.0
 """A worker that has not answered a question after this time is taken to be dead or stuck."""
+
+SOON_S: Final = 0.8
+"""The same for what has to be answered soon, with that worker or without: health checks, metrics, the dashboard."""
 
 MAX_FRAME: Final = 64 << 20
 """Of an answer: a list of 100,000 channels has 40 MB."""
@@ -81,38 +84,49 @@ class Questions:
     Args:
         mesh: the way to them.
         answers: this worker's, by the name of the question.
+
+    Attributes:
+        unanswered: how many of this worker's questions got no answer.
     """
 
     def __init__(self, mesh: Mesh, answers: Mapping[str, Answer]) -> None:
         self._mesh, self._answers = mesh, answers
         self._answering: set[asyncio.Task[None]] = set()
+        self.unanswered = 0
 
-    async def ask(self, worker: int, question: str, **about: Any) -> bytes:
+    async def ask(self, worker: int, question: str, *, within_s: float = ANSWER_S, **about: Any) -> bytes:
         """The answer of a worker, its first frame.
 
         Raises:
-            NoAnswer: it does not come.
+            NoAnswer: it does not come in time.
         """
         try:
-            async with asyncio.timeout(ANSWER_S):
-                async for frame in self.follow(worker, question, **about):
-                    return frame
+            async with asyncio.timeout(within_s):
+                async with aclosing(self.follow(worker, question, **about)) as frames:
+                    async for frame in frames:
+                        return frame
+            raise NoAnswer(worker, "it has closed the connection")
         except TimeoutError:
-            raise NoAnswer(worker, f"not within {ANSWER_S:.0f} s") from None
-        raise NoAnswer(worker, "it has closed the connection")
+            self.unanswered += 1
+            raise NoAnswer(worker, f"not within {within_s:g} s") from None
+        except NoAnswer:
+            self.unanswered += 1
+            raise
 
-    async def ask_all(self, question: str, **about: Any) -> list[bytes | NoAnswer]:
-        """The answers of all workers, this one included, in the order of their numbers."""
+    async def ask_all(
+        self, question: str, *, workers: Iterable[int] | None = None, within_s: float = ANSWER_S, **about: Any
+    ) -> list[bytes | NoAnswer]:
+        """The answers of these workers, or of all, this one included, in the order of their numbers."""
 
         async def ask(worker: int) -> bytes | NoAnswer:
             try:
-                return await self.ask(worker, question, **about)
+                return await self.ask(worker, question, within_s=within_s, **about)
             except NoAnswer as error:
                 return error
 
-        return await asyncio.gather(*map(ask, range(self._mesh.workers)))
+        return await asyncio.gather(*map(ask, range(self._mesh.workers) if workers is None else workers))
 
-    async def follow(self, worker: int, question: str, **about: Any) -> AsyncIterator[bytes]:
+    async def follow(self, worker: int, question: str, **about: Any) -> AsyncGenerator[bytes]:
         """The frames of an answer, as they come, until the worker ends it or is gone.
 
         Raises:
