@@ -81,11 +81,13 @@ class Repeat:
         ask: what they are answered: a kept segment of ``body_bytes``, 404, 470, a segment without a byte, the end of
             the channel, or the refusal by a limit on readers (of the server, of the channel) that others have reached.
         keep_alive: each stays on its connection; else each request has a new one.
+        channels: that clients ask for what is kept in, one after the other.
     """
 
     ask: Ask
     clients: int
     keep_alive: bool = True
+    channels: int = 1
     body_bytes: int = 200
     warm_up_s: float = 2.0
     measure_s: float = 2.0

@@ -149,7 +149,7 @@ def running(contender: Contender, core: int | None, scenario: Scenario | None = 
         assert process.stdout is not None
         try:
             line = process.stdout.readline()
-            _, found, address = line.partition("http://127.0.0.1:")
+            _, found, address = line.partition("://127.0.0.1:")
             if not found:
                 raise BenchmarkError(f"{contender.name} did not start: {' '.join(command)}")
             pid = _worker(process.pid) if contender.worker else process.pid

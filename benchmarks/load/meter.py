@@ -16,9 +16,20 @@ def cpu_clock(pid: int) -> int:
     return (~pid << 3) | 2
 
 
+def family(pid: int) -> list[int]:
+    """A process and its children: a server and its workers."""
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    """Resident memory of a process and its children; pages that they share count in each."""
+    return sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in family(pid)) * PAGE
+
+
+def pss_bytes(pid: int) -> int:
+    """Memory of a process and its children, each with its part of the pages that they share."""
+    rollups = (Path(f"/proc/{one}/smaps_rollup").read_text().splitlines() for one in family(pid))
+    return sum(int(line.split()[1]) << 10 for lines in rollups for line in lines if line.startswith("Pss:"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +67,14 @@ class Meter:
     """Counts deliveries, and reads the clocks at the ends of the measured phase.
 
     Args:
-        pid: of the server.
+        pid: of the server; its workers count with it.
 
     Attributes:
         delivered: chunks that have arrived, in all.
     """
 
     def __init__(self, pid: int) -> None:
-        self._clock = cpu_clock(pid)
+        self._clocks = [cpu_clock(one) for one in family(pid)]
         self._latencies = array("q")
         self._first: Reading | None = None
         self._last: Reading | None = None
@@ -107,7 +118,8 @@ class Meter:
         )
 
     def _read(self) -> Reading:
-        return Reading(time.monotonic_ns(), time.clock_gettime_ns(self._clock), time.process_time_ns(), self.delivered)
+        server = sum(map(time.clock_gettime_ns, self._clocks))
+        return Reading(time.monotonic_ns(), server, time.process_time_ns(), self.delivered)
 
 
 def quantile(ordered: list[int], q: float) -> float:

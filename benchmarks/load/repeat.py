@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import cycle
 
 from benchmarks.load.http import Connection
 from benchmarks.load.loop import Loop, address
@@ -45,7 +46,8 @@ class Client:
 
     def __init__(self, loop: Loop, scenario: Repeat, number: int, answered: Callable[[], None]) -> None:
         self._loop = loop
-        self._path = PATHS.get(scenario.ask, f"{CHANNEL}/0")
+        paths = [PATHS.get(scenario.ask, f"{path}/0") for path in _channels(scenario)]
+        self._paths = cycle(paths[number % len(paths) :] + paths[: number % len(paths)])
         self._expected = STATUSES.get(scenario.ask, (200,))
         self._keep_alive = scenario.keep_alive
         self._source = address(number)
@@ -56,12 +58,12 @@ class Client:
         self._connection = Connection(self._loop, 0, expected=self._expected, source=self._source)
         self._connection.on_end = self._again
         self._connection.on_close = self._reconnect
-        self._connection.request("GET", self._path)
+        self._connection.request("GET", next(self._paths))
 
     def _again(self) -> None:
         self._answered()
         if self._keep_alive:
-            self._connection.request("GET", self._path)
+            self._connection.request("GET", next(self._paths))
         else:
             self._reconnect()
 
@@ -88,6 +90,10 @@ def run(loop: Loop, scenario: Repeat, pid: int) -> RepeatResult:
     return RepeatResult(found.cpu_us, found.rate, found.server_busy, found.load_busy)
 
 
+def _channels(scenario: Repeat) -> list[str]:
+    return [CHANNEL, *(f"{CHANNEL}.{number}" for number in range(1, scenario.channels))]
+
+
 def _turn(loop: Loop, meter: Meter, seconds: float) -> None:
     """For so long, and until there is another answer: on a slow machine the first ones take their time."""
     before, stuck_at = meter.delivered, time.monotonic() + STUCK_S
@@ -108,6 +114,7 @@ def _prepare(loop: Loop, scenario: Repeat) -> None:
         turn_until(loop, time.monotonic() + SETTLE_S)
     elif scenario.ask is not Ask.AHEAD:
         size = 0 if scenario.ask is Ask.EMPTY else scenario.body_bytes
-        ask(loop, "POST", f"{CHANNEL}/0", f"Content-Length: {size}\r\n", bytes(size))
+        for path in _channels(scenario):
+            ask(loop, "POST", f"{path}/0", f"Content-Length: {size}\r\n", bytes(size))
     if scenario.ask is Ask.ENDED:
         ask(loop, "DELETE", CHANNEL)
