@@ -156,6 +156,11 @@ class Router:
         first = path_of(target).lstrip(b"/").partition(b"/")[0].decode("latin-1")
         return None if not first or first in CONTROL_PLANE else self._nowhere
 
+    def end_of_channel(self, target: bytes) -> int:
+        """How much of a target is the same in many requests for its channel, the slash behind the name included."""
+        end = target.find(b"/", self._skip) if target.startswith(self._prefix) else 0
+        return end + 1 if end > self._skip else 0
+
     def subject(self, target: bytes) -> str:
         """The storm guard's name for a wrong path: its first segment, below the base path if it begins with that."""
         parts = self.match(target) or tuple(filter(None, path_of(target).split(b"/")))

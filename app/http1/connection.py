@@ -112,9 +112,14 @@ class Neighbours(Protocol):
 
     Attributes:
         me: this worker's number.
+        ours: beginnings of requests that all belong to this worker.
     """
 
     me: int
+    ours: set[bytes]
+
+    def beginning(self, head: memoryview) -> bytes:
+        """One of :attr:`ours`, with which a request of this worker begins; empty if there is none."""
 
     def owner(self, head: bytes | memoryview, chance: int) -> int | None:
         """The worker to which a request belongs, by the beginning of its head; ``None``: more of it is needed.
@@ -163,8 +168,8 @@ class Connection(asyncio.BufferedProtocol):
     """A connection. The event loop knows it as a protocol, exchanges know it as a ``Caller``."""
 
     __slots__ = (
-        "_arrival", "_at_half_close", "_body_left", "_guard", "_half_closed_sent", "_has_left", "_headers", "_more",
-        "_parser", "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes",
+        "_arrival", "_at_half_close", "_beginning", "_body_left", "_guard", "_half_closed_sent", "_has_left",
+        "_headers", "_more", "_parser", "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes",
         "_turn_requests", "_unread", "_upgrade", "_url", "asking", "certified", "client_here", "deaf", "endpoint",
         "exchange", "fd", "half_closed", "handshake", "last_read", "mid_message", "number", "pauses", "peer", "plane",
         "proxied", "surplus", "tls", "transport", "watched", "write_paused",
@@ -218,6 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         self._partial: list[bytes] | None = None  # the bytes that have arrived of a chunk, and their number
         self._partial_size = 0
         self._unread = 0  # bytes of a body that nobody takes
+        self._beginning = b""  # of its last request, up to the end of the channel's name, for the neighbours' sake
         self._body_left = 0  # bytes of a body with a length that are not parsed yet; counted for the neighbours' sake
         self._upgrade: list[bytes] | None = None  # a head that offers another protocol, without the offer
         # The refusal of input that is no request. It is sent when the requests before it are answered.
@@ -577,6 +583,9 @@ class Connection(asyncio.BufferedProtocol):
             self.plane.pipelined.add(self)
             return False
         self.plane.pipelined.discard(self)
+        beginning = self._beginning
+        if beginning in neighbours.ours and data[: len(beginning)] == beginning:
+            return True  # as most are: this takes a tenth of the time
         owner = neighbours.owner(data, self._chance())
         if owner is None:
             if self.half_closed:
@@ -589,6 +598,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if owner == neighbours.me:
             self._arrival = None
+            self._beginning = neighbours.beginning(data)
             return True
         if not neighbours.move(self, owner, bytes(data)):
             exchange = self.exchange = self.without_route()

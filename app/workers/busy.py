@@ -199,7 +199,7 @@ class Busy:
         if channel is not None and limit is not None:
             channel.reading.resize(max(0, limit - spread.given))
         if wanted:
-            self._placement.spread[spread.name] = spread.place
+            self._placement.hold(spread.name, spread.place)
         else:
             self._placement.spread.pop(spread.name, None)
             if not any(one.level for one in elsewhere.values()):
@@ -252,7 +252,7 @@ class Busy:
         if not held.wanted:
             self._placement.spread.pop(held.name, None)
         elif held.replica.live:
-            self._placement.spread[held.name] = held.place
+            self._placement.hold(held.name, held.place)
         if readers or held.name in self._placement.spread:
             figures = {"epoch": channel.epoch, "audience": channel.audience, "sent": channel.bytes_out}
             self._tell(held.owner, {"of": held.name, "readers": readers, "limit": held.limit, **figures})

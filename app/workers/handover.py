@@ -89,13 +89,13 @@ class HandOver:
         mesh: the way to them. placement: knows the owner.
 
     Attributes:
-        me: this worker's number. handed_over, taken: connections, so far.
+        me, ours, beginning: of the placement. handed_over, taken: connections, so far.
         halves: of TLS sessions whose requests another worker answers.
     """
 
     def __init__(self, mesh: Mesh, placement: Placement) -> None:
         self.mesh, self.placement = mesh, placement
-        self.me = placement.me
+        self.me, self.ours, self.beginning = placement.me, placement.ours, placement.beginning
         self.halves: set[Half] = set()
         self.handed_over = self.taken = 0
         self._makers: Sequence[Callable[[], Connection]] = ()  # of connections, one for each address

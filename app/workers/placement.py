@@ -39,6 +39,9 @@ STAYS: Final = -1
 """In place of a connection's number: it is to stay where it is, if this worker may answer. A connection that was handed
 over has this until its request has begun, so no two workers hand it to and fro; and one whose TLS session is here."""
 
+MAX_OURS: Final = 4096
+"""Beginnings of requests that are kept; each takes 0.2 kB."""
+
 _LINE: Final = re.compile(rb"[\r\n]*([A-Za-z-]{1,32})(?: +([^ \r\n]*)( |\r|\n)?)?")
 """The beginning of a request, as the parser takes it: method, target, and the end of the target, as far as they are
 there."""
@@ -65,6 +68,7 @@ class Placement:
         router: of the data plane.
 
     Attributes:
+        ours: beginnings of requests that all belong to this worker, as they were found: ``GET /trickle/NAME/``.
         spread: busy channels that several workers hold, this one included (:mod:`~tricklecast.app.workers.busy`).
     """
 
@@ -72,6 +76,7 @@ class Placement:
         self.workers, self.me = workers, me
         self._router = router
         self.spread: dict[str, Place] = {}
+        self.ours: set[bytes] = set()
 
     def owner_of(self, channel: str) -> int:
         """The worker that owns a channel."""
@@ -109,3 +114,28 @@ class Placement:
             return self.owner_of(route.channel) if route.channel else self.me
         found = _OF_CHANNEL.match(unquote_to_bytes(path_of(target)))
         return FRONT if found is None else self.owner_of(found[1].decode("utf-8", "surrogateescape"))
+
+    def hold(self, channel: str, place: Place) -> None:
+        """Several workers hold a channel from now on."""
+        if channel not in self.spread:
+            self.ours.clear()
+        self.spread[channel] = place
+
+    def beginning(self, head: bytes | memoryview) -> bytes:
+        """The beginning that a request of this worker has in common with all for its channel; empty if it has none.
+
+        Args:
+            head: the beginning of the request, as in :meth:`of_head`.
+        """
+        line = _LINE.match(head)
+        method, target, _ = (b"", b"", b"") if line is None else line.groups()
+        route = None if target is None else self._router.find(method, target)
+        if route is None or not route.channel or route.channel in self.spread:
+            return b""
+        found = b"%b %b" % (method, target[: self._router.end_of_channel(target)])
+        if not found.endswith(b"/") or head[: len(found)] != found:
+            return b""
+        if len(self.ours) >= MAX_OURS:
+            self.ours.clear()
+        self.ours.add(found)
+        return found

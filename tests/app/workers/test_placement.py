@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tricklecast.app.data_plane.routing import Router
-from tricklecast.app.workers.placement import FRONT, LOOK_BYTES, Placement, owner_of
+from tricklecast.app.workers.placement import FRONT, LOOK_BYTES, MAX_OURS, Placement, owner_of
 
 WORKERS = 5
 HERE = 3
@@ -115,3 +115,36 @@ def test_owners_are_spread_evenly() -> None:
             counts[owner_of(f"camera-{number}", workers)] += 1
         assert min(counts) > 0.7 * 10_000 / workers
     assert owner_of("_anything", 8) == FRONT
+
+
+@pytest.mark.parametrize(
+    ("line", "beginning"),
+    [
+        (b"GET /trickle/%b/7 HTTP/1.1\r\n", b"GET /trickle/%b/"),
+        (b"GET /trickle/%b/stream HTTP/1.1\r\n", b"GET /trickle/%b/"),
+        (b"GET /trickle/%b?x/7 HTTP/1.1\r\n", b"GET /trickle/%b?x/"),
+        (b"GET /trickle//%b/7 HTTP/1.1\r\n", b""),
+        (b"\r\nGET /trickle/%b/7 HTTP/1.1\r\n", b""),
+        (b"GET http://host/trickle/%b/7 HTTP/1.1\r\n", b""),
+        (b"DELETE /trickle/%b HTTP/1.1\r\n", b""),
+        (b"GET /api/v1/channels/%b HTTP/1.1\r\n", b""),
+    ],
+)
+def test_the_beginning_that_says_enough(line: bytes, beginning: bytes) -> None:
+    """Every request that begins so is for one channel of this worker; a channel that becomes busy has none."""
+    name = next(name for name in (f"c{number}" for number in range(99)) if owner_of(name, 4) == 1)
+    placement = Placement(4, 1, Router("/trickle"))
+    found = placement.beginning(memoryview(line % name.encode()))
+    assert found == (beginning % name.encode() if beginning else b"")
+    assert placement.ours == ({found} if found else set())
+    placement.hold(name, lambda route, chance: 2)
+    assert placement.ours == set()
+    assert placement.beginning(line % name.encode()) == b""
+
+
+def test_few_beginnings_are_kept() -> None:
+    """Clients that ask for ever other names fill no memory."""
+    placement = Placement(1, 0, Router("/trickle"))
+    for number in range(2 * MAX_OURS + 10):
+        placement.beginning(b"GET /trickle/c%d/7 HTTP/1.1\r\n" % number)
+    assert len(placement.ours) == 10
