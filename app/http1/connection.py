@@ -169,10 +169,10 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_arrival", "_at_half_close", "_beginning", "_body_left", "_guard", "_half_closed_sent", "_has_left",
-        "_headers", "_more", "_parser", "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request", "_turn_bytes",
-        "_turn_requests", "_unread", "_upgrade", "_url", "asking", "certified", "client_here", "deaf", "endpoint",
-        "exchange", "fd", "half_closed", "handshake", "last_read", "mid_message", "number", "pauses", "peer", "plane",
-        "proxied", "surplus", "tls", "transport", "watched", "write_paused",
+        "_headers", "_more", "_parser", "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection",
+        "_request", "_turn_bytes", "_turn_requests", "_unread", "_upgrade", "_url", "asking", "certified",
+        "client_here", "deaf", "endpoint", "exchange", "fd", "half_closed", "handshake", "last_read", "mid_message",
+        "number", "pauses", "peer", "plane", "proxied", "surplus", "tls", "transport", "watched", "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport  # there is none before a TLS handshake is over
