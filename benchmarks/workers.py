@@ -28,7 +28,7 @@ from benchmarks.load import tls
 from benchmarks.load.meter import pss_bytes
 from benchmarks.load.saturation import Load
 from benchmarks.report import BUSY, spread
-from benchmarks.scenarios import SCENARIOS, Ask, Repeat, Scenario, quick
+from benchmarks.scenarios import SCENARIOS, Ask, Repeat, Scenario, Stream, quick
 from benchmarks.servers import BenchmarkError, Contender, Cores, load, measure, raise_file_limit, running, tricklecast
 
 Sample = dict[str, float]
@@ -89,7 +89,7 @@ def _tls(contender: Contender, cores: Cores, is_quick: bool) -> Sample:
             return tls.run(tls.Job(pid=pid, port=port, readers=100, rate=30.0, seconds=2.0 if is_quick else 4.0))
 
 
-SPREAD: Final = replace(SCENARIOS["fan-out"], warm_up_s=6.0)
+SPREAD: Final = Stream(readers=500, chunk_bytes=8 << 10, chunks_per_segment=30, rate=30, warm_up_s=6.0)
 """Its readers spread in the first seconds."""
 
 CASES: Final = {

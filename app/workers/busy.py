@@ -127,9 +127,9 @@ class Busy:
             case {"begun": True}:
                 for spread in self._spread.values():
                     spread.elsewhere.pop(sender, None)
-                for one in self._held.values():
-                    if one.owner == sender:
-                        one.task.cancel()
+                for theirs in self._held.values():
+                    if theirs.owner == sender:
+                        theirs.task.cancel()
             case {"spread": name, "wanted": wanted, "limit": limit}:
                 held = self._held.get(name)
                 if held is None:
