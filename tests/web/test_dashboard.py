@@ -330,3 +330,17 @@ def test_details_can_be_used_by_all(
         expect(page.locator("#detail-title")).to_be_visible()
         assert barriers(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_the_load_of_each_worker_is_shown(tab: Watched) -> None:
+    """A server of two has a table of them, and one list of the channels of both."""
+    with serve("--workers", "2") as running, running.client() as client:
+        for name in ("cam-0", "cam-1", "cam-4", "cam-5"):
+            client.channel(name).publish(0, b"x")
+        page = tab.open(f"{running.url}/")
+        table = page.get_by_role("region", name="Workers")
+        expect(table.get_by_role("rowheader")).to_have_text(["0", "1"])
+        expect(page.locator(".row:not([hidden]) .name")).to_have_text(["cam-0", "cam-1", "cam-4", "cam-5"])
+        channels = table.locator("tbody tr td:last-child").all_inner_texts()
+        assert sorted(channels) == ["2", "2"]
+        assert barriers(page) == []
