@@ -91,7 +91,7 @@ def settle(folder: Path, workers: int, owner: Callable[[str], int]) -> list[int]
         StorageError: a directory is used by another server, or cannot be read or written.
     """
     there = workers_in(folder)
-    if there in ([], [0]) and workers == 1:
+    if there in ([], [0]) and workers == 1 and not _half_removed(folder):
         return []
     databases: dict[int, Database] = {}
     try:
@@ -111,8 +111,12 @@ def settle(folder: Path, workers: int, owner: Callable[[str], int]) -> list[int]
             database.close()
 
 
+def _half_removed(folder: Path) -> list[Path]:
+    return list(folder.glob(f"worker-*{REMOVED}"))
+
+
 def _arrange(databases: dict[int, Database], workers: int, owner: Callable[[str], int]) -> None:
-    for rest in databases[0].folder.glob(f"worker-*{REMOVED}"):
+    for rest in _half_removed(databases[0].folder):
         shutil.rmtree(rest)
     moved = sum(_move_from(worker, databases, owner) for worker in databases)
     if moved:
@@ -197,7 +201,7 @@ def _folder(database: Database, channel: int) -> Path:
     return database.path(channel, 0).parent
 
 
-def _move(
+def _move(  # steps 2 to 4
     group: list[ChannelRow],
     ids: dict[int, int],
     segments: dict[int, list[SegmentRow]],

@@ -75,10 +75,10 @@ const KINDS = {
 const REASONS = {
   lag_bytes: "too far behind", lag_s: "too late", standing_still: "does not read", memory: "memory was needed",
   storage: "storage could not follow", total_bytes: "memory was short", deleted: "by request", idle: "nothing published",
-  fault: "a fault of the server", ahead: "asks for segments that are not there yet", missing: "asks for a channel that is "
-    + "not there", refused: "repeats a refused request", ended: "asks for an ended channel", known: "asks again and again",
-  gone: "asks for segments that have left", closed: "publishes a closed segment again", empty: "asks for an empty segment "
-    + "again", same: "reads one segment again and again",
+  fault: "a fault of the server", worker_lost: "its worker died", ahead: "asks for segments that are not there yet",
+  missing: "asks for a channel that is not there", refused: "repeats a refused request", ended: "asks for an ended channel",
+  known: "asks again and again", gone: "asks for segments that have left", closed: "publishes a closed segment again",
+  empty: "asks for an empty segment again", same: "reads one segment again and again",
 };
 
 /** The newest events. */
