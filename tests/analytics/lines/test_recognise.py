@@ -42,12 +42,9 @@ def test_every_format_is_recognised(name: str) -> None:
 @pytest.mark.parametrize("share", [1, 2, 5])
 def test_a_log_of_events_has_no_wrapping(share: int) -> None:
     """A server that began a moment ago has as many events as requests; an event's name is no line in an envelope."""
-    events = [
-        as_line({"ts_us": START_US, "kind": "event", "event": name, "worker": 1}) for name in ("server_start", "drain")
-    ]
-    found = recognise(
-        "some.log", [line.encode() if isinstance(line, str) else line for line in events * share] + [NATIVE] * 2
-    )
+    about = {"ts_us": START_US, "kind": "event", "worker": 1}
+    events = [as_line(about | {"event": name}) for name in ("server_start", "drain")] * share
+    found = recognise("some.log", [*events, NATIVE, NATIVE])
     assert (found.name, found.wrapping) == ("tricklecast", ())
 
 
