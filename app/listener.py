@@ -43,6 +43,7 @@ from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import Reason
 
 _LOGGER = logging.getLogger(__name__)
+_CERTIFICATE = logging.getLogger("tricklecast.certificate")
 
 UNSENT_BYTES: Final = 128 << 10
 """Bytes of a connection that the kernel holds at most, beside those on their way to the peer. Without this limit a peer
@@ -332,12 +333,12 @@ class Tls:
         """Log a warning if the certificate is not valid now, or soon will not be."""
         begins, ends = self.valid
         if now < begins:
-            _LOGGER.warning("the certificate (--tls-cert) is not valid before %s", _moment(begins))
+            _CERTIFICATE.warning("the certificate (--tls-cert) is not valid before %s", _moment(begins))
         elif now >= ends:
-            _LOGGER.warning("the certificate (--tls-cert) has expired at %s; clients refuse it", _moment(ends))
+            _CERTIFICATE.warning("the certificate (--tls-cert) has expired at %s; clients refuse it", _moment(ends))
         elif ends - now < min(LAST_SHARE * (ends - begins), LAST_DAYS * 86_400):
             days = (ends - now) / 86_400
-            _LOGGER.warning(
+            _CERTIFICATE.warning(
                 "the certificate (--tls-cert) expires in %.1f days, at %s; renew it, and reload the server (SIGHUP)",
                 days,
                 _moment(ends),

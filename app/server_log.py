@@ -27,6 +27,9 @@ LINES: Final = 1000
 END_S: Final = 1.0
 """The end of a process waits this long for lines that are not written yet."""
 
+FRONT_TELLS: Final = ("tricklecast.secrets", "tricklecast.certificate")
+"""Loggers whose warnings are the same in all workers of a server, since all read the same files: one tells them."""
+
 STDERR_DESCRIPTOR: Final = 2
 
 
@@ -155,10 +158,10 @@ class UnthreadedLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record's line; never blocks."""
-        line = f"{self.format(record)}\n".encode(errors="backslashreplace")
+        line = self.format(record).encode(errors="backslashreplace")[: select.PIPE_BUF - 1] + b"\n"
         with contextlib.suppress(OSError):  # standard error is closed
             if select.select([], [self._descriptor], [], 0)[1]:
-                os.write(self._descriptor, line[: select.PIPE_BUF])  # for so much a pipe has room if it has any
+                os.write(self._descriptor, line)  # a pipe that has any room has it for PIPE_BUF bytes
 
 
 def configure(format: LogFormat, *, threaded: bool = True, worker: int | None = None) -> None:
@@ -178,8 +181,8 @@ def configure(format: LogFormat, *, threaded: bool = True, worker: int | None = 
     )
     for name in ("tricklecast.app.reload", "tricklecast.app.serve_cli"):
         logging.getLogger(name).setLevel(logging.INFO)  # an operator waits for the answer
-    if worker:  # the first one has read the same files
-        logging.getLogger("tricklecast.secrets").setLevel(logging.ERROR)
+    for name in FRONT_TELLS if worker else ():
+        logging.getLogger(name).setLevel(logging.ERROR)
     if format is LogFormat.JSON:
         logging.captureWarnings(True)
         sys.unraisablehook = lambda found: _caught(found.exc_value, "in %r", found.object)

@@ -7,13 +7,14 @@ import json
 import logging
 import os
 import re
+import select
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.waiting import WITHIN_S
 from tricklecast.app import server_log
-from tricklecast.app.server_log import LINES, LogFormat, ServerLog
+from tricklecast.app.server_log import LINES, LogFormat, ServerLog, UnthreadedLog
 
 
 @contextlib.contextmanager
@@ -44,6 +45,43 @@ def test_a_line_has_time_level_and_source() -> None:
         logger.warning("%d of %s", 3, "ü\udcff")
         (line,) = lines(reading, handler)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING tricklecast\.test: 3 of ü\\udcff", line)
+
+
+@pytest.mark.parametrize("format", LogFormat)
+def test_a_line_says_which_worker_wrote_it(format: LogFormat) -> None:
+    """With several workers each line does; with one no line does."""
+    said = {}
+    for worker in (None, 1):
+        formatter = ServerLog(format, worker=worker).formatter
+        assert formatter is not None
+        said[worker] = formatter.format(logging.LogRecord("tricklecast.test", logging.ERROR, "", 0, "so", None, None))
+    if format is LogFormat.JSON:
+        assert ["worker" in json.loads(line) for line in said.values()] == [False, True]
+        assert json.loads(said[1])["worker"] == 1
+    else:
+        assert [line.partition(" ERROR ")[2] for line in said.values()] == [
+            "tricklecast.test: so",
+            "tricklecast.test (worker 1): so",
+        ]
+
+
+def test_a_process_without_threads_never_waits_for_its_log() -> None:
+    """A line is cut where a pipe may have no room for more of it, and lost where there is none."""
+    reading, writing = os.pipe()
+    handler = UnthreadedLog(descriptor=writing)
+    for text in ("x" * 1_000_000, *["y"] * 1000):
+        handler.handle(logging.LogRecord("tricklecast.test", logging.ERROR, "", 0, text, None, None))
+    long, short = os.read(reading, 1 << 20).splitlines()[:2]
+    assert (len(long), long[-1:], short[-1:]) == (select.PIPE_BUF - 1, b"x", b"y")
+    with contextlib.suppress(BlockingIOError):
+        os.set_blocking(writing, False)
+        while os.write(writing, bytes(select.PIPE_BUF)):
+            pass
+    os.set_blocking(writing, True)
+    handler.handle(logging.LogRecord("tricklecast.test", logging.ERROR, "", 0, "z", None, None))
+    os.close(reading)
+    handler.handle(logging.LogRecord("tricklecast.test", logging.ERROR, "", 0, "z", None, None))
+    os.close(writing)
 
 
 def test_json_lines_hold_a_stack_trace_in_one_line() -> None:
