@@ -89,8 +89,8 @@ class Worker:
         return self.number == FRONT or self.predecessors > 0
 
     def numbers(self) -> Iterator[int]:
-        """Numbers for its connections, which no other worker and no predecessor has given."""
-        return itertools.count((self.predecessors << 32) * self.count + self.number, self.count)
+        """Numbers for its connections, from 1, which no other worker and no predecessor has given."""
+        return itertools.count((self.predecessors << 32) * self.count + self.number + 1, self.count)
 
     def tell(self, **what: object) -> None:
         """Tell the supervisor something, as a line of JSON."""
