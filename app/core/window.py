@@ -295,9 +295,9 @@ class Budget:
             self.give_back(window, segment.cost)
 
     def _reclaim(self, taker: Window | None, size: int = 0) -> None:
-        """Free memory until a sixteenth of the limit is free again, by taking it from the channels that hold most.
+        """Borrow what is missing, or free memory by taking it from the channels that hold most.
 
-        It ends earlier where the channel that holds most holds less than the one that the memory is for.
+        Then a sixteenth of the limit is free again. It ends earlier where the channel that holds most holds less than the one that the memory is for.
 
         Args:
             taker: the channel that the memory is for; ``None``: ``size`` bytes that belong to no channel.
@@ -328,7 +328,13 @@ class Budget:
         return window.held
 
     def _free(self, goal: int, enough: int, taker: Window | None, size: int, *, cut: bool = False) -> None:
-        """Free memory until no more than ``goal`` is used, and gently from ``enough`` on."""
+        """Free memory until no more than ``goal`` is used, by taking it from the channels that hold most.
+
+        Args:
+            enough: when no more is used, no channel gives its newest segment, or one that is being written.
+            taker, size: as of :meth:`_reclaim`: a channel that holds less gives nothing.
+            cut: segments that are being written are cut also where no channel here takes the memory.
+        """
         empty = []
         while self.used > goal and (window := self._largest()) is not None:
             short = self.used > enough

@@ -30,7 +30,8 @@ WIDTH: Final = 1 << 16
 """The places of a client; each is one of this number of words."""
 
 UNPUBLISHED: Final = 16
-"""A publisher takes this part of its quota, as a divisor, in all workers together without telling the others."""
+"""Of its quota a publisher may take a sixteenth, in all workers together, that is not told to the others: most need no
+more, and then nothing is shared."""
 
 _PLACES: Final = Struct("<4H")
 
@@ -164,7 +165,7 @@ class SharedAdmission(Admission):
         self._asking.add(client.places, -1)
 
     def _take_token(self, client: Client, rate: float, now: float) -> bool:
-        """The bucket lacks the tokens that run in until it is full; it has one as long as it lacks less than all."""
+        """A token bucket, as of one process. It lacks the tokens that run in until it is full, and may lack a burst."""
         assert isinstance(client, SharedClient), "this admission makes the clients"
         now_ns, full_at = round(now * 1e9), self._full_at
         first, second, third, fourth = places = client.places
@@ -182,7 +183,9 @@ class SharedPayer(Payer):
     """A publisher of this worker that others may have, too.
 
     Attributes:
-        places: of its name. reserved: bytes of its quota that the other workers know that it takes here.
+        places: of its name.
+        quota: what it may take here without a question: what is reserved, and a part of it that is not told.
+        reserved: bytes of its quota that are told to the other workers, since it takes them here.
     """
 
     __slots__ = ("_extend", "places", "reserved")
@@ -199,7 +202,9 @@ class SharedPayer(Payer):
 
 
 class SharedPayers(Payers):
-    """Publishers whose quota holds over all workers. It may be exceeded by a sixteenth.
+    """Publishers whose quota holds over all workers.
+
+    It may be exceeded by a sixteenth; and by more if a publisher asks for the rest at two workers at the same moment.
 
     Args:
         quota: bytes of memory for the unfinished segments of each; ``None`` for any number.

@@ -32,8 +32,8 @@ from tricklecast.app.storage.archive import Archive
 from tricklecast.app.workers.clients import SharedAdmission, SharedPayers, Tallies
 
 FREE_SHARE: Final = 16
-"""The part of the memory that is to be free, as a divisor: so much is given to others within one tick. All workers
-together may also have reserved so much that they do not use."""
+"""A sixteenth of the memory is kept free, for workers that need more at once. All workers together reserve as much that
+they do not use."""
 
 ASKED_S: Final = 2.0
 """For so long after a channel was refused memory, larger ones of other workers give what they would not give before."""
@@ -128,11 +128,12 @@ class SharedCapacity(Capacity):
     @property
     def joinable(self) -> bool:
         """Whether a newcomer may come, at any worker."""
-        return self.total() < self._joins_stop and not self._closed[0]
+        self.total()
+        return not self._closed[0]
 
     @joinable.setter
     def joinable(self, value: bool) -> None:
-        """Follows from the words."""
+        """The base class sets it, and it follows from the words."""
 
     @property
     def full(self) -> bool:
@@ -141,7 +142,7 @@ class SharedCapacity(Capacity):
 
     @full.setter
     def full(self, value: bool) -> None:
-        """Follows from the words."""
+        """The base class sets it, and it follows from the words."""
 
     def admits(self, *, join: bool) -> bool:
         """Whether there is room for one more: a newcomer (``join``), or a client that goes on."""
@@ -173,19 +174,20 @@ def shared_capacities(limits: Limits, shared: Shared, worker: int) -> Capacities
 
 
 class SharedMemory:
-    """The memory of all segments, of which each worker reserves what its channels hold, and a little more.
+    """One worker's part of the memory of all segments: it reserves what its channels hold, and a little more.
 
     **The rule is that of one process**: the channel that holds most gives first, in whichever worker it is
     (:class:`~tricklecast.app.core.window.Budget`). Here it holds from one tick to the next:
 
     - A worker that needs more than it has reserved takes it from what nobody has reserved, at once.
     - When less than a sixteenth is left, the worker whose channel holds most gives what is lacking, with its next tick.
-      A channel gives none of that as long as it holds less than three quarters of an equal share.
+      A channel gives none of that as long as it holds less than three quarters of an equal share: of 100 MB and 5
+      channels, 15 MB.
     - When a channel was refused memory all the same, larger ones give up more: their newest segments, and those that
       are being written. So a channel of one worker is never starved by a larger one of another.
 
     What is reserved never exceeds the limit, but for workers that take the rest at the same moment, which can be a
-    sixteenth too much. A worker that takes more than the rest within one tick evicts its own channels' segments.
+    sixteenth too much. A worker that needs more than the rest within one tick evicts its own channels' segments.
 
     Args:
         limit: bytes, of all workers. shared: the memory of the figures. worker: this one. clock: seconds.
