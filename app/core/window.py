@@ -297,7 +297,8 @@ class Budget:
     def _reclaim(self, taker: Window | None, size: int = 0) -> None:
         """Borrow what is missing, or free memory by taking it from the channels that hold most.
 
-        Then a sixteenth of the limit is free again. It ends earlier where the channel that holds most holds less than the one that the memory is for.
+        Then a sixteenth of the limit is free again. It ends earlier where the channel that holds most holds less than
+        the one that the memory is for.
 
         Args:
             taker: the channel that the memory is for; ``None``: ``size`` bytes that belong to no channel.
