@@ -11,7 +11,7 @@ from asyncio.subprocess import PIPE, Process
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.load.meter import cpu_clock, rss_bytes
+from benchmarks.load.meter import cpu_clock, family, rss_bytes
 from benchmarks.servers import ROOT, START_S, STOP_S, BenchmarkError
 
 GONE = (ProcessLookupError, FileNotFoundError, OSError)
@@ -27,7 +27,7 @@ class Life:
 
     Attributes:
         ended_by: how it ended. code: its exit code. took_s: how long the end took.
-        seconds, rss_kb, files, busy: when (since the start), memory, descriptors, share of a core.
+        seconds, rss_kb, files, busy: when (since the start), memory, descriptors, share of a core; with its workers.
         suspended: samples that found the process stopped by somebody (SIGSTOP): what was measured is worth nothing.
     """
 
@@ -81,7 +81,7 @@ class Subject:
             raise BenchmarkError("the server did not start")
         self.port = int(address.partition("/")[0])
         self._begun = time.monotonic()
-        self._before = (time.monotonic_ns(), time.clock_gettime_ns(cpu_clock(process.pid)))
+        self._before = (time.monotonic_ns(), cpu_ns(family(process.pid)))
         self.lives.append(Life())
         self._process, self._starting = process, None
 
@@ -92,15 +92,17 @@ class Subject:
             return None
         life = self.lives[-1]
         try:
-            now = (time.monotonic_ns(), time.clock_gettime_ns(cpu_clock(process.pid)))
-            rss, files = rss_bytes(process.pid), len(os.listdir(f"/proc/{process.pid}/fd"))
-            state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            pids = family(process.pid)
+            now = (time.monotonic_ns(), cpu_ns(pids))
+            rss = rss_bytes(process.pid)
+            files = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+            states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids]
         except GONE:
             return None
         life.seconds.append(time.monotonic() - self._begun)
         life.rss_kb.append(rss / 1000)
         life.files.append(files)
-        life.suspended += state == SUSPENDED
+        life.suspended += SUSPENDED in states
         life.busy.append((now[1] - self._before[1]) / (now[0] - self._before[0]))
         self._before = now
         return life
@@ -116,7 +118,9 @@ class Subject:
             return
         life, begun = self.lives[-1], time.monotonic()
         life.ended_by = name
-        process.send_signal(number)
+        # SIGTERM is for the supervisor, which passes it on; SIGKILL is for all: as a machine ends.
+        for pid in family(process.pid) if number == signal.SIGKILL else [process.pid]:
+            os.kill(pid, number)
         try:
             async with asyncio.timeout(STOP_S):
                 life.code = await process.wait()
@@ -132,6 +136,11 @@ class Subject:
         for process in filter(None, (self._process, self._starting)):
             process.kill()
             await process.wait()
+
+
+def cpu_ns(pids: list[int]) -> int:
+    """The CPU time of processes."""
+    return sum(time.clock_gettime_ns(cpu_clock(pid)) for pid in pids)
 
 
 def log_files(path: Path) -> list[Path]:
