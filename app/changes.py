@@ -85,7 +85,7 @@ class Change:
         index: position in the journal, ascending. time: when, in seconds since 1970.
         kind: ``added`` or ``removed`` (a channel), ``closed`` (a segment).
         channel: its name. epoch: of the name.
-        seq: of the segment; of a channel that was removed, the head.
+        seq: of the segment; of a channel that was removed, the head, if it is known.
         state: how a segment closed. bytes: how many it has.
         content_type: of a channel that was added, if it was known then. reason: why a channel was removed.
     """

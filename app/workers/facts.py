@@ -42,7 +42,7 @@ from tricklecast.app.workers.questions import Answer, NoAnswer, Questions, Strea
 _LOGGER = logging.getLogger(__name__)
 
 LOST: Final = "worker_lost"
-"""The reason why a channel was removed whose worker has died."""
+"""The reason why a channel was removed whose worker has died. Nobody knows its head then."""
 
 PART: Final = 1_000
 """Facts, or live channels, in one frame, which takes about 5 ms to make and is shorter than 0.5 MB."""
@@ -153,7 +153,7 @@ class Follower:
             await self._changes.know(self._worker, live)
             self._known = True
 
-    def _begin_again(self, live: Iterable[LiveChannel], here: Position) -> None:
+    def _begin_again(self, live: list[LiveChannel], here: Position) -> None:
         """The worker has not all facts behind the front's position: tell of what lives there instead."""
         gap = self._stored or (self._position is not None and here.instance == self._position.instance)
         if gap:
@@ -161,9 +161,9 @@ class Follower:
             _LOGGER.warning(text, self._worker)
             self._add(self._difference(live), here, gap=True)
         else:
-            self._add([*self._difference(()), *_added(live)], here)
+            self._add([*self._difference([]), *_added(live)], here)
 
-    def _difference(self, live: Iterable[LiveChannel]) -> list[FactRow]:
+    def _difference(self, live: list[LiveChannel]) -> list[FactRow]:
         """The facts that lead from what the front has told to what lives."""
         told, now_us = self._live or {}, time.time_ns() // 1000
         epochs = {one.channel: one.epoch for one in live}
