@@ -129,6 +129,15 @@ def test_a_half_request_behind_one_that_waits(client: Target) -> None:
     reader.segment(0, b"there")
 
 
+def test_a_body_that_looks_like_ends_of_heads(server: RunningServer, client: Target) -> None:
+    """It is parsed in small pieces, and a turn of the event loop takes few of them: it arrives whole all the same."""
+    seq, body = next(FRESH), b"\r\n\r\n" * 20_000
+    answers = all_answers(server, chunked(FRONT[0], seq, body) + chunked(OTHER[0], seq, body))
+    assert statuses(answers) == [200, 200]
+    for name in (FRONT[0], OTHER[0]):
+        client.channel(name).has(seq, body)
+
+
 def test_a_proxys_connection_serves_all_channels(client: Target) -> None:
     """One request after the other, each for another channel: one connection, all answers."""
     connection = client.open()
