@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.data_plane.routing import Router
 from tricklecast.app.workers import handover as module
 from tricklecast.app.workers.handover import MAX_ACCEPTED, MAX_SILENT, Arrival, Door, HandOver
-from tricklecast.app.workers.mesh import MAX_WAITING, Kind, Mesh, pairs
+from tricklecast.app.workers.mesh import MAX_WAITING, Kind, Mesh, Message, pairs
 from tricklecast.app.workers.placement import Placement
 
 pytestmark = pytest.mark.anyio
@@ -59,6 +60,10 @@ class Entry:
         self.clients.append(client)
         return client
 
+    def keeps(self, count: int) -> bool:
+        """Whether this is the number of connections that the worker has kept."""
+        return len(self.kept) == count
+
     def close(self) -> None:
         self.mesh.stop()
         for transport in self.kept:
@@ -85,12 +90,12 @@ async def test_who_is_kept_and_who_goes(monkeypatch: pytest.MonkeyPatch) -> None
     async with entry() as at:
         for number, data in enumerate((FRONT, b"\x16\x03", OTHER[:9], b""), 1):
             at.connect(data)
-            await until(lambda number=number: len(at.kept) == number)  # the last one when it has been silent for long
+            await until(partial(at.keeps, number))  # the last one when it has been silent for long
         client = at.connect()
         client.sendall(OTHER)
         await until(lambda: at.handover.handed_over)
         second = Mesh(at.sockets, 1)
-        read = []
+        read: list[Message] = []
         second.start(read.append)
         await until(lambda: read)
         second.stop()
@@ -110,7 +115,7 @@ async def test_silent_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         for number in range(1, MAX_SILENT + 4):
             at.connect()
             if number > MAX_SILENT:
-                await until(lambda number=number: len(at.kept) == number - MAX_SILENT)
+                await until(partial(at.keeps, number - MAX_SILENT))
         oldest = {transport.get_extra_info("peername") for transport in at.kept}
         assert oldest == {client.getsockname() for client in at.clients[:3]}
         at.clients[10].close()  # a client that leaves is not silent any more

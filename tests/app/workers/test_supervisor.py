@@ -42,9 +42,9 @@ def obedient(worker: Worker) -> None:
         if worker.alive in dict(poll.poll()):
             say(worker=worker.number, orphaned=True)
             return
-        number = os.read(wake, 1)[0]
-        say(worker=worker.number, signal=signal.Signals(number).name)
-        if number != signal.SIGHUP:
+        got = os.read(wake, 1)[0]
+        say(worker=worker.number, signal=signal.Signals(got).name)
+        if got != signal.SIGHUP:
             return
 
 
