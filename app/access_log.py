@@ -192,7 +192,7 @@ class AccessLog:
         self._reopening = False  # open the path anew after the next write
         self._opened_at = 0.0  # by the monotonic clock, for the age of the file
         self._rotates = False  # the file is a regular one
-        self._torn = False  # the last line may be torn; known while this process has the lock
+        self._torn = False  # the last line may be torn; with several processes, known to the one that has the lock
         self._renamed = 0  # of the files that the writers have renamed or made anew: how many when this one was opened
         self._size = 0  # of the file, in bytes; 0 if it is no regular one
         self._rotations = 0  # the last number in the name of a rotated file
@@ -200,7 +200,7 @@ class AccessLog:
         # When the records that wait began to wait, or when the last ones were written; None if none wait.
         self._waits_since: float | None = None
         self._usable = False  # it could be opened, and its first records were written
-        # Is open since then: a pipe that were closed meanwhile would end for its reader.
+        # The file that is open since then. A pipe that is closed and opened again ends for its reader.
         self._first: Any = None
         self._trouble = ""  # the error that the operator was told; "" while records can be written
         self._remind_at = 0.0  # the operator is not told again before
@@ -371,9 +371,6 @@ class AccessLog:
         self._torn = await self._call(self._beside.share.lock)
         try:
             yield
-        except BaseException:
-            self._torn = True
-            raise
         finally:
             # By the thread: after a write that has not returned, and was given up, nobody else may write.
             await self._call(self._beside.share.unlock, not self._torn)
@@ -489,9 +486,11 @@ class AccessLog:
             self._queue.extendleft(reversed(batch[whole:]))
             self.written += whole
             self._size += ends[whole]
-            if self._rotates and sent > ends[whole]:
-                with contextlib.suppress(OSError):  # the next opening ends the torn line
+            self._torn = sent > ends[whole]
+            if self._rotates and self._torn:
+                with contextlib.suppress(OSError):  # else the next one to write ends the torn line
                     await self._call(_shorten, file.fileno(), sent - ends[whole])
+                    self._torn = False
         self._waits_since = time.monotonic() if self._pending else None
         if self._trouble:
             self._trouble = ""
@@ -522,8 +521,8 @@ class AccessLog:
         numbers = [path.stem.rpartition("-")[2] for path in beside]
         self._rotations = max([self._rotations, *map(int, filter(str.isdecimal, numbers))]) + 1
         target = self._path.with_name(f"{self._path.stem}-{stamp}-{self._rotations:04d}{self._path.suffix}")
+        self._note_renamed()  # before it is: should this process be killed in between, the others only open it again
         await aiofiles.os.rename(self._path, target, executor=self._thread)
-        self._note_renamed()
         stamps = f"-{'[0-9]' * 8}T{'[0-9]' * 6}-*"
         rotated = sorted(self._path.parent.glob(escape(self._path.stem) + stamps + escape(self._path.suffix)))
         for old in rotated[: -self._files]:

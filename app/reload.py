@@ -8,6 +8,9 @@ are read in any case, since their contents may have changed under the same name.
 Each part stands alone: where the new one is invalid, the old one stays, and all others are replaced. So a certificate
 that was copied half does not keep a stolen token valid. The log, the metrics and a warning say that something failed.
 
+With several workers, each process reloads. The supervisor puts the settings together as well, for a worker that is
+started again later.
+
 Running connections keep the certificate that they began with. Requests that run under a removed key or a revoked token
 are ended within a quarter of a second, as those under a token that expires.
 """

@@ -271,7 +271,7 @@ class Supervisor:
         if self._stops_until is not None:
             if code and self._failure is None:
                 self._failure = CannotServe(problem)
-            elif code and problem != str(self._failure):
+            elif code and self._told_ready and problem != str(self._failure):
                 _LOGGER.critical("%s", problem)
             return
         if one.error and not self._told_ready:

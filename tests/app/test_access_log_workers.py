@@ -62,6 +62,7 @@ def fork_writers(
         async with asyncio.timeout(WITHIN_S):
             log = make(Path(path), beside=Beside(number, share), **settings)
             await log.check()
+            await turns.all_here()  # a pipe must not end before all of them have it open
             writing = asyncio.ensure_future(log.run())
             await use(log, number, turns)
             log.close()
