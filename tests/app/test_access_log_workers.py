@@ -133,7 +133,7 @@ def rotated(path: Path) -> list[Path]:
 
 
 def busy(path: str, max_bytes: str, files: str) -> None:
-    change(GATHER_S=0.001, BATCH=20)
+    change(GATHER_S=0.001, BATCH=20 if int(max_bytes) > 1 else 1000)  # a pipe takes large writes in parts
     assert fork_writers(path, put_all, max_bytes=int(max_bytes), files=int(files)) == [0] * WRITERS
 
 
