@@ -7,6 +7,7 @@ whole, so it is refused for that moment; metrics and health checks name the work
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from base64 import b64decode, b64encode
@@ -78,6 +79,9 @@ class Face:
         self._questions, self._placement = questions, placement
         # The list of all channels that was made last, the time at which its oldest part was, and until when it is sent.
         self._list, self._made_at, self._until = b"", 0.0, 0.0
+        # Questions for lists: the one whose answers come, and the one that follows it.
+        self._asking: asyncio.Task[list[bytes | NoAnswer]] | None = None
+        self._next: asyncio.Task[list[bytes | NoAnswer]] | None = None
 
     def overview(self) -> Overview:
         """Of the server."""
@@ -87,7 +91,9 @@ class Face:
         """The channels of all workers that a caller may see; all of them, where there are hundreds, may be old."""
         if visible is everything and time.monotonic() < self._until:
             return Listed(self._list, time.monotonic() - self._made_at)
-        answers = [_whole(answer).split(b"\n", 1) for answer in await self._questions.ask_all("channels")]
+        answers = [_whole(answer).split(b"\n", 1) for answer in await self._lists()]
+        if visible is everything and time.monotonic() < self._until:
+            return Listed(self._list, time.monotonic() - self._made_at)
         begun = time.thread_time()
         parts = [orjson.loads(text) for _, text in answers]
         every = [one for part in parts for one in part["channels"]]
@@ -108,6 +114,23 @@ class Face:
             now, cost = time.monotonic(), time.thread_time() - begun
             self._list, self._made_at, self._until = text, now - age_s, now + rest_s(cost)
         return Listed(text, age_s)
+
+    async def _lists(self) -> list[bytes | NoAnswer]:
+        """The lists of all workers. All callers that come while they are on their way share the next ones.
+
+        So a hundred requests have two lists of 40 MB in memory, and not a hundred; and each list is newer than what its
+        client has done before.
+        """
+
+        async def ask(before: asyncio.Task[list[bytes | NoAnswer]] | None) -> list[bytes | NoAnswer]:
+            if before is not None and not before.done():
+                await asyncio.wait([before])
+            self._asking, self._next = self._next, None
+            return await self._questions.ask_all("channels")
+
+        if self._next is None:
+            self._next = asyncio.create_task(ask(self._asking))
+        return await asyncio.shield(self._next)
 
     async def create(self, name: str, content_type: str) -> Created:
         """Let the owner of a channel make it."""
@@ -151,9 +174,6 @@ def labelled(texts: Sequence[bytes | NoAnswer]) -> bytes:
     """One text in Prometheus' format of those of all workers: each sample gets the label ``worker``.
 
     All samples of a metric stand together, below its one description, as the format wants it.
-
-    Args:
-        texts: of the workers, in the order of their numbers.
     """
     families: dict[bytes, tuple[dict[bytes, bytes], list[bytes]]] = {}  # by name: description, samples
     for worker, text in enumerate(texts):
@@ -163,8 +183,10 @@ def labelled(texts: Sequence[bytes | NoAnswer]) -> bytes:
                 about, samples = families.setdefault(described[2], ({}, []))
                 about.setdefault(described[1], line)
             elif (found := _SAMPLE.match(line)) is not None:
-                end = b"," if found[2] and line[found.end() :][:1] != b"}" else b"" if found[2] else b"}"
-                samples.append(b'%b{worker="%d"%b%b' % (found[1], worker, end, line[found.end() :]))
+                name, labels = found.groups()
+                rest = line[found.end() :]
+                end = b"}" if labels is None else b"" if rest.startswith(b"}") else b","
+                samples.append(b'%b{worker="%d"%b%b' % (name, worker, end, rest))
     lines = [line for about, samples in families.values() for line in (*about.values(), *samples)]
     lines += [b"# HELP %b Whether this worker answers." % UP, b"# TYPE %b gauge" % UP]
     lines += [b'%b{worker="%d"} %d' % (UP, at, not isinstance(text, NoAnswer)) for at, text in enumerate(texts)]

@@ -21,7 +21,7 @@ from fastapi import HTTPException
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.metrics import samples
 from tests.support.server import RunningServer, serve
-from tests.support.waiting import WITHIN_S, eventually
+from tests.support.waiting import WITHIN_S, eventually, until
 from tricklecast.app.control_plane.middleware import everything
 from tricklecast.app.data_plane.routing import Router
 from tricklecast.app.workers.face import Face, labelled
@@ -364,11 +364,15 @@ class Asked:
 
     def __init__(self, *answers: bytes | NoAnswer) -> None:
         self.answers, self.asked = answers, 0
+        self.going = asyncio.Event()  # cleared: no answer comes
+        self.going.set()
 
     async def ask_all(self, question: str, **about: Any) -> list[bytes | NoAnswer]:
         assert (question, about) in [("channels", {}), ("troubles", {"within_s": SOON_S})]
         self.asked += 1
-        return list(self.answers)
+        found = list(self.answers)
+        await self.going.wait()
+        return found
 
 
 def face(asked: Asked) -> Face:
@@ -408,6 +412,30 @@ def test_a_list_that_takes_long_is_sent_again_for_a_while(monkeypatch: pytest.Mo
     assert asked.asked == 1
     asyncio.run(asking.listed(lambda name: True))
     assert asked.asked == 2
+
+
+def test_requests_for_lists_share_the_next_answers() -> None:
+    """However many come at once; and none gets an answer that was on its way before it came."""
+
+    async def main() -> None:
+        asked = Asked(part(0.0), part(0.0))
+        asking = face(asked)
+        await asyncio.gather(*(asking.listed(lambda name: True) for _ in range(100)))
+        assert asked.asked == 1
+        asked.going.clear()
+        first = asyncio.create_task(asking.listed(lambda name: True))
+        await until(lambda: asked.asked == 2)
+        later = [asyncio.create_task(asking.listed(lambda name: True)) for _ in range(100)]
+        later[0].cancel()
+        await asyncio.sleep(0)
+        asked.answers = (part(0.0, ("new", "2026")), part(0.0))
+        asked.going.set()
+        assert json.loads((await first).text)["channels"] == []
+        for one in later[1:]:
+            assert len(json.loads((await one).text)["channels"]) == 1
+        assert asked.asked == 3
+
+    asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
 
 def test_a_list_is_refused_while_a_worker_is_away() -> None:
