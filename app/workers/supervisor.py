@@ -8,6 +8,7 @@ nothing that a client could see: a fault in it would be a fault of all.
 - *A worker that dies* is started again. It takes its connections with it and, without a data directory, its channels.
   One that cannot begin ends the server at its start, with the reason; later that is a death like any other.
   Three deaths within a minute end the server: what kills a worker that often will not stop by itself.
+- *A worker that hangs* is killed after 15 s.
 - *Signals*: the supervisor passes SIGHUP on, and SIGTERM when it is told to end. Told once more, it sends SIGINT, which
   ends a worker at once: systemd may send SIGTERM to all processes, so a second SIGTERM says nothing new to a worker. A
   terminal's Ctrl-C reaches the supervisor alone, since each worker has a process group of its own.
@@ -55,6 +56,10 @@ four times a second."""
 
 HANG_UP_S: Final = 2.0
 """How long after SIGHUP a terminal may still be open, although its shell is ending."""
+
+HUNG_S: Final = 15.0
+"""A worker whose event loop has not turned for so long is killed and started again. It keeps its share of the new
+connections of the server, so that clients of other workers wait, too; its own readers are cut off after 10 s."""
 
 LOOK_S: Final = 0.25
 """How often the supervisor looks at its workers without being woken."""
@@ -104,6 +109,7 @@ class _Running:
 
     Attributes:
         status: what it tells comes here. ready: it listens. error: why it could not start.
+        beat: its last one, as the supervisor has seen it; still_s: the time since then in which the supervisor looked.
     """
 
     pid: int
@@ -111,6 +117,8 @@ class _Running:
     ready: bool = False
     error: str = ""
     unread: bytes = b""
+    beat: int = 0
+    still_s: float = 0.0
 
 
 class Supervisor:
@@ -152,6 +160,7 @@ class Supervisor:
         self._stops_until: float | None = None  # when those that have not ended are killed; None: the server runs
         self._failure: TrickleError | None = None
         self._watchdog = Watchdog()
+        self._looked_at = 0.0  # when it looked at the beats last
 
     def run(self) -> None:
         """Return when all workers have ended.
@@ -213,8 +222,21 @@ class Supervisor:
         if now < self._may_be_left_until and self._is_left():
             self._may_be_left_until = 0.0
             self._pass_on(signal.SIGTERM)
-        # A successor may take long to read its data directory, and the others serve.
+        self._look_at_beats(now)
+
+    def _look_at_beats(self, now: float) -> None:
+        """Tell systemd that all workers beat, and kill one that has not for long."""
         beats = self._shared.column(Figure.BEAT_MS)
+        # If the machine was suspended, the supervisor stood still as well, and has looked once.
+        looked_s, self._looked_at = min(now - self._looked_at, LOOK_S), now
+        for number, one in self._running.items():
+            one.still_s = one.still_s + looked_s if one.ready and one.beat == beats[number] else 0.0
+            one.beat = beats[number]
+            if one.still_s > HUNG_S and one.beat and self._stops_until is None:
+                one.still_s = 0.0
+                _LOGGER.critical("worker %d (process %d) has hung for %g s; it is killed", number, one.pid, HUNG_S)
+                os.kill(one.pid, signal.SIGKILL)
+        # A successor may take long to read its data directory, and the others serve.
         if all(beats[number] > (now - BEATS_S) * 1000 for number, one in self._running.items() if one.ready):
             self._watchdog.beat()
 

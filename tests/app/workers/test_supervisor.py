@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.listener import CannotServe
+from tricklecast.app.workers import supervisor as module
+from tricklecast.app.workers.shared import Figure
 from tricklecast.app.workers.supervisor import Supervisor, Worker
 
 
@@ -276,3 +278,21 @@ def test_no_process_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
         supervisor.run()
     assert len(os.listdir("/proc/self/fd")) <= before
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
+def second_hangs(worker: Worker) -> None:
+    """It beats once, and no more; its successor, and the first worker, do as they are told."""
+    if worker.number and not worker.predecessors:
+        worker.shared.column(Figure.BEAT_MS)[worker.number] = 1
+    obedient(worker)
+
+
+def test_a_worker_that_hangs_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep its share of the new connections. One that has not beaten yet is being started."""
+    monkeypatch.setattr(module, "HUNG_S", 0.4)
+    with running(second_hangs) as one:
+        pids = one.begins()
+        [successor] = one.hears(1)
+        assert (successor["worker"], successor["predecessors"]) == (1, 1)
+        assert successor["pid"] not in pids
+        assert one.ends(signal.SIGTERM) == 0
