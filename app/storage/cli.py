@@ -82,6 +82,8 @@ class DataDirectory:
 
     def _read(self, path: Path, worker: int) -> None:
         if not path.is_file():
+            if worker and not any((path.parent / "segments").glob("*/*.seg")):
+                return  # the server was killed when it made the directory
             raise CannotUse(f"{str(path.parent)!r} is not a data directory: it has no journal.sqlite")
         try:
             sql = self._sql[worker] = _connected(path)
@@ -100,6 +102,7 @@ class DataDirectory:
     def _leave_out_doubles(self) -> None:
         """Leave out one of two rows of a channel that was about to move when the server was killed."""
         kept: dict[tuple[str, int, int], int] = {}
+        left_out = set()
         for row in list(self.channels.values()):
             other = kept.setdefault((row.name, row.epoch, row.created_us), row.id)
             if other != row.id:
@@ -107,7 +110,8 @@ class DataDirectory:
                 out = row.id if self._folder(other).exists() else other
                 kept[row.name, row.epoch, row.created_us] = row.id + other - out
                 del self.channels[out]
-                self.segments = [segment for segment in self.segments if segment.channel != out]
+                left_out.add(out)
+        self.segments = [segment for segment in self.segments if segment.channel not in left_out]
 
     def _folder(self, channel: int) -> Path:
         return segment_path(self.workers[channel // IDS], channel % IDS, 0).parent

@@ -364,6 +364,9 @@ def test_the_store_commands_see_one_directory(tmp_path: Path) -> None:
     assert "worker-2/segments/" in store("ls", folder, name)[1]
     assert store("export", folder, name, "-o", tmp_path / "out")[0] == 0
     assert (tmp_path / "out").read_bytes().startswith(name.encode())
+    (folder / "worker-3" / "segments").mkdir(parents=True)  # the server was killed when it made this one
+    assert store("ls", folder) == listed
+    shutil.rmtree(folder / "worker-3")
     (folder / "worker-2" / "segments.unknown-1").mkdir()
     assert "set aside by the server: worker-2/segments.unknown-1" in store("check", folder)[1]
     assert store("prune", folder, "--keep-bytes", "1")[0] == 0
