@@ -145,7 +145,7 @@ class OtherDashboards:
         for other in self._others:
             if other.task is not None:
                 other.task.cancel()
-            other.numbers, other.server = set(), {}
+            other.task, other.numbers, other.server = None, set(), {}
             other.heard.clear()
 
     async def _follow(self, other: _Other, to: asyncio.Queue[bytes | None]) -> None:
@@ -171,14 +171,15 @@ class OtherDashboards:
     async def whole(self) -> Part:
         """All that there is now. A worker that does not answer is lost."""
         part = Part([], [], [], [])
-        asked = [other for other in self._others if other.server]
+        asked = [(other, other.task) for other in self._others if other.server]
         answers = await self._questions().ask_all(
-            "dashboard_snapshot", workers=[other.worker for other in asked], within_s=SOON_S
+            "dashboard_snapshot", workers=[other.worker for other, _ in asked], within_s=SOON_S
         )
-        for other, answer in zip(asked, answers, strict=True):
+        for (other, task), answer in zip(asked, answers, strict=True):
+            if task is None or other.task is not task:
+                continue  # meanwhile it was followed anew, or nobody follows any more
             if isinstance(answer, NoAnswer):
-                if other.task is not None:
-                    other.task.cancel()
+                task.cancel()
                 self._begin(other)
                 other.frames.put_nowait(None)
                 continue

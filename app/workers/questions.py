@@ -152,7 +152,10 @@ class Questions:
         Raises:
             NoAnswer: the question could not be sent.
         """
-        mine, theirs = socket.socketpair()
+        try:
+            mine, theirs = socket.socketpair()
+        except OSError as error:
+            raise NoAnswer(worker, str(error)) from error
         try:
             self._mesh.send(worker, Kind.QUESTION, orjson.dumps([question, about]), theirs.fileno())
         except (MeshFull, OSError) as error:

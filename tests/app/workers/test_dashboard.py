@@ -47,6 +47,8 @@ class Workers:
         self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the connection ends
         self.followed: list[tuple[int, str, float]] = []
         self.snapshot: bytes | NoAnswer = b""
+        self.answering = asyncio.Event()  # cleared: snapshots do not come
+        self.answering.set()
 
     async def follow(self, worker: int, question: str, *, began: float) -> AsyncGenerator[bytes]:
         self.followed.append((worker, question, began))
@@ -55,6 +57,7 @@ class Workers:
 
     async def ask_all(self, question: str, *, workers: list[int], within_s: float) -> list[bytes | NoAnswer]:
         assert (question, within_s) == ("dashboard_snapshot", SOON_S)
+        await self.answering.wait()
         return [self.snapshot for _ in workers]
 
 
@@ -123,6 +126,26 @@ def test_a_snapshot_asks_and_a_worker_that_does_not_answer_is_lost() -> None:
         back = await front.hears(sent("snapshot", 3, 5, instance="one"))
         assert len(back.about) == 2
         front.others.end()
+
+    asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+
+
+def test_a_snapshot_that_comes_when_nobody_follows_any_more_begins_nothing() -> None:
+    """Else the workers would be followed for ever."""
+
+    async def main() -> None:
+        front = Front()
+        front.others.begin(0.0)
+        await front.hears(sent("snapshot", 3, instance="one"))
+        front.workers.snapshot = NoAnswer(1, "gone")
+        front.workers.answering.clear()
+        asking = asyncio.create_task(front.others.whole())
+        await asyncio.sleep(0)
+        front.others.end()
+        front.workers.answering.set()
+        assert await asking == Part([], [], [], [])
+        assert len(front.workers.followed) == 1
+        await until(lambda: not any("OtherDashboards._follow" in str(one.get_coro()) for one in asyncio.all_tasks()))
 
     asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
