@@ -30,6 +30,7 @@ import contextlib
 import errno
 import fcntl
 import logging
+import math
 import mmap
 import os
 import secrets
@@ -459,7 +460,9 @@ class AccessLog:
             self._beside.share.words[_Word.RENAMED] += 1
 
     async def _drain(self, file: Any) -> None:
-        while self._pending:
+        # With others, records that come meanwhile wait for the next turn: they would keep the lock here for ever.
+        until = math.inf if self._beside is None else self.written + max(1, len(self._queue))
+        while self._pending and self.written < until:
             if self._unreported and len(self._queue) < self.limit:
                 dropped, self._unreported = self._unreported, 0
                 self.event(Event.LOG_DROPPED, detail=f"{dropped} records")
@@ -467,6 +470,8 @@ class AccessLog:
             await self._write_batch(file, batch)
             if self._due():
                 return
+        if self._pending:
+            self._wake.set()
 
     async def _write_batch(self, file: Any, batch: list[AccessRecord]) -> None:
         """Write these records; those whose lines were not written whole go back into the queue."""

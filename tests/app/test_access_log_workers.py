@@ -411,3 +411,31 @@ def test_a_client_has_the_same_hash_in_the_lines_of_all_workers(share: LogShare,
     for number in (0, 1, 0):
         run(partial(writer, number), use)
     assert len({line["ip"] for line in read_log(path)} - {"192.0.2.1"}) == 1
+
+
+def test_a_writer_that_always_has_more_lets_the_others_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that comes while others are written waits for the lock like those of the other workers."""
+    monkeypatch.setattr(access_log, "GATHER_S", 0.0)
+    share = LogShare()
+    held: list[int] = []  # records that were written when the lock was given back
+    unlock = share.unlock
+
+    def unlock_and_note(whole: bool) -> None:
+        held.append(log.written)
+        unlock(whole)
+
+    monkeypatch.setattr(share, "unlock", unlock_and_note)
+
+    def another(fields: dict[str, Any]) -> None:
+        if fields["rseq"] < 20:
+            log.put(record(fields["rseq"] + 1))
+
+    log = make(path, beside=Beside(0, share), mask=another)
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 21)
+
+    run(lambda: log, use)
+    share.close()
+    assert set(range(1, 22)) <= set(held)
