@@ -37,7 +37,7 @@ from tricklecast.app.machine import usable_cores
 from tricklecast.app.node import Node, Program
 from tricklecast.app.reload import Terminal, merged
 from tricklecast.app.server_log import configure
-from tricklecast.app.settings import InvalidSettings, Settings
+from tricklecast.app.settings import Settings
 from tricklecast.app.shutdown import LAST_S, TICK_S, LastResort, drain, end
 from tricklecast.app.sockets import Sockets, opened
 from tricklecast.app.storage.settle import settle
@@ -124,8 +124,8 @@ def _supervise(
 
         def reload() -> None:
             nonlocal in_force
-            # Without a word: each worker tells what it has reloaded, and what not.
-            with suppress(InvalidSettings, TrickleError):
+            # Without a word: each worker does the same, and tells what it has reloaded, and why not.
+            with suppress(Exception):
                 in_force, _ = merged(in_force, in_force if reread is None else reread())
 
         def ready() -> None:
