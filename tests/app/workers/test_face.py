@@ -258,18 +258,24 @@ def test_a_worker_that_hangs_or_dies_is_named_and_holds_up_nobody() -> None:
             Dashboard(other) as page,
         ):
             page.frame()
-            os.kill(hung, signal.SIGSTOP)
-            assert timed(http, "/healthz").json() == {"status": "ok"}
-            ready = timed(http, "/readyz")
-            assert (ready.status_code, ready.json()) == (200, {"status": "degraded", "reasons": ["worker_1"]})
-            found = samples(timed(http, "/metrics").text)
-            assert [found["tricklecast_worker_up", (("worker", str(one)),)] for one in (0, 1)] == [1, 0]
-            assert not [name for name, labels in found if name == "tricklecast_channels" and ("worker", "1") in labels]
-            with Dashboard(third) as late:
-                late.frame()
-                assert sorted(late.names.values()) == sorted(FRONTS)
-            page.until(lambda: page.server["workers"][1] == {"worker": 1, "up": False})
-            assert sorted(page.names.values()) == sorted(FRONTS)
+            os.kill(server.process.pid, signal.SIGSTOP)  # it would kill a worker that hangs, after 15 s
+            try:
+                os.kill(hung, signal.SIGSTOP)
+                assert timed(http, "/healthz").json() == {"status": "ok"}
+                ready = timed(http, "/readyz")
+                assert (ready.status_code, ready.json()) == (200, {"status": "degraded", "reasons": ["worker_1"]})
+                found = samples(timed(http, "/metrics").text)
+                assert [found["tricklecast_worker_up", (("worker", str(one)),)] for one in (0, 1)] == [1, 0]
+                assert not [
+                    name for name, labels in found if name == "tricklecast_channels" and ("worker", "1") in labels
+                ]
+                with Dashboard(third) as late:
+                    late.frame()
+                    assert sorted(late.names.values()) == sorted(FRONTS)
+                page.until(lambda: page.server["workers"][1] == {"worker": 1, "up": False})
+                assert sorted(page.names.values()) == sorted(FRONTS)
+            finally:
+                os.kill(server.process.pid, signal.SIGCONT)
             os.kill(hung, signal.SIGKILL)
             made = http.post("/api/v1/channels", json={"name": OTHERS[0]})
             assert made.status_code in (201, 503)
