@@ -49,8 +49,8 @@ async def ask(stream: Stream, head: str, body: bytes = b"") -> tuple[int, bytes,
             if b"transfer-encoding: chunked" in answer:
                 while size := int(await reader.readuntil(b"\r\n"), 16):
                     data += (await reader.readexactly(size + 2))[:-2]
-                while await reader.readuntil(b"\r\n") != b"\r\n":
-                    pass  # trailers
+                while (trailer := await reader.readuntil(b"\r\n")) != b"\r\n":
+                    answer += trailer.lower()
             else:
                 data = await reader.readexactly(int(answer.partition(b"content-length: ")[2].split()[0]))
             return int(answer.split()[1]), answer, data
@@ -118,6 +118,9 @@ class Campaign:
             lost = int(head.partition(b"lp-trickle-latest: ")[2].split()[0]) > seq
             self.counts["gaps that were told"] += lost
             return lost
+        if self.durable and not is_acknowledged and b"lp-trickle-closed: truncated" in head:
+            self.counts["cut segments that were told"] += 1
+            return True
         if status != 200 or body != self.sent.get((channel, seq)):
             if is_acknowledged:
                 self.violations.append(f"{channel}: acknowledged segment {seq} is lost: {status}")

@@ -169,10 +169,11 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_arrival", "_at_half_close", "_beginning", "_body_left", "_guard", "_half_closed_sent", "_has_left",
-        "_headers", "_more", "_parser", "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection",
-        "_request", "_turn_bytes", "_turn_requests", "_unread", "_upgrade", "_url", "asking", "certified",
-        "client_here", "deaf", "endpoint", "exchange", "fd", "half_closed", "handshake", "last_read", "mid_message",
-        "number", "pauses", "peer", "plane", "proxied", "surplus", "tls", "transport", "watched", "write_paused",
+        "_headers", "_more", "_parser", "_parses_rest", "_partial", "_partial_size", "_queue", "_queued_bytes",
+        "_rejection", "_request", "_turn_bytes", "_turn_requests", "_unread", "_upgrade", "_url", "asking",
+        "certified", "client_here", "deaf", "endpoint", "exchange", "fd", "half_closed", "handshake", "last_read",
+        "mid_message", "number", "pauses", "peer", "plane", "proxied", "surplus", "tls", "transport", "watched",
+        "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport  # there is none before a TLS handshake is over
@@ -213,6 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         self.pauses = 0  # why it is not read from: reasons of app.data_plane.scheduling
         self._turn_bytes = endpoint.turn_bytes  # how much may be read in one turn; less while its input is dear
         self._more = b""  # input that waits for this connection's next turn, or behind its queue
+        self._parses_rest = False  # more of the input that waited may follow
         self._turn_requests = 0  # requests that it has begun in this turn of the loop
         # Parsing.
         self._guard = NO_REQUEST  # against bytes that are no payload
@@ -343,6 +345,9 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close when all is written. A peer that may still be sending is read from for a moment longer."""
         self.deaf = True
+        if self._more:
+            self._more, self.mid_message = b"", True
+            self.resume(MORE)
         if not self.mid_message:
             self.transport.close()
             return
@@ -633,9 +638,10 @@ class Connection(asyncio.BufferedProtocol):
     def _parse_more(self) -> None:
         """Parse the input that has waited for its turn, and read again when all of it is parsed."""
         data, self._more = self._more, b""
-        if data and not self.deaf and not self._parse(memoryview(data)):
-            return
-        if not self._more:
+        self._parses_rest = True
+        parsed = not data or self.deaf or self._parse(memoryview(data))
+        self._parses_rest = False
+        if parsed and not self._more:
             self.resume(MORE)
             if self.half_closed and self.exchange is None and not self._queue:
                 self._end_of_input()
@@ -657,7 +663,7 @@ class Connection(asyncio.BufferedProtocol):
         self._at_half_close = now, exchange if exchange is not None and exchange.answerable else None
         self._half_closed_sent = exchange.sent_in_all if isinstance(exchange, Reader) else 0
         self.mid_message = False
-        if not queue:
+        if not queue and not self._more:
             self._be_last()
         self.plane.timeouts.closed_half(self, now)
         return True
@@ -961,7 +967,7 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._next)
         elif self._more:
             asyncio.get_running_loop().call_soon(self._parse_more)
-        elif self._rejection is not None or self.half_closed:
+        elif self._rejection is not None or (self.half_closed and not self._parses_rest):
             self._end_of_input()
 
     def without_route(self) -> Exchange:

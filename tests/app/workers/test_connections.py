@@ -116,6 +116,15 @@ def test_a_long_pipeline_moves_to_and_fro(server: RunningServer, client: Target)
     assert order == [(FRONT[2], OTHER[2])[number // 2 % 2] for number in range(1200)]
 
 
+def test_a_client_that_is_done_gets_all_answers(server: RunningServer) -> None:
+    """A connection that moves after its client has closed its half: the worker where it arrives may see that first."""
+    for _ in range(20):
+        seq = next(FRESH)
+        here = post(FRONT[0], seq, b"x") + get(FRONT[0], seq) + get(FRONT[0], "next")
+        there = post(OTHER[0], seq, b"x") + get("nothing", "next")
+        assert statuses(all_answers(server, here + there + get(FRONT[0], seq))) == [200, 200, 200, 200, 404, 200]
+
+
 def test_a_half_request_behind_one_that_waits(client: Target) -> None:
     """Its rest is read when the first one is answered, as any input behind it."""
     channel, other = client.channel(FRONT[3]).create(), client.channel(OTHER[3]).publish(0, b"there")
