@@ -68,16 +68,22 @@ class Share:
 
     def add(self, places: Places, change: int) -> None:
         """A client takes more, or less, here."""
-        for at in places:
-            self._own[at] += change
+        own, (first, second, third, fourth) = self._own, places
+        own[first] += change
+        own[second] += change
+        own[third] += change
+        own[fourth] += change
 
     def elsewhere(self, places: Places) -> int:
         """What a client takes in the other workers; more, if it shares its places with others."""
         first, second, third, fourth = places
-        sums = 0, 0, 0, 0
+        one = two = three = four = 0
         for part in self._others:
-            sums = sums[0] + part[first], sums[1] + part[second], sums[2] + part[third], sums[3] + part[fourth]
-        return min(sums)
+            one += part[first]
+            two += part[second]
+            three += part[third]
+            four += part[fourth]
+        return min(one, two, three, four)
 
 
 class Tallies:
@@ -131,6 +137,8 @@ class SharedAdmission(Admission):
         super().__init__(limits, connections, lambda address: SharedClient(address, tallies.places(address)))
         self._connected, self._asking = Share(tallies.connections, worker), Share(tallies.exchanges, worker)
         self._full_at = tallies.full_at
+        rate = limits.client_requests_per_s or 1.0
+        self._token_ns, self._burst_ns = round(1e9 / rate), round(limits.client_burst * 1e9 / rate)
 
     def connect(self, client: Client | None) -> Limit | None:
         """Admit a connection."""
@@ -167,11 +175,11 @@ class SharedAdmission(Admission):
     def _take_token(self, client: Client, rate: float, now: float) -> bool:
         """A token bucket, as of one process. It lacks the tokens that run in until it is full, and may lack a burst."""
         assert isinstance(client, SharedClient), "this admission makes the clients"
-        now_ns, full_at = round(now * 1e9), self._full_at
+        now_ns, full_at = int(now * 1e9), self._full_at
         first, second, third, fourth = places = client.places
         full = min(full_at[first], full_at[second], full_at[third], full_at[fourth])
-        until = max(now_ns, full) + round(1e9 / rate)
-        if until - now_ns > round(self._burst * 1e9 / rate):
+        until = max(now_ns, full) + self._token_ns
+        if until - now_ns > self._burst_ns:
             return False
         for at in places:
             if full_at[at] < until:
