@@ -117,7 +117,7 @@ class SharedCapacity(Capacity):
         super().__init__(limit)
 
     def total(self) -> int:
-        """Those of all workers. Each question comes by here, and notes for all whether newcomers are refused."""
+        """Those of all workers; notes for all of them whether newcomers are refused."""
         total = sum(self._column)
         if total >= self._joins_stop:
             self._closed[0] = 1
@@ -138,7 +138,7 @@ class SharedCapacity(Capacity):
     @property
     def full(self) -> bool:
         """Whether nobody may come, at any worker."""
-        return self.total() >= self.limit
+        return sum(self._column) >= self.limit  # every GET asks
 
     @full.setter
     def full(self, value: bool) -> None:
@@ -282,3 +282,5 @@ class SharedLimits:
             archive.limit = share_of(archive.retention.total_bytes, self._shared, self._worker, Figure.STORED)
         self.memory.tick(registry)
         self.payers.tick()
+        for capacity in self.capacities:
+            capacity.admits(join=True)  # notes a rise by clients that go on, who ask whether it is full only
