@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from tests.support.metrics import samples
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import eventually
 from tricklecast.app.tools.conformance.connection import RawConnection
-from tricklecast.app.tools.conformance.target import Target
+from tricklecast.app.tools.conformance.response import Failure
+from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 from tricklecast.app.workers.placement import owner_of
 
 WORKERS = ("--workers", "2")
@@ -23,12 +26,15 @@ def names(worker: int) -> list[str]:
     return [next(found) for _ in range(10)]
 
 
-def used(client: Target, limit: str) -> float:
-    """How much of a limit both workers use, as a scrape says."""
-    found = samples(client.ask("GET", "/metrics").body.decode())
-    return sum(
-        n for (name, labels), n in found.items() if name == "tricklecast_limit_used" and ("limit", limit) in labels
-    )
+def used(client: Target, limit: str, connection: RawConnection | None = None) -> float:
+    """How much of a limit both workers use, as a scrape says: on this connection, or on a new one."""
+    if connection is None:
+        text = client.ask("GET", "/metrics").body
+    else:
+        connection.request("GET", "/metrics")
+        text = connection.response().body
+    found = samples(text.decode()).items()
+    return sum(n for (name, labels), n in found if name == "tricklecast_limit_used" and ("limit", limit) in labels)
 
 
 def processes(server: RunningServer) -> list[int]:
@@ -38,8 +44,22 @@ def processes(server: RunningServer) -> list[int]:
 
 
 def wait_in(client: Target, worker: int, readers: int) -> list[RawConnection]:
-    """Readers that wait in channels of this worker."""
-    return [client.channel(name).create().waiting(0) for name in names(worker)[:readers]]
+    """Readers that wait in channels of this worker.
+
+    A request counts until its worker has ended it: a moment longer than its client waits, which another worker may see.
+    """
+    found: list[RawConnection] = []
+
+    def waits(channel: RemoteChannel) -> bool:
+        with suppress(Failure):
+            found.append(channel.waiting(0).silent())
+            return True
+        return False
+
+    for channel in map(client.channel, names(worker)[:readers]):
+        eventually(partial(lambda channel: channel.ask("POST", body=b"").status == 200, channel))
+        eventually(partial(waits, channel))
+    return found
 
 
 def test_a_client_has_its_limits_once() -> None:
@@ -69,8 +89,9 @@ def test_readers_of_the_server_are_counted_in_all_workers() -> None:
         wait_in(client, 1, 2)
         for name in (first, second):
             assert client.channel(name).get(-2).status == 503
-            assert client.channel(name).get(0).status == 200
-        client.channel(first).waiting(1)
+            eventually(partial(lambda name: client.channel(name).get(0).status == 200, name))
+        eventually(lambda: used(client, "readers") == 4)
+        eventually(lambda: client.channel(first).waiting(1).silent())
         for name in (first, second):
             assert client.channel(name).get(0).status == 503
         eventually(lambda: used(client, "readers") == 5)
@@ -94,8 +115,9 @@ def test_a_connection_that_moves_has_one_place() -> None:
     """All that fit go from worker to worker with each request, and none is refused; one more is, by either."""
     with serve(*WORKERS, "--max-connections", "5", "--per-ip-connections", "5") as server, server.client() as client:
         channels = [client.channel(names(worker)[0]).create().publish(0, b"x") for worker in (0, 1)]
-        eventually(lambda: used(client, "connections") == 1)
-        connections = [client.open() for _ in range(5)]
+        connections = [client.open()]
+        eventually(lambda: used(client, "connections", connections[0]) == 1)
+        connections += [client.open() for _ in range(4)]
         for _ in range(10):
             for channel in channels:
                 for connection in connections:
