@@ -243,7 +243,7 @@ def test_a_soak_survives_a_restart_and_a_kill(tmp_path: Path) -> None:
     assert outcome.log.exchanges
     assert outcome.crowd["GET 200"]
     text = io.StringIO()
-    print_outcome(Console(file=text, width=160), outcome)
+    print_outcome(Console(file=text, width=160), outcome, workers=1)
     assert "witness 0" in text.getvalue()
 
 

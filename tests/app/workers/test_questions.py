@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from typing import cast
 
 import pytest
 import uvloop
@@ -43,7 +44,8 @@ def test_an_answer_ends_quietly_when_whoever_asked_is_gone(caplog: pytest.LogCap
         asking.start(lambda message: None)
         answering.start(receive)
         _, writer = await Questions(asking, {}).connect(1, "endless")
-        writer.transport.pause_reading()  # who is killed with something unread resets the connection
+        # A process that is killed with something unread resets the connection.
+        cast(asyncio.Transport, writer.transport).pause_reading()
         async with asyncio.timeout(WITHIN_S):
             await sent.wait()
             writer.transport.abort()
