@@ -232,8 +232,9 @@ def test_a_worker_that_stands_still(tmp_path: Path) -> None:
             publisher.request("GET", f"/trickle/{FRONT[0]}/next")
             publisher.expect(200)
             stopped = processes(running)[1]
-            os.kill(stopped, signal.SIGSTOP)
-            stack.callback(os.kill, stopped, signal.SIGCONT)
+            for pid in (running.process.pid, stopped):  # the supervisor would kill a worker that hangs, after 15 s
+                os.kill(pid, signal.SIGSTOP)
+                stack.callback(os.kill, pid, signal.SIGCONT)
             # The kernel brings half of these to the worker that stands still. The other one sends it the rest.
             asking = []
             while not matching(so_far(log), status=503):
