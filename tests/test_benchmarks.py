@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import overload, saturation
+from benchmarks import overload, saturation, workers
 from benchmarks.endurance.logs import read_logs
 from benchmarks.endurance.run import Outcome, soak
 from benchmarks.endurance.run import Plan as Soak
@@ -302,3 +302,18 @@ def test_doubtful_figures_are_named() -> None:
     texts = list(warnings(series))
     assert len(texts) == 4
     assert "bottleneck" in texts[0]
+
+
+@LINUX
+def test_workers_beside_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU of all processes counts, and a figure of both servers is there in each round."""
+    case = workers.Case(
+        "tiny", lambda contender, cores, _: measure(contender, TINY["small"], cores), at_most=1e9, moves=1
+    )
+    monkeypatch.setitem(workers.CASES, "tiny", case)
+    found = workers.run("tiny", 1, UNBOUND, Console(file=io.StringIO()), is_quick=True)
+    assert {label: len(samples) for label, samples in found.items()} == {workers.ONE: 1, workers.SEVERAL: 1}
+    what, unit, one, several, ratio, move, verdict = workers.row(case, found)
+    assert (what, unit, verdict[-3:]) == ("tiny", "us per chunk", "met")
+    assert float(ratio) == pytest.approx(float(several) / float(one), rel=0.05)
+    assert float(move) == pytest.approx(float(several) - float(one), abs=0.2)

@@ -57,10 +57,11 @@ from tricklecast.trickle.wire import Status
 
 _LOGGER = logging.getLogger(__name__)
 
-SPREAD_FROM: Final = 500
-"""Readers of a channel from which on all workers hold it (benchmarks/workers.py says where a core is half full)."""
+SPREAD_FROM: Final = 2_000
+"""Readers of a channel from which on all workers hold it. Then a core is half full: each of them takes 0.25 ms of a
+second, with 30 chunks of 8 KiB (benchmarks/workers.py, ``busy``), as with 5 segments of 200 bytes."""
 
-SPREAD_UNTIL: Final = 300
+SPREAD_UNTIL: Final = 1_200
 """Readers of a channel, in all workers, below which its owner alone holds it again."""
 
 RECENT: Final = 5
