@@ -107,6 +107,12 @@ _NO_FIELDS: Final[list[tuple[bytes, bytes]]] = []
 """Shared by all connections that parse no head; never added to."""
 
 
+MOST_WAITS: Final = 10
+WAIT_S: Final = 0.03
+"""A request for another worker waits while many move there, as when thousands of readers ask for the next segment at
+once: 0.3 s, then it is refused."""
+
+
 class Neighbours(Protocol):
     """The other workers of a server, each of which owns some channels (:mod:`app.workers`).
 
@@ -117,6 +123,9 @@ class Neighbours(Protocol):
 
     me: int
     ours: set[bytes]
+
+    def is_crowded(self) -> bool:
+        """Whether many connections are about to move."""
 
     def beginning(self, head: memoryview) -> bytes:
         """One of :attr:`ours`, with which a request of this worker begins; empty if there is none."""
@@ -170,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_arrival", "_at_half_close", "_beginning", "_body_left", "_guard", "_half_closed_sent", "_has_left",
         "_headers", "_more", "_parser", "_parses_rest", "_partial", "_partial_size", "_queue", "_queued_bytes",
-        "_rejection", "_request", "_turn_bytes", "_turn_requests", "_unread", "_upgrade", "_url", "asking",
+        "_rejection", "_request", "_turn_bytes", "_turn_requests", "_unread", "_upgrade", "_url", "_waits", "asking",
         "certified", "client_here", "deaf", "endpoint", "exchange", "fd", "half_closed", "handshake", "last_read",
         "mid_message", "number", "pauses", "peer", "plane", "proxied", "surplus", "tls", "transport", "watched",
         "write_paused",
@@ -225,6 +234,7 @@ class Connection(asyncio.BufferedProtocol):
         self._partial: list[bytes] | None = None  # the bytes that have arrived of a chunk, and their number
         self._partial_size = 0
         self._unread = 0  # bytes of a body that nobody takes
+        self._waits = 0  # how often its request has waited, since many connections moved
         self._beginning = b""  # of its last request, up to the end of the channel's name, for the neighbours' sake
         self._body_left = 0  # bytes of a body with a length that are not parsed yet; counted for the neighbours' sake
         self._upgrade: list[bytes] | None = None  # a head that offers another protocol, without the offer
@@ -605,6 +615,13 @@ class Connection(asyncio.BufferedProtocol):
             self._arrival = None
             self._beginning = neighbours.beginning(data)
             return True
+        if self._waits < MOST_WAITS and neighbours.is_crowded():
+            self._waits += 1
+            self._more = bytes(data)
+            self.pause(MORE)
+            asyncio.get_running_loop().call_later(WAIT_S * (0.5 + self.plane.rng.random()), self._parse_more)
+            return False
+        self._waits = 0
         if not neighbours.move(self, owner, bytes(data)):
             exchange = self.exchange = self.without_route()
             self.mid_message = True  # its body may follow

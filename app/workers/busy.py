@@ -117,7 +117,7 @@ class Busy:
         if self._plane.registry.readers >= SPREAD_FROM:
             for name, channel in self._plane.registry.channels.items():
                 if isinstance(channel, OwnedChannel) and channel.reading.used >= SPREAD_FROM:
-                    self._spread.setdefault(name, _Spread(name, self._plane, self._placement))
+                    self._spread.setdefault(name, _Spread(name, self._plane, self._placement, self._mesh))
         for spread in list(self._spread.values()):
             self._look_at_spread(spread, now)
 
@@ -344,7 +344,7 @@ class _Spread:
     """A channel of this worker that others hold, too.
 
     Args:
-        name: of the channel. plane, placement: of this worker.
+        name: of the channel. plane, placement, mesh: of this worker.
 
     Attributes:
         elsewhere: the other workers that have readers, or may have some.
@@ -352,9 +352,9 @@ class _Spread:
         counts: readers of this worker at the last looks.
     """
 
-    def __init__(self, name: str, plane: DataPlane, placement: Placement) -> None:
+    def __init__(self, name: str, plane: DataPlane, placement: Placement, mesh: Mesh) -> None:
         self.name = name
-        self._plane, self._placement = plane, placement
+        self._plane, self._placement, self._is_crowded = plane, placement, mesh.is_crowded
         self.elsewhere: dict[int, _Elsewhere] = {}
         self.others: list[int] = []
         self.share = 0.0
@@ -375,7 +375,7 @@ class _Spread:
         me, channel = self._placement.me, self._plane.registry.live(self.name)
         if chance == STAYS or not self.others or channel is None or channel.reading.used < self.share:
             return me
-        if route.op is Op.HLS or not _is_alike(channel, route):
+        if route.op is Op.HLS or not _is_alike(channel, route) or self._is_crowded():
             return me
         return self.others[chance // self._placement.workers % len(self.others)]
 

@@ -96,6 +96,7 @@ class HandOver:
     def __init__(self, mesh: Mesh, placement: Placement) -> None:
         self.mesh, self.placement = mesh, placement
         self.me, self.ours, self.beginning = placement.me, placement.ours, placement.beginning
+        self.is_crowded = mesh.is_crowded
         self.halves: set[Half] = set()
         self.handed_over = self.taken = 0
         self._makers: Sequence[Callable[[], Connection]] = ()  # of connections, one for each address
