@@ -43,12 +43,13 @@ def external(pytestconfig: pytest.Config) -> Runner | None:
     return Runner(address_of(url if parts.path else f"{url}{wire.DEFAULT_BASE_PATH}"), profile)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def runner_for(external: Runner | None) -> Iterator[RunnerFor]:
     """A runner for a profile; our server of that profile is started when it is first needed.
 
     The one with default settings is a process, as in production; to start the others in processes of their own would
-    take most of the time.
+    take most of the time. They end with this package: tests that fork their process follow, and an event loop of uvloop
+    whose process has forked meanwhile never comes to its end.
     """
     with ExitStack() as servers:
         running: dict[str, Runner] = {}
