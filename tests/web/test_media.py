@@ -27,6 +27,7 @@ SMALL = "testsrc:size=320x180,rate=20,gop=500ms"
 OTHER = "testsrc:size=160x90,rate=20,gop=500ms,audio=opus"
 PLAYED = """least => {
     const video = document.getElementById('video');
+    if (!video) return false;  // a tab that was only just opened
     const frames = video.getVideoPlaybackQuality().totalVideoFrames;
     return video.currentTime >= least.seconds && frames >= least.frames && !video.paused;
 }"""
