@@ -107,7 +107,7 @@ class _Word(IntEnum):
 
 
 class LogShare:
-    """What the processes share that write one log. Make it before they are forked.
+    """Memory and a lock of the processes that write one log. Make it before they are forked.
 
     The lock is that of a file (:func:`fcntl.lockf`): the kernel takes it back from a process that is killed.
 

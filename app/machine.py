@@ -1,4 +1,4 @@
-"""What this process may use of the machine: memory and cores. Control groups, as of a container, count.
+"""Memory and cores that this process may use. The limits of its control groups, as of a container, count.
 
 A process is in one group of each hierarchy, and every group around it limits it, too (cgroups(7)).
 """

@@ -271,7 +271,7 @@ class Node:
         return self.link.questions
 
     def _overview(self, *, is_front: bool) -> Overview:
-        """What this process knows of itself."""
+        """The channels, metrics and troubles of this process."""
         # The feeds of other workers have one follower, the front's.
         dashboards = None if self.feed is None or not is_front else self.feed.followers
         page = metrics_page(

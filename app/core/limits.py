@@ -130,7 +130,7 @@ class Capacity:
         self.resize(UNLIMITED if limit is None else limit)
 
     def resize(self, limit: int) -> None:
-        """There may be so many from now on; those that are in beyond that stay."""
+        """Set another limit. Those that are in stay, also if they are more."""
         self.limit = limit
         self._joins_stop = _share(limit, JOINS_STOP)
         self._joins_return = _share(limit, JOINS_RETURN)

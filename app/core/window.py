@@ -321,7 +321,7 @@ class Budget:
 
     @property
     def most(self) -> int:
-        """What the channel holds that holds most."""
+        """The bytes of the channel that holds most."""
         window = self._largest()
         if window is None:
             return 0

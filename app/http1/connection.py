@@ -83,7 +83,7 @@ TURN_REQUESTS: Final = 32
 """Requests that one connection may begin in one turn of the event loop. A read may hold thousands of them."""
 
 MOVABLE_BYTES: Final = 3 * SLICE_BYTES
-"""One read of a connection that may move to another worker: what is left of it goes along in one message."""
+"""One read of a connection that may move to another worker: the rest of the read goes with it in one message."""
 
 QUEUE_REQUESTS: Final = 64
 QUEUE_BYTES: Final = 64 << 10

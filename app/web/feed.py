@@ -301,7 +301,7 @@ class Frame:
 
 
 class Part(NamedTuple):
-    """What a frame gets from other workers of the server.
+    """The part of a frame that comes from other workers of the server.
 
     Attributes:
         about, rows, gone: as in :class:`Frame`. events: new ones, with the numbers of their workers.
@@ -332,7 +332,7 @@ class Others(Protocol):
         """All that there is now."""
 
     def merged(self, own: dict[str, Any], channels: int) -> dict[str, Any]:
-        """The figures of the server, from those of this worker, which has so many ``channels``, and of the others."""
+        """The server's figures: those of this worker, with its number of ``channels``, and of the others."""
 
 
 PUBLIC_FIGURES: Final[tuple[str, ...]] = (

@@ -325,7 +325,7 @@ class _Elsewhere:
         return max(self.readers, *self.counts)
 
     def give(self, limit: int) -> None:
-        """It may have so many from now on, but may not have heard of that."""
+        """The holder has a new share, and may not have heard of it."""
         self.limit, self.most = limit, max(self.most, limit)
 
     def has_sent(self, sent: int) -> int:

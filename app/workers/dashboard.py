@@ -190,7 +190,7 @@ class OtherDashboards:
         return part
 
     def merged(self, own: dict[str, Any], channels: int) -> dict[str, Any]:
-        """The figures of the server, from those of this worker, which has so many ``channels``, and of the others."""
+        """The server's figures: those of this worker, with its number of ``channels``, and of the others."""
         parts = [own, *(other.server for other in self._others if other.server)]
         server = own | {name: sum(part[name] for part in parts) for name in SUMS}
         server["cpu"] = round(server["cpu"], 4)
