@@ -300,7 +300,7 @@ class Frame:
         return shown
 
 
-class Part(NamedTuple):
+class OthersFrame(NamedTuple):
     """The part of a frame that comes from other workers of the server.
 
     Attributes:
@@ -325,10 +325,10 @@ class Others(Protocol):
     def end(self) -> None:
         """Follow no more, and drop all state."""
 
-    def news(self) -> Part:
+    def news(self) -> OthersFrame:
         """The changes since the last call."""
 
-    async def whole(self) -> Part:
+    async def whole(self) -> OthersFrame:
         """All that there is now."""
 
     def merged(self, own: dict[str, Any], channels: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from tricklecast.app.web.events import DashboardEvent
-from tricklecast.app.web.feed import DashboardFeed, Part
+from tricklecast.app.web.feed import DashboardFeed, OthersFrame
 from tricklecast.app.workers.placement import FRONT
 from tricklecast.app.workers.questions import SOON_S, Answer, NoAnswer, Questions, Stream
 
@@ -87,7 +87,7 @@ class _Other:
         self.heard = asyncio.Event()
         self._instance, self._last_event = "", 0  # of the worker's events, those that the front has
 
-    def take(self, part: Part) -> None:
+    def take(self, part: OthersFrame) -> None:
         """Add what has come to a part."""
         while not self.frames.empty():
             data = self.frames.get_nowait()
@@ -161,16 +161,16 @@ class OtherDashboards:
                 await to.put(None)
             await asyncio.sleep(AGAIN_S)
 
-    def news(self) -> Part:
+    def news(self) -> OthersFrame:
         """The changes since the last call."""
-        part = Part([], [], [], [])
+        part = OthersFrame([], [], [], [])
         for other in self._others:
             other.take(part)
         return part
 
-    async def whole(self) -> Part:
+    async def whole(self) -> OthersFrame:
         """All that there is now. A worker that does not answer is lost."""
-        part = Part([], [], [], [])
+        part = OthersFrame([], [], [], [])
         asked = [(other, other.task) for other in self._others if other.server]
         answers = await self._questions().ask_all(
             "dashboard_snapshot", workers=[other.worker for other, _ in asked], within_s=SOON_S

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.web.events import KEPT_EVENTS, DashboardEvent, Events
-from tricklecast.app.web.feed import Part
+from tricklecast.app.web.feed import OthersFrame
 from tricklecast.app.workers import dashboard as module
 from tricklecast.app.workers.dashboard import MAX_FRAMES, OtherDashboards
 from tricklecast.app.workers.questions import SOON_S, NoAnswer
@@ -68,7 +68,7 @@ class Front:
         self.workers = Workers()
         self.others = OtherDashboards(lambda: self.workers, [1])  # type: ignore[arg-type,return-value]
 
-    async def hears(self, *frames: bytes | None) -> Part:
+    async def hears(self, *frames: bytes | None) -> OthersFrame:
         """What the next frame has of these."""
         before = len(self.workers.followed)
         for frame in frames:
@@ -103,7 +103,7 @@ def test_frames_of_another_worker_become_part_of_the_next_one(monkeypatch: pytes
         back = await front.hears(sent("snapshot", 3, events=(1,), instance="two"))
         assert (len(back.about), back.gone, [one.number for one in back.events]) == (1, [], [1])
         front.others.end()
-        assert front.others.news() == Part([], [], [], [])
+        assert front.others.news() == OthersFrame([], [], [], [])
 
     asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
@@ -119,10 +119,10 @@ def test_a_snapshot_asks_and_a_worker_that_does_not_answer_is_lost() -> None:
         whole = await front.others.whole()
         assert ([one[0] for one in whole.about], [one[0] for one in whole.rows]) == ([3, 5], [3, 5])
         front.workers.snapshot = NoAnswer(1, "gone")
-        assert await front.others.whole() == Part([], [], [], [])
+        assert await front.others.whole() == OthersFrame([], [], [], [])
         # 5 was in that snapshot only.
         assert sorted(front.others.news().gone) == [3, 5]
-        assert await front.others.whole() == Part([], [], [], [])
+        assert await front.others.whole() == OthersFrame([], [], [], [])
         back = await front.hears(sent("snapshot", 3, 5, instance="one"))
         assert len(back.about) == 2
         front.others.end()
@@ -143,7 +143,7 @@ def test_a_snapshot_that_comes_when_nobody_follows_any_more_begins_nothing() -> 
         await asyncio.sleep(0)
         front.others.end()
         front.workers.answering.set()
-        assert await asking == Part([], [], [], [])
+        assert await asking == OthersFrame([], [], [], [])
         assert len(front.workers.followed) == 1
         await until(lambda: not any("OtherDashboards._follow" in str(one.get_coro()) for one in asyncio.all_tasks()))
 
