@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -84,16 +85,19 @@ def _folder() -> Iterator[str]:
     for left in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
         with suppress(OSError), _locked(left):
             shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{FOLDER}"))
-    try:
+    named = Path(tempfile.gettempdir(), FOLDER + secrets.token_hex(8))
+    folder = hidden = named.with_name(f".{named.name}")
+    try:  # Ctrl-C may come at any line: both names are known before there is a folder
+        hidden.mkdir(0o700)
         with ExitStack() as held:
             # Where nothing can be locked, as in some network folders, it keeps the name that no other run looks for.
             with suppress(OSError):
-                held.enter_context(_locked(folder))
-                folder = folder.rename(folder.with_name(folder.name[1:]))
+                held.enter_context(_locked(hidden))
+                folder = hidden.rename(named)
             yield str(folder)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for left in (hidden, named):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
