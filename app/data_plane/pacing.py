@@ -6,7 +6,8 @@ The theory of :mod:`app.data_plane.scheduling` says when a publisher is held, an
 The server notes how far each reader of a channel has come, and looks at them each time 64 KiB were published. A reader
 is *late* if it lacks bytes that were published :data:`LATE_S` ago, or more than :data:`LATE_BYTES`. If, of the readers
 that have moved in the last :data:`MOVED_S`, more than nine in ten are late and none keeps up, the channel's publishers
-are not read until one in ten is in time, or until they have waited for ``wait_s``.
+are not read until one in ten is in time, or until they have waited for ``wait_s``. Meanwhile the server looks each time
+that it sends something to one of the readers, so that nobody waits for a timer.
 
 So none of these readers slows a publisher:
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from itertools import islice
 from time import perf_counter
 from typing import Final, Protocol, cast
@@ -51,7 +53,8 @@ COST_FACTOR: Final = 20
 
 LOOK_S: Final = 0.005
 HELD_COST_FACTOR: Final = 5
-"""The time between two looks while publishers wait: 5 ms, or this multiple of the time that a look takes, if longer."""
+"""While publishers wait, the server looks at the latest after 5 ms, and at the earliest after this multiple of the time
+that a look takes."""
 
 LATE_FACTOR: Final = 9
 """Publishers wait if there are more than nine late readers for each one that is in time."""
@@ -104,7 +107,7 @@ class Pace(Hold):
         self.finished: dict[Peer, tuple[int, float]] = {}
         self._reached: dict[Peer, Moved] = {}  # the readers of the last look
         self._looks = 0
-        self._heads: list[tuple[float, int]] = []  # times of looks and `published` then, LATE_S back
+        self._heads: deque[tuple[float, int]] = deque()  # times of looks and `published` then, LATE_S back
         self._late = False  # the result of the last look
         self._next_look = 0.0  # not before this time
 
@@ -164,7 +167,7 @@ class Pace(Hold):
         heads = self._heads
         heads.append((now, head))
         while len(heads) > 1 and heads[1][0] <= now - LATE_S:
-            del heads[0]
+            heads.popleft()
         return heads[0][1] if heads[0][0] <= now - LATE_S else 0
 
     def _positions(self) -> tuple[Positions, Positions]:
@@ -210,7 +213,8 @@ class Pacing:
         self.waits = 0  # how often the publishers of a channel had to wait
         self._wait_s, self._on_fault = wait_s, on_fault
         self._paces: dict[Channel, Pace] = {}  # the one that was tidied last is last
-        self._holding: dict[Pace, None] = {}  # the paces whose publishers wait
+        self.holding: dict[Pace, None] = {}  # the paces whose publishers wait
+        self._is_timed = False  # a look at them will come by itself
 
     def of(self, channel: Channel) -> Pace | None:
         """The pace of a channel to which a publisher writes; ``None`` if no publisher waits for readers."""
@@ -235,9 +239,8 @@ class Pacing:
             if not pace.is_late(now):
                 return
             self.waits += 1
-            if not self._holding:
-                asyncio.get_running_loop().call_later(LOOK_S, self._look)
-            self._holding[pace] = None
+            self.holding[pace] = None
+            self._look_in(LOOK_S)
         pace.look_at = 0
         pace.hold(peer)
 
@@ -250,20 +253,35 @@ class Pacing:
                 self._paces[channel] = pace  # behind all others
                 pace.tidy(now)
 
+    def advanced(self, channel: Channel) -> None:
+        """Look at a channel whose publishers may wait, since one of its readers was sent something."""
+        pace = self._paces.get(channel)
+        if pace in self.holding:
+            self._look_at(pace)
+
     def _look(self) -> None:
-        """Read again from publishers whose readers are in time, or that have waited for long enough."""
+        """Look at all channels whose publishers wait: a reader may have left, or they have waited for long enough."""
+        self._is_timed = False
         begun = perf_counter()
-        for pace in list(self._holding):
-            now = perf_counter()
-            waited = now - pace.since >= self._wait_s
-            try:
-                waits = not (waited or pace.channel.ended) and pace.is_late(now)
-            except Exception as error:
-                self._on_fault("while a publisher waited", error)
-                waits = False
-            if not waits:
-                del self._holding[pace]
-                pace.release(self._on_fault, TRICKLE_BYTES if waited else None)
-        if self._holding:
-            pause_s = max(LOOK_S, HELD_COST_FACTOR * (perf_counter() - begun))
+        for pace in list(self.holding):
+            self._look_at(pace)
+        if self.holding:
+            self._look_in(max(LOOK_S, HELD_COST_FACTOR * (perf_counter() - begun)))
+
+    def _look_in(self, pause_s: float) -> None:
+        if not self._is_timed:
+            self._is_timed = True
             asyncio.get_running_loop().call_later(pause_s, self._look)
+
+    def _look_at(self, pace: Pace) -> None:
+        """Read again from publishers whose readers are in time, or that have waited for long enough."""
+        now = perf_counter()
+        waited = now - pace.since >= self._wait_s
+        try:
+            waits = not (waited or pace.channel.ended) and pace.is_late(now)
+        except Exception as error:
+            self._on_fault("while a publisher waited", error)
+            waits = False
+        if not waits:
+            del self.holding[pace]
+            pace.release(self._on_fault, TRICKLE_BYTES if waited else None)

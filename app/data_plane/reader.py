@@ -167,6 +167,8 @@ class Reader(Exchange):
             stop = min(at + WRITE_FRAMES, max(at + 1, stop))
         self.sent = segment.offsets[stop]
         self.at = stop
+        if (pacing := self.plane.pacing).holding:
+            pacing.advanced(self.channel)
         return frames[at:stop] if at or stop < count else frames
 
     def writable(self) -> None:

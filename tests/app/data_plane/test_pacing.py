@@ -212,6 +212,22 @@ def test_a_publisher_waits_when_nearly_all_readers_lack_more_than_the_limit(loop
     assert not bench.waits
 
 
+def test_a_reader_that_takes_something_ends_the_wait_before_the_timer(loop: Loop) -> None:
+    """There is one timer, however often the publisher waits."""
+    bench = Bench(loop)
+    reader = Reader(bench, 0)
+    for _ in range(3):
+        assert bench.publish(100) < 100
+        bench.pacing.advanced(bench.channel)
+        assert bench.waits, "it lacks as much as before"
+        reader.follow()
+        bench.pacing.advanced(bench.channel)
+        assert not bench.waits
+    assert len(loop.timers) == 1
+    loop.after(LOOK_S)
+    assert not loop.timers
+
+
 def test_what_storage_reads_is_no_reader(loop: Loop) -> None:
     """The cursor with which it reads each segment has no connection, and nobody waits for it."""
     bench = Bench(loop)

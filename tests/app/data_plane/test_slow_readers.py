@@ -8,15 +8,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, connections, later, pattern, slow_peer, stuck
+from tests.app.data_plane.support import (
+    FOR_EVER_S,
+    LAG_S,
+    PATIENT,
+    SlowPeer,
+    connections,
+    later,
+    pattern,
+    slow_peer,
+    stuck,
+)
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
 from tricklecast.app.core.slow_readers import PACE_BYTES, Cut
+from tricklecast.app.data_plane import pacing
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.listener import UNSENT_BYTES
 from tricklecast.app.tools.conformance.target import RemoteChannel
@@ -101,6 +113,30 @@ def test_a_reader_that_does_not_read_holds_no_publisher(server: LocalServer) -> 
             upload.chunk(b"more").end()
             assert upload.answer().get("Lp-Trickle-Size") == str(20 * CHUNK + 12)
             assert server.inside(lambda: publisher.pauses) == 0
+
+
+def test_a_publisher_that_waits_goes_on_when_its_reader_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timer ends the wait: the reader's socket takes bytes, so it is in time again."""
+    monkeypatch.setattr(pacing, "LOOK_S", FOR_EVER_S)
+    with local_server(**PATIENT) as server, server.client() as target:
+        channel = target.channel()
+        upload = channel.upload(0, b"begun---")
+        reader = SlowPeer(server.port, get(channel))
+        eventually(lambda: server.plane.registry.readers == 1)
+
+        def publish() -> None:
+            for _ in range(200):
+                upload.chunk(pattern(CHUNK))
+            upload.end()
+
+        publisher = Thread(target=publish)
+        publisher.start()
+        eventually(lambda: server.plane.pacing.holding or not publisher.is_alive(), what="the reader is late")
+        body = reader.take(200 * CHUNK)
+        publisher.join()
+        assert pattern(CHUNK)[-1000:] in body
+        assert upload.answer().get("Lp-Trickle-Size") == str(200 * CHUNK + 8)
+        reader.socket.close()
 
 
 def test_a_reader_that_keeps_up_is_not_too_old(server: LocalServer) -> None:
