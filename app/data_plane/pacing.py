@@ -6,8 +6,8 @@ The theory of :mod:`app.data_plane.scheduling` says when a publisher is held, an
 The server notes how far each reader of a channel has come, and looks at them each time 64 KiB were published. A reader
 is *late* if it lacks bytes that were published :data:`LATE_S` ago, or more than :data:`LATE_BYTES`. If, of the readers
 that have moved in the last :data:`MOVED_S`, more than nine in ten are late and none keeps up, the channel's publishers
-are not read until one in ten is in time, or until they have waited for ``wait_s``. Meanwhile the server looks each time
-that it sends something to one of the readers, so that nobody waits for a timer.
+are not read until one in ten is in time, or until they have waited for ``wait_s``. Meanwhile the server looks when it
+has sent something to one of the readers and has nothing else to do, so that it never sleeps while a publisher waits.
 
 So none of these readers slows a publisher:
 
@@ -53,8 +53,11 @@ COST_FACTOR: Final = 20
 
 LOOK_S: Final = 0.005
 HELD_COST_FACTOR: Final = 5
-"""While publishers wait, the server looks at the latest after 5 ms, and at the earliest after this multiple of the time
-that a look takes."""
+"""While publishers wait, the server looks at all of their channels after 5 ms at the latest, or after this multiple of
+the time that these looks take, if longer."""
+
+IDLE_TURN_S: Final = 0.00005
+"""A turn of the event loop that is shorter has served nobody: to read or write a few chunks takes longer."""
 
 LATE_FACTOR: Final = 9
 """Publishers wait if there are more than nine late readers for each one that is in time."""
@@ -215,6 +218,7 @@ class Pacing:
         self._paces: dict[Channel, Pace] = {}  # the one that was tidied last is last
         self.holding: dict[Pace, None] = {}  # the paces whose publishers wait
         self._is_timed = False  # a look at them will come by itself
+        self._advanced: dict[Pace, None] = {}  # whose readers were sent something since the last look
 
     def of(self, channel: Channel) -> Pace | None:
         """The pace of a channel to which a publisher writes; ``None`` if no publisher waits for readers."""
@@ -254,10 +258,26 @@ class Pacing:
                 pace.tidy(now)
 
     def advanced(self, channel: Channel) -> None:
-        """Look at a channel whose publishers may wait, since one of its readers was sent something."""
+        """Note that a reader was sent something; the publishers of its channel may be waiting for that."""
         pace = self._paces.get(channel)
-        if pace in self.holding:
-            self._look_at(pace)
+        if pace is not None and pace in self.holding:
+            if not self._advanced:
+                asyncio.get_running_loop().call_soon(self._look_when_idle, perf_counter())
+            self._advanced[pace] = None
+
+    def _look_when_idle(self, begun: float) -> None:
+        """Look at the channels whose readers have advanced, after a turn of the loop that found nothing else to do.
+
+        A loop that has other work gains nothing by a publisher's bytes that come now: more of them make larger writes.
+        """
+        now = perf_counter()
+        if self.holding and now - begun > IDLE_TURN_S:
+            asyncio.get_running_loop().call_soon(self._look_when_idle, now)
+            return
+        advanced, self._advanced = self._advanced, {}
+        for pace in advanced:
+            if pace in self.holding:
+                self._look_at(pace)
 
     def _look(self) -> None:
         """Look at all channels whose publishers wait: a reader may have left, or they have waited for long enough."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from tricklecast.app.data_plane import pacing, scheduling
 from tricklecast.app.data_plane.pacing import (
     FAR_BYTES,
     IDLE_S,
+    IDLE_TURN_S,
     LATE_BYTES,
     LATE_FACTOR,
     LATE_S,
@@ -40,14 +42,25 @@ SIZE = STEP_BYTES - SEGMENT_BYTES
 
 
 class Loop:
-    """An event loop with one timer, and a clock."""
+    """An event loop with timers, and a clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.timers: list[Callable[[], None]] = []
+        self.soon: list[Callable[[], None]] = []
 
     def call_later(self, _delay_s: float, callback: Callable[[], None]) -> None:
         self.timers.append(callback)
+
+    def call_soon(self, callback: Callable[..., None], *arguments: object) -> None:
+        self.soon.append(partial(callback, *arguments))
+
+    def turn(self, seconds: float) -> None:
+        """One turn, which takes so long."""
+        self.now += seconds
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
 
     def after(self, seconds: float) -> None:
         """Time passes, and then the timers that were set are due."""
@@ -213,19 +226,39 @@ def test_a_publisher_waits_when_nearly_all_readers_lack_more_than_the_limit(loop
 
 
 def test_a_reader_that_takes_something_ends_the_wait_before_the_timer(loop: Loop) -> None:
-    """There is one timer, however often the publisher waits."""
+    """So the loop does not sleep while a publisher waits. There is one timer, however often it does."""
     bench = Bench(loop)
     reader = Reader(bench, 0)
     for _ in range(3):
         assert bench.publish(100) < 100
         bench.pacing.advanced(bench.channel)
+        loop.turn(0)
         assert bench.waits, "it lacks as much as before"
         reader.follow()
         bench.pacing.advanced(bench.channel)
+        loop.turn(0)
         assert not bench.waits
+        assert not loop.soon
     assert len(loop.timers) == 1
     loop.after(LOOK_S)
     assert not loop.timers
+
+
+def test_a_loop_with_other_work_does_not_look_before_the_timer(loop: Loop) -> None:
+    """It looks after the first turn in which it had nothing else to do, once for all that has happened until then."""
+    bench = Bench(loop)
+    reader = Reader(bench, 0)
+    bench.publish(100)
+    reader.follow()
+    for _ in range(3):
+        bench.pacing.advanced(bench.channel)
+        loop.turn(2 * IDLE_TURN_S)
+        assert bench.waits
+        assert len(loop.soon) == 1
+    loop.after(LOOK_S)
+    assert not bench.waits
+    loop.turn(2 * IDLE_TURN_S)
+    assert not loop.soon, "nobody waits any more"
 
 
 def test_what_storage_reads_is_no_reader(loop: Loop) -> None:
