@@ -74,7 +74,7 @@ class Restored(NamedTuple):
 
     Attributes:
         name, epoch, content_type, next_seq: of the channel.
-        age_s: how long ago it was created, in seconds.
+        created_at: when, seconds of the registry's clock.
         drain_s: for one that has ended, how much longer it can be read; ``None`` for a live one.
     """
 
@@ -82,7 +82,7 @@ class Restored(NamedTuple):
     epoch: int
     content_type: str
     next_seq: int
-    age_s: float
+    created_at: float
     drain_s: float | None = None
 
 
@@ -225,7 +225,7 @@ class Registry:
         further on, where its numbers are by now.
         """
         channel = self._add(restored.name, restored.epoch, restored.content_type, now)
-        channel.restored(now - restored.age_s, restored.next_seq)
+        channel.restored(restored.created_at, restored.next_seq)
         if restored.drain_s is not None:
             channel.channel_ended(now - self.limits.channel_drain_s + restored.drain_s)
         self._schedule_next(channel)

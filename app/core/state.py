@@ -130,9 +130,6 @@ class Retained(Protocol):
     def following(self, seq: int) -> int | None:
         """The lowest seq at or above this one that storage has."""
 
-    def crc(self, seq: int) -> int | None:
-        """The CRC-32 of a closed segment's bytes; ``None`` if storage does not have all of them."""
-
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:

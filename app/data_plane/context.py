@@ -232,7 +232,6 @@ class DataPlane:
         self.bytes_in = 0  # body bytes of segment routes
         self.bytes_out = 0
         self.streamed = dict.fromkeys(Streamed, 0)  # segments of streams
-        self.unix_s = self.wall_us() / 1e6 - self.clock()  # the clock's time 0, in seconds since 1970
         self._second = 0  # of `date`
         self.date = ""  # the value of the header field
         self._set_date()

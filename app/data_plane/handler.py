@@ -335,7 +335,7 @@ def _head(connection: Caller, request: Request, route: Route, found: Ready | Upc
     if not segment.closed and (parked := _delay(connection, request, route, ReplyKind.KNOWN, segment.seq)):
         return parked
     registry = connection.plane.registry
-    tag = tag_of(channel, segment, connection.plane.unix_s)
+    tag = tag_of(channel, segment)
     return noted(request, registry, route, head_reply(channel, segment, head, tag))
 
 

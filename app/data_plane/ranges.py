@@ -43,7 +43,7 @@ def span_of(connection: Caller, request: Request, channel: Channel, segment: Seg
     if RANGE not in headers and IF_NONE_MATCH not in headers:
         return None
     size, reason = segment.size, REASON_OF_STATE[segment.state]
-    tag = tag_of(channel, segment, connection.plane.unix_s)
+    tag = tag_of(channel, segment)
     fields = segment_fields(channel, segment, None, tag)
     known = request.text(IF_NONE_MATCH)
     if known and (known == "*" or (tag and tag in _TAG.findall(known))):

@@ -213,5 +213,5 @@ class Reader(Exchange):
         self.fast = self.fd >= 0 and not self.http10 and segment.source is None
         record.status = _OK
         record.wait_us = self.elapsed_us()
-        tag = tag_of(self.channel, segment, self.plane.unix_s) if segment.closed else ""
+        tag = tag_of(self.channel, segment) if segment.closed else ""
         return segment_head(self.channel, segment, self.head, tag)

@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple, assert_never
-from zlib import crc32
 
+from tricklecast.app.clock import to_us
 from tricklecast.app.core.limits import SERVER_WIDE, Limit
 from tricklecast.app.core.results import Ahead, AlreadyStored, Cause, Ended, Ending, Gone, Outcome, Refusal
 from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
@@ -45,10 +45,6 @@ REASON_OF_STATE: Final = {
 TEXT: Final = "text/plain; charset=utf-8"
 MEDIA_AGE_S: Final = 3600
 """Media of HLS may be cached for this time, in seconds; their URLs never name other bytes."""
-
-SUMMED_BYTES: Final = 1 << 20
-"""The CRC-32 of a segment up to this size is computed for its tag if storage has not done so yet; that takes less than
-a millisecond. A larger one has no tag until storage has it, a moment after its end."""
 
 NO_STORE: Final = "no-store"
 _MEDIA: Final = re.compile(r"(?:audio|video)/[\w.+-]+")
@@ -211,28 +207,15 @@ def _life(life: Life) -> Headers:
     return ((wire.LIFE, str(life)),) if life.name else ()
 
 
-def tag_of(channel: Channel, segment: Segment, unix_s: float) -> str:
-    """The entity tag of a segment, which every holder of the channel gives it; ``""`` while it has none.
+def tag_of(channel: Channel, segment: Segment) -> str:
+    """The entity tag of a segment, the same at every holder of the channel and after a restart; ``""`` if it has none.
 
-    Without storage the tag names the second in which the channel was created, the epoch, the seq and the size. With a
-    data directory segments outlive the server, and a crash may lose one that is then published with other bytes. So the
-    tag has the CRC-32 of the bytes in place of the second, and is the same after a restart.
-
-    Args:
-        unix_s: the registry's time 0, in seconds since 1970.
+    It names the microsecond in which the segment got its first byte, the epoch, the seq and the size. So one that a
+    crash has lost, and that is published again with other bytes, has another tag.
     """
     if not segment.closed or not segment.size:
         return ""
-    if channel.retained is None:
-        return f'"{round(channel.created_at + unix_s):x}.{channel.epoch}.{segment.seq}.{segment.size:x}"'
-    crc = channel.retained.crc(segment.seq)
-    if crc is None:
-        if segment.size > SUMMED_BYTES or segment.source is not None:
-            return ""
-        crc = 0
-        for chunk in segment.payload():
-            crc = crc32(chunk, crc)
-    return f'"{channel.epoch}.{segment.seq}.{segment.size:x}.{crc:08x}"'
+    return f'"{to_us(segment.opened_at):x}.{channel.epoch}.{segment.seq}.{segment.size:x}"'
 
 
 def content_type_of(channel: Channel) -> str:

@@ -41,7 +41,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from tricklecast.app.clock import wall_us
+from tricklecast.app.clock import to_time, to_us, wall_us
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.segment import WAITING, Segment, State
@@ -197,11 +197,6 @@ class StoredChannel:
         entry = self.entries.get(seq)
         return None if entry is None else replayed(seq, entry, self, self.archive.budget, self.archive.faults)
 
-    def crc(self, seq: int) -> int | None:
-        """The CRC-32 of a closed segment."""
-        entry = self.entries.get(seq)
-        return None if entry is None else entry.crc
-
     def following(self, seq: int) -> int | None:
         """The lowest seq at or above this one that is kept."""
         place = bisect_left(self.seqs, seq)
@@ -225,9 +220,6 @@ class StoredChannel:
     @property
     def thread(self) -> DaemonThread:
         return self.archive.reads
-
-    def time_of(self, at_us: int) -> float:
-        return asyncio.get_running_loop().time() - (self.archive.wall_us() - at_us) / 1e6
 
     def path_of(self, entry: StoredSegment) -> Path:
         return self.archive.database.path(self.row.id, entry.file)
@@ -391,8 +383,7 @@ class Archive:
         now_us, limits = self.wall_us(), registry.limits
         for stored in list(self.latest.values()):
             row = stored.row
-            age_s = (now_us - row.created_us) / 1e6
-            restored = Restored(row.name, row.epoch, row.content_type, row.next_seq, age_s)
+            restored = Restored(row.name, row.epoch, row.content_type, row.next_seq, to_time(row.created_us))
             if row.ended_us is None:
                 registry.restore(restored, now)
                 continue
@@ -439,8 +430,9 @@ class Archive:
             # It ended while the directory could not be written.
             self._end(present, present.channel.next_seq, "", self.wall_us())
             self._touched[present] = None
+        created_us = to_us(channel.created_at)
         row = ChannelRow(
-            self._next_channel, channel.name, channel.epoch, channel.content_type, channel.next_seq, self.wall_us()
+            self._next_channel, channel.name, channel.epoch, channel.content_type, channel.next_seq, created_us
         )
         self._next_channel += 1
         found = StoredChannel(self, row, channel)
@@ -597,7 +589,7 @@ class Archive:
             case ChannelEnded():
                 self._end(stored, fact.next_seq, fact.reason, row.at_us)
             case SegmentOpened() if stored.channel is not None:
-                self._tap(stored, stored.channel.segments[fact.seq], row.at_us)
+                self._tap(stored, stored.channel.segments[fact.seq])
             case SegmentClosed() if not fact.size:
                 self._nothing_in(stored, fact.seq, fact.state, row.at_us)
             case SegmentClosed() if (tap := stored.taps.get(fact.seq)) is not None:
@@ -637,7 +629,7 @@ class Archive:
         stored.channel = None
         self.ended[stored.row.id] = stored
 
-    def _tap(self, stored: StoredChannel, segment: Segment, opened_us: int) -> None:
+    def _tap(self, stored: StoredChannel, segment: Segment) -> None:
         """Put a tap on a segment, and give it a file into which no other segment is being written."""
         if stored.room:
             file, start = stored.room.pop()
@@ -646,7 +638,7 @@ class Archive:
             self._next_file += 1
         key = stored.row.id, file
         self.files[key] = self.files.get(key, 0) + 1
-        tap = Tap(stored, segment, file, start, opened_us)
+        tap = Tap(stored, segment, file, start, to_us(segment.opened_at))
         stored.taps[segment.seq] = tap
         segment.tap(tap)
         self.dirty[tap] = None
@@ -873,7 +865,7 @@ class Archive:
             room -= segment.size
             if room < 0 and self.dirty:
                 break
-            self._tap(stored, segment, now_us)
+            self._tap(stored, segment)
             stored.taps[segment.seq].closed_us = now_us if segment.closed else None
             self._touched[stored] = None
         if not missing:
@@ -920,7 +912,7 @@ class Archive:
                 if seq in stored.entries or seq in stored.taps or segment in known or segment.state is WAITING:
                     continue
                 if segment.size:  # it began while those before it were written
-                    self._tap(stored, segment, now_us)
+                    self._tap(stored, segment)
                     began += 1
                 else:
                     self._nothing_in(stored, seq, segment.state, now_us)

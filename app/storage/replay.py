@@ -24,6 +24,7 @@ from zlib import crc32
 
 import aiofiles
 
+from tricklecast.app.clock import to_time
 from tricklecast.app.core.segment import Faults, Segment, State, encode_frame
 from tricklecast.app.core.window import Budget
 from tricklecast.trickle.errors import TrickleError
@@ -63,9 +64,6 @@ class SegmentStore(Protocol):
     @property
     def thread(self) -> Executor: ...
 
-    def time_of(self, at_us: int) -> float:
-        """The registry's time, seconds, at a time in microseconds since 1970."""
-
     def path_of(self, entry: StoredSegment) -> Path:
         """The path of the segment's file."""
 
@@ -87,7 +85,7 @@ def replayed(seq: int, entry: StoredSegment, store: SegmentStore, budget: Budget
         faults: told of readers that raise.
     """
     segment = Segment(seq)
-    segment.restore(entry.state, entry.size, store.time_of(entry.opened_us), store.time_of(entry.closed_us))
+    segment.restore(entry.state, entry.size, to_time(entry.opened_us), to_time(entry.closed_us))
     if entry.size:
         segment.source = Replay(segment, entry, store, budget, faults)
     return segment

@@ -10,8 +10,8 @@ readers; one beyond that moves to another worker when its next request begins, a
 **A holder answers only what it answers alike**: what it has, what comes next, and media of HLS that it finds. All else
 goes to the owner: POST, DELETE, the head, a seq that is not there, playlists. So a holder that is a moment behind
 refuses nobody, and loops that bring nothing new are in one place, at the owner's storm guard. With a data directory the
-owner also answers for closed segments that are large, whose tag names a checksum, and streams that begin at one, since
-only the owner goes on from storage when the window has passed.
+owner also answers streams that begin at a closed segment, since only the owner goes on from storage when the window has
+passed.
 
 **No circle.** A connection that was handed over stays until its request has begun, if this worker may answer
 (:data:`~.placement.STAYS`). So it moves twice at most: to a holder that cannot answer, and back.
@@ -37,6 +37,7 @@ from typing import Any, Final
 
 import orjson
 
+from tricklecast.app.clock import to_time, to_us
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import follow, send_feed
 from tricklecast.app.core.limits import UNLIMITED
@@ -76,10 +77,6 @@ STALE_S: Final = 3.0
 
 KEEP_S: Final = 5.0
 """How long an owner's word holds; and for how long a replica that is not wanted any more waits for a reader."""
-
-SUMMED_BYTES: Final = 64 << 10
-"""With a data directory the tag of a closed segment has its checksum, which a holder computes for each request: up to
-this size it takes 0.05 ms."""
 
 ASK_AGAIN: Final = Reply(
     Status.UNAVAILABLE, Reason.REPLICA, body=b"This channel moves: ask again", close=True, retry_after_s=1
@@ -170,8 +167,7 @@ class Busy:
         """Answer the question ``feed``: the facts and bytes of a channel that this worker owns, as long as it lives."""
         owned = self._plane.registry.live(channel)
         if owned is not None:
-            unix_s = self._plane.unix_s
-            await send_feed(owned, to.reader, to.writer, self._plane.registry, lambda at: round((at + unix_s) * 1e6))
+            await send_feed(owned, to.reader, to.writer, self._plane.registry, to_us)
 
     def _look_at_spread(self, spread: _Spread, now: float) -> None:
         """Count its readers; tell the others whether they are to serve some, and how many they may."""
@@ -211,7 +207,6 @@ class Busy:
     def _hold(self, owner: int, name: str) -> _Held:
         """Begin to follow a channel of another worker."""
         plane = self._plane
-        unix_s = plane.unix_s
 
         def leave(channel: Channel) -> None:
             self._stop_serving(held)
@@ -221,7 +216,7 @@ class Busy:
             name,
             plane.registry,
             plane.clock,
-            lambda at_us: at_us / 1e6 - unix_s,
+            to_time,
             leave=leave,
             retained=None if plane.registry.storage is None else _STORED_ELSEWHERE,
         )
@@ -419,9 +414,7 @@ def _is_alike(channel: Channel, route: Route) -> bool:
     segment = channel.segments.get(seq)
     if segment is None:
         return seq == channel.next_seq
-    if channel.retained is None or not segment.closed:
-        return True
-    return segment.size <= SUMMED_BYTES and route.op is not Op.STREAM
+    return channel.retained is None or not segment.closed or route.op is not Op.STREAM
 
 
 class _StoredElsewhere:
@@ -434,9 +427,6 @@ class _StoredElsewhere:
         return None
 
     def following(self, seq: int) -> int | None:
-        return None
-
-    def crc(self, seq: int) -> int | None:
         return None
 
 

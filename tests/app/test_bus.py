@@ -623,9 +623,6 @@ class Stored:
     def find(self, seq: int) -> Segment | None:
         return self.segment if seq == 0 else None
 
-    def crc(self, seq: int) -> int | None:
-        raise AssertionError("nobody asks")
-
     def following(self, seq: int) -> int | None:
         return 0 if seq <= 0 else None
 

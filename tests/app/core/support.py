@@ -180,9 +180,6 @@ class Shelf:
         segment.close(Event.FINISH, 0.0)
         return segment
 
-    def crc(self, seq: int) -> int | None:
-        raise AssertionError("nobody asks")
-
     def following(self, seq: int) -> int | None:
         return min((one for one in self.seqs if one >= seq), default=None)
 

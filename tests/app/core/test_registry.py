@@ -958,7 +958,7 @@ def test_while_storage_refuses_nothing_is_published() -> None:
 def test_a_channel_that_is_restored_goes_on_at_its_head() -> None:
     """A POST below the head is a conflict; the channel counts against the limit and idles from then on."""
     registry, facts = make_registry(channels=2, idle_timeout_s=100)
-    channel = registry.restore(Restored("a", 3, "video/mp2t", 7, age_s=60.0), 1000.0)
+    channel = registry.restore(Restored("a", 3, "video/mp2t", 7, created_at=940.0), 1000.0)
     assert (channel.epoch, channel.next_seq, channel.content_type, channel.created_at) == (3, 7, "video/mp2t", 940.0)
     assert refusal(registry.reserve("a", 6, Told(), 1000.0)).why is Cause.CLOSED
     assert publish(registry, "a", -1, now=1000.0).seq == 7
@@ -972,7 +972,7 @@ def test_a_channel_that_is_restored_goes_on_at_its_head() -> None:
 def test_an_ended_channel_is_restored_for_the_rest_of_its_drain() -> None:
     """Then its name is free, and its epoch is remembered."""
     registry, _ = make_registry(channel_drain_s=10)
-    registry.restore(Restored("a", 3, "", 7, age_s=60.0, drain_s=4.0), 1000.0)
+    registry.restore(Restored("a", 3, "", 7, created_at=940.0, drain_s=4.0), 1000.0)
     assert isinstance(registry.resolve("a", 7), Ended)
     registry.expire(1004.0)
     assert refusal(registry.resolve("a", 7)).epoch == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.app.data_plane.support import pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane import responses
+from tricklecast.app.clock import to_time, to_us, wall_us
 from tricklecast.app.tools.conformance.response import Response
 from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
@@ -148,16 +148,8 @@ def test_any_range_is_that_of_the_whole(target: Target, sizes: list[int], begin:
     assert (answer.status, answer.body) == (206, body[begin : begin + length])
 
 
-@pytest.mark.parametrize("fits", [True, False])
-def test_segments_in_the_data_directory_have_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
-) -> None:
-    """Tags and ranges are those that they had in memory, and outlive a restart; other bytes have another tag.
-
-    A large segment has its tag as soon as storage has its checksum.
-    """
-    if not fits:
-        monkeypatch.setattr(responses, "SUMMED_BYTES", 10)
+def test_segments_in_the_data_directory_have_the_same(tmp_path: Path) -> None:
+    """Tags and ranges are those that they had in memory, and outlive a restart; other bytes have another tag."""
     body = pattern(LARGE)
     asked = {"Range": f"bytes={LARGE - 100_000}-{LARGE - 10_001}"}
     kept = local_server(data_dir=tmp_path, ack="journal", window_segments=1, storm_guard="off")
@@ -183,13 +175,37 @@ def test_segments_in_the_data_directory_have_the_same(
         assert channel.get(0).get("ETag") not in (tag, None)
 
 
-def test_a_tag_in_memory_names_the_channel_and_the_segment(channel: RemoteChannel, server: LocalServer) -> None:
-    """The second in which the channel was created, its epoch, the seq and the size: nothing of the process."""
-    before = round(time.time())
+def test_a_tag_names_the_segment(channel: RemoteChannel, server: LocalServer) -> None:
+    """The microsecond in which it got its first byte, its epoch, the seq and the size: nothing of the process."""
+    before = wall_us()
     channel.publish(0, BODY)
-    found = server.plane.registry.channels[channel.name]
-    created = [f'"{second:x}.{found.epoch}.0.a"' for second in range(before - 1, round(time.time()) + 2)]
-    assert channel.get(0).get("ETag") in created
+    opened, rest = (channel.get(0).get("ETag") or "").strip('"').split(".", 1)
+    assert before - 1000 < int(opened, 16) < wall_us() + 1000
+    assert rest == f"{server.plane.registry.channels[channel.name].epoch}.0.a"
+
+
+@given(at=st.floats(0.0, 1e8))
+def test_a_time_is_told_exactly(at: float) -> None:
+    """A process that is told a moment in microseconds tells it alike."""
+    assert to_us(to_time(to_us(at))) == to_us(at)
+
+
+def test_a_segment_that_a_crash_has_lost_leaves_its_tag_to_nothing_else(tmp_path: Path) -> None:
+    """Other bytes of the same size, under the same seq of the same epoch, have another tag."""
+    tags = []
+    for body in (b"first", b"lost bytes", b"other byte"):
+        with local_server(data_dir=tmp_path / "data") as server, contextlib.closing(server.target()) as target:
+            channel = target.channel("cam")
+            seq = 0 if body == b"first" else 1
+            channel.publish(seq, body)
+            tags.append(channel.get(seq).expect(200).get("ETag"))
+        if not seq:
+            shutil.copytree(tmp_path / "data", tmp_path / "before")
+        else:
+            shutil.rmtree(tmp_path / "data")
+            shutil.copytree(tmp_path / "before", tmp_path / "data")
+    assert len(set(tags)) == 3
+    assert all(tags)
 
 
 def test_a_range_held_by_the_storm_guard_stays_a_range() -> None:

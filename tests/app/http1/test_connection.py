@@ -234,8 +234,7 @@ def transcript(packets: list[bytes], *, together: bool) -> tuple[bytes, bool, li
             sink=records.append,
         )
         plane.rng.seed(1)
-        # The second in which a channel is created stands in the tags of its segments.
-        plane.date, plane.unix_s, plane.clock = "", 0.0, lambda: 0.0
+        plane.date, plane.clock = "", lambda: 0.0  # the time at which a segment begins stands in its tag
         connection, wire = Connection(Endpoint(plane)), Wire()
         connection.connection_made(wire)
         for packet in packets:

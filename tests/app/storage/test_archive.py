@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,15 +13,9 @@ import pytest
 from tests.app.data_plane.support import connections, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.core.facts import Journal
-from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.state import Channel
-from tricklecast.app.core.window import Budget
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
-from tricklecast.app.storage.database import Batch, Contents, Database, StorageError, segment_path
-from tricklecast.app.storage.restore import take_inventory
+from tricklecast.app.storage.database import Batch, Database, StorageError, segment_path
 from tricklecast.app.tools.conformance.response import ConnectionCut
 from tricklecast.app.tools.conformance.target import Target
 
@@ -60,32 +53,6 @@ def body(seq: int, size: int = 1000) -> bytes:
 def folder(tmp_path: Path) -> Path:
     """A data directory that does not exist yet."""
     return tmp_path / "data"
-
-
-def test_a_directory_that_takes_long_to_read_makes_no_channel_older(folder: Path) -> None:
-    """It was created when it was, by the clocks of both servers: names and numbers of HLS follow from that."""
-    wall_us = [1_800_000_000_000_000]
-
-    class Slow(Database):
-        def contents(self) -> Contents:
-            wall_us[0] += 10_000_000
-            return super().contents()
-
-    async def start(database: Database) -> float:
-        inventory = take_inventory(database, wall_us[0])
-        journal, limits = Journal(index=inventory.index), Limits()
-        budget = Budget(limits.total_bytes, journal.faults)
-        archive = Archive(database, inventory, journal, budget, wall_us=lambda: wall_us[0])
-        registry = Registry(limits, autocreate=True, journal=journal, budget=budget, storage=archive)
-        archive.bring_back(registry, wall_us[0] / 1e6)
-        channel = registry.channels.get("c") or registry.create("c", "", wall_us[0] / 1e6)
-        assert isinstance(channel, Channel)
-        await archive.close()
-        return channel.created_at
-
-    created_at = asyncio.run(start(Database(folder)))
-    wall_us[0] += 60_000_000
-    assert asyncio.run(start(Slow(folder))) == created_at
 
 
 @pytest.mark.parametrize("ack", ACKS)

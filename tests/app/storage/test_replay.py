@@ -10,6 +10,7 @@ from zlib import crc32
 
 from tests.app.core.support import Watcher, content
 from tests.support.waiting import until
+from tricklecast.app.clock import to_us
 from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Faults
 from tricklecast.app.core.window import Budget
 from tricklecast.app.storage.replay import PIECE_BYTES, StoredSegment, replayed
@@ -23,9 +24,6 @@ class Shelf:
         self.turn = asyncio.Semaphore(1)
         self.thread = ThreadPoolExecutor(1)
         self.held = 0
-
-    def time_of(self, at_us: int) -> float:
-        return at_us / 1e6
 
     def path_of(self, entry: StoredSegment) -> Path:
         return self.path
@@ -79,7 +77,7 @@ def test_a_segment_from_storage_is_what_it_was(tmp_path: Path) -> None:
         entry = StoredSegment(state, size, 0, 1, 0, 2_000_000, 3_500_000)
         segment = replayed(4, entry, Shelf(tmp_path), budget, Faults())
         assert (segment.seq, segment.state, segment.size, segment.closed) == (4, state, size, True)
-        assert (segment.opened_at, segment.closed_at) == (2.0, 3.5)
+        assert (to_us(segment.opened_at), to_us(segment.closed_at or 0)) == (2_000_000, 3_500_000)
         assert segment.is_loaded == (not size)
 
 
