@@ -367,17 +367,30 @@ def worker_round(server: Server, histories: dict[str, History], rng: random.Rand
 
 
 def power_round(
-    folder: Path, ack: str, histories: dict[str, History], rng: random.Random, *, how: str, seam: str, share: int = 20
-) -> None:
-    """The same, and then everything is lost that was not synced; see :meth:`~tests.app.storage.power.Disk.leave`."""
+    folder: Path,
+    ack: str,
+    histories: dict[str, History],
+    rng: random.Random,
+    *more: str,
+    how: str,
+    seam: str,
+    share: int = 20,
+) -> bool:
+    """The same, and then everything is lost that was not synced; see :meth:`~tests.app.storage.power.Disk.leave`.
+
+    Returns:
+        Whether the server was killed while it started.
+    """
     before, log = folder.parent / "before", folder.parent / "log"
     shutil.rmtree(before, ignore_errors=True)
     log.unlink(missing_ok=True)
     if folder.exists():
         shutil.copytree(folder, before)
-    with served(folder, ack, SEAM_KILL=seam, SEAM_LOG=str(log), SEAM_BOOT=str(rng.random())) as server:
-        if server.port:
+    with served(folder, ack, *more, SEAM_KILL=seam, SEAM_LOG=str(log), SEAM_BOOT=str(rng.random())) as server:
+        early = not server.port
+        if not early:
             Load(server, histories, rng, share).wait()
     disk = Disk(before)
     disk.replay(log)
     disk.leave(folder, how, rng)
+    return early

@@ -1,7 +1,9 @@
 """The state of a folder after a loss of power, worked out from a log of the calls that changed it (``seams.c``).
 
 A file has the bytes of its last sync, and of what was written since any part, or none; the last write that is there
-may be torn. A name in a folder is as it was at the last sync of that folder, or as it was in the end.
+may be torn. A name in a folder is as it was at the last sync of that folder, or as it was in the end. What was renamed
+has one of its two names, as in every file system with a journal: it keeps the new one after a sync of either folder,
+and nothing is renamed back that was renamed before something that is not.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class Disk:
             if not name.endswith("-shm"):
                 self.now[name] = None if path.is_dir() else File(path.read_bytes())
         self.synced: Folder = dict(self.now)
+        self._renamed: list[tuple[str, str]] = []  # from and to, since the last sync of either folder
 
     def replay(self, log: Path) -> None:
         """Do what the log says."""
@@ -81,7 +84,8 @@ class Disk:
                 case "U" | "X":
                     self.now.pop(path, None)
                 case "R":
-                    self.now[data.decode()] = self.now.pop(path)
+                    self._renamed.append((path, data.decode()))
+                    _rename(self.now, path, data.decode())
 
     def leave(self, folder: Path, how: str, rng: random.Random) -> None:
         """Write what is left.
@@ -105,6 +109,9 @@ class Disk:
                 path.write_bytes(_after(file.synced, _left(file.since, how, rng)))
 
     def _sync_names(self, folder: str) -> None:
+        for old, new in [one for one in self._renamed if folder in map(_parent, one)]:
+            _rename(self.synced, old, new)
+            self._renamed.remove((old, new))
         for name in {*self.now, *self.synced}:
             if _parent(name) == folder:
                 if name in self.now:
@@ -113,8 +120,19 @@ class Disk:
                     self.synced.pop(name, None)
 
     def _any_names(self, rng: random.Random) -> Folder:
-        chosen = {name: rng.choice([self.now, self.synced]) for name in sorted({*self.now, *self.synced})}
+        now, synced = dict(self.now), dict(self.synced)
+        kept = rng.randint(0, len(self._renamed))
+        for old, new in self._renamed[:kept]:
+            _rename(synced, old, new)
+        for old, new in reversed(self._renamed[kept:]):
+            _rename(now, new, old)
+        chosen = {name: rng.choice([now, synced]) for name in sorted({*now, *synced})}
         return {name: names[name] for name, names in chosen.items() if name in names}
+
+
+def _rename(names: Folder, old: str, new: str) -> None:
+    for name in [name for name in names if f"{name}/".startswith(f"{old}/")]:
+        names[new + name[len(old) :]] = names.pop(name)
 
 
 def _parent(name: str) -> str:

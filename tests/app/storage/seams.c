@@ -58,6 +58,7 @@ static int ends(const char *path, const char *suffix) {
 }
 
 static const char *kind(const char *path) {
+    if (strncmp(path, "worker-", 7) == 0 && strchr(path, '/')) path = strchr(path, '/') + 1;
     if (ends(path, ".seg")) return "seg";
     if (ends(path, "-wal")) return "wal";
     if (ends(path, "-shm")) return "shm";
@@ -248,6 +249,19 @@ int rmdir(const char *name) {
     int result;
     if (path == NULL) return REAL(rmdir)(name);
     AROUND("rmdir", path, 'X', 0, 0, (struct iovec *)NULL, REAL(rmdir)(name));
+    return result;
+}
+int unlinkat(int d, const char *name, int flags) {
+    char buffer[2 * PATH_MAX];
+    const char *folder = d == AT_FDCWD ? NULL : path_of(d, buffer), *path;
+    int result;
+    if (folder == NULL) return REAL(unlinkat)(d, name, flags);
+    strcat(strcat(buffer, "/"), name);
+    path = below(buffer);
+    if (flags & AT_REMOVEDIR)
+        AROUND("rmdir", path, 'X', 0, 0, (struct iovec *)NULL, REAL(unlinkat)(d, name, flags));
+    else
+        AROUND("unlink", path, 'U', 0, 0, (struct iovec *)NULL, REAL(unlinkat)(d, name, flags));
     return result;
 }
 int mkdir(const char *name, mode_t mode) {

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.app.storage.crash import History, Promise, check, crash_round, power_round, served, worker_round
+from tests.app.storage.crash import History, Load, Promise, check, crash_round, power_round, served, worker_round
 
 WRITTEN: Final = (
     *(("create-db", 1), ("write-db", 1), ("write-db", 3), ("write-db", 9), ("sync-db", 1)),
@@ -61,6 +61,21 @@ def powerless(folder: Path, ack: str, seams: list[str], how: str, seed: int) -> 
             check(server, histories, ALL if ack == "fsync" else Promise(acked=False, sound=False))
 
 
+def moving(folder: Path, how: str, seams: list[str], seed: int) -> int:
+    """The number of workers changes again and again, and the power fails; returns how often while channels moved."""
+    histories: dict[str, History] = {}
+    rng = random.Random(seed)
+    with served(folder, "fsync") as server:
+        Load(server, histories, rng, share=6).wait()
+    met, workers = 0, 1
+    for seam in seams:
+        one, workers = rng.sample([number for number in range(1, 5) if number != workers], 2)
+        met += power_round(folder, "fsync", histories, rng, "--workers", str(one), how=how, seam=seam, share=3)
+        with served(folder, "fsync", "--workers", str(workers)) as server:
+            check(server, histories, ALL)
+    return met
+
+
 @pytest.mark.parametrize("ack", PROMISED)
 def test_a_killed_server_loses_nothing_that_it_promised(tmp_path: Path, ack: str) -> None:
     """A sample of the seams, one after the other in one folder; publishers go on after each."""
@@ -109,6 +124,23 @@ def test_a_loss_of_power_loses_nothing_that_was_synced(tmp_path: Path, how: str)
 def test_a_loss_of_power_makes_up_nothing(tmp_path: Path, ack: str) -> None:
     """Without fsync segments may be missing; those that are served have the bytes that were sent."""
     powerless(tmp_path / "data", ack, ["write-seg:30:half", "write-wal:90:after"], "random", seed=3)
+
+
+@pytest.mark.parametrize("how", ["drop", "random"])
+def test_a_loss_of_power_while_channels_move_loses_nothing(tmp_path: Path, how: str) -> None:
+    """At a start with another number of workers; the next start has yet another one."""
+    assert moving(tmp_path / "data", how, ["sync-wal:5:after"], seed=2) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("how", ["drop", "tear", "random"])
+def test_random_losses_of_power_while_channels_move(tmp_path: Path, how: str, number: int) -> None:
+    """240 of them, four in each folder; some are soon after the server has started."""
+    rng = random.Random(number)
+    places = [("rename-dir", 1), ("rename-dir", 3), ("sync-wal", 9), ("any", 200)]
+    seams = [f"{what}:{rng.randint(1, most)}:{rng.choice(['before', 'after'])}" for what, most in places]
+    assert moving(tmp_path / "data", how, seams, seed=number)
 
 
 @pytest.mark.long
