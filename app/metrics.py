@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.bus import ENDS, Bus
-from tricklecast.app.control_plane.api import RateLimitedPage
+from tricklecast.app.control_plane.api import Page
 from tricklecast.app.core.limits import Capacity, Limit
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
@@ -55,22 +55,38 @@ both get rates over a meaningful time."""
 _REFUSED_BY_LIMIT: Final = Reason.limit("")
 
 
-def metrics_page(metrics: Metrics) -> RateLimitedPage:
-    """These metrics, and those of the kernel about the process, in Prometheus' text format."""
+def metrics_text(metrics: Metrics, worker: int | None) -> Callable[[], bytes]:
+    """Makes a text of these metrics, and those of the kernel about the process, in Prometheus' format.
+
+    Args:
+        worker: the number of this process, if the server has several.
+    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
     ProcessCollector(registry=registry)
-    return RateLimitedPage(partial(generate_latest, registry))
+    return partial(generate_latest, registry if worker is None else _OfWorker(registry, worker))
 
 
-def metrics_router(page: Callable[[], Awaitable[bytes]]) -> APIRouter:
+class _OfWorker(Collector):
+    """Metrics of one worker, each sample with its number as a label."""
+
+    def __init__(self, metrics: Collector, worker: int) -> None:
+        self._metrics, self._label = metrics, {"worker": str(worker)}
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._metrics.collect():
+            metric.samples = [sample._replace(labels=self._label | sample.labels) for sample in metric.samples]
+            yield metric
+
+
+def metrics_router(page: Callable[[], Awaitable[Page]]) -> APIRouter:
     """The route ``/metrics``; ``page`` makes its text."""
     router = APIRouter(tags=["metrics"])
 
     @router.head("/metrics", include_in_schema=False)
     @router.get("/metrics", summary="Prometheus metrics")
     async def scrape() -> Response:
-        return Response(await page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response((await page()).text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return router
 
@@ -82,7 +98,7 @@ class Metrics(Collector):
         log: the server's access log, if it writes one.
         dashboards: those that are open, if the server has web pages.
         reload: has the certificate, and the results of reloads.
-        link: returns the ways to the other workers of the server, if there are any.
+        link: the ways to the other workers of the server, if there are any.
     """
 
     def __init__(
@@ -93,7 +109,7 @@ class Metrics(Collector):
         bus: Bus,
         dashboards: Capacity | None,
         reload: Reload,
-        link: Callable[[], Link | None] = lambda: None,
+        link: Link | None = None,
     ) -> None:
         rates = ChannelRates(plane.registry.channels, plane.clock, plane.options.metrics_channels)
         self._sources: tuple[Callable[[], Iterable[Metric]], ...] = (
@@ -109,7 +125,7 @@ class Metrics(Collector):
             partial(_reloads, reload),
             partial(storage_metrics, plane),
             partial(_changes, bus),
-            lambda: () if (found := link()) is None else worker_metrics(found),
+            *([] if link is None else [partial(worker_metrics, link)]),
         )
 
     def collect(self) -> Iterator[Metric]:

@@ -53,8 +53,8 @@ from tricklecast.app.changefeed import start_changefeed
 from tricklecast.app.changes import Changes
 from tricklecast.app.clock import wall_us
 from tricklecast.app.control_plane.api import (
-    OwnChannels,
-    Troubles,
+    Overview,
+    OwnOverview,
     channels_router,
     health_router,
     invalid_input,
@@ -70,7 +70,7 @@ from tricklecast.app.core.window import Budget
 from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.listener import is_loopback
 from tricklecast.app.masking import mask_for
-from tricklecast.app.metrics import Metrics, metrics_page, metrics_router
+from tricklecast.app.metrics import Metrics, metrics_router, metrics_text
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import Settings
 from tricklecast.app.sockets import Sockets
@@ -85,11 +85,11 @@ from tricklecast.app.web.feed import DashboardFeed, feed_router
 from tricklecast.app.web.pages import Pages, is_open, pages_router
 from tricklecast.app.web.reports import Reports, reports_router
 from tricklecast.app.workers.dashboard import OtherDashboards, dashboard_answers
-from tricklecast.app.workers.face import Face, Overview
+from tricklecast.app.workers.face import Face, overview_answers
 from tricklecast.app.workers.facts import Follower, answer_facts
 from tricklecast.app.workers.link import Link
 from tricklecast.app.workers.placement import FRONT, owned_by
-from tricklecast.app.workers.questions import Questions
+from tricklecast.app.workers.questions import Answer
 from tricklecast.app.workers.shared import SharedLimits
 from tricklecast.app.workers.supervisor import Worker
 from tricklecast.trickle import __version__
@@ -242,49 +242,34 @@ class Node:
             start_changefeed(changes, self.registry, loop.time)
         self.reload = Reload(settings, self.access, self.plane, reread)  # has the settings that are in force
         uses = partial(limits_in_use, self.plane, self.log, self.bus)
+        self.link: Link | None = None  # the ways to the other workers of the server, if there are any
+        if worker is not None:
+            assert shares is not None, "workers share the limits"
+            self.link = Link(worker, self.plane, partial(shares.tick, self.registry, self.archive))
         self.feed = None  # there are no web pages
         if events is not None:
             one, of = (FRONT, 1) if worker is None else (worker.number, worker.count)
-            others = OtherDashboards(self._questions, range(1, of)) if is_front and of > 1 else None
+            others = OtherDashboards(self.link.questions, range(1, of)) if self.link is not None and is_front else None
             self.feed = DashboardFeed(self.plane, events, uses, worker=one, workers=of, others=others)
-        self.link: Link | None = None  # the ways to the other workers of the server, if there are any
-        overview = self._overview(is_front=is_front)
-        if worker is not None:
-            answers = {**overview.answers(), "facts": answer_facts(changes)}
+        # The feeds of other workers have one follower, the front's.
+        dashboards = None if self.feed is None or not is_front else self.feed.followers
+        metrics = Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload, self.link)
+        text = metrics_text(metrics, None if worker is None else worker.number)
+        overview: Overview = OwnOverview(self.plane, text, partial(troubles, self.plane, self.log))
+        self.answers: dict[str, Answer] = {}  # to the questions of other workers
+        self._followers = []  # of the facts of other workers
+        if self.link is not None:
+            self.answers = {**overview_answers(overview), "facts": answer_facts(changes)}
             if self.feed is not None:
-                answers |= dashboard_answers(self.feed)
-            assert shares is not None, "workers share the limits"
-            self.link = Link(worker, self.plane, answers, partial(shares.tick, self.registry, self.archive))
-            overview = Face(self.link.questions, self.link.placement).overview()
-        self._followers = []
-        if self.link is not None and self.link.is_front:
+                self.answers |= dashboard_answers(self.feed)
+            overview = Face(self.link.questions, self.link.placement)
             positions, stored = ({}, False) if self.archive is None else (self.archive.positions, True)
             self._followers = [
                 Follower(other, self.link.questions, changes, positions.get(other), stored=stored)
-                for other in range(1, self.link.worker.count)
+                for other in range(1, self.link.worker.count if is_front else 1)
             ]
         # The application for everything outside the base path.
         self.control_plane = _control_plane(self, overview)
-
-    def _questions(self) -> Questions:
-        assert self.link is not None, "there are other workers"
-        return self.link.questions
-
-    def _overview(self, *, is_front: bool) -> Overview:
-        """The channels, metrics and troubles of this process."""
-        # The feeds of other workers have one follower, the front's.
-        dashboards = None if self.feed is None or not is_front else self.feed.followers
-        page = metrics_page(
-            Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload, lambda: self.link)
-        )
-
-        async def metrics() -> bytes:
-            return page.text()
-
-        async def found() -> Troubles:
-            return troubles(self.plane, self.log), self.registry.shutting_down
-
-        return Overview(OwnChannels(self.plane), metrics, found)
 
     async def run(self, serving: Serving, program: Program | None = None) -> None:
         """Serve until told to stop, and shut down.
@@ -310,8 +295,7 @@ class Node:
             beside = [begin(sweep(self.plane, self.archive, self.log, beat)), begin(self.access.run())]
             if self.reload.tls is not None:
                 beside.append(begin(self.reload.tls.watch()))
-            if self.link is not None and self.link.is_front:
-                beside += [begin(follower.run()) for follower in self._followers]
+            beside += [begin(follower.run()) for follower in self._followers]
             if self._activity is not None and self._show is not None:
                 beside.append(begin(_show(self._activity, self.plane, self._show)))
             running = None if program is None else begin(_run(program, self.bus))
@@ -410,7 +394,7 @@ def _control_plane(node: Node, overview: Overview) -> FastAPI:
         redoc_url=None,
     )
     routers = [
-        channels_router(plane, overview.channels),
+        channels_router(plane, overview),
         changes_router(plane, bus.changes),
         health_router(overview.troubles),
         metrics_router(overview.metrics),

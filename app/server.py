@@ -353,7 +353,7 @@ class Server(uvicorn.Server):
             else:
                 self.servers.append(await accept_on(make, listener, node.plane, node.reload.tls))
         if node.link is not None:
-            node.link.start(makers)
+            node.link.start(makers, node.answers)
         if node.log is not None and (node.link is None or node.link.worker.tells_start):
             node.log.event(Event.SERVER_READY)
         for server, path in zip(self.servers, (node.reload.settings.base_path, " (control plane)"), strict=False):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from typing import Annotated, Final, NamedTuple, Protocol
 
@@ -65,46 +68,63 @@ STATUS_OF_REFUSAL = {
 ChannelName = Annotated[str, Path(description="The channel's name.")]
 
 
-class RateLimitedPage:
-    """A page that may take long with many channels: made on request, but not so often that the event loop starves.
+class Page(NamedTuple):
+    """A text that takes long to make where there are many channels.
 
-    Args:
-        clock: seconds. cpu: CPU seconds of this thread.
+    Attributes:
+        cost_s: the CPU time that it took. age_s: the time since it was made.
+        problem: the reason why there is no text now; ``""``: there is one.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], bytes],
-        clock: Callable[[], float] = time.monotonic,
-        cpu: Callable[[], float] = time.thread_time,
-    ) -> None:
-        self._make = make
-        self._clock = clock
-        self._cpu = cpu
-        self._text = b""  # the last page
-        self._made_at = clock()
-        self._until = self._made_at  # the last page is sent again until then
+    text: bytes
+    cost_s: float = 0.0
+    age_s: float = 0.0
+    problem: str = ""
 
-    @property
-    def age_s(self) -> float:
-        """Seconds since the page was made."""
-        return self._clock() - self._made_at
 
-    def text(self) -> bytes:
+class RateLimitedPage:
+    """A page that is made on request, but not so often that the event loop starves.
+
+    An expensive one is sent again for a while. A request that comes while a page is made waits for the next one, as all
+    that come meanwhile: it has what their clients have done before they asked.
+
+    Args:
+        make: makes it. clock: seconds.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[Page]], clock: Callable[[], float] = time.monotonic) -> None:
+        self._make, self._clock = make, clock
+        self._making = asyncio.Lock()
+        self._page = Page(b"")  # the last one
+        self._begun_at = self._made_at = -math.inf  # when it was
+        self._until = -math.inf  # it is sent again until then
+
+    async def get(self) -> Page:
         """The page, made anew unless the last one was expensive and is recent."""
-        if self._clock() < self._until:
-            return self._text
-        begun = self._cpu()
-        self._text = self._make()
-        cost = self._cpu() - begun
-        self._made_at = self._clock()
-        self._until = self._made_at + rest_s(cost)
-        return self._text
+        came = self._clock()
+        async with self._making:
+            begun = self._clock()
+            if begun >= self._until and self._begun_at < came:
+                page = await self._make()
+                now = self._clock()
+                self._page, self._begun_at, self._made_at = page, begun, now - page.age_s
+                self._until = now + (REST * page.cost_s if page.cost_s > CHEAP_S else 0.0)
+        return self._page._replace(age_s=self._clock() - self._made_at)
 
 
-def rest_s(cost_s: float) -> float:
-    """For how many seconds a page is sent again that took this many CPU seconds."""
-    return REST * cost_s if cost_s > CHEAP_S else 0.0
+def measured(make: Callable[[], bytes], cpu: Callable[[], float] = time.thread_time) -> Callable[[], Awaitable[Page]]:
+    """Make a page of the text that a function returns.
+
+    Args:
+        cpu: CPU seconds of this thread.
+    """
+
+    async def measure() -> Page:
+        begun = cpu()
+        text = make()
+        return Page(text, cpu() - begun)
+
+    return measure
 
 
 Troubles = tuple[list[str], bool]
@@ -173,17 +193,6 @@ def out_of_memory(plane: DataPlane) -> Callable[[Request, Exception], Awaitable[
     return handler
 
 
-class Listed(NamedTuple):
-    """A list of channels.
-
-    Attributes:
-        text: JSON (:class:`ChannelsModel`). age_s: seconds since it was made.
-    """
-
-    text: bytes
-    age_s: float
-
-
 class Created(NamedTuple):
     """The answer to a request for a new channel.
 
@@ -198,33 +207,48 @@ class Created(NamedTuple):
     reason: str = ""
 
 
-class Channels(Protocol):
-    """All channels of a server, in whichever of its processes they are."""
+class Overview(Protocol):
+    """What a server tells of itself as a whole, in however many processes it runs."""
 
-    async def listed(self, visible: MayManage) -> Listed:
-        """Those that a caller may see."""
+    async def channels(self, visible: MayManage) -> Page:
+        """The channels that a caller may see, as :class:`ChannelsModel`; all of them may be a few seconds old."""
 
     async def create(self, name: str, content_type: str) -> Created:
         """Make a channel, unless it is there."""
 
+    async def metrics(self) -> Page:
+        """In Prometheus' text format."""
 
-class OwnChannels:
-    """The channels of this process.
+    async def troubles(self) -> Troubles:
+        """The parts that do not work at present."""
+
+
+class OwnOverview:
+    """The :class:`Overview` of this process.
 
     Args:
-        plane: its registry has them.
+        plane: its registry has the channels.
+        metrics: makes their text.
+        troubles: finds the parts that do not work.
     """
 
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane, self._registry = plane, plane.registry
-        self._page = RateLimitedPage(lambda: self._listed(everything))
+    def __init__(self, plane: DataPlane, metrics: Callable[[], bytes], troubles: Callable[[], list[str]]) -> None:
+        self._plane, self._registry, self._to_wall = plane, plane.registry, partial(_wall, plane)
+        self._channels = RateLimitedPage(measured(lambda: self._listed(everything)))
+        self._metrics = RateLimitedPage(measured(metrics))
+        self._troubles = troubles
 
-    async def listed(self, visible: MayManage) -> Listed:
-        """Those that a caller may see; all of them, where there are hundreds, may be a few seconds old."""
-        if visible is not everything:
-            return Listed(self._listed(visible), 0.0)
-        text = self._page.text()
-        return Listed(text, self._page.age_s)
+    async def metrics(self) -> Page:
+        """In Prometheus' text format."""
+        return await self._metrics.get()
+
+    async def troubles(self) -> Troubles:
+        """The parts that do not work at present."""
+        return self._troubles(), self._registry.shutting_down
+
+    async def channels(self, visible: MayManage) -> Page:
+        """The channels that a caller may see; all of them may be a few seconds old."""
+        return await self._channels.get() if visible is everything else Page(self._listed(visible))
 
     def _listed(self, visible: MayManage) -> bytes:
         channels = self._registry.channels
@@ -233,7 +257,7 @@ class OwnChannels:
         # A total over all channels would tell the caller about channels that it may not see.
         is_all = len(shown) == len(owned)
         model = ChannelsModel(
-            channels=[channel_model(channel, self.to_wall) for channel in shown],
+            channels=[channel_model(channel, self._to_wall) for channel in shown],
             readers=sum(channel.readers for channel in shown),
             bytes_held=self._registry.budget.used if is_all else sum(channel.bytes for channel in shown),
         )
@@ -243,31 +267,33 @@ class OwnChannels:
         """Make a channel, unless it is there."""
         existed = self._registry.live(name) is not None
         channel = self._registry.create(name, content_type, self._plane.clock(), force=not is_reserved(name))
-        if isinstance(channel, Refusal):
-            error, reason = _refused(channel, self._plane.jitter)
-            return Created(error.status_code, dict(error.headers or {}), encode({"detail": error.detail}), reason)
+        reason = ""
         try:
+            if isinstance(channel, Refusal):
+                refused, reason = _refused(channel, self._plane.jitter)
+                raise refused
             await _stored(self._plane)
         except HTTPException as error:
-            return Created(error.status_code, dict(error.headers or {}), encode({"detail": error.detail}))
-        text = channel_model(channel.statistics(), self.to_wall).model_dump_json()
+            return Created(error.status_code, dict(error.headers or {}), encode({"detail": error.detail}), reason)
+        text = channel_model(channel.statistics(), self._to_wall).model_dump_json()
         return Created(200 if existed else 201, {}, text.encode())
 
-    def to_wall(self, at: float) -> float:
-        """The registry's time as seconds since 1970."""
-        return time.time() - (self._plane.clock() - at)
+
+def _wall(plane: DataPlane, at: float) -> float:
+    """The registry's time as seconds since 1970."""
+    return time.time() - (plane.clock() - at)
 
 
-def channels_router(plane: DataPlane, channels: Channels) -> APIRouter:
+def channels_router(plane: DataPlane, overview: Overview) -> APIRouter:
     """The routes below ``/api/v1/channels``.
 
     Args:
         plane: of this process, which owns every channel for whose route a request comes.
-        channels: those of the server.
+        overview: of the server.
     """
     router = APIRouter(prefix="/api/v1/channels", tags=["channels"])
     registry = plane.registry
-    to_wall = OwnChannels(plane).to_wall
+    to_wall = partial(_wall, plane)
 
     def to_us(now: float) -> Callable[[float], int]:
         began = now - plane.clock()  # the same for all segments of an answer
@@ -282,9 +308,9 @@ def channels_router(plane: DataPlane, channels: Channels) -> APIRouter:
     @router.get("", summary="List all channels", response_model=ChannelsModel)
     async def list_channels(visible: Visible) -> Response:
         """With hundreds of channels the list may be a few seconds old: `Age` says how many."""
-        found = await channels.listed(visible)
-        headers = {"Age": str(int(found.age_s))} if visible is everything else None
-        return Response(found.text, headers=headers, media_type="application/json")
+        page = await overview.channels(visible)
+        headers = {"Age": str(int(page.age_s))} if visible is everything or page.age_s >= 1 else None
+        return Response(page.text, headers=headers, media_type="application/json")
 
     @router.get("/{name}", summary="Describe a channel", responses={404: {"model": ProblemModel}})
     async def describe_channel(name: ChannelName, visible: Visible) -> ChannelModel:
@@ -325,7 +351,7 @@ def channels_router(plane: DataPlane, channels: Channels) -> APIRouter:
         responses={200: {"model": ChannelModel, "description": "It exists already"}, 400: {"model": ProblemModel}},
     )
     async def create_channel(new: NewChannelModel, request: Request, visible: Visible) -> Response:
-        made = await channels.create(_checked(new.name, visible), new.content_type)
+        made = await overview.create(_checked(new.name, visible), new.content_type)
         _note(request, made.reason, made.headers)
         return Response(made.text, made.status, made.headers, "application/json")
 

@@ -11,7 +11,7 @@ its channels for the dashboard: they are gone, and come again with the first fra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
@@ -115,10 +115,10 @@ class OtherDashboards:
     """The feeds of the other workers, for the front's (:class:`~tricklecast.app.web.feed.Others`).
 
     Args:
-        questions: returns the way to them, once the server listens. workers: their numbers.
+        questions: to them. workers: their numbers.
     """
 
-    def __init__(self, questions: Callable[[], Questions], workers: Sequence[int]) -> None:
+    def __init__(self, questions: Questions, workers: Sequence[int]) -> None:
         self._questions = questions
         self._others = [_Other(worker) for worker in workers]
         self._began = 0.0
@@ -151,7 +151,7 @@ class OtherDashboards:
     async def _follow(self, other: _Other, to: asyncio.Queue[bytes | None]) -> None:
         while True:
             try:
-                async with aclosing(self._questions().follow(other.worker, "dashboard", began=self._began)) as frames:
+                async with aclosing(self._questions.follow(other.worker, "dashboard", began=self._began)) as frames:
                     while True:
                         async with asyncio.timeout(SILENT_S):
                             frame = await anext(frames)
@@ -172,7 +172,7 @@ class OtherDashboards:
         """All that there is now. A worker that does not answer is lost."""
         part = OthersFrame([], [], [], [])
         asked = [(other, other.task) for other in self._others if other.server]
-        answers = await self._questions().ask_all(
+        answers = await self._questions.ask_all(
             "dashboard_snapshot", workers=[other.worker for other, _ in asked], within_s=SOON_S
         )
         for (other, task), answer in zip(asked, answers, strict=True):

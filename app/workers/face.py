@@ -7,69 +7,54 @@ whole, so it is refused for that moment; metrics and health checks name the work
 
 from __future__ import annotations
 
-import asyncio
-import re
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Final
 
 import orjson
 from fastapi import HTTPException
 
-from tricklecast.app.control_plane.api import Channels, Created, Listed, Troubles, rest_s
+from tricklecast.app.control_plane.api import Created, Overview, Page, RateLimitedPage, Troubles
 from tricklecast.app.control_plane.middleware import MayManage, everything
 from tricklecast.app.workers.placement import Placement
-from tricklecast.app.workers.questions import SOON_S, Answer, NoAnswer, Questions, Stream
+from tricklecast.app.workers.questions import ANSWER_S, SOON_S, Answer, NoAnswer, Questions, Stream
 
 UP: Final = b"tricklecast_worker_up"
 
 RETRY_S: Final = 1
 """``Retry-After`` while a worker is being started, which takes less than a second without a data directory."""
 
-_SAMPLE: Final = re.compile(rb"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{)?")
-"""The beginning of a sample in Prometheus' text format: its name, and whether labels follow."""
 
-_DESCRIPTION: Final = re.compile(rb"# (HELP|TYPE) (\S+)")
-"""The beginning of a line about a metric; other comments are left out."""
+def overview_answers(own: Overview) -> dict[str, Answer]:
+    """A worker's answers to the front's questions, by their names.
 
-
-@dataclass(frozen=True)
-class Overview:
-    """What the control plane says of a server, or a worker of itself.
-
-    Attributes:
-        channels: all of them. metrics: the text of its page. troubles: what does not work at present.
+    Args:
+        own: tells of this worker.
     """
 
-    channels: Channels
-    metrics: Callable[[], Awaitable[bytes]]
-    troubles: Callable[[], Awaitable[Troubles]]
+    async def channels(to: Stream) -> None:
+        await send(to, await own.channels(everything))
 
-    def answers(self) -> dict[str, Answer]:
-        """By the names of the questions that :class:`Face` asks."""
+    async def metrics(to: Stream) -> None:
+        await send(to, await own.metrics())
 
-        async def channels(to: Stream) -> None:
-            found = await self.channels.listed(everything)
-            await to.send(b"%f\n%b" % (found.age_s, found.text))
+    async def send(to: Stream, page: Page) -> None:
+        await to.send(b"%f %f\n%b" % (page.cost_s, page.age_s, page.text))
 
-        async def metrics(to: Stream) -> None:
-            await to.send(await self.metrics())
+    async def troubles(to: Stream) -> None:
+        await to.send(orjson.dumps(await own.troubles()))
 
-        async def troubles(to: Stream) -> None:
-            await to.send(orjson.dumps(await self.troubles()))
+    async def create(to: Stream, name: str, content_type: str) -> None:
+        made = await own.create(name, content_type)
+        await to.send(orjson.dumps([made.status, made.headers, b64encode(made.text).decode(), made.reason]))
 
-        async def create(to: Stream, name: str, content_type: str) -> None:
-            made = await self.channels.create(name, content_type)
-            await to.send(orjson.dumps([made.status, made.headers, b64encode(made.text).decode(), made.reason]))
-
-        return {"channels": channels, "metrics": metrics, "troubles": troubles, "create": create}
+    return {"channels": channels, "metrics": metrics, "troubles": troubles, "create": create}
 
 
 class Face:
-    """Answers for all workers: their channels, and an :class:`Overview`.
+    """The :class:`Overview` of a server of several workers.
 
     Args:
         questions: to them. placement: knows the owner of a channel.
@@ -77,60 +62,34 @@ class Face:
 
     def __init__(self, questions: Questions, placement: Placement) -> None:
         self._questions, self._placement = questions, placement
-        # The list of all channels that was made last, the time at which its oldest part was, and until when it is sent.
-        self._list, self._made_at, self._until = b"", 0.0, 0.0
-        # Questions for lists: the one whose answers come, and the one that follows it.
-        self._asking: asyncio.Task[list[bytes | NoAnswer]] | None = None
-        self._next: asyncio.Task[list[bytes | NoAnswer]] | None = None
+        self._channels = RateLimitedPage(lambda: self._joined("channels", joined_lists, ANSWER_S))
+        self._metrics = RateLimitedPage(lambda: self._joined("metrics", joined_metrics, SOON_S))
 
-    def overview(self) -> Overview:
-        """Of the server."""
-        return Overview(self, self.metrics, self.troubles)
-
-    async def listed(self, visible: MayManage) -> Listed:
-        """The channels of all workers that a caller may see; all of them, where there are hundreds, may be old."""
-        if visible is everything and time.monotonic() < self._until:
-            return Listed(self._list, time.monotonic() - self._made_at)
-        answers = [_whole(answer).split(b"\n", 1) for answer in await self._lists()]
-        if visible is everything and time.monotonic() < self._until:
-            return Listed(self._list, time.monotonic() - self._made_at)
+    async def _joined(self, question: str, join: Callable[[list[bytes | NoAnswer]], bytes], within_s: float) -> Page:
+        """One page of those of all workers. It costs what theirs have cost, and the joining."""
+        cost_s = age_s = 0.0
+        texts: list[bytes | NoAnswer] = []
+        for answer in await self._questions.ask_all(question, within_s=within_s):
+            if isinstance(answer, NoAnswer):
+                texts.append(answer)
+                continue
+            figures, _, text = answer.partition(b"\n")
+            cost, age = map(float, figures.split())
+            texts.append(text)
+            cost_s, age_s = cost_s + cost, max(age_s, age)
         begun = time.thread_time()
-        parts = [orjson.loads(text) for _, text in answers]
-        every = [one for part in parts for one in part["channels"]]
-        found = sorted((one for one in every if visible(one["name"])), key=itemgetter("created_at"))
-        # A total over all channels would tell the caller about channels that it may not see.
-        is_all = len(found) == len(every)
-        text = orjson.dumps(
-            {
-                "channels": found,
-                "readers": sum(one["readers"] for one in found),
-                "bytes_held": sum(part["bytes_held"] for part in parts)
-                if is_all
-                else sum(one["window"]["bytes"] for one in found),
-            }
-        )
-        age_s = max(float(age) for age, _ in answers)
-        if visible is everything:
-            now, cost = time.monotonic(), time.thread_time() - begun
-            self._list, self._made_at, self._until = text, now - age_s, now + rest_s(cost)
-        return Listed(text, age_s)
+        try:
+            text = join(texts)
+        except NoAnswer as error:
+            return Page(b"", problem=str(error))
+        return Page(text, cost_s + time.thread_time() - begun, age_s)
 
-    async def _lists(self) -> list[bytes | NoAnswer]:
-        """The lists of all workers. All callers that come while they are on their way share the next ones.
-
-        So a hundred requests have two lists of 40 MB in memory, and not a hundred; and each list is newer than what its
-        client has done before.
-        """
-
-        async def ask(before: asyncio.Task[list[bytes | NoAnswer]] | None) -> list[bytes | NoAnswer]:
-            if before is not None and not before.done():
-                await asyncio.wait([before])
-            self._asking, self._next = self._next, None
-            return await self._questions.ask_all("channels")
-
-        if self._next is None:
-            self._next = asyncio.create_task(ask(self._asking))
-        return await asyncio.shield(self._next)
+    async def channels(self, visible: MayManage) -> Page:
+        """Those of all workers that a caller may see, in the order of their creation."""
+        page = await self._channels.get()
+        if page.problem:
+            raise _later(page.problem)
+        return page if visible is everything else page._replace(text=_visible(page.text, visible))
 
     async def create(self, name: str, content_type: str) -> Created:
         """Let the owner of a channel make it."""
@@ -138,13 +97,13 @@ class Face:
         try:
             answer = await self._questions.ask(owner, "create", name=name, content_type=content_type)
         except NoAnswer as error:
-            raise _later(error) from error
+            raise _later(str(error)) from error
         status, headers, text, reason = orjson.loads(answer)
         return Created(status, headers, b64decode(text), reason)
 
-    async def metrics(self) -> bytes:
-        """The figures of all workers, each with a label ``worker``, and which workers answer."""
-        return labelled(await self._questions.ask_all("metrics", within_s=SOON_S))
+    async def metrics(self) -> Page:
+        """The figures of all workers, and which workers answer."""
+        return await self._metrics.get()
 
     async def troubles(self) -> Troubles:
         """What does not work at present in any worker, and whether the server is shutting down."""
@@ -160,34 +119,48 @@ class Face:
         return found, draining
 
 
-def _whole(answer: bytes | NoAnswer) -> bytes:
-    if isinstance(answer, NoAnswer):
-        raise _later(answer)
-    return answer
+def _later(problem: str) -> HTTPException:
+    return HTTPException(503, problem, {"Retry-After": str(RETRY_S)})
 
 
-def _later(error: NoAnswer) -> HTTPException:
-    return HTTPException(503, str(error), {"Retry-After": str(RETRY_S)})
+def joined_lists(texts: list[bytes | NoAnswer]) -> bytes:
+    """One list of channels (:class:`ChannelsModel`) of those of all workers, in the order of their creation.
 
-
-def labelled(texts: Sequence[bytes | NoAnswer]) -> bytes:
-    """One text in Prometheus' format of those of all workers: each sample gets the label ``worker``.
-
-    All samples of a metric stand together, below its one description, as the format wants it.
+    Raises:
+        NoAnswer: of a worker, whose channels would be missing.
     """
-    families: dict[bytes, tuple[dict[bytes, bytes], list[bytes]]] = {}  # by name: description, samples
-    for worker, text in enumerate(texts):
-        samples: list[bytes] = []
-        for line in [] if isinstance(text, NoAnswer) else text.split(b"\n"):
-            if (described := _DESCRIPTION.match(line)) is not None:
-                about, samples = families.setdefault(described[2], ({}, []))
-                about.setdefault(described[1], line)
-            elif (found := _SAMPLE.match(line)) is not None:
-                name, labels = found.groups()
-                rest = line[found.end() :]
-                end = b"}" if labels is None else b"" if rest.startswith(b"}") else b","
-                samples.append(b'%b{worker="%d"%b%b' % (name, worker, end, rest))
-    lines = [line for about, samples in families.values() for line in (*about.values(), *samples)]
-    lines += [b"# HELP %b Whether this worker answers." % UP, b"# TYPE %b gauge" % UP]
-    lines += [b'%b{worker="%d"} %d' % (UP, at, not isinstance(text, NoAnswer)) for at, text in enumerate(texts)]
-    return b"\n".join(lines) + b"\n"
+    lists = []
+    for text in texts:
+        if isinstance(text, NoAnswer):
+            raise text
+        lists.append(orjson.loads(text))
+    channels = sorted((one for each in lists for one in each["channels"]), key=itemgetter("created_at"))
+    sums = {name: sum(each[name] for each in lists) for name in ("readers", "bytes_held")}
+    return orjson.dumps({"channels": channels, **sums})
+
+
+def _visible(text: bytes, visible: MayManage) -> bytes:
+    """The part of a list that a caller may see. Sums over all would tell it about channels that it may not see."""
+    whole = orjson.loads(text)
+    shown = [one for one in whole["channels"] if visible(one["name"])]
+    if len(shown) == len(whole["channels"]):
+        return text
+    readers, size = sum(one["readers"] for one in shown), sum(one["window"]["bytes"] for one in shown)
+    return orjson.dumps({"channels": shown, "readers": readers, "bytes_held": size})
+
+
+def joined_metrics(texts: list[bytes | NoAnswer]) -> bytes:
+    """One text in Prometheus' format of those of all workers: the samples of a metric stand below its one description.
+
+    Each text is that of :func:`prometheus_client.generate_latest`: for each metric its help, its type, its samples.
+    """
+    families: dict[bytes, list[bytes]] = {}  # samples by description
+    for text in texts:
+        if isinstance(text, NoAnswer):
+            continue
+        for family in text.removeprefix(b"# HELP ").removesuffix(b"\n").split(b"\n# HELP "):
+            about, kind, *samples = family.split(b"\n", 2)
+            families.setdefault(b"# HELP %b\n%b" % (about, kind), []).extend(samples)
+    up = [b'%b{worker="%d"} %d' % (UP, worker, isinstance(text, bytes)) for worker, text in enumerate(texts)]
+    families[b"# HELP %b Whether this worker answers.\n# TYPE %b gauge" % (UP, UP)] = up
+    return b"\n".join(part for family in families.items() for part in (family[0], *family[1])) + b"\n"

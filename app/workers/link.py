@@ -12,7 +12,7 @@ from tricklecast.app.http1.connection import Connection
 from tricklecast.app.workers.busy import Busy
 from tricklecast.app.workers.handover import HandOver
 from tricklecast.app.workers.mesh import Kind, Mesh, Message
-from tricklecast.app.workers.placement import FRONT, Placement
+from tricklecast.app.workers.placement import Placement
 from tricklecast.app.workers.questions import Answer, Questions
 from tricklecast.app.workers.shared import Figure
 from tricklecast.app.workers.supervisor import Worker
@@ -26,7 +26,6 @@ class Link:
     Args:
         worker: which one this is.
         plane: of this worker.
-        answers: of this worker, by the name of the question.
         share: takes this worker's part of what all share.
 
     Attributes:
@@ -36,32 +35,24 @@ class Link:
         busy: channels with many readers.
     """
 
-    def __init__(
-        self, worker: Worker, plane: DataPlane, answers: Mapping[str, Answer], share: Callable[[], None]
-    ) -> None:
+    def __init__(self, worker: Worker, plane: DataPlane, share: Callable[[], None]) -> None:
         self.worker = worker
         self._mesh = Mesh(worker.mesh, worker.number)
         self.placement = Placement(worker.count, worker.number, plane.router)
         self.handover = HandOver(self._mesh, self.placement)
-        # The busy channels ask, and answer.
-        self.questions = Questions(
-            self._mesh, {**answers, "feed": lambda *args, **about: self.busy.feed(*args, **about)}
-        )
+        self.questions = Questions(self._mesh)
         self.busy = Busy(plane, self.placement, self._mesh, self.questions)
         self._share, self._clock = share, plane.clock
 
-    @property
-    def is_front(self) -> bool:
-        """Whether this worker answers for all."""
-        return self.worker.number == FRONT
-
-    def start(self, makers: Sequence[Callable[[], Connection]]) -> None:
+    def start(self, makers: Sequence[Callable[[], Connection]], answers: Mapping[str, Answer]) -> None:
         """The server listens: take connections, and answer questions, from now on.
 
         Args:
             makers: make a connection, one for each address at which the server listens.
+            answers: by the name of the question.
         """
         self.handover.start(makers)
+        self.questions.start({**answers, "feed": self.busy.feed})
         self._mesh.start(self._receive)
         self.busy.begin()
 

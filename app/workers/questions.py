@@ -83,14 +83,14 @@ class Questions:
 
     Args:
         mesh: the way to them.
-        answers: this worker's, by the name of the question.
 
     Attributes:
         unanswered: how many of this worker's questions got no answer.
     """
 
-    def __init__(self, mesh: Mesh, answers: Mapping[str, Answer]) -> None:
-        self._mesh, self._answers = mesh, answers
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._answers: Mapping[str, Answer] = {}  # of this worker, by the name of the question
         self._answering: set[asyncio.Task[None]] = set()
         self.unanswered = 0
 
@@ -164,6 +164,14 @@ class Questions:
         finally:
             theirs.close()
         return await asyncio.open_connection(sock=mine, limit=BUFFER_BYTES)
+
+    def start(self, answers: Mapping[str, Answer]) -> None:
+        """Answer the questions of others from now on.
+
+        Args:
+            answers: by the name of the question.
+        """
+        self._answers = answers
 
     def receive(self, message: Message) -> None:
         """Answer a question of another worker."""

@@ -22,9 +22,10 @@ from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.metrics import Metrics, worker_metrics
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import load
-from tricklecast.app.workers.face import labelled as labelled_page
+from tricklecast.app.workers.face import joined_metrics
 from tricklecast.app.workers.link import Link
 from tricklecast.app.workers.mesh import pairs
+from tricklecast.app.workers.questions import NoAnswer
 from tricklecast.app.workers.shared import Shared
 from tricklecast.app.workers.supervisor import Worker
 
@@ -97,7 +98,7 @@ def families() -> list[Family]:
     plane = DataPlane(Registry(Limits(), autocreate=True), Options())
     log = AccessLog(Path("unused"), node=None, max_bytes=1, max_age_s=1, files=1, queue=1)
     worker = Worker(0, 2, pairs(2), Shared(2), log=LogShare(), alive=-1, predecessors=0, status=-1)
-    exposed = [*metrics_of(plane, log).collect(), *worker_metrics(Link(worker, plane, {}, lambda: None))]
+    exposed = [*metrics_of(plane, log).collect(), *worker_metrics(Link(worker, plane, lambda: None))]
     worker.log.close()
     for sock in chain.from_iterable(worker.mesh):
         sock.close()
@@ -110,7 +111,7 @@ def families() -> list[Family]:
         )
         for metric in [*exposed, *ProcessCollector(registry=None).collect()]
     ]
-    of_each = text_string_to_metric_families(labelled_page([b"", b""]).decode())
+    of_each = text_string_to_metric_families(joined_metrics([NoAnswer(0, "")]).decode())
     return found + [
         Family(metric.samples[0].name, metric.type, tuple(metric.samples[0].labels), metric.documentation)
         for metric in of_each

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,8 +20,8 @@ from prometheus_client.registry import Collector
 
 from tests.support.local import LocalServer, local_server
 from tests.support.metrics import metrics_of
-from tests.support.waiting import eventually
-from tricklecast.app.control_plane.api import CHEAP_S, REST, RateLimitedPage
+from tests.support.waiting import WITHIN_S, eventually, until
+from tricklecast.app.control_plane.api import CHEAP_S, REST, Page, RateLimitedPage, measured
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
@@ -354,16 +356,21 @@ def made(cost_s: float, *asked_at: float) -> int:
     costly, now = Costly(cost_s), [0.0]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(costly)
-    page = RateLimitedPage(partial(generate_latest, registry), lambda: now[0], lambda: costly.worked)
-    for now[0] in asked_at:
-        text = page.text().decode()
-        assert f"times {costly.times}.0" in text, "the last one that was made is shown"
+    make = measured(partial(generate_latest, registry), lambda: costly.worked)
+
+    async def ask() -> None:
+        page = RateLimitedPage(make, lambda: now[0])
+        for now[0] in asked_at:
+            text = (await page.get()).text.decode()
+            assert f"times {costly.times}.0" in text, "the last one that was made is shown"
+
+    asyncio.run(ask())
     return costly.times
 
 
 def test_a_cheap_page_is_always_new() -> None:
     """A page that costs at most 5 ms is made anew for every request."""
-    assert made(CHEAP_S, 0, 0, 0) == 3
+    assert made(CHEAP_S, 0, 1e-6, 2e-6) == 3
 
 
 def test_a_costly_page_is_shown_again_for_a_while() -> None:
@@ -380,12 +387,38 @@ def test_a_page_tells_its_age() -> None:
         worked[0] += 1.0
         return b"%d" % worked[0]
 
-    page = RateLimitedPage(make, lambda: now[0], lambda: worked[0])
-    assert (page.text(), page.age_s) == (b"1", 0.0)
-    now[0] += REST - 1.0
-    assert (page.text(), page.age_s) == (b"1", REST - 1.0)
-    now[0] += 1.0
-    assert (page.text(), page.age_s) == (b"2", 0.0)
+    async def ask() -> list[Page]:
+        page = RateLimitedPage(measured(make, lambda: worked[0]), lambda: now[0])
+        found = []
+        for wait_s in (0.0, REST - 1.0, 1.0):
+            now[0] += wait_s
+            found.append(await page.get())
+        return found
+
+    assert asyncio.run(ask()) == [Page(b"1", 1.0, 0.0), Page(b"1", 1.0, REST - 1.0), Page(b"2", 1.0, 0.0)]
+
+
+def test_requests_that_come_while_a_page_is_made_share_the_next_one() -> None:
+    """However many they are; and none gets one that was begun before it asked."""
+    begun: list[float] = []
+    now = itertools.count()
+    going = asyncio.Event()
+
+    async def make() -> Page:
+        begun.append(next(now))
+        text = str(len(begun)).encode()
+        await going.wait()
+        return Page(text)
+
+    async def ask() -> list[bytes]:
+        page = RateLimitedPage(make, lambda: next(now))
+        asked = [asyncio.create_task(page.get()) for _ in range(100)]
+        await until(lambda: begun)
+        asked[1].cancel()
+        going.set()
+        return [(await one).text for one in asked[:1] + asked[2:]]
+
+    assert asyncio.run(asyncio.wait_for(ask(), WITHIN_S)) == [b"1"] + [b"2"] * 98
 
 
 def test_the_page_does_not_grow_with_channels() -> None:

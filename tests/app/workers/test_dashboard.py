@@ -66,7 +66,7 @@ class Front:
 
     def __init__(self) -> None:
         self.workers = Workers()
-        self.others = OtherDashboards(lambda: self.workers, [1])  # type: ignore[arg-type,return-value]
+        self.others = OtherDashboards(self.workers, [1])  # type: ignore[arg-type]
 
     async def hears(self, *frames: bytes | None) -> OthersFrame:
         """What the next frame has of these."""
@@ -231,7 +231,7 @@ def test_figures_of_the_server_are_sums_but_for_what_each_has_alone() -> None:
         ["total_bytes", 7, None, True],
     ]  # fmt: skip
     assert [(one["worker"], one["channels"]) for one in found["workers"]] == [(0, 11), (1, 2)]
-    alone = OtherDashboards(lambda: None, [1]).merged(figures(memory=None), 0)  # type: ignore[arg-type,return-value]
+    alone = OtherDashboards(None, [1]).merged(figures(memory=None), 0)  # type: ignore[arg-type]
     assert (alone["memory"], alone["cpu"]) == (None, 0.25)
 
 

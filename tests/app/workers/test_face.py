@@ -21,12 +21,12 @@ from fastapi import HTTPException
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.metrics import samples
 from tests.support.server import RunningServer, serve
-from tests.support.waiting import WITHIN_S, eventually, until
+from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.control_plane.middleware import everything
 from tricklecast.app.data_plane.routing import Router
-from tricklecast.app.workers.face import Face, labelled
+from tricklecast.app.workers.face import Face, joined_metrics
 from tricklecast.app.workers.placement import Placement, owner_of
-from tricklecast.app.workers.questions import SOON_S, NoAnswer
+from tricklecast.app.workers.questions import ANSWER_S, SOON_S, NoAnswer
 
 FRONTS, OTHERS = (
     [name for name in map("cam-{}".format, range(12)) if owner_of(name, 2) == worker] for worker in (0, 1)
@@ -316,34 +316,42 @@ def test_a_token_shows_and_changes_only_its_channels(tmp_path: Path) -> None:
 
 # Without servers.
 
-ONE = b"""# HELP a_total Things, "quoted" {and} more.
+ONE = b"""# HELP a_total Things, "quoted" {and} more, \\n# HELP.
 # TYPE a_total counter
-a_total 3.0
+a_total{worker="0"} 3.0
 # HELP h Times.
 # TYPE h histogram
-h_bucket{le="1.0",op="x}\\" y"} 1.0 # {trace="{}"} 0.5
-h_count 1.0 1700000000
+h_bucket{le="1.0",op="x}\\" y\\n# HELP a",worker="0"} 1.0
+h_count{worker="0"} 1.0 1700000000
 # HELP b Nothing yet.
 # TYPE b gauge
-# a comment
-# EOF
 """
 
-TWO = ONE.replace(b" 3.0", b" NaN").replace(b"# HELP b Nothing yet.\n# TYPE b gauge\n", b"# TYPE b gauge\nb{} +Inf\n")
+TWO = b"""# HELP b Nothing yet.
+# TYPE b gauge
+b{worker="2"} +Inf
+# HELP a_total Things, "quoted" {and} more, \\n# HELP.
+# TYPE a_total counter
+a_total{worker="2"} NaN
+# HELP c Only here.
+# TYPE c gauge
+c{worker="2"} 1.0
+"""
 
-MERGED = b"""# HELP a_total Things, "quoted" {and} more.
+JOINED = b"""# HELP a_total Things, "quoted" {and} more, \\n# HELP.
 # TYPE a_total counter
 a_total{worker="0"} 3.0
 a_total{worker="2"} NaN
 # HELP h Times.
 # TYPE h histogram
-h_bucket{worker="0",le="1.0",op="x}\\" y"} 1.0 # {trace="{}"} 0.5
+h_bucket{le="1.0",op="x}\\" y\\n# HELP a",worker="0"} 1.0
 h_count{worker="0"} 1.0 1700000000
-h_bucket{worker="2",le="1.0",op="x}\\" y"} 1.0 # {trace="{}"} 0.5
-h_count{worker="2"} 1.0 1700000000
 # HELP b Nothing yet.
 # TYPE b gauge
 b{worker="2"} +Inf
+# HELP c Only here.
+# TYPE c gauge
+c{worker="2"} 1.0
 # HELP tricklecast_worker_up Whether this worker answers.
 # TYPE tricklecast_worker_up gauge
 tricklecast_worker_up{worker="0"} 1
@@ -352,95 +360,69 @@ tricklecast_worker_up{worker="2"} 1
 """
 
 
-def test_samples_get_their_worker_below_one_description() -> None:
-    """Labels with every character, exemplars, times, empty sets of labels; comments go; who is silent has no sample."""
-    assert labelled([ONE, NoAnswer(1, "gone"), TWO]).decode() == MERGED.decode()
+def test_metrics_of_all_workers_stand_below_one_description() -> None:
+    """Help and labels with every character; a worker that is silent has no sample."""
+    assert joined_metrics([ONE, NoAnswer(1, "gone"), TWO]).decode() == JOINED.decode()
 
 
 class Asked:
     """Questions with ready answers."""
 
     def __init__(self, *answers: bytes | NoAnswer) -> None:
-        self.answers, self.asked = answers, 0
-        self.going = asyncio.Event()  # cleared: no answer comes
-        self.going.set()
+        self.answers, self.asked = list(answers), 0
 
-    async def ask_all(self, question: str, **about: Any) -> list[bytes | NoAnswer]:
-        assert (question, about) in [("channels", {}), ("troubles", {"within_s": SOON_S})]
+    async def ask_all(self, question: str, within_s: float) -> list[bytes | NoAnswer]:
+        assert (question, within_s) in [("channels", ANSWER_S), ("metrics", SOON_S), ("troubles", SOON_S)]
         self.asked += 1
-        found = list(self.answers)
-        await self.going.wait()
-        return found
+        return self.answers
 
 
 def face(asked: Asked) -> Face:
     return Face(asked, Placement(2, 0, Router("/trickle")))  # type: ignore[arg-type]
 
 
-def part(age_s: float, *channels: tuple[str, str]) -> bytes:
+def part(age_s: float, *channels: tuple[str, str], cost_s: float = 0.0) -> bytes:
     """A worker's list."""
     shown = [{"name": name, "created_at": at, "readers": 1, "window": {"bytes": 5}} for name, at in channels]
-    return b"%f\n%b" % (age_s, orjson.dumps({"channels": shown, "readers": len(shown), "bytes_held": 100}))
+    text = orjson.dumps({"channels": shown, "readers": len(shown), "bytes_held": 100})
+    return b"%f %f\n%b" % (cost_s, age_s, text)
 
 
 def test_a_list_is_in_the_order_of_creation_and_as_old_as_its_oldest_part() -> None:
     """Whoever sees some of the channels gets no sum over all."""
-    asked = Asked(
-        part(0.0, ("b", "2026-11-27T15:00:01Z")), part(3.5, ("a", "2026-11-27T15:00:00.5Z"), ("c", "2026-11-28"))
-    )
-    listed = asyncio.run(face(asked).listed(everything))
+    first = part(0.0, ("b", "2026-11-27T15:00:01Z"))
+    asked = Asked(first, part(3.5, ("a", "2026-11-27T15:00:00.5Z"), ("c", "2026-11-28")))
+    listed = asyncio.run(face(asked).channels(everything))
     whole = json.loads(listed.text)
-    assert ([one["name"] for one in whole["channels"]], whole["readers"], whole["bytes_held"]) == (
-        ["a", "b", "c"],
-        3,
-        200,
-    )
-    assert listed.age_s == 3.5
-    some = json.loads(asyncio.run(face(asked).listed(lambda name: name != "b")).text)
+    assert [one["name"] for one in whole["channels"]] == ["a", "b", "c"]
+    assert (whole["readers"], whole["bytes_held"]) == (3, 200)
+    assert listed.age_s == pytest.approx(3.5, abs=1.0)
+    some = json.loads(asyncio.run(face(asked).channels(lambda name: name != "b")).text)
     assert ([one["name"] for one in some["channels"]], some["readers"], some["bytes_held"]) == (["a", "c"], 2, 10)
 
 
-def test_a_list_that_takes_long_is_sent_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can keep the front busy by asking for it; a list for a token is made for it alone."""
-    asked = Asked(part(0.0), part(0.0))
-    asking = face(asked)
-    monkeypatch.setattr("tricklecast.app.workers.face.rest_s", lambda cost: 1000.0)
-    for _ in range(3):
-        asyncio.run(asking.listed(everything))
-    assert asked.asked == 1
-    asyncio.run(asking.listed(lambda name: True))
-    assert asked.asked == 2
-
-
-def test_requests_for_lists_share_the_next_answers() -> None:
-    """However many come at once; and none gets an answer that was on its way before it came."""
+def test_pages_that_cost_much_are_sent_again_for_a_while() -> None:
+    """The cost is that of all workers: nobody can keep them busy by asking, with whatever token."""
 
     async def main() -> None:
-        asked = Asked(part(0.0), part(0.0))
+        asked = Asked(part(0.0, cost_s=100.0), part(0.0, cost_s=200.0))
         asking = face(asked)
-        await asyncio.gather(*(asking.listed(lambda name: True) for _ in range(100)))
+        for visible in (everything, everything, lambda name: True):
+            assert 300.0 < (await asking.channels(visible)).cost_s < 301.0
         assert asked.asked == 1
-        asked.going.clear()
-        first = asyncio.create_task(asking.listed(lambda name: True))
-        await until(lambda: asked.asked == 2)
-        later = [asyncio.create_task(asking.listed(lambda name: True)) for _ in range(100)]
-        later[0].cancel()
-        await asyncio.sleep(0)
-        asked.answers = (part(0.0, ("new", "2026")), part(0.0))
-        asked.going.set()
-        assert json.loads((await first).text)["channels"] == []
-        for one in later[1:]:
-            assert len(json.loads((await one).text)["channels"]) == 1
-        assert asked.asked == 3
+        asked.answers = [b"100 0\n" + ONE, b"200 0\n" + TWO]
+        for _ in range(2):
+            assert 300.0 < (await asking.metrics()).cost_s < 301.0
+        assert asked.asked == 2
 
-    asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+    asyncio.run(main())
 
 
 def test_a_list_is_refused_while_a_worker_is_away() -> None:
     """With a time to come back: a part would be taken for the whole. Health names the worker."""
     asking = face(Asked(part(0.0), NoAnswer(1, "gone")))
     with pytest.raises(HTTPException) as refused:
-        asyncio.run(asking.listed(everything))
+        asyncio.run(asking.channels(everything))
     assert (refused.value.status_code, refused.value.headers) == (503, {"Retry-After": "1"})
     healthy = face(Asked(orjson.dumps([["storage"], False]), NoAnswer(1, "gone")))
     assert asyncio.run(healthy.troubles()) == (["storage", "worker_1"], False)

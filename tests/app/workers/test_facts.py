@@ -41,7 +41,8 @@ class Part:
             self.start = Start(folder_of(workers.folder, number), instance, workers.keep)
             self.registry, self.changes = self.start.registry, self.start.changes
         self.mesh = Mesh(workers.sockets, number)
-        self.questions = Questions(self.mesh, {"facts": answer_facts(self.changes)})
+        self.questions = Questions(self.mesh)
+        self.questions.start({"facts": answer_facts(self.changes)})
         self.mesh.start(self._receive)
         self.following: asyncio.Task[None] | None = None
         if number == 0:

@@ -35,7 +35,8 @@ def test_an_answer_ends_quietly_when_whoever_asked_is_gone(caplog: pytest.LogCap
 
         sockets = pairs(2)
         asking, answering = Mesh(sockets, 0), Mesh(sockets, 1)
-        answers = Questions(answering, {"endless": endless})
+        answers = Questions(answering)
+        answers.start({"endless": endless})
 
         def receive(message: Message) -> None:
             assert message.kind is Kind.QUESTION
@@ -43,7 +44,7 @@ def test_an_answer_ends_quietly_when_whoever_asked_is_gone(caplog: pytest.LogCap
 
         asking.start(lambda message: None)
         answering.start(receive)
-        _, writer = await Questions(asking, {}).connect(1, "endless")
+        _, writer = await Questions(asking).connect(1, "endless")
         # A process that is killed with something unread resets the connection.
         cast(asyncio.Transport, writer.transport).pause_reading()
         async with asyncio.timeout(WITHIN_S):
