@@ -204,6 +204,7 @@ class Node:
             storage=self.archive,
             capacities=None if shares is None else shares.capacities,
             payers=None if shares is None else shares.payers,
+            reading=None if shares is None else shares.reading,
             owns=None if worker is None else owned_by(worker.number, worker.count),
         )
         if self.archive is not None:

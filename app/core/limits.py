@@ -126,19 +126,11 @@ class Capacity:
 
     def __init__(self, limit: int | None) -> None:
         self.used = 0
-        self.joinable = self.full = True
-        self.resize(UNLIMITED if limit is None else limit)
-
-    def resize(self, limit: int) -> None:
-        """Set another limit. Those that are in stay, also if they are more."""
-        self.limit = limit
-        self._joins_stop = _share(limit, JOINS_STOP)
-        self._joins_return = _share(limit, JOINS_RETURN)
-        self.full = self.used >= limit
-        if self.used >= self._joins_stop:
-            self.joinable = False
-        elif self.used < self._joins_return:
-            self.joinable = True
+        self.limit = UNLIMITED if limit is None else limit
+        self._joins_stop = _share(self.limit, JOINS_STOP)
+        self._joins_return = _share(self.limit, JOINS_RETURN)
+        self.joinable = self._joins_stop > 0
+        self.full = self.limit <= 0
 
     def admits(self, *, join: bool) -> bool:
         """Whether there is room for one more: a newcomer (``join``), or a client that goes on."""
@@ -246,12 +238,14 @@ class Client:
         holders: connections and exchanges that know it; while there are any it stays in the table.
         connections, exchanges: how many of each it has, of those that were admitted.
         tokens: requests that it could make at once at the time ``refilled_at``.
+        places: where its numbers stand in memory that several workers share; none with one worker.
     """
 
-    __slots__ = ("address", "connections", "exchanges", "holders", "refilled_at", "tokens")
+    __slots__ = ("address", "connections", "exchanges", "holders", "places", "refilled_at", "tokens")
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, places: tuple[int, ...] = ()) -> None:
         self.address = address
+        self.places = places
         self.holders = self.connections = self.exchanges = 0
         self.tokens, self.refilled_at = 0.0, float("-inf")  # full at the first request, however large the burst is
 

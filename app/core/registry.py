@@ -22,7 +22,7 @@ from itertools import count, islice
 from typing import NamedTuple, Protocol
 
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason, Journal
-from tricklecast.app.core.limits import Capacities, Limit, Limits, Payers
+from tricklecast.app.core.limits import Capacities, Capacity, Limit, Limits, Payers
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Cause, Ended, Gone, Outcome, Refusal
 from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel
@@ -125,6 +125,8 @@ class Registry:
         storage: keeps channels over a restart; ``None``: they are in memory only.
         capacities: the limits that all clients share; new ones of these limits if ``None``.
         payers: the publishers whose unfinished segments take memory; new ones of these limits if ``None``.
+        reading: makes the limit of readers of the channel of this name, where other workers have some of these;
+            ``None``: each channel has its own.
         owns: whether a channel of this name may begin here; ``None``: every one may. Requests for another one that is
             not here get :attr:`Cause.REPLICA`.
 
@@ -148,6 +150,7 @@ class Registry:
         storage: Storage | None = None,
         capacities: Capacities | None = None,
         payers: Payers | None = None,
+        reading: Callable[[str], Capacity] | None = None,
         owns: Callable[[str], bool] | None = None,
     ) -> None:
         self.limits = limits
@@ -162,7 +165,7 @@ class Registry:
         self.faults = self.journal.faults
         self.budget = budget or Budget(limits.total_bytes, self.faults)
         self.payers = Payers(limits.publisher_bytes) if payers is None else payers  # there may be none yet
-        self._owns = owns
+        self._reading, self._owns = reading, owns
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
@@ -243,6 +246,8 @@ class Registry:
             raise LocalProtocolError(f"{before!r} is here, and has not ended")
         self._make_room(name, counts=False)
         channel = self.channels[name] = Channel(name, epoch, "", now, NO_LIFE, self.limits, self.budget, self.faults)
+        if self._reading is not None:
+            channel.reading = self._reading(name)
         return channel
 
     def let_drain(self, channel: Channel) -> None:
@@ -545,6 +550,8 @@ class Registry:
             schedule=self._schedule,
             life=Life(f"{self.instance}.{epoch}") if self.instance else NO_LIFE,
         )
+        if self._reading is not None:
+            channel.reading = self._reading(name)
         if self.storage is not None and not is_reserved(name):
             channel.retained = self.storage.begin(channel)
         return channel

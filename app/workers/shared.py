@@ -11,8 +11,8 @@ may admit somebody at the same moment, so a limit may be exceeded by one for eac
 - *Counts* (:class:`SharedCapacity`): readers, publishers, channels, connections.
 - *Memory* (:class:`SharedMemory`): each worker reserves what its channels hold and a little more. What nobody has
   reserved is free, and who needs it takes it at once. The worker whose channel holds most keeps some of it free.
-- *The data directory* (:func:`share_of`): each worker keeps to its part of what may be stored.
-- *Clients* (:mod:`app.workers.clients`).
+- *The data directory*: each worker keeps to its part of what may be stored.
+- *Clients*, and the readers of one channel (:mod:`app.workers.clients`).
 
 The supervisor makes the memory, and clears the words of a worker that has died before it starts the next one.
 """
@@ -23,7 +23,7 @@ import mmap
 from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum, auto
-from secrets import token_bytes
+from functools import partial
 from typing import Final
 
 from tricklecast.app.core.limits import Capacities, Capacity, Limits
@@ -53,9 +53,7 @@ class Figure(IntEnum):
     HELD = auto()
     """Channels that a worker has in memory, those of other workers included."""
     ASKS = auto()
-    """What the channel held that was refused memory last, in bytes."""
-    ASKED_MS = auto()
-    """When that was, in milliseconds of the monotonic clock."""
+    """What the channel held that was refused memory in the last two seconds, in bytes; 0: none was."""
     STORED = auto()
     """Bytes in the data directory (``Archive.bytes``)."""
     BEAT_MS = auto()
@@ -67,29 +65,30 @@ class Figure(IntEnum):
 class Shared:
     """The memory. Make it before the workers are forked.
 
-    Args:
-        workers: their number.
-
     Attributes:
-        tallies: figures of clients.
+        workers: their number.
+        tallies: figures of clients and channels, by name.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        words = memoryview(mmap.mmap(-1, len(Figure) * (workers + 1) * 8)).cast("q")  # shared by forked processes
+        words = memoryview(mmap.mmap(-1, len(Figure) * workers * 8)).cast("q")  # shared by forked processes
         # A figure's words stand together, so that they are added up quickly.
         self._columns = [words[at * workers : (at + 1) * workers] for at in range(len(Figure))]
-        # For each count, whether newcomers are refused: all workers write it, and none before it has added up.
-        self._closed = words[len(Figure) * workers :]
-        self.tallies = Tallies(workers, token_bytes(16))
+        self.tallies = Tallies(workers)
 
     def column(self, figure: Figure) -> memoryview:
         """A figure of all workers: a word for each, which this worker alone writes. It changes at any moment."""
         return self._columns[figure]
 
-    def closed(self, figure: Figure) -> memoryview:
-        """One word: whether a limit refuses newcomers."""
-        return self._closed[figure : figure + 1]
+    def capacity(self, limit: int | None, figure: Figure, worker: int) -> SharedCapacity:
+        """A limit of all workers for a figure, as this one of them counts."""
+        column = self._columns[figure]
+
+        def add(change: int) -> None:
+            column[worker] += change
+
+        return SharedCapacity(limit, partial(sum, column), add)
 
     def clear(self, worker: int) -> None:
         """A worker has died: it has nothing any more but its data directory."""
@@ -102,34 +101,32 @@ class Shared:
 class SharedCapacity(Capacity):
     """A limit that all workers share: each counts its own, and all of them are admitted together.
 
+    Each worker finds for itself that newcomers are refused. So it may admit some that another one refuses, for a moment
+    or if the reserve was touched for less than a tick.
+
     Args:
         limit: how many there may be at a time, in all workers; ``None`` for any number.
-        shared: the memory. worker: this one. figure: which figure is counted.
+        total: how many there are. add: counts those of this worker.
 
     Attributes:
         used: those of this worker.
     """
 
-    __slots__ = ("_closed", "_column", "_worker")
+    __slots__ = ("_add", "_refuses_joins", "_total")
 
-    def __init__(self, limit: int | None, shared: Shared, worker: int, figure: Figure) -> None:
-        self._column, self._closed, self._worker = shared.column(figure), shared.closed(figure), worker
+    def __init__(self, limit: int | None, total: Callable[[], int], add: Callable[[int], None]) -> None:
+        self._total, self._add, self._refuses_joins = total, add, False
         super().__init__(limit)
-
-    def total(self) -> int:
-        """Those of all workers; notes for all of them whether newcomers are refused."""
-        total = sum(self._column)
-        if total >= self._joins_stop:
-            self._closed[0] = 1
-        elif total < self._joins_return:
-            self._closed[0] = 0
-        return total
 
     @property
     def joinable(self) -> bool:
         """Whether a newcomer may come, at any worker."""
-        self.total()
-        return not self._closed[0]
+        total = self._total()
+        if total >= self._joins_stop:
+            self._refuses_joins = True
+        elif total < self._joins_return:
+            self._refuses_joins = False
+        return not self._refuses_joins
 
     @joinable.setter
     def joinable(self, value: bool) -> None:
@@ -138,7 +135,7 @@ class SharedCapacity(Capacity):
     @property
     def full(self) -> bool:
         """Whether nobody may come, at any worker."""
-        return sum(self._column) >= self.limit  # every GET asks
+        return self._total() >= self.limit  # every GET asks
 
     @full.setter
     def full(self, value: bool) -> None:
@@ -146,31 +143,17 @@ class SharedCapacity(Capacity):
 
     def admits(self, *, join: bool) -> bool:
         """Whether there is room for one more: a newcomer (``join``), or a client that goes on."""
-        return self.total() < self.limit and not (join and self._closed[0])
+        return not self.full and (self.joinable or not join)
 
     def take(self) -> None:
         """One more is in."""
         self.used += 1
-        self._column[self._worker] = self.used
+        self._add(1)
 
     def give_back(self) -> None:
         """One has left."""
         self.used -= 1
-        self._column[self._worker] = self.used
-
-
-def shared_capacities(limits: Limits, shared: Shared, worker: int) -> Capacities:
-    """The limits of one worker that hold for all."""
-
-    def of(limit: int | None, figure: Figure) -> SharedCapacity:
-        return SharedCapacity(limit, shared, worker, figure)
-
-    return Capacities(
-        of(limits.readers, Figure.READERS),
-        of(limits.publishers, Figure.PUBLISHERS),
-        of(limits.channels, Figure.CHANNELS),
-        of(limits.connections, Figure.CONNECTIONS),
-    )
+        self._add(-1)
 
 
 class SharedMemory:
@@ -191,15 +174,17 @@ class SharedMemory:
 
     Args:
         limit: bytes, of all workers. shared: the memory of the figures. worker: this one. clock: seconds.
+
+    Attributes:
+        step: bytes that are reserved beside what is used.
     """
 
     def __init__(self, limit: int, shared: Shared, worker: int, clock: Callable[[], float]) -> None:
-        self._limit, self._shared, self._worker, self._clock = limit, shared, worker, clock
+        self._limit, self._worker, self._clock = limit, worker, clock
         self._reserved, self._most = shared.column(Figure.RESERVED), shared.column(Figure.MOST)
-        self._held = shared.column(Figure.HELD)
-        self._asks, self._asked_ms = shared.column(Figure.ASKS), shared.column(Figure.ASKED_MS)
-        self.step = limit // (FREE_SHARE * shared.workers)  # reserved beside what is used
-        self._reserved[worker] = self.step
+        self._held, self._asks = shared.column(Figure.HELD), shared.column(Figure.ASKS)
+        self._asked_at = 0.0  # when a channel of this worker was refused memory
+        self.step = self._reserved[worker] = limit // (FREE_SHARE * shared.workers)
 
     @property
     def free(self) -> int:
@@ -210,7 +195,7 @@ class SharedMemory:
         """More memory for this worker's budget, which adds it to its limit."""
         lent = min(self.free, missing + self.step)
         if lent < missing:
-            self._asks[self._worker], self._asked_ms[self._worker] = asks, int(self._clock() * 1000)
+            self._asks[self._worker], self._asked_at = asks, self._clock()
         self._reserved[self._worker] += lent
         return lent
 
@@ -218,41 +203,38 @@ class SharedMemory:
         """Reserve what is used and a little more, and give memory where it is needed; four times a second."""
         budget, me = registry.budget, self._worker
         self._most[me], self._held[me] = budget.most, len(registry.channels)
-        if self._most[me] and self._most[me] == max(self._most):
-            self._give(registry)
-        change = self.step - (budget.limit - budget.used)
-        change = min(change, self.free) if change > 0 else change
+        if self._clock() - self._asked_at > ASKED_S:
+            self._asks[me] = 0
+        idle = budget.limit - budget.used - self.step
+        lacking = self._limit // FREE_SHARE - self.free - max(0, idle)
+        if lacking > 0 and self._most[me] == max(self._most) > 0:
+            self._give(registry, lacking)
+            idle = budget.limit - budget.used - self.step
+        change = min(-idle, self.free)
         self._reserved[me] += change
         budget.limit += change
 
-    def _give(self, registry: Registry) -> None:
-        """Free what is lacking: this worker has the channel that holds most."""
-        budget, since = registry.budget, (self._clock() - ASKED_S) * 1000
-        idle = max(0, budget.limit - budget.used - self.step)  # this tick gives it back anyway
-        lacking = self._limit // FREE_SHARE - self.free - idle
-        if lacking <= 0:
-            return
-        asked = zip(range(self._shared.workers), self._asks, self._asked_ms, strict=True)
-        asking = [asks for worker, asks, at in asked if at > since and worker != self._worker]
+    def _give(self, registry: Registry, lacking: int) -> None:
+        """Free this much: the channel that holds most is here."""
+        asking = [asks for worker, asks in enumerate(self._asks) if asks and worker != self._worker]
         if asking:
             registry.give(lacking, asks=min(asking), short=True)
         else:
             registry.give(lacking, asks=self._limit * 3 // (4 * sum(self._held)), short=False)
 
 
-def share_of(limit: int, shared: Shared, worker: int, figure: Figure) -> int:
-    """The bytes that one worker may have of a figure at present, of a limit that holds for all.
+def part_of(limit: int, column: memoryview, worker: int) -> int:
+    """The bytes that one worker may have at present, of a limit that holds for all: what it has, and an equal part of
+    what is free.
 
-    It is an equal part of what is free beside what the worker has; and an equal part of the limit in any case, since
-    otherwise the first worker that is busy would keep all for ever. Until the others have given back what they have
-    above that, the limit may be exceeded by this part.
+    It may have an equal part of the limit in any case, since otherwise the first worker that is busy would keep all for
+    ever. Until the others have given back what they have above theirs, the limit may be exceeded by this part.
 
     Args:
-        limit: bytes, of all workers. figure: what each has.
+        limit: bytes, of all workers. column: what each has.
     """
-    column = shared.column(figure)
-    own, free = column[worker], limit - sum(column)
-    return max(limit // shared.workers, own + free // shared.workers)
+    workers = len(column)
+    return max(limit // workers, column[worker] + (limit - sum(column)) // workers)
 
 
 class SharedLimits:
@@ -264,22 +246,35 @@ class SharedLimits:
     Attributes:
         limits: the same; tables that only bound memory get an equal part of their places.
         capacities, memory, payers, admission: count what all workers have.
+        reading: makes the limit of a channel's readers, which several workers may have; ``None``: there is no limit.
     """
 
     def __init__(self, limits: Limits, shared: Shared, worker: int, clock: Callable[[], float]) -> None:
-        workers = shared.workers
         self._shared, self._worker = shared, worker
-        self.limits = replace(limits, clients=limits.clients // workers, tombstones=limits.tombstones // workers)
-        self.capacities = shared_capacities(limits, shared, worker)
+        divided = {name: getattr(limits, name) // shared.workers for name in ("clients", "tombstones")}
+        self.limits = replace(limits, **divided)
+        self.capacities = Capacities(
+            readers=shared.capacity(limits.readers, Figure.READERS, worker),
+            publishers=shared.capacity(limits.publishers, Figure.PUBLISHERS, worker),
+            channels=shared.capacity(limits.channels, Figure.CHANNELS, worker),
+            connections=shared.capacity(limits.connections, Figure.CONNECTIONS, worker),
+        )
+        self.reading = None if limits.readers_per_channel is None else self._reading
         self.memory = SharedMemory(limits.total_bytes, shared, worker, clock)
         self.payers = SharedPayers(limits.publisher_bytes, shared.tallies, worker)
         self.admission = SharedAdmission(self.limits, self.capacities.connections, shared.tallies, worker)
 
+    def _reading(self, channel: str) -> Capacity:
+        tally, places = self._shared.tallies.readers, self._shared.tallies.places(channel)
+        add = partial(tally.add, self._worker, places)
+        return SharedCapacity(self.limits.readers_per_channel, partial(tally.total, places), add)
+
     def tick(self, registry: Registry, archive: Archive | None = None) -> None:
         """Take this worker's part of what all share, and give what others need; four times a second."""
         if archive is not None:
-            self._shared.column(Figure.STORED)[self._worker] = archive.bytes
-            archive.limit = share_of(archive.retention.total_bytes, self._shared, self._worker, Figure.STORED)
+            stored = self._shared.column(Figure.STORED)
+            stored[self._worker] = archive.bytes
+            archive.limit = part_of(archive.retention.total_bytes, stored, self._worker)
         self.memory.tick(registry)
         self.payers.tick()
         for capacity in self.capacities:

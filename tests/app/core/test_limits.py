@@ -94,17 +94,6 @@ def test_nothing_fits_through_a_closed_gate() -> None:
     assert not Capacity(0).joinable
 
 
-@pytest.mark.parametrize(
-    ("limit", "admits"), [(20, (True, True)), (10, (False, True)), (8, (False, False)), (14, (True, True))]
-)
-def test_a_limit_that_changes_holds_from_then_on(limit: int, admits: tuple[bool, bool]) -> None:
-    """Those who are in stay, whatever it is; between the two shares it goes on as it was."""
-    capacity = filled(10, 8)
-    capacity.resize(limit)
-    assert (capacity.admits(join=True), capacity.admits(join=False)) == admits
-    assert (capacity.limit, capacity.used) == (limit, 8)
-
-
 def test_without_a_limit_everybody_comes_in() -> None:
     """None is no limit, and no number that anybody reaches."""
     capacity = filled(None, 1000)

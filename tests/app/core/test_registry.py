@@ -24,7 +24,7 @@ from tests.app.core.support import (
     refusal,
 )
 from tricklecast.app.core.facts import BodyBegun, ChannelCreated, ChannelEnded, ContentTypeNamed, EndReason, Fact
-from tricklecast.app.core.limits import Limit, Limits
+from tricklecast.app.core.limits import Capacity, Limit, Limits
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored, Totals
 from tricklecast.app.core.results import Cause, Ended, Ending, Gone, Outcome, Refusal
@@ -1054,6 +1054,16 @@ def test_a_channel_begins_only_where_it_is_owned() -> None:
     assert refusal(registry.reserve("theirs", 0, Told(), 0.0)).why is Cause.REPLICA
     assert refusal(registry.resolve("theirs", 0)).why is Cause.REPLICA
     assert refusal(registry.resolve("mine2", 0)).why is Cause.REPLICA
+
+
+def test_readers_of_a_channel_may_be_counted_with_those_elsewhere() -> None:
+    """Of one that is owned, and of one that is held."""
+    made = {name: Capacity(0) for name in ("owned", "held")}
+    registry = Registry(Limits(), autocreate=True, reading=lambda name: made[name])
+    assert isinstance(registry.create("owned", "", 0.0), OwnedChannel)
+    registry.replicate("held", 1, 0.0)
+    for name in made:
+        assert refusal(registry.resolve(name, 0)).limit is Limit.CHANNEL_READERS
 
 
 def test_a_held_channel_is_looked_at_for_its_drain_only() -> None:

@@ -9,32 +9,32 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.app.workers.test_shared import in_processes
 from tricklecast.app.core.limits import Admission, Capacity, Client, Limit, Limits, Payer
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.workers.clients import PLACES, WIDTH, Share, SharedAdmission, SharedPayer, SharedPayers, Tallies
+from tricklecast.app.workers.clients import PLACES, WIDTH, SharedAdmission, SharedPayer, SharedPayers, Tallies, Tally
 
 WORKERS = 3
-KEY = bytes(16)
 LIMITS = Limits(client_connections=4, client_exchanges=3, client_requests_per_s=2.0, client_burst=5)
 
 
 def test_a_client_has_its_own_places() -> None:
     """They come from a secret key, one in each row."""
-    tallies = Tallies(1, KEY)
+    tallies = Tallies(1)
     places = tallies.places("192.0.2.1")
     assert [at // WIDTH for at in places] == list(range(PLACES))
     assert tallies.places("192.0.2.1") == places
     assert tallies.places("192.0.2.2") != places
-    assert Tallies(1, b"x" * 16).places("192.0.2.1") != places
+    assert Tallies(1).places("192.0.2.1") != places
     assert [part.nbytes for part in (tallies.full_at, *tallies.connections.parts)] == [2 << 20] * 2
 
 
-def test_what_others_take_counts_only_at_all_places() -> None:
+def test_what_others_have_counts_only_at_all_places() -> None:
     """Clients that share some places do not disturb each other; those that share all count as one."""
-    tallies = Tallies(2, KEY)
-    here, there = (Share(tallies.connections, worker) for worker in range(2))
-    there.add((0, WIDTH, 2 * WIDTH, 3 * WIDTH), 5)
-    assert here.elsewhere((0, WIDTH, 2 * WIDTH, 3 * WIDTH)) == 5
-    assert here.elsewhere((0, WIDTH, 2 * WIDTH, 3 * WIDTH + 1)) == 0
-    assert there.elsewhere((0, WIDTH, 2 * WIDTH, 3 * WIDTH)) == 0
+    tally = Tally(2)
+    tally.add(0, (0, WIDTH, 2 * WIDTH, 3 * WIDTH), 5)
+    tally.add(1, (0, WIDTH, 2 * WIDTH, 3 * WIDTH), 2)
+    assert tally.total((0, WIDTH, 2 * WIDTH, 3 * WIDTH)) == 7
+    assert tally.total((0, WIDTH, 2 * WIDTH, 3 * WIDTH + 1)) == 0
+    tally.clear(0)
+    assert tally.total((0, WIDTH, 2 * WIDTH, 3 * WIDTH)) == 2
 
 
 class OneServer(RuleBasedStateMachine):
@@ -42,7 +42,7 @@ class OneServer(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tallies = Tallies(WORKERS, KEY)
+        self.tallies = Tallies(WORKERS)
         self.workers = [self.worker(number) for number in range(WORKERS)]
         self.one = Admission(LIMITS, Capacity(None))
         self.connected: list[tuple[int, Client]] = []
@@ -122,7 +122,7 @@ def test_workers_admit_a_client_as_one_process() -> None:
 
 def test_a_connection_that_a_client_may_not_have_takes_no_place() -> None:
     """Neither of the server nor of the client."""
-    tallies, connections = Tallies(2, KEY), Capacity(5)
+    tallies, connections = Tallies(2), Capacity(5)
     here, there = (SharedAdmission(LIMITS, connections, tallies, worker) for worker in range(2))
     assert here.clients is not None
     assert there.clients is not None
@@ -137,7 +137,7 @@ def test_a_connection_that_a_client_may_not_have_takes_no_place() -> None:
 
 def test_connections_of_proxies_are_no_client() -> None:
     """They count for the server alone."""
-    admission = SharedAdmission(LIMITS, Capacity(1), Tallies(2, KEY), 0)
+    admission = SharedAdmission(LIMITS, Capacity(1), Tallies(2), 0)
     assert admission.connect(None) is None
     assert admission.connect(None) is Limit.CONNECTIONS
     admission.disconnect(None)
@@ -148,7 +148,7 @@ def test_racing_workers_lose_a_token_each_at_most_for_each_request() -> None:
     """Processes that ask at the same time admit the burst, and hardly more than that."""
     workers, burst = 3, 200
     limits = Limits(client_requests_per_s=0.001, client_burst=burst)
-    tallies = Tallies(workers, KEY)
+    tallies = Tallies(workers)
 
     def work(number: int) -> None:
         admission = SharedAdmission(limits, Capacity(None), tallies, number)
@@ -168,7 +168,7 @@ QUOTA = 1600
 
 
 def payers(count: int = 2) -> list[SharedPayers]:
-    tallies = Tallies(count, KEY)
+    tallies = Tallies(count)
     return [SharedPayers(QUOTA, tallies, worker) for worker in range(count)]
 
 
@@ -217,7 +217,7 @@ def test_what_a_publisher_has_ended_is_free_for_it_elsewhere() -> None:
     here.open = 0
     first.tick()
     first.tick()
-    assert (here.quota, here.reserved) == (50, 0)
+    assert here.quota == 50
     first.of("b")
     del here
     assert len(first) == 1
@@ -225,7 +225,7 @@ def test_what_a_publisher_has_ended_is_free_for_it_elsewhere() -> None:
 
 def test_without_a_quota_there_are_no_payers() -> None:
     """Nothing is shared, and a tick finds nothing."""
-    none = SharedPayers(None, Tallies(2, KEY), 0)
+    none = SharedPayers(None, Tallies(2), 0)
     assert none.of("a") is None
     none.tick()
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.app.core.support import Told
 from tricklecast.app.core.limits import UNLIMITED, Capacity, Limits
@@ -20,61 +19,41 @@ from tricklecast.app.core.results import Ending
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import SEGMENT_COST, State, Writer
 from tricklecast.app.core.window import Budget
-from tricklecast.app.workers.shared import Figure, Shared, SharedCapacity, SharedLimits, share_of
+from tricklecast.app.workers.shared import Figure, Shared, SharedLimits, part_of
 
 LIMIT = 10
 WORKERS = 3
 
 
-class Counts(RuleBasedStateMachine):
-    """Whatever workers count, and whoever of them dies, they admit as one process does that counts all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shared = Shared(WORKERS)
-        self.workers = [self.worker(number) for number in range(WORKERS)]
-        self.one = Capacity(LIMIT)
-
-    def worker(self, number: int) -> SharedCapacity:
-        return SharedCapacity(LIMIT, self.shared, number, Figure.READERS)
-
-    @rule(number=st.integers(0, WORKERS - 1))
-    def come(self, number: int) -> None:
-        self.workers[number].take()
-        self.one.take()
-
-    @rule(number=st.integers(0, WORKERS - 1))
-    def leave(self, number: int) -> None:
-        if self.workers[number].used:
-            self.workers[number].give_back()
-            self.one.give_back()
-
-    @rule(number=st.integers(0, WORKERS - 1))
-    def die(self, number: int) -> None:
-        self.shared.clear(number)
-        for _ in range(self.workers[number].used):
-            self.one.give_back()
-        self.workers[number] = self.worker(number)
-
-    @invariant()
-    def admits(self) -> None:
-        for worker in self.workers:
-            assert worker.joinable == self.one.joinable
-            assert worker.full == self.one.full
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["come", "come", "leave", "die"]), st.integers(0, WORKERS - 1)), max_size=60))
+def test_workers_admit_as_one_process(steps: list[tuple[str, int]]) -> None:
+    """The limit, and the part that only clients that go on may use, hold for the sum, whoever dies."""
+    shared, one = Shared(WORKERS), Capacity(LIMIT)
+    workers = [shared.capacity(LIMIT, Figure.READERS, number) for number in range(WORKERS)]
+    for step, number in steps:
+        if step == "come":
+            workers[number].take()
+            one.take()
+        elif step == "leave" and workers[number].used:
+            workers[number].give_back()
+            one.give_back()
+        elif step == "die":
+            for _ in range(workers[number].used):
+                one.give_back()
+            shared.clear(number)
+            workers[number].used = 0
+        for worker in workers:
+            assert (worker.joinable, worker.full) == (one.joinable, one.full)
             for join in (False, True):
-                assert worker.admits(join=join) == self.one.admits(join=join)
-        assert sum(worker.used for worker in self.workers) == self.one.used
-
-
-def test_workers_admit_as_one_process() -> None:
-    """The limit, and the part that only clients that go on may use, hold for the sum."""
-    run_state_machine_as_test(Counts, settings=settings(max_examples=60, stateful_step_count=60, deadline=None))
+                assert worker.admits(join=join) == one.admits(join=join)
+        assert sum(worker.used for worker in workers) == one.used
 
 
 @pytest.mark.parametrize(("limit", "joins"), [(None, True), (0, False)])
 def test_a_limit_may_be_none_or_nothing(limit: int | None, joins: bool) -> None:
     """Any number may come, or nobody."""
-    capacity = SharedCapacity(limit, Shared(2), 1, Figure.CHANNELS)
+    capacity = Shared(2).capacity(limit, Figure.CHANNELS, 1)
     assert (capacity.joinable, capacity.full, capacity.admits(join=True)) == (joins, not joins, joins)
     assert capacity.limit == (UNLIMITED if joins else 0)
 
@@ -96,7 +75,7 @@ def test_racing_workers_exceed_a_limit_by_one_for_each_other_worker() -> None:
     shared = Shared(workers)
 
     def work(number: int) -> None:
-        capacity = SharedCapacity(limit, shared, number, Figure.READERS)
+        capacity = shared.capacity(limit, Figure.READERS, number)
         beats = shared.column(Figure.BEAT_MS)
         beats[number] = 1
         while not all(beats):
@@ -139,10 +118,27 @@ def test_tables_are_divided() -> None:
 
 def test_an_equal_part_beside_what_there_is() -> None:
     """Of what is free each may have a part, and of the limit in any case."""
+    column = Shared(2).column(Figure.STORED)
+    column[0] = 60
+    assert [part_of(100, column, worker) for worker in range(2)] == [80, 50]
+
+
+def test_readers_of_a_channel_are_counted_at_all_workers() -> None:
+    """Where they have a limit; otherwise nothing is shared."""
     shared = Shared(2)
-    shared.column(Figure.READERS)[0] = 60
-    assert share_of(100, shared, 0, Figure.READERS) == 80
-    assert share_of(100, shared, 1, Figure.READERS) == 50
+    assert SharedLimits(Limits(), shared, 0, lambda: 0.0).reading is None
+    here, there = (SharedLimits(Limits(readers_per_channel=10), shared, worker, lambda: 0.0) for worker in range(2))
+    assert here.reading is not None
+    assert there.reading is not None
+    one, same, another = here.reading("a"), there.reading("a"), there.reading("b")
+    for _ in range(5):
+        one.take()
+        same.take()
+    assert (one.full, same.full, another.full) == (True, True, False)
+    one.give_back()
+    assert (one.full, same.full, same.joinable) == (False, False, False)
+    shared.clear(0)
+    assert same.joinable
 
 
 # Memory.
@@ -313,7 +309,7 @@ def test_the_memory_of_all_workers_never_exceeds_the_limit(steps: list[tuple[int
             everything = [one for registry in workers.registries for one in registry.channels.values()]
             share = TOTAL * 3 // (4 * len(everything))
             small = {one: one.window.held for one in everything if one.window.held < share}
-            asked = max(workers.shared.column(Figure.ASKED_MS))
+            asked = any(workers.shared.column(Figure.ASKS))
             workers.tick()
             workers.check()
             if not asked:
