@@ -37,7 +37,7 @@ from tricklecast.app.cluster.records import (
 from tricklecast.app.core.facts import Fact, SegmentAwaited
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import OPEN, Segment, encode_frame
-from tricklecast.app.core.state import Channel, Retained
+from tricklecast.app.core.state import Channel
 from tricklecast.trickle.errors import LocalProtocolError, TrickleError
 
 MAX_HELLO: Final = MAX_PAYLOAD
@@ -57,7 +57,6 @@ class Replica:
         clock: the registry's time, seconds. to_time: turns microseconds since 1970 into it.
         leave: called before the channel is let go here without an end at its owner, whom its readers may ask again: it
             sends them away. Without it they are told that the channel has ended.
-        retained: segments that the owner has beyond the window.
 
     Attributes:
         channel: what is held; ``None`` before the first feed has begun.
@@ -73,14 +72,13 @@ class Replica:
         to_time: Callable[[int], float],
         *,
         leave: Callable[[Channel], None] | None = None,
-        retained: Retained | None = None,
     ) -> None:
         self.name = name
         self.channel: Channel | None = None
         self.live = False
         self.snapshots = 0
         self._registry, self._clock, self._to_time = registry, clock, to_time
-        self._leave, self._retained = leave, retained
+        self._leave = leave
         # The start of the owner to which the channel belongs.
         self._instance = ""
         self._parser = Parser(name, to_time)
@@ -143,7 +141,6 @@ class Replica:
         if begin.fresh:
             self.end()
             self.channel = self._registry.replicate(self.name, begin.epoch, self._clock())
-            self.channel.retained = self._retained
         elif self.channel is None or self.channel.ended or self.channel.epoch != begin.epoch:
             raise FeedError("the feed goes on with a channel that is not here")
         self._instance = begin.instance

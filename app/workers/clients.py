@@ -113,11 +113,12 @@ class SharedAdmission(Admission):
 
     def connect(self, client: Client | None) -> Limit | None:
         """Admit a connection."""
-        if client is not None and self._connected.total(client.places) >= self._client_connections:
-            return Limit.CLIENT_CONNECTIONS
         limit = super().connect(client)
         if limit is None and client is not None:
             self._connected.add(self._worker, client.places, 1)
+            if self._connected.total(client.places) > self._client_connections:
+                self.disconnect(client)
+                return Limit.CLIENT_CONNECTIONS
         return limit
 
     def disconnect(self, client: Client | None) -> None:

@@ -54,7 +54,6 @@ class Link:
         self.handover.start(makers)
         self.questions.start({**answers, "feed": self.busy.feed})
         self._mesh.start(self._receive)
-        self.busy.begin()
 
     def _receive(self, message: Message) -> None:
         try:
