@@ -52,13 +52,17 @@ that does not read fills up to 4 MiB of kernel memory (``tcp_wmem``) before the 
 KEEP_ALIVE_PROBES: Final = 3
 """The kernel gives a peer up after this number of unanswered probes, sent in the last half of ``peer_timeout_s``."""
 
+SILENT_S: Final = 7
+"""For so long the kernel of Linux keeps a connection that sends nothing, where several workers accept: 1 + 2 + 4 s, as
+it repeats the last step of the connection's beginning. Then a worker accepts it, silent as it is."""
+
 SPARE_FILES: Final = 256
 """File descriptors that ordinary connections leave free: for 64 connections beyond the limit, as many that are just
 being closed, listeners, the access log, the event loop, and requests to webhooks and key servers."""
 
-WORKER_FILES: Final = 768
-"""Those that each of several workers leaves free beside: for connections that have sent nothing (128), or wait until a
-worker that hangs takes them (256), sockets of the mesh (two for each worker), and questions of other workers."""
+WORKER_FILES: Final = 512
+"""Those that each of several workers leaves free beside: for sockets of the mesh (two for each worker, 64 at most), the
+listeners of all workers, and questions of other workers."""
 
 LEAST_CONNECTIONS: Final = 64
 """The server does not start with fewer possible connections, unless ``max_connections`` asks for fewer."""
@@ -224,15 +228,18 @@ def is_loopback(listener: socket.socket) -> bool:
     return ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def tune(listener: socket.socket, *, peer_timeout_s: int) -> None:
+def tune(listener: socket.socket, *, peer_timeout_s: int, workers: int = 1) -> None:
     """Set TCP options, which every accepted connection inherits.
 
     They bound the bytes that the kernel keeps of a connection, and the time after which it gives up a peer that has
-    vanished without closing. An option that the operating system does not know is left out.
+    vanished without closing. Where several workers accept, the kernel also keeps each connection until its first bytes
+    are there: they show which worker it is for, and a worker that dies takes no connection with it that has not spoken.
+    An option that the operating system does not know is left out.
 
     Args:
         listener: a TCP socket.
         peer_timeout_s: the time for which a peer may acknowledge nothing, in seconds.
+        workers: their number.
     """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     pause_s = max(1, peer_timeout_s // (2 * KEEP_ALIVE_PROBES))
@@ -243,6 +250,8 @@ def tune(listener: socket.socket, *, peer_timeout_s: int) -> None:
         "TCP_KEEPCNT": KEEP_ALIVE_PROBES,
         "TCP_USER_TIMEOUT": peer_timeout_s * 1000,
     }
+    if workers > 1:
+        options["TCP_DEFER_ACCEPT"] = SILENT_S
     for name, value in options.items():
         if (option := getattr(socket, name, None)) is not None:
             listener.setsockopt(socket.IPPROTO_TCP, option, value)

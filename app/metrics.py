@@ -440,7 +440,6 @@ def worker_metrics(link: Link) -> Iterator[Metric]:
     yield _counter("connections_taken", "Connections taken from other workers.", handover.taken)
     text = "TLS connections whose requests another worker answers."
     yield _gauge("tls_sessions_lent", text, len(handover.halves) // 2)
-    yield _gauge("mesh_waiting", "Messages that wait until other workers take them.", handover.mesh.waiting)
     yield _counter("questions_unanswered", "Questions to workers that got no answer.", link.questions.unanswered)
     yield _gauge("busy_channels", "Channels of this worker that all workers serve.", len(busy.spread))
     yield _gauge("replicas", "Channels of other workers that this one serves, too.", len(busy.held))

@@ -32,7 +32,15 @@ from tricklecast.app.control_plane.middleware import LimitRequests, RecordReques
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.health import remove_address, write_address
 from tricklecast.app.http1.connection import Endpoint
-from tricklecast.app.listener import CannotServe, accept_on, address_of, attainable_limits, maker, not_found
+from tricklecast.app.listener import (
+    CannotServe,
+    TlsListener,
+    accept_on,
+    address_of,
+    attainable_limits,
+    maker,
+    not_found,
+)
 from tricklecast.app.machine import usable_cores
 from tricklecast.app.node import Node, Program
 from tricklecast.app.reload import Terminal, merged
@@ -43,6 +51,7 @@ from tricklecast.app.sockets import Sockets, opened
 from tricklecast.app.storage.settle import settle
 from tricklecast.app.systemd import notify
 from tricklecast.app.workers.handover import Door
+from tricklecast.app.workers.link import Link
 from tricklecast.app.workers.placement import owner_of
 from tricklecast.app.workers.supervisor import HANG_UP_S, PASSED_ON, Supervisor, Worker
 from tricklecast.trickle import __version__
@@ -116,11 +125,8 @@ def _supervise(
         def work(worker: Worker) -> None:
             configure(settings.log_format, worker=worker.number)
             own, lock = sockets[worker.number], locks[worker.number] if locks else None
-            for other in sockets:
-                # A worker that has ended accepts nothing, so nobody else may have its socket open.
-                if other.main is not own.main:
-                    other.main.close()
-            _serve_on(own, in_force, limits, lambda _: worker.tell(ready=True), None, show, reread, worker, lock)
+            mains = [each.main for each in sockets]
+            _serve_on(own, in_force, limits, lambda _: worker.tell(ready=True), None, show, reread, worker, lock, mains)
 
         def reload() -> None:
             nonlocal in_force
@@ -174,6 +180,7 @@ def _serve_on(
     reread: Callable[[], Settings] | None,
     worker: Worker | None = None,
     lock: int | None = None,
+    mains: Sequence[socket.socket] = (),
 ) -> None:
     """Run a server on these sockets, or one worker of it, with the process's signals in its hands."""
     last_resort = LastResort()
@@ -187,7 +194,7 @@ def _serve_on(
 
     async def run() -> None:
         node = Node(settings, limits, sockets, show=show, reread=reread, worker=worker, lock=lock)
-        server = Server(node, announce, early=early, last_resort=last_resort)
+        server = Server(node, announce, early=early, last_resort=last_resort, mains=mains)
         loop = asyncio.get_running_loop()
         if worker is None:
             loop.add_signal_handler(signal.SIGHUP, partial(_hang_up, Terminal(), server, node))
@@ -297,6 +304,7 @@ class Server(uvicorn.Server):
         early: gets the signals that come before uvicorn has installed its handlers; with one, the server stops as soon
             as it has started.
         last_resort: ends the process if the shutdown does not; ``None`` where the process is not the server's.
+        mains: where each of several workers accepts connections for channels.
     """
 
     def __init__(
@@ -306,6 +314,7 @@ class Server(uvicorn.Server):
         *,
         early: Sequence[int] = (),
         last_resort: LastResort | None = None,
+        mains: Sequence[socket.socket] = (),
     ) -> None:
         plane, control = node.plane, node.sockets.control
         own = RecordRequests(LimitRequests(not_found, plane), plane)  # the address of the channels has nothing else
@@ -319,6 +328,7 @@ class Server(uvicorn.Server):
             )
         self._node = node
         self._announce = announce
+        self._mains = mains
         self._early = early
         self._last_resort = last_resort
 
@@ -347,13 +357,19 @@ class Server(uvicorn.Server):
         await super().startup([])
         await self.on_tick(0)  # makes the date header of the control plane's answers
         makers = [maker(self, config) for config, _ in self._listeners]
+        link, tls = node.link, node.reload.tls
+
+        def door(link: Link, listener: socket.socket, number: int = 0) -> Any:
+            if tls is None:
+                return Door(listener, number, link.handover)
+            return TlsListener(listener, tls, node.plane, makers[number])
+
         for number, ((_, listener), make) in enumerate(zip(self._listeners, makers, strict=True)):
-            if node.link is not None and node.reload.tls is None:
-                self.servers.append(cast(Any, Door(listener, number, node.link.handover)))
-            else:
-                self.servers.append(await accept_on(make, listener, node.plane, node.reload.tls))
-        if node.link is not None:
-            node.link.start(makers, node.answers)
+            one = door(link, listener, number) if link is not None else await accept_on(make, listener, node.plane, tls)
+            self.servers.append(one)
+        if link is not None:
+            spread = self._mains[0] is not self._mains[1]
+            link.start(makers, node.answers, (lambda worker: door(link, self._mains[worker])) if spread else None)
         if node.log is not None and (node.link is None or node.link.worker.tells_start):
             node.log.event(Event.SERVER_READY)
         for server, path in zip(self.servers, (node.reload.settings.base_path, " (control plane)"), strict=False):
@@ -380,9 +396,11 @@ class Server(uvicorn.Server):
             until = plan.begun_at + plan.deadline_s
             while link.some_drain and plane.clock() < until and not await self._hurry():  # noqa: ASYNC110 - memory
                 await asyncio.sleep(TICK_S)
+            link.close()
         for server in self.servers:
             server.close()
-        for _, listener in self._listeners:
+        # A worker that has ended accepts nothing, so nobody else may have its socket open.
+        for listener in (*(own for _, own in self._listeners), *self._mains):
             listener.close()
         await end(plane, self.server_state)
         if link is not None:

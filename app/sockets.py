@@ -62,7 +62,7 @@ def opened(settings: Settings, workers: int = 1) -> Iterator[list[Sockets]]:
         for one in main:
             stack.enter_context(one)
             if one.family != socket.AF_UNIX:
-                tune(one, peer_timeout_s=settings.peer_timeout_s)
+                tune(one, peer_timeout_s=settings.peer_timeout_s, workers=workers)
         control = None
         if settings.control_port is not None:
             where = settings.control_host or settings.host, settings.control_port

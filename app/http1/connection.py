@@ -107,10 +107,10 @@ _NO_FIELDS: Final[list[tuple[bytes, bytes]]] = []
 """Shared by all connections that parse no head; never added to."""
 
 
-MOST_WAITS: Final = 10
-WAIT_S: Final = 0.03
-"""A request for another worker waits while many move there, as when thousands of readers ask for the next segment at
-once: 0.3 s, then it is refused."""
+MOST_WAITS: Final = 7
+WAIT_S: Final = 0.01
+"""A request for another worker that takes no connection now, since thousands move at once or it stands still, waits:
+10 ms, 20 ms and so on up to 0.64 s, each more or less by half. Then it is refused."""
 
 
 class Neighbours(Protocol):
@@ -124,9 +124,6 @@ class Neighbours(Protocol):
     me: int
     ours: set[bytes]
 
-    def is_crowded(self) -> bool:
-        """Whether many connections are about to move."""
-
     def beginning(self, head: memoryview) -> bytes:
         """One of :attr:`ours`, with which a request of this worker begins; empty if there is none."""
 
@@ -137,8 +134,12 @@ class Neighbours(Protocol):
             chance: the number of the connection, which chooses among several workers; -1: it stays if it may.
         """
 
-    def move(self, connection: Connection, worker: int, data: bytes) -> bool:
-        """Hand a connection over, with the beginning of a request; ``False`` if that is not possible now."""
+    def move(self, connection: Connection, worker: int, data: bytes, *, last: bool) -> bool:
+        """Hand a connection over, with the beginning of a request; ``False`` if that is not possible now.
+
+        Args:
+            last: if it is not possible now, the request is refused.
+        """
 
 
 class Endpoint:
@@ -613,19 +614,23 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if owner == neighbours.me:
             self._arrival = None
+            self._waits = 0
             self._beginning = neighbours.beginning(data)
             return True
-        if self._waits < MOST_WAITS and neighbours.is_crowded():
-            self._waits += 1
-            self._more = bytes(data)
-            self.pause(MORE)
-            asyncio.get_running_loop().call_later(WAIT_S * (0.5 + self.plane.rng.random()), self._parse_more)
+        last = self._waits == MOST_WAITS
+        if neighbours.move(self, owner, bytes(data), last=last):
             return False
-        self._waits = 0
-        if not neighbours.move(self, owner, bytes(data)):
+        if last:
             exchange = self.exchange = self.without_route()
             self.mid_message = True  # its body may follow
             exchange.answer(busy_reply(self.plane.jitter))
+            return False
+        self._more = bytes(data)
+        self.pause(MORE)
+        self._stop_resting()
+        wait_s = WAIT_S * 2**self._waits * (0.5 + self.plane.rng.random())
+        asyncio.get_running_loop().call_later(wait_s, self._parse_more)
+        self._waits += 1
         return False
 
     def _chance(self) -> int:

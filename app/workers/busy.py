@@ -214,9 +214,10 @@ class Busy:
         me, channel = self._mesh.me, self._plane.registry.live(name)
         if chance == STAYS or not spread.holders or channel is None or channel.reading.used < spread.share:
             return me
-        if route.op is Op.HLS or not self._is_alike(channel, route) or self._mesh.is_crowded():
+        if route.op is Op.HLS or not self._is_alike(channel, route):
             return me
-        return spread.holders[chance // self._mesh.workers % len(spread.holders)]
+        holder = spread.holders[chance // self._mesh.workers % len(spread.holders)]
+        return holder if self._mesh.has_room(holder) else me
 
     # The holder's side.
 

@@ -6,7 +6,8 @@ cost more than the second core brings.
 **The idea.** The descriptor moves (``SCM_RIGHTS``), and the owner serves the connection as if it had accepted it: from
 then on a request costs what it costs in a server of one process. There are three moments:
 
-1. *When it is accepted* (:class:`Door`). The first bytes are looked at without being read (``MSG_PEEK``).
+1. *When it is accepted* (:class:`Door`). The first bytes are looked at without being read (``MSG_PEEK``). On Linux
+   the kernel keeps a connection until its first bytes are there (:func:`~tricklecast.app.listener.tune`).
 2. *Between two requests*, when the next one is for somebody else, as on connections of a proxy, which asks for many
    channels on each. The beginning of the request, which was read already, goes with the descriptor.
 3. *Under TLS* the descriptor is of no use without the session, which cannot move. So the worker that has the session
@@ -14,8 +15,10 @@ then on a request costs what it costs in a server of one process. There are thre
    (:class:`Half`). It is this worker's part in the work; the owner does all the rest.
 
 A connection moves only at the beginning of a request, with nothing owed to it. One that pipelines waits until then. It
-gives its place among the limits back before it goes, and takes one where it arrives, so it is counted once. If the
-owner is so busy that even the mesh is full, the client is told to come back, as by any server that is overloaded.
+gives its place among the limits back before it goes, and takes one where it arrives, so it is counted once.
+
+A worker that is busy, or stands still, takes connections late. When some are on their way to it, all others wait where
+they are, for a second, and then their clients are told to come back, as by any server that is overloaded.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -38,18 +42,8 @@ _LOGGER = logging.getLogger(__name__)
 MAX_ACCEPTED: Final = 16
 """Connections that are accepted in one turn of the event loop."""
 
-MAX_SILENT: Final = 128
-"""Connections that have not sent a byte yet, and are not counted. If there is one more, the oldest becomes a connection
-of this worker at once, and moves later."""
-
-SILENT_S: Final = 1.0
-"""A connection that sends nothing for so long becomes one of this worker, whose limits and time-outs then hold."""
-
 ACCEPT_RETRY_S: Final = 1.0
 """Accepting pauses for this time when the process has no descriptor left, as asyncio does."""
-
-CROWDED_S: Final = 0.005
-"""It pauses for this time while much waits for another worker, which may just be busy."""
 
 PAIR_BYTES: Final = 64 << 10
 """The kernel's buffer of a :class:`Half`'s socket, in each direction (Linux doubles it)."""
@@ -96,11 +90,10 @@ class HandOver:
     def __init__(self, mesh: Mesh, placement: Placement) -> None:
         self.mesh, self.placement = mesh, placement
         self.me, self.ours, self.beginning = placement.me, placement.ours, placement.beginning
-        self.is_crowded = mesh.is_crowded
         self.halves: set[Half] = set()
         self.handed_over = self.taken = 0
         self._makers: Sequence[Callable[[], Connection]] = ()  # of connections, one for each address
-        self._busy: set[int] = set()  # workers that did not take the last connection that was for them
+        self._told: set[int] = set()  # workers of which the log says that they take no connection
         self._coming: set[asyncio.Task[Any]] = set()  # connections that are being made
 
     def start(self, makers: Sequence[Callable[[], Connection]]) -> None:
@@ -117,28 +110,31 @@ class HandOver:
         """The worker to which a request belongs, by the beginning of its head; ``None``: more of it is needed."""
         return self.placement.of_head(head, chance)
 
-    def move(self, connection: Connection, worker: int, data: bytes) -> bool:
-        """Hand a connection over that has just begun a request; ``False`` if it has to be refused here.
+    def move(self, connection: Connection, worker: int, data: bytes, *, last: bool) -> bool:
+        """Hand a connection over that has just begun a request; ``False`` if that is not possible now.
 
         Args:
             connection: nothing is owed to it.
             worker: owns what it asks for.
             data: what was read of the request.
+            last: if it is not possible now, the request is refused.
         """
-        connection.leave()
-        arrival = Arrival(connection.endpoint.number, connection.peer, connection.certified, connection.tls, data)
         try:
+            if not self.mesh.has_room(worker):
+                raise MeshFull("it does not take those before")
+            connection.leave()
+            arrival = Arrival(connection.endpoint.number, connection.peer, connection.certified, connection.tls, data)
             if connection.fd >= 0:
                 self.mesh.send(worker, Kind.CONNECTION, arrival.encoded(), connection.fd)
                 connection.moved()
             else:
                 self._bridge(connection, worker, arrival)
         except (MeshFull, OSError) as error:
-            if worker not in self._busy:
+            if last and worker not in self._told:
+                self._told.add(worker)
                 _LOGGER.warning("connections cannot be handed over to worker %d: %s", worker, error)
-            self._busy.add(worker)
             return False
-        self._busy.discard(worker)
+        self._told.discard(worker)
         self.handed_over += 1
         return True
 
@@ -159,15 +155,20 @@ class HandOver:
         connection.moved(to=session)
         self._begin(lambda: inner, mine, session.transport.abort)
 
-    def send(self, sock: socket.socket, worker: int, endpoint: int) -> None:
-        """Hand an accepted socket over of which nothing was read; it is closed here.
+    def bring(self, sock: socket.socket, endpoint: int, worker: int | None) -> None:
+        """Bring a socket that was accepted at an address, and of which nothing was read, to a worker.
 
-        Raises:
-            MeshFull, OSError: it could not be sent, and is still open.
+        Args:
+            worker: ``None``: to this one, which is where it stays as well while the other one takes no more.
         """
-        self.mesh.send(worker, Kind.CONNECTION, Arrival(endpoint, None, None, False, b"").encoded(), sock.fileno())
-        sock.close()
-        self.handed_over += 1
+        if worker is not None and worker != self.me and self.mesh.has_room(worker):
+            with suppress(MeshFull, OSError):
+                arrival = Arrival(endpoint, None, None, False, b"")
+                self.mesh.send(worker, Kind.CONNECTION, arrival.encoded(), sock.fileno())
+                sock.close()
+                self.handed_over += 1
+                return
+        self._serve(sock, endpoint)
 
     # Here.
 
@@ -176,9 +177,9 @@ class HandOver:
         sock = socket.socket(fileno=message.descriptor)
         arrival = Arrival.decoded(message.payload)
         self.taken += 1
-        self.serve(sock, arrival.endpoint, arrival)
+        self._serve(sock, arrival.endpoint, arrival)
 
-    def serve(self, sock: socket.socket, endpoint: int, arrival: Arrival | None = None) -> None:
+    def _serve(self, sock: socket.socket, endpoint: int, arrival: Arrival | None = None) -> None:
         """Make a connection of an accepted socket."""
         connection = self._makers[endpoint]()
         if arrival is not None:
@@ -256,6 +257,8 @@ class Half(asyncio.Protocol):
 class Door:
     """Accepts connections, and looks at their first bytes to see whose they are; in place of :class:`asyncio.Server`.
 
+    One that has sent nothing yet becomes a connection of this worker, and moves when its request is here.
+
     Args:
         listener: its owner closes it. number: of the address.
         handover: moves connections.
@@ -269,90 +272,41 @@ class Door:
         self.sockets = (listener,)
         self._number, self._handover = number, handover
         self._loop = asyncio.get_running_loop()
-        # Accepted ones that have not sent a byte, and when they become connections of this worker, oldest first.
-        self._silent: dict[socket.socket, float] = {}
         self._accepted = count(0, handover.placement.workers)
-        self._timer: asyncio.TimerHandle | None = None  # for the first of the silent ones
         self._pause: asyncio.TimerHandle | None = None  # until connections are accepted again
         self._listen()
 
     def close(self) -> None:
-        """Accept no more; those that have sent nothing become connections of this worker, which ends them."""
+        """Accept no more."""
         self._loop.remove_reader(self.sockets[0])
-        for timer in (self._timer, self._pause):
-            if timer is not None:
-                timer.cancel()
-        for sock in list(self._silent):
-            self._keep(sock)
+        if self._pause is not None:
+            self._pause.cancel()
 
     def _listen(self) -> None:
         self._pause = None
         self._loop.add_reader(self.sockets[0], self._accept)
-
-    def _wait(self, seconds: float) -> None:
-        """Accept nothing for a time."""
-        self._loop.remove_reader(self.sockets[0])
-        self._pause = self._loop.call_later(seconds, self._listen)
 
     def _accept(self) -> None:
         for _ in range(MAX_ACCEPTED):
             try:
                 sock, _ = self.sockets[0].accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                break
+                return
             except OSError as error:
                 _LOGGER.error("cannot accept a connection: %s", error.strerror or error)
-                self._wait(ACCEPT_RETRY_S)
+                self._loop.remove_reader(self.sockets[0])
+                self._pause = self._loop.call_later(ACCEPT_RETRY_S, self._listen)
                 return
             sock.setblocking(False)
-            if not self._look(sock):
-                self._silent[sock] = self._loop.time() + SILENT_S
-                self._loop.add_reader(sock, self._speaks, sock)
-                if len(self._silent) > MAX_SILENT:
-                    self._keep(next(iter(self._silent)))
-                if self._timer is None:
-                    self._timer = self._loop.call_later(SILENT_S, self._look_at_silent)
-        if self._handover.mesh.is_crowded():
-            self._wait(CROWDED_S)
+            self._look(sock)
 
-    def _look(self, sock: socket.socket) -> bool:
-        """Bring a connection to its owner; ``False`` if it has not sent anything yet."""
-        handover = self._handover
+    def _look(self, sock: socket.socket) -> None:
         try:
             head = sock.recv(LOOK_BYTES, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
-            return False
+            head = b""
         except OSError:
             sock.close()  # its peer has reset it
-            return True
-        owner = handover.placement.of_head(head, next(self._accepted)) if head else None
-        if owner is not None and owner != handover.me:
-            try:
-                handover.send(sock, owner, self._number)
-                return True
-            except (MeshFull, OSError):
-                pass  # it is tried again when the connection has read the request, and refused if need be
-        handover.serve(sock, self._number)
-        return True
-
-    def _speaks(self, sock: socket.socket) -> None:
-        self._loop.remove_reader(sock)
-        del self._silent[sock]
-        if not self._look(sock):
-            self._handover.serve(sock, self._number)
-
-    def _keep(self, sock: socket.socket) -> None:
-        """Make it a connection of this worker, although it is not known yet whose it is."""
-        del self._silent[sock]
-        self._loop.remove_reader(sock)
-        self._handover.serve(sock, self._number)
-
-    def _look_at_silent(self) -> None:
-        self._timer = None
-        now = self._loop.time()
-        while self._silent:
-            sock, until = next(iter(self._silent.items()))
-            if until > now:
-                self._timer = self._loop.call_later(until - now, self._look_at_silent)
-                return
-            self._keep(sock)
+            return
+        worker = self._handover.owner(head, next(self._accepted)) if head else None
+        self._handover.bring(sock, self._number, worker)

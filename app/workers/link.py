@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 import orjson
 
@@ -18,6 +19,16 @@ from tricklecast.app.workers.shared import Figure
 from tricklecast.app.workers.supervisor import Worker
 
 _LOGGER = logging.getLogger(__name__)
+
+STILL_S: Final = 1.0
+"""A worker whose event loop has not turned for so long, or that is being started, accepts nothing: the others do."""
+
+
+class Closable(Protocol):
+    """Something that ends."""
+
+    def close(self) -> None:
+        """End it."""
 
 
 class Link:
@@ -43,14 +54,24 @@ class Link:
         self.questions = Questions(self._mesh)
         self.busy = Busy(plane, self.placement, self._mesh, self.questions)
         self._share, self._clock = share, plane.clock
+        self._accept_for: Callable[[int], Closable] | None = None
+        self._doors: dict[int, Closable] = {}  # of workers for which this one accepts
 
-    def start(self, makers: Sequence[Callable[[], Connection]], answers: Mapping[str, Answer]) -> None:
+    def start(
+        self,
+        makers: Sequence[Callable[[], Connection]],
+        answers: Mapping[str, Answer],
+        accept_for: Callable[[int], Closable] | None,
+    ) -> None:
         """The server listens: take connections, and answer questions, from now on.
 
         Args:
             makers: make a connection, one for each address at which the server listens.
             answers: by the name of the question.
+            accept_for: accepts the connections of another worker, until what it returns is closed; ``None``: all
+                workers accept from one socket.
         """
+        self._accept_for = accept_for
         self.handover.start(makers)
         self.questions.start({**answers, "feed": self.busy.feed})
         self._mesh.start(self._receive)
@@ -73,6 +94,23 @@ class Link:
         self.worker.shared.column(Figure.BEAT_MS)[self.worker.number] = int(now * 1000)
         self._share()
         self.busy.look(now)
+        if self._accept_for is not None:
+            self._stand_in((now - STILL_S) * 1000, self._accept_for)
+
+    def _stand_in(self, since_ms: float, accept_for: Callable[[int], Closable]) -> None:
+        """Accept the connections of workers that have not beaten since then: the kernel goes on to give them theirs."""
+        for worker, beat_ms in enumerate(self.worker.shared.column(Figure.BEAT_MS)):
+            stands_still = beat_ms < since_ms and worker != self.worker.number
+            if stands_still and worker not in self._doors:
+                self._doors[worker] = accept_for(worker)
+            elif not stands_still and worker in self._doors:
+                self._doors.pop(worker).close()
+
+    def close(self) -> None:
+        """Accept nothing more for others."""
+        self._accept_for = None
+        while self._doors:
+            self._doors.popitem()[1].close()
 
     def drains(self, *, now: bool) -> None:
         """Tell the others whether this worker drains: none ends before all have drained."""

@@ -8,8 +8,10 @@ A message is one datagram: whole or not there, and in the order in which one sen
 sender that dies leaves no half message behind. What does not fit goes another way: an answer over a stream
 (:mod:`~tricklecast.app.workers.questions`), a long beginning of a request too (:mod:`~.handover`).
 
-The kernel holds few datagrams (10, Linux, ``net.unix.max_dgram_qlen``), so the others wait here, :data:`MAX_WAITING` at
-most for each worker: then the sender is told, and answers its client that the server is busy.
+Nothing waits here: what the kernel does not take is refused (:class:`MeshFull`). Connections are sent only while a
+worker :meth:`has room <Mesh.has_room>`, which is while a quarter of its buffer is used at most (Linux: 160 of them). So
+questions and news get through when thousands of connections move at once, and the connections wait at the worker that
+they have come to.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import asyncio
 import errno
 import logging
 import os
+import select
 import socket
-from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -28,13 +30,11 @@ from typing import Final, NamedTuple
 _LOGGER = logging.getLogger(__name__)
 
 PAYLOAD_BYTES: Final = 60 << 10
-"""The longest message; Linux has room for 208 KiB in all (``net.core.wmem_default``)."""
+"""The longest message."""
 
 BUFFER_BYTES: Final = 4 * PAYLOAD_BYTES
-"""macOS sends no datagram that is longer than this buffer, and 2 KiB without it."""
-
-MAX_WAITING: Final = 256
-"""Messages that wait for one worker. Each may hold a descriptor, for which the server keeps as many free."""
+"""The kernel's buffer of each worker. Linux doubles it, and a short message takes 768 bytes of it; macOS sends no
+message that is longer."""
 
 READS_PER_TURN: Final = 16
 """Messages that are read in one turn of the event loop, so that connections at work have theirs, too."""
@@ -42,11 +42,8 @@ READS_PER_TURN: Final = 16
 NO_FILE_S: Final = 1.0
 """A worker that has no descriptor left reads no message for this time, as it accepts no connection."""
 
-FULL_S: Final = 0.005
-"""A message is tried again after this time where the kernel does not tell when it has room."""
-
 _NO_ROOM: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
-"""The receiver's queue is full (Linux, macOS), or too many descriptors of this user are on their way."""
+"""The buffer is full (Linux, macOS), or too many descriptors of this user are on their way."""
 
 _HEAD_BYTES: Final = 2  # kind and sender
 
@@ -76,7 +73,7 @@ class Message(NamedTuple):
 
 
 class MeshFull(Exception):
-    """Too much waits for a worker, which may hang: the message was not taken."""
+    """Too much is on its way to a worker, which may hang: the message was not sent."""
 
 
 def pairs(workers: int) -> list[tuple[socket.socket, socket.socket]]:
@@ -101,8 +98,9 @@ class Mesh:
         self.me = me
         self._in = sockets[me][0]
         self._out = [to for _, to in sockets]
-        # For each worker: messages that the kernel did not take yet, with their descriptors.
-        self._waiting: list[deque[tuple[bytes, int]]] = [deque() for _ in sockets]
+        self._room = [select.poll() for _ in sockets]
+        for to, room in zip(self._out, self._room, strict=True):
+            room.register(to, select.POLLOUT)
         self._loop: asyncio.AbstractEventLoop | None = None  # None before the start and after the end
         self._receive: Callable[[Message], None] | None = None
 
@@ -111,84 +109,39 @@ class Mesh:
         """Their number."""
         return len(self._out)
 
-    @property
-    def waiting(self) -> int:
-        """Datagrams that wait until the kernel takes them."""
-        return sum(map(len, self._waiting))
-
     def start(self, receive: Callable[[Message], None]) -> None:
         """Read messages from now on, in the running event loop. ``receive`` owns the descriptor of each."""
         self._loop, self._receive = asyncio.get_running_loop(), receive
         self._listen()
 
     def stop(self) -> None:
-        """Read nothing more, and drop what waits."""
+        """Read nothing more."""
         loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        loop.remove_reader(self._in)
-        for to, waiting in zip(self._out, self._waiting, strict=True):
-            loop.remove_writer(to)
-            for _, descriptor in waiting:
-                _close(descriptor)
-            waiting.clear()
+        if loop is not None:
+            loop.remove_reader(self._in)
 
     # Out.
+
+    def has_room(self, worker: int) -> bool:
+        """Whether so little is on its way to a worker that connections may be sent to it."""
+        return bool(self._room[worker].poll(0))
 
     def send(self, worker: int, kind: Kind, payload: bytes, descriptor: int = -1) -> None:
         """Send a message. The descriptor stays the caller's; the receiver gets a copy.
 
         Raises:
-            MeshFull: too much waits for this worker already.
-            OSError: there is no descriptor left for the copy, or the message is too long.
+            MeshFull: too much is on its way to this worker.
+            OSError: the message is too long.
         """
         if len(payload) > PAYLOAD_BYTES:
             raise OSError(errno.EMSGSIZE, f"a message of {len(payload)} bytes")
-        assert self._loop is not None, "it has started"
-        waiting = self._waiting[worker]
-        if len(waiting) >= MAX_WAITING:
-            raise MeshFull(f"{len(waiting)} messages wait for worker {worker}")
-        datagram = bytes((kind, self.me)) + payload
-        why = None if waiting else self._try(worker, datagram, descriptor)
-        if waiting or why is not None:
-            waiting.append((datagram, -1 if descriptor < 0 else os.dup(descriptor)))
-        if why is not None:
-            self._await_room(worker, why)
-
-    def is_crowded(self) -> bool:
-        """Whether so much waits for a worker that fewer connections should be accepted."""
-        return any(len(waiting) > MAX_WAITING // 2 for waiting in self._waiting)
-
-    def _try(self, worker: int, datagram: bytes, descriptor: int) -> int | None:
-        """Send a datagram; the error's number if the kernel has no room for it."""
         beside = [] if descriptor < 0 else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
         try:
-            self._out[worker].sendmsg([datagram], beside)
+            self._out[worker].sendmsg([bytes((kind, self.me)), payload], beside)
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            return error.errno
-        return None
-
-    def _await_room(self, worker: int, why: int) -> None:
-        assert self._loop is not None, "it has started"
-        if why == errno.EAGAIN:
-            self._loop.add_writer(self._out[worker], self._flush, worker)
-        else:
-            # Such a socket may be called writable all the time.
-            self._loop.call_later(FULL_S, self._flush, worker)
-
-    def _flush(self, worker: int) -> None:
-        """Send what waits, as far as the kernel takes it."""
-        if self._loop is None:
-            return
-        self._loop.remove_writer(self._out[worker])
-        waiting = self._waiting[worker]
-        while waiting:
-            if (why := self._try(worker, *waiting[0])) is not None:
-                self._await_room(worker, why)
-                return
-            _close(waiting.popleft()[1])
+            raise MeshFull(f"worker {worker} takes no message: {error.strerror}") from None
 
     # In.
 
@@ -215,8 +168,3 @@ class Mesh:
                 return
             kind, sender = data[:_HEAD_BYTES]
             receive(Message(Kind(kind), sender, data[_HEAD_BYTES:], descriptors[0] if descriptors else -1))
-
-
-def _close(descriptor: int) -> None:
-    if descriptor >= 0:
-        os.close(descriptor)

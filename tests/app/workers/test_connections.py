@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
 from operator import itemgetter
@@ -16,13 +16,12 @@ import pytest
 
 from tests.app.test_sockets import start, stop
 from tests.app.workers.test_limits import names, processes
-from tests.support.logs import logged, matching, read_log, so_far
+from tests.support.logs import logged, matching, read_log
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.http1.connection import MOVABLE_BYTES
 from tricklecast.app.tools.conformance.connection import encode_chunk
 from tricklecast.app.tools.conformance.target import Address, Target
-from tricklecast.app.workers.mesh import MAX_WAITING
 
 OPTIONS = ("--workers", "2", "--storm-guard", "off")
 FRONT, OTHER = names(0), names(1)
@@ -160,9 +159,9 @@ def test_a_proxys_connection_serves_all_channels(client: Target) -> None:
 
 
 def test_a_connection_that_says_little(client: Target) -> None:
-    """A head has its time, whichever worker it is for and however little of it has come: 408 then. A connection that
-    is silent is closed after the time for which a connection may rest. As in one process."""
-    silent, slow = client.open(), []
+    """A head has its time, whichever worker it is for and however little of it has come: 408 then. As in one
+    process."""
+    slow = []
     for name in (FRONT[4], OTHER[4]):
         for head in (b"G", get(name, 0)[:12], get(name, 0)[:-2]):
             slow.append(client.open())
@@ -170,7 +169,6 @@ def test_a_connection_that_says_little(client: Target) -> None:
     for connection in slow:
         connection.expects("GET")
         connection.expect(408)
-    silent.closed()
 
 
 def test_a_body_that_waits_for_leave_to_come(client: Target) -> None:
@@ -220,37 +218,42 @@ def test_behind_a_proxy_on_a_unix_socket(tmp_path: Path) -> None:
     assert [record["worker"] for record in records] == [0, 1, 0]
 
 
-@pytest.mark.skip(reason="on an idle machine the clients wait, and none is told to come back")
-def test_a_worker_that_stands_still(tmp_path: Path) -> None:
-    """Clients of its channels wait, and are answered when it goes on. Beyond a bound they are told to come back.
-    Clients of other channels, which are connected already, notice nothing."""
-    log, told = tmp_path / "access.log", tmp_path / "stderr"
+@pytest.fixture
+def stopped(tmp_path: Path) -> Iterator[tuple[RunningServer, Target, Callable[[], None]]]:
+    """A server whose worker 1 stands still when the test says so, and goes on at its end. The supervisor stands still
+    as well, since it would kill a worker that hangs."""
     with ExitStack() as stack:
-        stderr = stack.enter_context(told.open("w"))
-        running = stack.enter_context(serve(*OPTIONS, fork=False, access_log=log, stderr=stderr))
-        with running.client() as client:
-            client.channel(OTHER[0]).publish(0, b"b")
-            untouched = client.channel(FRONT[0]).create().waiting(0)
-            publisher = client.open()
-            publisher.request("GET", f"/trickle/{FRONT[0]}/next")
-            publisher.expect(200)
-            stopped = processes(running)[1]
-            for pid in (running.process.pid, stopped):  # the supervisor would kill a worker that hangs, after 15 s
+        told = stack.enter_context((tmp_path / "stderr").open("w"))
+        running = stack.enter_context(serve(*OPTIONS, fork=False, access_log=tmp_path / "access.log", stderr=told))
+        client = stack.enter_context(running.client())
+
+        def stop() -> None:
+            for pid in (running.process.pid, processes(running)[1]):
                 os.kill(pid, signal.SIGSTOP)
                 stack.callback(os.kill, pid, signal.SIGCONT)
-            # The kernel brings half of these to the worker that stands still. The other one sends it the rest.
-            asking = []
-            while not matching(so_far(log), status=503):
-                asking += [client.send("GET", f"/trickle/{OTHER[0]}/0") for _ in range(100)]
-            assert len(asking) > MAX_WAITING
-            publisher.request("POST", f"/trickle/{FRONT[0]}/0", body=b"a")
-            publisher.expect(200)
-            untouched.segment(0, b"a")
-            os.kill(stopped, signal.SIGCONT)
-            answers = [connection.response() for connection in asking]
-            assert {answer.status for answer in answers} == {200, 503}
-            assert all(answer.get("Retry-After") for answer in answers if answer.status == 503)
-            assert len([answer for answer in answers if answer.status == 200]) >= MAX_WAITING
-    assert told.read_text().count("cannot be handed over to worker 1") == 1
-    refused = matching(read_log(log), status=503)
-    assert {(record["reason"], record["ip"], record["worker"]) for record in refused} == {("replica", "127.0.0.1", 0)}
+
+        yield running, client, stop
+
+
+def test_a_worker_that_stands_still(stopped: tuple[RunningServer, Target, Callable[[], None]], tmp_path: Path) -> None:
+    """Clients of its channels wait, and are answered when it goes on. Beyond a bound they are told to come back, after
+    a second. Clients of other channels are answered, also those that the kernel brings to the worker that stands still.
+    """
+    running, client, stop = stopped
+    log, told = tmp_path / "access.log", tmp_path / "stderr"
+    client.channel(OTHER[0]).publish(0, b"b")
+    untouched = client.channel(FRONT[0]).create().waiting(0)
+    worker = processes(running)[1]
+    stop()
+    asking = [client.send("GET", f"/trickle/{OTHER[0]}/0") for _ in range(400)]
+    others = [client.send("GET", path) for path in (f"/trickle/{FRONT[0]}/next", "/readyz") for _ in range(20)]
+    assert {connection.response().status for connection in others[:20]} == {200}
+    assert {connection.response().status for connection in others[20:]} <= {200, 503}, "as the worker's silence shows"
+    client.channel(FRONT[0]).post(0, b"a").expect(200)
+    untouched.segment(0, b"a")
+    logged(log, 20, status=503, reason="replica", ip="127.0.0.1", worker=0)
+    os.kill(worker, signal.SIGCONT)
+    answers = [connection.response() for connection in asking]
+    assert {answer.status for answer in answers} == {200, 503}
+    assert all(answer.get("Retry-After") for answer in answers if answer.status == 503)
+    assert "cannot be handed over to worker 1" in told.read_text()
