@@ -27,9 +27,9 @@ import os
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
@@ -73,6 +73,10 @@ LOOK_S: Final = 0.25
 
 MAX_FOLLOWERS: Final = 200
 """Followers at a time. Each costs the server 0.1 ms of CPU a second with 2,000 channels."""
+
+FRONT_LEFT_S: Final = 10.0
+"""A worker whose front has not asked for a frame for so long drops all state; one that follows asks after 6 s at the
+latest."""
 
 TURN_CHANNELS: Final = 200
 """Channels that the feed looks at, or encodes, in one turn of the event loop."""
@@ -269,9 +273,9 @@ class Frame:
             self.packed = pack(self.data)
         return self.packed
 
-    def encoded(self) -> bytes:
-        """The frame as a Server-Sent Event."""
-        content = {
+    def content(self) -> dict[str, Any]:
+        """As in docs/reference/dashboard-feed.md."""
+        return {
             "frame": self.number,
             "server": self.server,
             "about": self.about,
@@ -279,7 +283,10 @@ class Frame:
             "gone": self.gone,
             "events": self.events,
         }
-        return b"event: %b\ndata: %b\n\n" % (self.kind, encode(content))
+
+    def encoded(self) -> bytes:
+        """The frame as a Server-Sent Event."""
+        return b"event: %b\ndata: %b\n\n" % (self.kind, encode(self.content()))
 
     def shown_to(self, visible: MayManage, numbers: set[int]) -> Frame:
         """The frame with only those channels that a follower may see.
@@ -300,36 +307,28 @@ class Frame:
         return shown
 
 
-class OthersFrame(NamedTuple):
-    """The part of a frame that comes from other workers of the server.
+@dataclass(slots=True)
+class OthersFrame:
+    """The part of a frame that comes from other workers of the server."""
 
-    Attributes:
-        about, rows, gone: as in :class:`Frame`. events: new ones, with the numbers of their workers.
-    """
-
-    about: list[list[Any]]
-    rows: list[list[int]]
-    gone: list[int]
-    events: list[DashboardEvent]
+    about: list[list[Any]] = field(default_factory=list)
+    rows: list[list[int]] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    events: list[DashboardEvent] = field(default_factory=list)  # with the numbers of their workers
+    cpu_s: float = 0.0  # the most that one of them has spent on it
 
 
 class Others(Protocol):
-    """The feeds of the other workers of a server, followed while this one has followers."""
+    """The feeds of the other workers of a server, for that of the front."""
 
-    def begin(self, began: float) -> None:
-        """Follow them; their milliseconds count from ``began``."""
-
-    async def first(self) -> None:
-        """Wait until they have told what there is, but not long."""
-
-    def end(self) -> None:
-        """Follow no more, and drop all state."""
-
-    def news(self) -> OthersFrame:
-        """The changes since the last call."""
+    async def news(self, began: float) -> OthersFrame:
+        """The changes since the last call. Milliseconds count from ``began``."""
 
     async def whole(self) -> OthersFrame:
         """All that there is now."""
+
+    def forget(self) -> None:
+        """Drop all state, since nobody follows any more."""
 
     def merged(self, own: dict[str, Any], channels: int) -> dict[str, Any]:
         """The server's figures: those of this worker, with its number of ``channels``, and of the others."""
@@ -410,21 +409,17 @@ class DashboardFeed:
         self._lag_counts: list[int] = []  # the histogram of the event loop's lag at the last frame
         self._waiters: list[asyncio.Future[None]] = []  # followers that wait for the next frame
         self._task: asyncio.Task[None] | None = None  # makes frames; None without followers
+        self._asking = asyncio.Lock()  # the front asks for one frame after the other
+        self._left: asyncio.TimerHandle | None = None  # when the front has not asked for long
         self._snapshot: asyncio.Task[Frame] | None = None  # of the newest frame, as soon as a follower needs it
 
     # For followers.
 
-    def join(self, began: float | None = None) -> None:
-        """Count a follower whose request was admitted. It calls :meth:`leave` at its end.
-
-        Args:
-            began: the time from which milliseconds count, if this is the first follower; ``None``: now.
-        """
+    def join(self) -> None:
+        """Count a follower whose request was admitted. It calls :meth:`leave` at its end."""
         self.followers.take()
         if self._task is None:
-            self._began = self.plane.clock() if began is None else began
-            if self._others is not None:
-                self._others.begin(self._began)
+            self._began = self.plane.clock()
             self._lag_counts = list(self.plane.loop_lag.counts)
             self._task = asyncio.get_running_loop().create_task(self._run())
             self._task.add_done_callback(self._ended)
@@ -457,6 +452,24 @@ class DashboardFeed:
             seen = frame.number
             yield frame if visible is None else frame.shown_to(visible, numbers)
 
+    async def next_frame(self, seen: int, began: float) -> tuple[Frame, float]:
+        """The next frame for the front, which follows for all clients, and the CPU seconds that it has cost.
+
+        Args:
+            seen: the front's last frame of this worker. If that is not the newest one, this one has everything, and is
+                the first again.
+            began: the time from which milliseconds count then.
+        """
+        async with self._asking:
+            if not seen or seen != self._frames:
+                self._forget()
+                self._began, self._lag_counts = began, list(self.plane.loop_lag.counts)
+            if self._left is not None:
+                self._left.cancel()
+            self._left = asyncio.get_running_loop().call_later(FRONT_LEFT_S, self._forget)
+            self._cpu_s = 0.0
+            return await self._tick(), self._cpu_s
+
     async def _next(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -483,7 +496,7 @@ class DashboardFeed:
         self._views.clear()
         self._frames = self._last_event = 0
         if self._others is not None:
-            self._others.end()
+            self._others.forget()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -491,8 +504,6 @@ class DashboardFeed:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._others is not None:
-            await self._others.first()
         at = loop.time()
         while True:
             self._cpu_s = 0.0
@@ -504,7 +515,7 @@ class DashboardFeed:
                 if self.plane.registry.shutting_down:
                     await self._wake()  # each of them ends itself
 
-    async def _tick(self) -> None:
+    async def _tick(self) -> Frame:
         """Make the next frame, and wake the followers."""
         plane, begun = self.plane, time.thread_time()
         now = plane.clock()
@@ -545,7 +556,9 @@ class DashboardFeed:
         server = self._server(now, to_wall)
         self.events.seal()
         if self._others is not None:
-            news = self._others.news()
+            self._cpu_s += time.thread_time() - begun
+            news = await self._others.news(began)
+            begun, self._cpu_s = time.thread_time(), max(self._cpu_s, news.cpu_s)
             about += news.about
             rows += news.rows
             gone += news.gone
@@ -561,6 +574,7 @@ class DashboardFeed:
         self._snapshot = None
         self.frame = frame
         await self._wake()
+        return frame
 
     async def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -1,38 +1,27 @@
-"""The dashboard of all workers: the front's feed has the frames of the others in its own.
+"""The dashboard of all workers: a frame of the front has those of the others in it.
 
-Each worker's feed looks at its own channels. While the front's feed has followers, it follows the others, and puts what
-they have told since its last frame into the next one. Nothing has to be renumbered: the numbers of their channels
-differ, and milliseconds count from one moment, since all processes of a machine have the same monotonic clock.
+Each worker's feed looks at its own channels when the front asks for its next frame, which it does for each of its own.
+The question names the last frame that the front has of this worker. If that is not the worker's newest one, since an
+answer was lost or the worker was started again, the answer has everything, as a first frame has.
 
-A snapshot for a new follower needs everything, which the front asks for then. A worker that does not answer has lost
-its channels for the dashboard: they are gone, and come again with the first frame that it sends.
+Nothing has to be renumbered: the numbers of their channels differ, and milliseconds count from one moment, since all
+processes of a machine have the same monotonic clock. A worker that does not answer has lost its channels for the
+dashboard: they are gone, and come again with its next frame.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
 
+from tricklecast.app.encoding import encode
 from tricklecast.app.web.events import DashboardEvent
 from tricklecast.app.web.feed import DashboardFeed, OthersFrame
 from tricklecast.app.workers.placement import FRONT
 from tricklecast.app.workers.questions import SOON_S, Answer, NoAnswer, Questions, Stream
-
-FIRST_S: Final = 0.5
-"""The first frame waits for the others at most for this time."""
-
-SILENT_S: Final = 7.0
-"""A worker that sends no frame for so long is lost; one that works sends one after 5 s at the latest."""
-
-AGAIN_S: Final = 0.25
-"""Pause before a worker that is lost is followed again."""
-
-MAX_FRAMES: Final = 8
-"""Frames of a worker that wait for the front's next one; a further one waits at the worker, which makes a snapshot."""
 
 OWN_LIMITS: Final = frozenset({"dashboards", "followers", "subscriptions"})
 """Limits on what the front alone has."""
@@ -46,69 +35,46 @@ SUMS: Final = ("cpu", "connections", "readers", "bytes_in", "bytes_out")
 def dashboard_answers(feed: DashboardFeed) -> dict[str, Answer]:
     """A worker's answers to the front's questions."""
 
-    async def dashboard(to: Stream, began: float) -> None:
-        feed.join(began)
-        try:
-            async with aclosing(feed.follow(None, lambda: None)) as frames:
-                async for frame in frames:
-                    await to.send(frame.data)
-        finally:
-            feed.leave()
+    async def dashboard(to: Stream, seen: int, began: float) -> None:
+        frame, cpu_s = await feed.next_frame(seen, began)
+        await to.send(encode(frame.content() | {"cpu_s": cpu_s}))
 
-    async def snapshot(to: Stream) -> None:
+    async def dashboard_snapshot(to: Stream) -> None:
         if feed.frame is not None:
-            await to.send((await feed.all_of(feed.frame)).data)
+            await to.send(encode((await feed.all_of(feed.frame)).content()))
 
-    return {"dashboard": dashboard, "dashboard_snapshot": snapshot}
-
-
-def _read(data: bytes) -> tuple[bool, dict[str, Any]]:
-    """Whether a Server-Sent Event is a snapshot, and its content."""
-    kind, _, content = data.partition(b"\ndata: ")
-    return kind == b"event: snapshot", orjson.loads(content)
+    return {"dashboard": dashboard, "dashboard_snapshot": dashboard_snapshot}
 
 
 class _Other:
-    """Another worker, as the front knows it.
-
-    Attributes:
-        frames: that the front has not taken; ``None``: the worker was lost.
-        numbers: of its channels, as the front's followers know them.
-        server: its figures; empty while it is lost.
-        task: follows it. heard: whether it has answered since then.
-    """
+    """Another worker, as the front knows it."""
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
-        self.frames: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_FRAMES)
-        self.numbers: set[int] = set()
-        self.server: dict[str, Any] = {}
-        self.task: asyncio.Task[None] | None = None
-        self.heard = asyncio.Event()
-        self._instance, self._last_event = "", 0  # of the worker's events, those that the front has
+        self.seen = 0  # its last frame that the front has; 0: the next one is to have everything
+        self.numbers: set[int] = set()  # of its channels, as followers know them
+        self.server: dict[str, Any] = {}  # its figures; empty while it does not answer
+        self._event_s = 0.0  # the time of its last event that the front has
 
-    def take(self, part: OthersFrame) -> None:
-        """Add what has come to a part."""
-        while not self.frames.empty():
-            data = self.frames.get_nowait()
-            if data is None:
-                part.gone.extend(self.numbers)
-                self.numbers, self.server = set(), {}
-                continue
-            is_snapshot, frame = _read(data)
-            there = {one[0] for one in frame["about"]}
-            gone = [*(self.numbers - there)] if is_snapshot else frame["gone"]
-            self.numbers = (self.numbers | there).difference(gone)
-            self.server |= frame["server"]
-            if is_snapshot and self._instance != (instance := frame["server"]["instance"]):
-                self._instance, self._last_event = instance, 0
-            events = [DashboardEvent(**one) for one in frame["events"] if one["number"] > self._last_event]
-            if events:
-                self._last_event = events[-1].number
-            part.about.extend(frame["about"])
-            part.rows.extend(frame["rows"])
-            part.gone.extend(gone)
-            part.events.extend(events)
+    def take(self, frame: dict[str, Any] | None, into: OthersFrame) -> None:
+        """Add its frame to the front's next one; ``None``: it does not answer."""
+        if frame is None:
+            into.gone += self.numbers
+            self.seen, self.numbers, self.server = 0, set(), {}
+            return
+        about, is_first = frame["about"], frame["frame"] == 1
+        there = {number for number, *_ in about}
+        gone = [*self.numbers - there] if is_first else frame["gone"]
+        self.numbers = (self.numbers | there).difference(gone)
+        self.server = frame["server"]
+        events = [DashboardEvent(**one) for one in frame["events"] if not is_first or one["time"] > self._event_s]
+        if events:
+            self._event_s = events[-1].time
+        into.about += about
+        into.rows += frame["rows"]
+        into.gone += gone
+        into.events += events
+        into.cpu_s = max(into.cpu_s, frame["cpu_s"])
 
 
 class OtherDashboards:
@@ -118,76 +84,46 @@ class OtherDashboards:
         questions: to them. workers: their numbers.
     """
 
-    def __init__(self, questions: Questions, workers: Sequence[int]) -> None:
+    def __init__(self, questions: Questions, workers: Iterable[int]) -> None:
         self._questions = questions
         self._others = [_Other(worker) for worker in workers]
-        self._began = 0.0
 
-    def begin(self, began: float) -> None:
-        """Follow them; their milliseconds count from ``began``."""
-        self._began = began
-        for other in self._others:
-            self._begin(other)
+    def forget(self) -> None:
+        """Drop all state, since nobody follows any more."""
+        self._others = [_Other(other.worker) for other in self._others]
 
-    def _begin(self, other: _Other) -> None:
-        other.frames = asyncio.Queue(MAX_FRAMES)
-        other.task = asyncio.get_running_loop().create_task(self._follow(other, other.frames))
-
-    async def first(self) -> None:
-        """Wait until they have told what there is, but not long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_S):
-                for other in self._others:
-                    await other.heard.wait()
-
-    def end(self) -> None:
-        """Follow no more, and drop all state."""
-        for other in self._others:
-            if other.task is not None:
-                other.task.cancel()
-            other.task, other.numbers, other.server = None, set(), {}
-            other.heard.clear()
-
-    async def _follow(self, other: _Other, to: asyncio.Queue[bytes | None]) -> None:
-        while True:
-            try:
-                async with aclosing(self._questions.follow(other.worker, "dashboard", began=self._began)) as frames:
-                    while True:
-                        async with asyncio.timeout(SILENT_S):
-                            frame = await anext(frames)
-                        await to.put(frame)
-                        other.heard.set()
-            except (NoAnswer, TimeoutError, StopAsyncIteration):
-                await to.put(None)
-            await asyncio.sleep(AGAIN_S)
-
-    def news(self) -> OthersFrame:
-        """The changes since the last call."""
-        part = OthersFrame([], [], [], [])
-        for other in self._others:
-            other.take(part)
-        return part
+    async def news(self, began: float) -> OthersFrame:
+        """The changes since the last call. Milliseconds count from ``began``."""
+        into, others = OthersFrame(), self._others
+        seen = [other.seen for other in others]
+        asked = (self._ask(one, "dashboard", seen=last, began=began) for one, last in zip(others, seen, strict=True))
+        for other, last, frame in zip(others, seen, await asyncio.gather(*asked), strict=True):
+            if frame is not None and other.seen == last:  # else a follower's snapshot lacks this worker
+                other.seen = frame["frame"]
+            other.take(frame, into)
+        return into
 
     async def whole(self) -> OthersFrame:
-        """All that there is now. A worker that does not answer is lost."""
-        part = OthersFrame([], [], [], [])
-        asked = [(other, other.task) for other in self._others if other.server]
-        answers = await self._questions.ask_all(
-            "dashboard_snapshot", workers=[other.worker for other, _ in asked], within_s=SOON_S
-        )
-        for (other, task), answer in zip(asked, answers, strict=True):
-            if task is None or other.task is not task:
-                continue  # meanwhile it was followed anew, or nobody follows any more
-            if isinstance(answer, NoAnswer):
-                task.cancel()
-                self._begin(other)
-                other.frames.put_nowait(None)
+        """All that there is now. The channels of a worker that does not answer come with its next frame."""
+        into, others = OthersFrame(), [other for other in self._others if other.seen]
+        frames = await asyncio.gather(*(self._ask(other, "dashboard_snapshot") for other in others))
+        for other, frame in zip(others, frames, strict=True):
+            if frame is None:
+                other.seen = 0
                 continue
-            frame = _read(answer)[1]
-            other.numbers.update(one[0] for one in frame["about"])
-            part.about.extend(frame["about"])
-            part.rows.extend(frame["rows"])
-        return part
+            other.numbers.update(number for number, *_ in frame["about"])
+            into.about += frame["about"]
+            into.rows += frame["rows"]
+        return into
+
+    async def _ask(self, other: _Other, question: str, **about: Any) -> dict[str, Any] | None:
+        try:
+            answer: dict[str, Any] = orjson.loads(
+                await self._questions.ask(other.worker, question, within_s=SOON_S, **about)
+            )
+        except NoAnswer:
+            return None
+        return answer
 
     def merged(self, own: dict[str, Any], channels: int) -> dict[str, Any]:
         """The server's figures: those of this worker, with its number of ``channels``, and of the others."""

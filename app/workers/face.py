@@ -69,7 +69,7 @@ class Face:
         """One page of those of all workers. It costs what theirs have cost, and the joining."""
         cost_s = age_s = 0.0
         texts: list[bytes | NoAnswer] = []
-        for answer in await self._questions.ask_all(question, within_s=within_s):
+        for answer in await self._questions.ask_all(question, within_s):
             if isinstance(answer, NoAnswer):
                 texts.append(answer)
                 continue
@@ -109,7 +109,7 @@ class Face:
         """What does not work at present in any worker, and whether the server is shutting down."""
         found: list[str] = []
         draining = False
-        for worker, answer in enumerate(await self._questions.ask_all("troubles", within_s=SOON_S)):
+        for worker, answer in enumerate(await self._questions.ask_all("troubles", SOON_S)):
             if isinstance(answer, NoAnswer):
                 found.append(f"worker_{worker}")
             else:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from struct import Struct
 from typing import Any, Final
@@ -113,18 +113,16 @@ class Questions:
             self.unanswered += 1
             raise
 
-    async def ask_all(
-        self, question: str, *, workers: Iterable[int] | None = None, within_s: float = ANSWER_S, **about: Any
-    ) -> list[bytes | NoAnswer]:
-        """The answers of these workers, or of all, this one included, in the order of their numbers."""
+    async def ask_all(self, question: str, within_s: float) -> list[bytes | NoAnswer]:
+        """The answers of all workers, this one included, in the order of their numbers."""
 
         async def ask(worker: int) -> bytes | NoAnswer:
             try:
-                return await self.ask(worker, question, within_s=within_s, **about)
+                return await self.ask(worker, question, within_s=within_s)
             except NoAnswer as error:
                 return error
 
-        return await asyncio.gather(*map(ask, range(self._mesh.workers) if workers is None else workers))
+        return await asyncio.gather(*map(ask, range(self._mesh.workers)))
 
     async def follow(self, worker: int, question: str, **about: Any) -> AsyncGenerator[bytes]:
         """The frames of an answer, as they come, until the worker ends it or is gone.

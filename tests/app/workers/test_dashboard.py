@@ -1,20 +1,22 @@
-"""The feed that has the frames of all workers in its own: what it takes from which frame, and what it adds up."""
+"""The dashboard of all workers: what the front takes of which frame, and what it adds up."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
-import orjson
 import pytest
 
+from tests.app.core.support import make_registry, publish
 from tests.support.waiting import WITHIN_S, until
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.context import DataPlane, Options
+from tricklecast.app.web import feed as feed_module
 from tricklecast.app.web.events import KEPT_EVENTS, DashboardEvent, Events
-from tricklecast.app.web.feed import OthersFrame
-from tricklecast.app.workers import dashboard as module
-from tricklecast.app.workers.dashboard import MAX_FRAMES, OtherDashboards
+from tricklecast.app.web.feed import DashboardFeed, OthersFrame
+from tricklecast.app.workers.dashboard import OtherDashboards, dashboard_answers
 from tricklecast.app.workers.questions import SOON_S, NoAnswer
 
 
@@ -31,197 +33,172 @@ def figures(**own: Any) -> dict[str, Any]:
     return found | own
 
 
-def sent(kind: str, *numbers: int, events: tuple[int, ...] = (), gone: tuple[int, ...] = (), **server: Any) -> bytes:
-    """A frame that has these channels."""
-    content = {
-        "frame": 1, "server": figures(**server), "about": [[number, f"cam-{number}"] for number in numbers],
-        "rows": [[number, 1] for number in numbers], "gone": gone, "events": [asdict(event(one)) for one in events],
-    }  # fmt: skip
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(content))
-
-
-class Workers:
-    """Other workers, which send what a test says: :class:`~tricklecast.app.workers.questions.Questions`."""
+class OtherWorker:
+    """A worker with a feed of its own, which may be silent. It is also the front's way to it (``Questions``)."""
 
     def __init__(self) -> None:
-        self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the connection ends
-        self.followed: list[tuple[int, str, float]] = []
-        self.snapshot: bytes | NoAnswer = b""
-        self.answering = asyncio.Event()  # cleared: snapshots do not come
+        self.registry: Registry
+        self.feed: DashboardFeed
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.silent = False  # gets no question
+        self.mute = False  # its answer is lost
+        self.answering = asyncio.Event()  # cleared: answers are late
         self.answering.set()
+        self.restart()
 
-    async def follow(self, worker: int, question: str, *, began: float) -> AsyncGenerator[bytes]:
-        self.followed.append((worker, question, began))
-        while (frame := await self.frames.get()) is not None:
-            yield frame
+    def restart(self) -> None:
+        self.registry, _ = make_registry()
+        plane = DataPlane(self.registry, Options())
+        self.events = Events(plane.clock, plane.wall_us)
+        self.feed = DashboardFeed(plane, self.events, lambda dashboards: [], worker=1, workers=2)
 
-    async def ask_all(self, question: str, *, workers: list[int], within_s: float) -> list[bytes | NoAnswer]:
-        assert (question, within_s) == ("dashboard_snapshot", SOON_S)
-        await self.answering.wait()
-        return [self.snapshot for _ in workers]
+    def note(self, why: str) -> None:
+        """Something happens here, in a second of its own."""
+        self.events.note("refused", why)
+        self.events.seal()
 
+    async def ask(self, worker: int, question: str, *, within_s: float, **about: Any) -> bytes:
+        assert (worker, within_s) == (1, SOON_S)
+        self.asked.append((question, about))
+        sent: list[bytes] = []
+        if not self.silent:
 
-class Front:
-    """The front's side of one other worker."""
+            async def send(frame: bytes) -> None:
+                sent.append(frame)
 
-    def __init__(self) -> None:
-        self.workers = Workers()
-        self.others = OtherDashboards(self.workers, [1])  # type: ignore[arg-type]
-
-    async def hears(self, *frames: bytes | None) -> OthersFrame:
-        """What the next frame has of these."""
-        before = len(self.workers.followed)
-        for frame in frames:
-            self.workers.frames.put_nowait(frame)
-        await until(self.workers.frames.empty)
-        if None in frames:
-            await until(lambda: len(self.workers.followed) > before)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        return self.others.news()
+            await dashboard_answers(self.feed)[question](cast(Any, SimpleNamespace(send=send)), **about)
+            await self.answering.wait()
+        if self.mute or not sent:
+            raise NoAnswer(1, "gone")
+        return sent[0]
 
 
-def test_frames_of_another_worker_become_part_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New and changed channels, those that are gone, events once; a snapshot, and a lost worker, say what is gone."""
-    monkeypatch.setattr(module, "AGAIN_S", 0)
+class Told:
+    """A frame of the other worker as the front takes it."""
 
+    def __init__(self, found: OthersFrame) -> None:
+        self.numbers = {name: number for number, name, *_ in found.about}
+        self.rows = sorted(row[0] for row in found.rows)
+        self.gone = sorted(found.gone)
+        self.events = [one.why for one in found.events]
+
+
+def with_front(test: Callable[[OtherWorker, OtherDashboards], Awaitable[None]]) -> None:
     async def main() -> None:
-        front = Front()
-        front.others.begin(7.0)
-        first = await front.hears(sent("snapshot", 3, 5, events=(1, 2), instance="one"))
-        assert front.workers.followed == [(1, "dashboard", 7.0)]
-        assert ([one[0] for one in first.about], [one[0] for one in first.rows], first.gone) == ([3, 5], [3, 5], [])
-        assert [one.number for one in first.events] == [1, 2]
-        later = await front.hears(sent("frame", 7, events=(3,), gone=(3,)), sent("frame", events=(4,)))
-        assert ([one[0] for one in later.about], later.gone) == ([7], [3])
-        assert [one.number for one in later.events] == [3, 4]
-        again = await front.hears(sent("snapshot", 7, 9, events=(2, 3, 4, 5), instance="one"))
-        assert (again.gone, [one.number for one in again.events]) == ([5], [5])
-        lost = await front.hears(None)
-        assert sorted(lost.gone) == [7, 9]
-        assert front.others.merged(figures(), 2)["workers"][1] == {"worker": 1, "up": False}
-        back = await front.hears(sent("snapshot", 3, events=(1,), instance="two"))
-        assert (len(back.about), back.gone, [one.number for one in back.events]) == (1, [], [1])
-        front.others.end()
-        assert front.others.news() == OthersFrame([], [], [], [])
+        other = OtherWorker()
+        await test(other, OtherDashboards(cast(Any, other), [1]))
 
     asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
 
-def test_a_snapshot_asks_and_a_worker_that_does_not_answer_is_lost() -> None:
-    """Its channels are gone for all, and come back with the first frame of a new stream."""
+def test_frames_of_another_worker_become_part_of_the_next_one() -> None:
+    """New and changed channels, those that are gone, and events, once each."""
 
-    async def main() -> None:
-        front = Front()
-        front.others.begin(0.0)
-        await front.hears(sent("snapshot", 3, instance="one"))
-        front.workers.snapshot = sent("snapshot", 3, 5, instance="one")
-        whole = await front.others.whole()
-        assert ([one[0] for one in whole.about], [one[0] for one in whole.rows]) == ([3, 5], [3, 5])
-        front.workers.snapshot = NoAnswer(1, "gone")
-        assert await front.others.whole() == OthersFrame([], [], [], [])
-        # 5 was in that snapshot only.
-        assert sorted(front.others.news().gone) == [3, 5]
-        assert await front.others.whole() == OthersFrame([], [], [], [])
-        back = await front.hears(sent("snapshot", 3, 5, instance="one"))
-        assert len(back.about) == 2
-        front.others.end()
+    async def test(other: OtherWorker, front: OtherDashboards) -> None:
+        publish(other.registry, "a", 0)
+        publish(other.registry, "b", 0)
+        other.note("one")
+        first = Told(await front.news(7.0))
+        assert (first.numbers, first.rows, first.gone, first.events) == ({"a": 3, "b": 5}, [3, 5], [], ["one"])
+        publish(other.registry, "c", 0)
+        other.registry.end("a", 0.0)
+        other.registry.expire(1e9)
+        other.note("two")
+        second = Told(await front.news(7.0))
+        assert (second.numbers, second.gone, second.events) == ({"c": 7}, [3], ["two"])
+        assert [(about["seen"], about["began"]) for _, about in other.asked] == [(0, 7.0), (1, 7.0)]
+        front.forget()
+        again = Told(await front.news(8.0))
+        assert (again.numbers, again.gone, again.events) == ({"b": 9, "c": 11}, [], ["one", "two"])
 
-    asyncio.run(asyncio.wait_for(main(), WITHIN_S))
-
-
-def test_a_snapshot_that_comes_when_nobody_follows_any_more_begins_nothing() -> None:
-    """Else the workers would be followed for ever."""
-
-    async def main() -> None:
-        front = Front()
-        front.others.begin(0.0)
-        await front.hears(sent("snapshot", 3, instance="one"))
-        front.workers.snapshot = NoAnswer(1, "gone")
-        front.workers.answering.clear()
-        asking = asyncio.create_task(front.others.whole())
-        await asyncio.sleep(0)
-        front.others.end()
-        front.workers.answering.set()
-        assert await asking == OthersFrame([], [], [], [])
-        assert len(front.workers.followed) == 1
-        await until(lambda: not any("OtherDashboards._follow" in str(one.get_coro()) for one in asyncio.all_tasks()))
-
-    asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+    with_front(test)
 
 
-def test_a_worker_that_sends_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It hangs: its channels would stand still on the page for ever."""
-    monkeypatch.setattr(module, "SILENT_S", 0.01)
+@pytest.mark.parametrize("why", ["restarted", "silent", "mute", "forgotten"])
+def test_a_worker_that_did_not_answer_tells_everything_again(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its channels are gone, and come back as other ones. Events that were told are not told twice."""
+    monkeypatch.setattr(feed_module, "FRONT_LEFT_S", 0.0 if why == "forgotten" else 100.0)
 
-    async def main() -> None:
-        front = Front()
-        front.others.begin(0.0)
-        front.workers.frames.put_nowait(sent("snapshot", 3, instance="one"))
-        await until(lambda: front.others._others[0].frames.qsize() > 1)
-        assert front.others.news().gone == [3]
-        front.others.end()
+    async def test(other: OtherWorker, front: OtherDashboards) -> None:
+        publish(other.registry, "a", 0)
+        other.note("one")
+        first = Told(await front.news(7.0))
+        other.note("two")
+        if why == "restarted":
+            other.restart()
+            publish(other.registry, "a", 0)
+            other.note("two")
+        elif why == "forgotten":
+            await until(lambda: other.feed.frame is None)
+        else:
+            other.silent, other.mute = why == "silent", why == "mute"
+            lost = Told(await front.news(7.0))
+            assert (lost.rows, lost.gone) == ([], [first.numbers["a"]])
+            assert front.merged(figures(), 2)["workers"][1] == {"worker": 1, "up": False}
+            other.silent = other.mute = False
+        back = Told(await front.news(7.0))
+        assert list(back.numbers) == ["a"]
+        assert back.rows == list(back.numbers.values())
+        assert back.events == ["two"]
+        assert back.gone == ([first.numbers["a"]] if why == "forgotten" else [])
 
-    asyncio.run(asyncio.wait_for(main(), WITHIN_S))
-
-
-def test_the_first_frame_waits_for_the_others_but_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that answers is in it; one that hangs does not hold it up."""
-
-    async def main() -> None:
-        front = Front()
-        front.others.begin(0.0)
-        waiting = asyncio.create_task(front.others.first())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        front.workers.frames.put_nowait(sent("snapshot", 3, instance="one"))
-        await waiting
-        assert len(front.others.news().about) == 1
-        front.others.end()
-        monkeypatch.setattr(module, "FIRST_S", 0.01)
-        front.others.begin(0.0)
-        await front.others.first()
-        front.others.end()
-
-    asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+    with_front(test)
 
 
-def test_frames_that_the_front_does_not_take_wait_at_the_worker() -> None:
-    """A bound: a front that hangs for minutes stores a few frames, and not one for each second."""
+def test_a_snapshot_has_what_the_worker_has_told() -> None:
+    """One that does not answer is left out, and tells everything with its next frame, since that follower needs it."""
 
-    async def main() -> None:
-        front = Front()
-        front.others.begin(0.0)
-        for number in range(3 * MAX_FRAMES):
-            front.workers.frames.put_nowait(sent("frame", number))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert front.workers.frames.qsize() == 2 * MAX_FRAMES - 1  # one is in the hands of the task
-        assert len(front.others.news().about) == MAX_FRAMES
-        front.others.end()
+    async def test(other: OtherWorker, front: OtherDashboards) -> None:
+        publish(other.registry, "a", 0)
+        assert Told(await front.whole()).numbers == {}
+        assert other.asked == []
+        await front.news(7.0)
+        publish(other.registry, "b", 0)
+        assert Told(await front.whole()).numbers == {"a": 3}
+        other.answering.clear()
+        late = asyncio.create_task(front.news(7.0))
+        await until(lambda: other.feed.frame and other.feed.frame.number == 2)
+        other.silent = True
+        assert Told(await front.whole()).numbers == {}
+        other.silent = False
+        other.answering.set()
+        assert Told(await late).numbers == {"b": 5}
+        whole = Told(await front.news(7.0))
+        assert (whole.numbers, whole.gone) == ({"a": 7, "b": 9}, [3, 5])
 
-    asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+    with_front(test)
+
+
+def test_questions_for_frames_are_answered_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front that was killed may have asked for one: its successor's has everything all the same."""
+    monkeypatch.setattr(feed_module, "TURN_CHANNELS", 1)
+
+    async def test(other: OtherWorker, front: OtherDashboards) -> None:
+        for name in "abc":
+            publish(other.registry, name, 0)
+        frames = await asyncio.gather(*(other.feed.next_frame(0, began) for began in (7.0, 8.0)))
+        assert [[about[1] for about in frame.about] for frame, _ in frames] == [["a", "b", "c"]] * 2
+        assert [frame.number for frame, _ in frames] == [1, 1]
+
+    with_front(test)
 
 
 def test_figures_of_the_server_are_sums_but_for_what_each_has_alone() -> None:
     """The lag is the longest; limits are the server's, and each worker's part is added up."""
 
-    async def main() -> dict[str, Any]:
-        front = Front()
-        front.others.begin(0.0)
+    def main() -> dict[str, Any]:
+        front = OtherDashboards(cast(Any, None), [1])
         limits = [["readers", 30, 100, False], ["dashboards", 1, 200, True], ["access_log_queue", 60, 100, True]]
-        await front.hears(
-            sent("snapshot", 3, 5, instance="one", loop_lag_ms=9, limits=limits, counters={"requests": 5, "new": 1})
-        )
+        parts = figures(loop_lag_ms=9, limits=limits, counters={"requests": 5, "new": 1})
+        frame = {"frame": 1, "about": [[3], [5]], "rows": [], "gone": [], "events": [], "server": parts, "cpu_s": 0.0}
+        front._others[0].take(frame, OthersFrame())
         own = [
             ["readers", 20, 100, True], ["dashboards", 4, 200, True], ["access_log_queue", 10, 100, True],
             ["total_bytes", 7, None, True],
         ]  # fmt: skip
-        merged = front.others.merged(figures(limits=own), 11)
-        front.others.end()
-        return merged
+        return front.merged(figures(limits=own), 11)
 
-    found = asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+    found = main()
     assert {name: found[name] for name in ("cpu", "memory", "loop_lag_ms", "connections", "dashboards")} == {
         "cpu": 0.5, "memory": 200, "loop_lag_ms": 9, "connections": 4, "dashboards": 1,
     }  # fmt: skip
@@ -231,7 +208,7 @@ def test_figures_of_the_server_are_sums_but_for_what_each_has_alone() -> None:
         ["total_bytes", 7, None, True],
     ]  # fmt: skip
     assert [(one["worker"], one["channels"]) for one in found["workers"]] == [(0, 11), (1, 2)]
-    alone = OtherDashboards(None, [1]).merged(figures(memory=None), 0)  # type: ignore[arg-type]
+    alone = OtherDashboards(cast(Any, None), [1]).merged(figures(memory=None), 0)
     assert (alone["memory"], alone["cpu"]) == (None, 0.25)
 
 

@@ -270,8 +270,7 @@ def test_a_worker_that_hangs_or_dies_is_named_and_holds_up_nobody() -> None:
                     name for name, labels in found if name == "tricklecast_channels" and ("worker", "1") in labels
                 ]
                 with Dashboard(third) as late:
-                    late.frame()
-                    assert sorted(late.names.values()) == sorted(FRONTS)
+                    late.until(lambda: sorted(late.names.values()) == sorted(FRONTS))
                 page.until(lambda: page.server["workers"][1] == {"worker": 1, "up": False})
                 assert sorted(page.names.values()) == sorted(FRONTS)
             finally:
