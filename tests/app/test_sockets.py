@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.forked import forked
 from tests.support.logs import logged
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.cli import cli
@@ -23,7 +24,7 @@ from tricklecast.app.sockets import opened
 
 def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
     """A server, and the address that it announces."""
-    command = [sys.executable, "-m", "tricklecast", "serve", "--shutdown-drain-s", "0", *arguments]
+    command = forked("serve", "--shutdown-drain-s", "0", *arguments)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, process.stdout.readline().split()[-1]

@@ -69,7 +69,7 @@ def started(
         line = process.stdout.readline().strip()
         assert line.startswith("tricklecast is listening on "), line
         base = line.removeprefix("tricklecast is listening on ")
-        yield RunningServer(base, base.removesuffix("/trickle"), process, None)
+        yield RunningServer(base, base.removesuffix("/trickle"), process, process.pid, None)
     finally:
         if process.poll() is None:
             process.kill()

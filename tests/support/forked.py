@@ -7,8 +7,8 @@ code. There are three::
     test --Popen--> relay (this file's other half) --Unix socket--> nursery --fork--> the command
 
 The relay hands its standard streams over, passes SIGINT, SIGTERM and SIGHUP on, and ends as the command ends. If the
-relay is killed, the nursery kills the command soon after; a test that kills, or that looks at the process by its id,
-starts ``python -m tricklecast`` itself.
+relay is killed, the nursery kills the command soon after; a test that kills the command, or that looks at its process,
+asks for its id (:func:`command_of`).
 """
 
 from __future__ import annotations
@@ -69,6 +69,22 @@ def _nursery(module: str, preload: str) -> str:
     return path
 
 
+def command_of(relay: int, module: str = "tests.support.forked") -> int:
+    """The id of the process that a relay has started; ``module`` as for :func:`forked`."""
+    with socket.socket(socket.AF_UNIX) as nursery:
+        nursery.connect(_nursery(module, ""))
+        _send(nursery, [], {"relay": relay})
+        (pid,) = CODE.unpack(nursery.recv(CODE.size))
+    assert pid, "it runs"
+    return pid
+
+
+def _send(nursery: socket.socket, streams: list[int], order: dict[str, Any]) -> None:
+    data = json.dumps(order).encode()
+    socket.send_fds(nursery, [HEADER.pack(len(data))], streams)
+    nursery.sendall(data)
+
+
 def relay(path: str, arguments: list[str]) -> None:
     """Has a command run, and ends as it ends."""
     with socket.socket(socket.AF_UNIX) as nursery:
@@ -76,9 +92,8 @@ def relay(path: str, arguments: list[str]) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda number, _: nursery.send(bytes([number])))
-        order = json.dumps({"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}).encode()
-        socket.send_fds(nursery, [HEADER.pack(len(order))], [0, 1, 2])
-        nursery.sendall(order)
+        what = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(), "relay": os.getpid()}
+        _send(nursery, [0, 1, 2], what)
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
             os.dup2(nothing, descriptor)
@@ -97,6 +112,7 @@ def nursery(path: str) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     relays: dict[socket.socket, int] = {}
+    commands: dict[int, int] = {}  # by the relay's process
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(64)
@@ -122,8 +138,12 @@ def nursery(path: str) -> None:
                 header, streams, _, _ = socket.recv_fds(connection, HEADER.size, 3)
                 (size,) = HEADER.unpack(header)
                 order = json.loads(connection.recv(size, socket.MSG_WAITALL))
+                if "arguments" not in order:
+                    with connection:
+                        connection.sendall(CODE.pack(commands.get(order["relay"], 0)))
+                    continue
                 if pid := os.fork():
-                    relays[connection] = pid
+                    relays[connection] = commands[order["relay"]] = pid
                     for descriptor in streams:
                         os.close(descriptor)
                     continue

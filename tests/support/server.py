@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.support.forked import forked
+from tests.support.forked import command_of, forked
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.tools.conformance.target import Address, Target
 
@@ -27,12 +27,14 @@ class RunningServer:
 
     Attributes:
         base: URL of the base path. url: URL of the server's root.
-        process: its process. access_log: its access log, if it writes one.
+        process: ends as it does, and passes signals on. pid: its process, which a test may kill.
+        access_log: its access log, if it writes one.
     """
 
     base: str
     url: str
     process: subprocess.Popen[str]
+    pid: int
     access_log: Path | None
 
     def target(self, tls: ssl.SSLContext | None = None) -> Target:
@@ -76,7 +78,7 @@ def serve(
         access_log: where it writes one.
         scheme: `https` if the arguments switch TLS on.
         stderr: a file that gets the server's standard error instead of the test run's.
-        fork: start it fast (`tests/support/forked.py`); not for a test that kills it or needs its process id.
+        fork: start it fast (`tests/support/forked.py`); not for a test that measures its memory.
     """
     options = ["serve", "--port", "0", *QUICK_END, *arguments]
     if access_log is not None:
@@ -91,7 +93,8 @@ def serve(
         assert line.startswith("tricklecast is listening on "), f"the server did not start: {line!r}"
         base = line.removeprefix("tricklecast is listening on ")
         authority = base.removeprefix(f"{scheme}://").partition("/")[0]
-        yield RunningServer(base, f"{scheme}://{authority}", process, access_log)
+        pid = command_of(process.pid) if fork else process.pid
+        yield RunningServer(base, f"{scheme}://{authority}", process, pid, access_log)
     finally:
         if process.poll() is None:
             process.terminate()

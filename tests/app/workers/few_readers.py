@@ -1,10 +1,11 @@
-"""``tricklecast`` whose channels are busy with four readers; it is run as ``python -m``."""
+"""A nursery (``tests/support/forked.py``) of servers whose channels are busy with four readers."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from tricklecast.__main__ import main
+from tests.support.forked import serve_forks
 from tricklecast.app.workers import busy
 
 SMALL: dict[str, Any] = {"SPREAD_FROM": 4, "SPREAD_UNTIL": 3, "LOOK_S": 0.25, "KEEP_S": 1.0}
@@ -13,4 +14,4 @@ if __name__ == "__main__":
     for name, value in SMALL.items():
         assert hasattr(busy, name), name
         setattr(busy, name, value)
-    main()
+    serve_forks(sys.argv[2])

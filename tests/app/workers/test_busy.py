@@ -20,12 +20,15 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.forked import command_of, forked
 from tests.support.metrics import samples
 from tests.support.resets import reset_when_closed
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.workers.placement import owner_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers by /proc")
+
+FEW_READERS = "tests.app.workers.few_readers"
 
 DRAWN = frozenset({"date", "retry-after"})
 """Header fields that differ between two responses of one worker, too."""
@@ -68,7 +71,7 @@ class Client:
 
 @dataclass
 class Server:
-    process: subprocess.Popen[str]
+    pid: int
     port: int
     log: Path
     clients: list[Client]
@@ -102,8 +105,7 @@ class Server:
 
     def workers(self) -> list[int]:
         """Their processes, by number."""
-        pid = self.process.pid
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(one) for one in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
     def kill(self, worker: int) -> None:
         """End a worker, and wait for its successor."""
@@ -114,16 +116,17 @@ class Server:
 
 @contextmanager
 def serving(folder: Path, *options: str) -> Iterator[Server]:
-    command = [sys.executable, "-m", "tests.app.workers.few_readers", "serve", "--workers", "2", "--port", "0"]
     log = folder / "access.jsonl"
     quick = ("--shutdown-drain-s", "0.1", "--access-log", str(log), "--storm-guard", "off")
-    process = subprocess.Popen([*command, *quick, *options], stdout=subprocess.PIPE, text=True)
+    command = forked("serve", "--workers", "2", "--port", "0", *quick, *options, module=FEW_READERS)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     clients: list[Client] = []
     try:
         line = process.stdout.readline()
         assert "listening on" in line, line
-        yield Server(process, int(line.partition("127.0.0.1:")[2].partition("/")[0]), log, clients)
+        pid = command_of(process.pid, FEW_READERS)
+        yield Server(pid, int(line.partition("127.0.0.1:")[2].partition("/")[0]), log, clients)
     finally:
         closed(clients)
         process.terminate()

@@ -32,7 +32,7 @@ FRESH = count()  # seqs that no test has used
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One for all tests that do not harm it."""
     log = tmp_path_factory.mktemp("workers") / "access.log"
-    with serve(*OPTIONS, "--head-timeout-s", "1", "--keep-alive-s", "1", fork=False, access_log=log) as running:
+    with serve(*OPTIONS, "--head-timeout-s", "1", "--keep-alive-s", "1", access_log=log) as running:
         yield running
 
 
@@ -224,11 +224,11 @@ def stopped(tmp_path: Path) -> Iterator[tuple[RunningServer, Target, Callable[[]
     as well, since it would kill a worker that hangs."""
     with ExitStack() as stack:
         told = stack.enter_context((tmp_path / "stderr").open("w"))
-        running = stack.enter_context(serve(*OPTIONS, fork=False, access_log=tmp_path / "access.log", stderr=told))
+        running = stack.enter_context(serve(*OPTIONS, access_log=tmp_path / "access.log", stderr=told))
         client = stack.enter_context(running.client())
 
         def stop() -> None:
-            for pid in (running.process.pid, processes(running)[1]):
+            for pid in (running.pid, processes(running)[1]):
                 os.kill(pid, signal.SIGSTOP)
                 stack.callback(os.kill, pid, signal.SIGCONT)
 

@@ -36,7 +36,7 @@ def answers(client: Target, path: str, *, status: int) -> None:
 def test_clients_of_the_other_worker_miss_nothing(tmp_path: Path) -> None:
     """Neither a publisher in the middle of a segment, nor its reader, nor a connection that has not spoken yet,
     whichever dies. Channels of the dead one are gone; those that ask for them are answered by its successor."""
-    with serve("--workers", "2", fork=False) as server, server.client() as client:
+    with serve("--workers", "2") as server, server.client() as client:
         for dies, lives in ((1, 0), (0, 1)):
             gone, stays = client.channel(names(dies)[dies]).publish(0, b"gone"), client.channel(names(lives)[dies])
             upload, reader = stays.started(0, b"before")
@@ -60,7 +60,7 @@ def test_clients_of_the_other_worker_miss_nothing(tmp_path: Path) -> None:
 def test_three_deaths_within_a_minute_end_the_server(tmp_path: Path) -> None:
     """In order, with exit code 1 and the reason; no process is left."""
     told = tmp_path / "stderr"
-    with told.open("w") as stderr, serve("--workers", "2", fork=False, stderr=stderr) as server:
+    with told.open("w") as stderr, serve("--workers", "2", stderr=stderr) as server:
         kill(server, 0)
         kill(server, 1)
         left = processes(server)
@@ -74,11 +74,11 @@ def test_three_deaths_within_a_minute_end_the_server(tmp_path: Path) -> None:
 
 def test_workers_end_with_their_supervisor() -> None:
     """Whose death nothing else would tell them: another server can have the address at once."""
-    with serve("--workers", "2", fork=False) as server, server.client() as client:
+    with serve("--workers", "2") as server, server.client() as client:
         client.channel(FRONT[0]).publish(0)
         client.channel(OTHER[0]).publish(0)
         pids = processes(server)
-        server.process.kill()
+        os.kill(server.pid, signal.SIGKILL)
         eventually(lambda: not any(is_alive(pid) for pid in pids), what="both end")
     with serve("--port", str(server.port)):
         pass

@@ -225,8 +225,7 @@ def test_a_dashboard_shows_all_workers() -> None:
 
 def workers_of(server: RunningServer) -> list[int]:
     """The processes of its workers, in the order in which they were started."""
-    pid = server.process.pid
-    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return sorted(map(int, Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()))
 
 
 def timed(http: httpx.Client, path: str) -> httpx.Response:
@@ -248,7 +247,7 @@ def at_the_front(server: RunningServer) -> Iterator[httpx.Client]:
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds the workers in /proc")
 def test_a_worker_that_hangs_or_dies_is_named_and_holds_up_nobody() -> None:
     """Health, metrics and the dashboard go on without it, and a list says that it is not whole; then all is well."""
-    with serve("--workers", "2", fork=False) as server:
+    with serve("--workers", "2") as server:
         publish_all(server)
         hung = workers_of(server)[1]
         with (
@@ -258,7 +257,7 @@ def test_a_worker_that_hangs_or_dies_is_named_and_holds_up_nobody() -> None:
             Dashboard(other) as page,
         ):
             page.frame()
-            os.kill(server.process.pid, signal.SIGSTOP)  # it would kill a worker that hangs, after 15 s
+            os.kill(server.pid, signal.SIGSTOP)  # it would kill a worker that hangs, after 15 s
             try:
                 os.kill(hung, signal.SIGSTOP)
                 assert timed(http, "/healthz").json() == {"status": "ok"}
@@ -274,7 +273,7 @@ def test_a_worker_that_hangs_or_dies_is_named_and_holds_up_nobody() -> None:
                 page.until(lambda: page.server["workers"][1] == {"worker": 1, "up": False})
                 assert sorted(page.names.values()) == sorted(FRONTS)
             finally:
-                os.kill(server.process.pid, signal.SIGCONT)
+                os.kill(server.pid, signal.SIGCONT)
             os.kill(hung, signal.SIGKILL)
             made = http.post("/api/v1/channels", json={"name": OTHERS[0]})
             assert made.status_code in (201, 503)

@@ -39,8 +39,7 @@ def used(client: Target, limit: str, connection: RawConnection | None = None) ->
 
 def processes(server: RunningServer) -> list[int]:
     """Those of the workers, in the order in which they were started."""
-    pid = server.process.pid
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(one) for one in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]
 
 
 def wait_in(client: Target, worker: int, readers: int) -> list[RawConnection]:
@@ -64,7 +63,7 @@ def wait_in(client: Target, worker: int, readers: int) -> list[RawConnection]:
 
 def test_a_client_has_its_limits_once() -> None:
     """Its requests in both workers count together; when a worker is killed, what it had there is free again."""
-    with serve(*WORKERS, "--per-ip-limit", "4", fork=False) as server, server.client() as client:
+    with serve(*WORKERS, "--per-ip-limit", "4") as server, server.client() as client:
         waiting = wait_in(client, 0, 2) + wait_in(client, 1, 2)
         for worker in (0, 1):
             refused = client.channel(names(worker)[0]).get(0)

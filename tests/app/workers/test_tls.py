@@ -45,7 +45,7 @@ def context(folder: Path) -> ssl.SSLContext:
 def server(folder: Path, context: ssl.SSLContext, tmp_path: Path) -> Iterator[RunningServer]:
     options = ["--workers", "2", "--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem")]
     options += ["--tls-client-ca", str(folder / "clients.pem"), "--shutdown-drain-s", "1"]
-    with serve(*options, fork=False, scheme="https", access_log=tmp_path / "access.log") as running:
+    with serve(*options, scheme="https", access_log=tmp_path / "access.log") as running:
         yield running
 
 
