@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,18 @@ def test_what_a_killed_run_leaves_goes_with_the_next(folder: Path) -> None:
         finally:
             run.kill()
     assert list(folder.iterdir()) == []
+
+
+def test_ctrl_c_while_a_folder_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder goes under whichever of its two names it has when Ctrl-C comes."""
+    for name in ("mkdir", "rename"):
+
+        def interrupted(*arguments: object, then: Callable[..., object] = getattr(Path, name)) -> None:
+            then(*arguments)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, name, interrupted)
+            with pytest.raises(KeyboardInterrupt), embedded.bounded():
+                raise AssertionError("it was interrupted before")
+        assert list(folder.iterdir()) == []
