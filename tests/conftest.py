@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import signal
 from collections.abc import Iterator
@@ -39,11 +40,9 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Tests that look for leaks collect garbage, and need not look through all tests that were found each time."""
-    gc.collect()
+    """Tests that look for leaks collect garbage, and need not look through all tests that were found each time.
+
+    Only at its end the interpreter takes everything apart again, since libraries name what they find left.
+    """
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """At its end the interpreter takes everything apart again, since libraries name what they find left."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from tests.support.metrics import families
+from tests.support.waiting import WITHIN_S
 from tricklecast.app.cli import cli
 
 ROOT = Path(__file__).parents[2]
@@ -82,5 +83,7 @@ def promtool(*arguments: str | Path) -> None:
     program = os.environ.get("PROMTOOL") or shutil.which("promtool") or str(ROOT / ".venv" / "bin" / "promtool")
     if shutil.which(program) is None:
         pytest.skip("there is no promtool here; scripts/test gets one where it can, PROMTOOL names one")
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [program, *map(str, arguments)], capture_output=True, text=True, timeout=WITHIN_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator, Set
@@ -18,6 +17,7 @@ import httpx
 import pytest
 
 from tests.support.local import LocalServer, local_server
+from tests.support.ports import free_port
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast import Publisher, Subscriber
 from tricklecast.app.tools.conformance.cases import CASES
@@ -91,8 +91,7 @@ def proxy(
     if BINARIES[name] is None:
         pytest.skip(f"{name} is not installed")
     folder = tmp_path_factory.mktemp(name)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen(
             command(name, folder, configuration(name, port, server.port)),

@@ -34,4 +34,4 @@ def test_a_page_can_be_used_by_all(server: RunningServer, tabs: Callable[..., Wa
     tab.expected += ["404"]  # the channel that does not exist
     page = tab.open(server.url + path)
     assert barriers(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    page.wait_for_function("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -23,6 +23,9 @@ from tricklecast.app.tools.conformance.profiles import ServerSettings
 from tricklecast.app.tools.conformance.response import Failure, Response, equal, number
 from tricklecast.trickle import wire
 
+POLL_S: Final = 0.05
+"""How long a case waits before it asks again for what may take a moment."""
+
 CLEANUP_S: Final = 2.0
 """The time that a case has to end its channels."""
 
@@ -254,6 +257,7 @@ class RemoteChannel:
         deadline = time.monotonic() + self.target.at_once_s
         while (head := (reader := self.read(seq)).head()).status == 404 and time.monotonic() < deadline:
             reader.close()  # the channel's first POST, on another connection, is still on its way
+            time.sleep(POLL_S)
         head.expect(200)
         return reader.gets(data)
 

@@ -10,6 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -31,16 +32,17 @@ BEGIN: Final = 1_760_000_400_000_000
 STEP_US: Final = 1_800_000_000
 
 
-def get(at: float, status: int | None, client: str, path: str = "/api/feed", **fields: Any) -> Line:
-    """One request, as our own log has it; the client is known by address, user agent and connection."""
-    number = int(sha256(client.encode()).hexdigest()[:6], 16)
-    known = {
+@cache
+def fields_of(client: str) -> Line:
+    """What is the same in all requests of a client."""
+    name = sha256(client.encode()).hexdigest()
+    number = int(name[:6], 16)
+    return {
         "v": 1,
         "kind": "exchange",
         "node": "edge-1",
         "method": "GET",
-        "path": path,
-        "client": sha256(client.encode()).hexdigest()[:16],
+        "client": name[:16],
         "ip": f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
         "ua": "app/1",
         "release": "app/1",
@@ -51,6 +53,11 @@ def get(at: float, status: int | None, client: str, path: str = "/api/feed", **f
         "dur_us": 2000,
         "wait_us": None,
     }
+
+
+def get(at: float, status: int | None, client: str, path: str = "/api/feed", **fields: Any) -> Line:
+    """One request, as our own log has it; the client is known by address, user agent and connection."""
+    known = {**fields_of(client), "path": path}
     if path.startswith("/trickle/"):
         _, _, channel, seq = path.split("/")
         known |= {"op": "read", "channel": channel, "seq": int(seq)}

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,16 +75,16 @@ def test_what_a_killed_run_leaves_goes_with_the_next(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_ctrl_c_while_a_folder_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["mkdir", "rename"])
+def test_ctrl_c_while_a_folder_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The folder goes under whichever of its two names it has when Ctrl-C comes."""
-    for name in ("mkdir", "rename"):
+    step = getattr(Path, name)
 
-        def interrupted(*arguments: object, then: Callable[..., object] = getattr(Path, name)) -> None:
-            then(*arguments)
-            raise KeyboardInterrupt
+    def interrupted(*arguments: object) -> None:
+        step(*arguments)
+        raise KeyboardInterrupt
 
-        with monkeypatch.context() as patched:
-            patched.setattr(Path, name, interrupted)
-            with pytest.raises(KeyboardInterrupt), embedded.bounded():
-                raise AssertionError("it was interrupted before")
-        assert list(folder.iterdir()) == []
+    monkeypatch.setattr(Path, name, interrupted)
+    with pytest.raises(KeyboardInterrupt), embedded.bounded():
+        raise AssertionError("it was interrupted before")
+    assert list(folder.iterdir()) == []

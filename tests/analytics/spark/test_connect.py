@@ -18,6 +18,7 @@ import pytest
 
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.writer import write_lines
+from tests.support.ports import free_port
 
 DEADLINE_S = 120
 ROOT = Path(__file__).parents[3]
@@ -42,8 +43,7 @@ print(sorted(row.id for row in spark.read.parquet(sys.argv[3]).collect()))
 def server(tmp_path: Path) -> Iterator[str]:
     """The address of a server of Spark Connect with one core."""
     home = Path(pyspark.__file__).parent
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         str(home / "bin" / "spark-submit"),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[1]"),

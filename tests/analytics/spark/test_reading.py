@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,16 +32,26 @@ from tricklecast.analytics.spark import objects, scan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LINES = sorted(write_all(5)[0][::12], key=lambda line: json.loads(line)["ts_us"])
-SLICE = len(LINES) // 8
+SLICES = 8
 
-ONE = LINES[0].encode()
-HOSTILE = b"\n".join(
-    [b"\xff\xfe\x00", b"\x00" * 9, b"\r", b"{", b"[" * 5000, b'{"ts_us":1e400}', ONE.replace(b'":"', b'":"\xc3\x28', 1)]
-    + [ONE.replace(b'":"', b'":"' + odd, 1) for odd in (b"\\u0000", b"\\ud83d", "\u2028\U0001f600".encode(), b"a\rb")]
-    + [b"\xef\xbb\xbf" + ONE, b" " + ONE + b" \r", ONE + ONE, b""]
-)
-"""Lines that no server writes, and that may stand in a log all the same."""
+
+@cache
+def lines() -> list[str]:
+    """A log."""
+    return sorted(write_all(5)[0][::12], key=lambda line: json.loads(line)["ts_us"])
+
+
+def hostile() -> bytes:
+    """Lines that no server writes, and that may stand in a log all the same."""
+    one = lines()[0].encode()
+    return b"\n".join(
+        [
+            *(b"\xff\xfe\x00", b"\x00" * 9, b"\r", b"{", b"[" * 5000, b'{"ts_us":1e400}'),
+            one.replace(b'":"', b'":"\xc3\x28', 1),
+            *(one.replace(b'":"', b'":"' + odd, 1) for odd in (b"\\u0000", b"\\ud83d", "\u2028\U0001f600".encode())),
+            *(one.replace(b'":"', b'":"a\rb', 1), b"\xef\xbb\xbf" + one, b" " + one + b" \r", one + one, b""),
+        ]
+    )
 
 
 def silent_word(word: str) -> None:
@@ -49,7 +60,8 @@ def silent_word(word: str) -> None:
 
 def slice_of(number: int) -> bytes:
     """An eighth of a log."""
-    return "".join(f"{line}\n" for line in LINES[number * SLICE : (number + 1) * SLICE]).encode()
+    size = len(lines()) // SLICES
+    return "".join(f"{line}\n" for line in lines()[number * size : (number + 1) * size]).encode()
 
 
 @pytest.fixture
@@ -59,7 +71,7 @@ def logs(tmp_path: Path) -> Path:
     folder = tmp_path / "logs"
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(slice_of(0) + b"x" * (3 << 20) + b"\n" + slice_of(0)[:200])
-    (folder / "i.jsonl").write_bytes(HOSTILE)
+    (folder / "i.jsonl").write_bytes(hostile())
     (folder / "b.jsonl.gz").write_bytes(gzip.compress(slice_of(1)))
     with pa.CompressedOutputStream(str(folder / "c.jsonl.zst"), "zstd") as packed:
         packed.write(slice_of(2))
@@ -112,7 +124,7 @@ def test_objects_that_only_spark_can_read(
     rolled = scan.roll_up(read, now_us=1 << 60)
     assert rolled.lines.damaged == ("viewfs://logs/in/b.jsonl.gz",)
     assert rolled.gone == ("viewfs://logs/in/z.jsonl",)
-    assert rolled.lines.counts.lines > 2 * SLICE
+    assert rolled.lines.counts.lines > 2 * len(lines()) // SLICES
     monkeypatch.setattr(scan, "MAX_DAMAGED", 0)
     with pytest.raises(SparkFailed, match="more than 0 files cannot be read"):
         scan.roll_up(read, now_us=1 << 60)
@@ -154,7 +166,7 @@ def test_a_file_that_has_gone(spark: SparkSession, logs: Path) -> None:
     (logs / "b.jsonl.gz").unlink()
     rolled = scan.roll_up(read, now_us=1 << 60)
     assert rolled.gone == (str(logs / "b.jsonl.gz"),)
-    assert rolled.lines.counts.lines > 2 * SLICE
+    assert rolled.lines.counts.lines > 2 * len(lines()) // SLICES
 
 
 def test_a_log_of_which_nothing_is_understood(spark: SparkSession, tmp_path: Path) -> None:
@@ -173,7 +185,7 @@ def test_a_log_of_which_nothing_is_understood(spark: SparkSession, tmp_path: Pat
 def test_a_data_frame_to_a_data_frame(spark: SparkSession, tmp_path: Path) -> None:
     """The incidents of lines of text and of records are those of the report; other columns are refused."""
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(f"{line}\n" for line in LINES))
+    path.write_text("".join(f"{line}\n" for line in lines()))
     expected = sorted((one["id"], one["n"]) for one in report(path)["incidents"])
     text = spark.read.text(str(path))
     assert sorted((row.id, row.requests) for row in incidents(text).collect()) == expected
@@ -191,8 +203,8 @@ def test_only_the_folders_of_some_days_are_listed(spark: SparkSession, tmp_path:
     """A URI with places for days stands for those between --since and --until; one without leaves others out."""
     for day in ("2025/10/08", "2025/10/09", "2025/10/20"):
         (tmp_path / day).mkdir(parents=True)
-        (tmp_path / day / "a.jsonl").write_text(LINES[0])
-    (tmp_path / "2025" / "10" / "09" / "b.jsonl").write_text(LINES[0])
+        (tmp_path / day / "a.jsonl").write_text(lines()[0])
+    (tmp_path / "2025" / "10" / "09" / "b.jsonl").write_text(lines()[0])
     spark.conf.set("fs.viewfs.mounttable.days.link./in", f"file://{tmp_path}")
     uri, since, until = "viewfs://days/in", 1_759_968_000_000_000, 1_760_054_400_000_000  # 9 October
     there = [f"{uri}/2025/10/09/{name}.jsonl" for name in "ab"]

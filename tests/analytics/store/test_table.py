@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ SLICES = 4
 NOW_US = 1_900_000_000_000_000
 
 
+@cache
 def own() -> list[bytes]:
     """Slices of a log of our own, with storms that go on from one to the next, and lines that cannot be read."""
     rows = sorted(write_all(5)[0][::12], key=lambda line: json.loads(line)["ts_us"])
@@ -66,9 +68,6 @@ def proxied(first: int, last: int) -> bytes:
         for number in range(first, last)
     ]
     return b"".join(as_line(row) + b"\n" for row in rows)
-
-
-OWN = own()
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def plain(made: ReportResult) -> dict[str, Any]:
 def logs(tmp_path: Path) -> Path:
     folder = tmp_path / "logs"
     folder.mkdir()
-    for number, content in enumerate(OWN):
+    for number, content in enumerate(own()):
         (folder / f"a-{number}.jsonl").write_bytes(content)
     return folder
 
@@ -217,13 +216,13 @@ def test_a_log_that_changes_takes_the_place_of_its_rows(logs: Path, tmp_path: Pa
     (tmp_path / "copy.jsonl").write_bytes(content[: content.index(b"\n", 70_000) + 1])
     assert ran([tmp_path / "copy.jsonl"], state).rows == expected
     log.rename(logs / "b.jsonl")
-    log.write_bytes(OWN[3].replace(b'"node":"', b'"node":"other-'))
+    log.write_bytes(own()[3].replace(b'"node":"', b'"node":"other-'))
     same(logs, state)
 
 
 def test_lines_from_the_future_are_read_again(logs: Path, tmp_path: Path) -> None:
     """When their time has come they are like others."""
-    state, middle = tmp_path / "state", json.loads(OWN[2].split(b"\n")[0])["ts_us"]
+    state, middle = tmp_path / "state", json.loads(own()[2].split(b"\n")[0])["ts_us"]
     assert ran(logs, state, now_us=middle).told.counts.future
     assert same(logs, state).table.notes == [f"2 files known from {state}, 2 read"]
 
@@ -257,7 +256,7 @@ def test_what_is_damaged_is_made_again(logs: Path, tmp_path: Path, monkeypatch: 
 def test_hours_are_kept_for_a_time(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older ones go, and their logs are not read again; what was replaced goes, but not at once."""
     state, day = tmp_path / "state", 86_400_000_000
-    later = [json.loads(line) for line in OWN[3].splitlines()]
+    later = [json.loads(line) for line in own()[3].splitlines()]
     (logs / "z.jsonl").write_text("".join(json.dumps(one | {"ts_us": one["ts_us"] + day}) + "\n" for one in later))
     kept = ran(logs, state, keep_us=20 * 3_600_000_000)
     assert "are not kept (--keep)" in kept.table.caveats[0]
@@ -287,7 +286,7 @@ def happen(dice: random.Random, folder: Path, number: int) -> None:
     files = sorted(path for path in folder.iterdir() if path.suffix != ".gz")
     event = dice.choice(["add", "add", "add", "grow", "grow", "rename", "gzip", "overlap", "overlap", "strange"])
     if event == "add" or not files:
-        (folder / f"{number}.jsonl").write_bytes(dice.choice([*OWN, b""]))
+        (folder / f"{number}.jsonl").write_bytes(dice.choice([*own(), b""]))
     elif event == "overlap":
         first = dice.randrange(0, 400)
         (folder / f"{number}.log").write_bytes(proxied(first, first + dice.choice([50, 120])))
@@ -297,7 +296,7 @@ def happen(dice: random.Random, folder: Path, number: int) -> None:
         file = dice.choice(files)
         if event == "grow":
             with file.open("ab") as stream:
-                stream.write(dice.choice([b"torn", b"bad line\n", OWN[0][: OWN[0].index(b"\n", 5000) + 1]]))
+                stream.write(dice.choice([b"torn", b"bad line\n", own()[0][: own()[0].index(b"\n", 5000) + 1]]))
         elif event == "rename":
             file.rename(folder / f"{file.name}.1")
         else:
@@ -341,7 +340,7 @@ def test_a_run_that_is_killed_at_any_step(tmp_path: Path) -> None:
     """The next run is right, and finds nothing torn."""
     (tmp_path / "logs").mkdir()
     for number in range(3):
-        (tmp_path / "logs" / f"{number}.jsonl").write_bytes(OWN[number][: OWN[number].index(b"\n", 1500) + 1])
+        (tmp_path / "logs" / f"{number}.jsonl").write_bytes(own()[number][: own()[number].index(b"\n", 1500) + 1])
     assert killed(tmp_path, "steps") > 5
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from tests.analytics.support.writer import LogWriter
 from tricklecast.analytics.scan.rollup import BITS
@@ -48,8 +49,9 @@ def trap(scenario: Callable[[LogWriter], None]) -> Callable[[LogWriter], None]:
     return scenario
 
 
+@cache
 def write_all(seed: int) -> tuple[list[str], dict[str, list[Truth]]]:
-    """One log with every scenario, and what is true of each node in it."""
+    """One log with every scenario, and what is true of each node in it; nobody changes it."""
     lines: list[str] = []
     truths: dict[str, list[Truth]] = {}
     for name, scenario in (STORMS | TRAPS).items():

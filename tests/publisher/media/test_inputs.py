@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.publisher.media.clips import make_clip
-from tests.publisher.media.test_reader import free_port
+from tests.support.ports import free_port
 from tricklecast.publisher.media import inputs
 from tricklecast.publisher.media.inputs import Input, Kind, NetworkBytes
 from tricklecast.trickle.errors import InvalidInput

@@ -18,6 +18,7 @@ import av
 import pytest
 
 from tests.publisher.media.clips import FRAME_RATE, Decoded, decode, make_clip
+from tests.support.ports import free_port
 from tricklecast.publisher.media import inputs, reader
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.inputs import Input
@@ -89,13 +90,6 @@ class Run:
     def decoded(self, format_: str = "mpegts") -> Decoded:
         """All segments, joined."""
         return decode(b"".join(self.segments), format_)
-
-
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port that nobody has."""
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

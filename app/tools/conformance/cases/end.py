@@ -9,10 +9,8 @@ from tricklecast.app.tools.conformance.connection import AT_ONCE_S, RawConnectio
 from tricklecast.app.tools.conformance.profiles import PATIENT, QUICK
 from tricklecast.app.tools.conformance.response import Failure, Skip, check, equal
 from tricklecast.app.tools.conformance.runner import Group, needs
-from tricklecast.app.tools.conformance.target import RemoteChannel
+from tricklecast.app.tools.conformance.target import POLL_S, RemoteChannel
 from tricklecast.trickle import wire
-
-_POLL_S = 0.1
 
 
 class End(Group, section="5. End of a channel"):
@@ -79,7 +77,7 @@ def _wait_until_forgotten(c: RemoteChannel) -> None:
         response.expect(200)
         if time.monotonic() > deadline:
             raise Failure(f"404 after the drain, within {within_s:g} s", str(response))
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
 
 
 class Drain(Group, section="5. End of a channel"):
