@@ -15,9 +15,9 @@ fact at the end of the change in which it happened. Without storage both ends ar
 
 **The table of live channels**, which is what a snapshot shows, is always that of the index.
 
-**Several workers.** Each has a log of its own, and the log of the front has the facts of all
-(:mod:`app.workers.facts`). While the front does not know yet which channels of another worker live, it shows nobody a
-snapshot.
+**Several workers.** Each has a log of its own, and the log of the front takes the facts of all when somebody asks for
+them (:mod:`app.workers.facts`). While the front does not know yet which channels of another worker live, it shows
+nobody a snapshot.
 
 Those who write a line for a channel between their lines for requests (access log, terminal) do not follow the log:
 they are told by the journal itself, since the line belongs before that of the request which made the channel.
@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from tricklecast.app.clock import wall_us
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed
@@ -61,6 +61,20 @@ MAX_FOLLOWERS: Final = 1_000
 PER_FOLLOWER_S: Final = 0.0002
 """All waiting requests are woken together, and this time for each of them passes after the fact: 0.2 s for 1,000. So
 they cost the event loop at most about a tenth of its time, however many facts there are."""
+
+
+TOLD_S: Final = 0.5
+"""A request waits for this time until storage has the facts of other workers that have just come."""
+
+
+class OtherLog(Protocol):
+    """The log of another worker, as the front sees it."""
+
+    async def catch_up(self) -> None:
+        """Have all facts that the worker can tell now, or wait no longer; and :meth:`follow`."""
+
+    def follow(self) -> None:
+        """Have the next facts as they happen, for a time."""
 
 
 class IndexGone(TrickleError):
@@ -164,6 +178,7 @@ class Changes:
 
     Attributes:
         index: of the newest fact that followers may read. floor: facts up to this one are not kept any more.
+        newest_heard: index of the newest fact that listeners get.
         instance: the name of this start of the server. keep: facts that are kept, at least.
         listeners: called, soon after, with the facts that have happened since the last time, told or not; segments that
             became whole are left out, since most facts are of that kind and no listener wants them. Of one turn of the
@@ -185,6 +200,7 @@ class Changes:
         self.watchers: list[Callable[[], None]] = []
         self.followers = Capacity(MAX_FOLLOWERS)
         self.index = self.floor = registry.journal.index if archive is None else archive.index
+        self.newest_heard = self.index
         self.keep = keep or (KEPT_FACTS if archive is None else MAX_FACTS)
         self._defer, self._wall_us, self._archive = defer, wall_us, archive
         self._faults, self._journal = registry.faults, registry.journal
@@ -198,6 +214,8 @@ class Changes:
         self._news: asyncio.Event | None = None  # set when facts are told; None: no request waits
         self._waking = False  # whether _wake is going to be called
         self._woken_at = self.index  # the index when the watchers were called last
+        self._others: dict[int, OtherLog] = {}  # by the number of the worker
+        self._added = self.index  # the newest fact of another worker
         self._unknown: set[int] = set()  # workers whose live channels are not in the table yet
         self._known = asyncio.Event()  # there are none of these
         self._known.set()
@@ -279,19 +297,38 @@ class Changes:
                 async with asyncio.timeout(within_s):
                     await self._news.wait()
 
+    async def catch_up(self) -> None:
+        """Have the facts that can be told now of all workers, and follow them."""
+        if not self._others:
+            return
+        await asyncio.gather(*(other.catch_up() for other in self._others.values()))
+        index = self._added
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_S):
+                while self.index < index and (self._archive is None or self._archive.failed is None):
+                    await self.more(self.index, None)
+
+    def follow(self) -> None:
+        """Have the next facts of other workers as they happen, for a time."""
+        for other in self._others.values():
+            other.follow()
+
     # From the journal and storage.
 
     def _note(self, fact: Fact) -> None:
         """Take a fact, in the middle of a change."""
         if not is_reserved(fact.channel):
             at_us = self._wall_us()
-            entry = fact if type(fact) is SegmentClosed and fact.state in WHOLE else Change.of(FactRow.of(fact, at_us))
+            is_whole = type(fact) is SegmentClosed and fact.state in WHOLE
+            entry = fact if is_whole else Change.of(FactRow.of(fact, at_us))
             self._log.append(entry)
             self._times.append(at_us)
             if len(self._log) > self.keep + (self.keep >> 3):
                 self._drop(len(self._log) - self.keep)  # many at once: it moves all others
-            if self.listeners and isinstance(entry, Change):
-                self._hear(entry)
+            if isinstance(entry, Change):
+                self.newest_heard = fact.index
+                if self.listeners:
+                    self._hear(entry)
         if self._archive is None:
             self.tell(fact.index)
 
@@ -300,7 +337,7 @@ class Changes:
 
         Args:
             worker: which one. position: the place in its log behind these facts.
-            gap: facts before these are missing, so each follower begins with a snapshot.
+            gap: facts before these are missing, so each follower begins with a snapshot, and reads none of these.
         """
         added = []
         for row in rows:
@@ -312,6 +349,7 @@ class Changes:
                 self._drop(len(self._log) - self.keep)
             if self.listeners and change.state not in WHOLE:
                 self._hear(change)
+            self._added = index
         if self._archive is not None:
             self._archive.add(added, worker, position)
         if gap:
@@ -324,8 +362,9 @@ class Changes:
         if self._archive is None:
             self.tell(self._journal.index)
 
-    def expect(self, worker: int) -> None:
+    def expect(self, worker: int, log: OtherLog) -> None:
         """There is another worker, and :meth:`know` will say which channels live there."""
+        self._others[worker] = log
         self._unknown.add(worker)
         self._known.clear()
 

@@ -131,6 +131,7 @@ class Follower:
             IndexGone: facts that the client has not been told of are not kept any more.
         """
         while True:
+            self.changes.follow()
             self.changes.check(self.seen)
             found, self.seen = self.changes.read(self.seen, self._wants, most=LIMIT, room=limit)
             if found:
@@ -227,6 +228,7 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
             if not (at.isdecimal() and at.isascii() and len(at) <= 18):
                 return _problem("Last-Event-ID does not come from this server")
             after, instance = int(at), named or None
+        await changes.catch_up()
         follower = Follower(changes, plane, request, query, visible, changes.index if after is None else after)
         if after is not None:
             try:

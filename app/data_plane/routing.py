@@ -129,18 +129,21 @@ class Router:
 
     Args:
         base_path: ``/trickle``, or ``""`` for the root.
+
+    Attributes:
+        prefix: the base path, and a slash.
     """
 
     def __init__(self, base_path: str) -> None:
         self._base = tuple(part.encode("ascii") for part in base_path.split("/") if part)
-        self._prefix = b"".join([b"/%b" % part for part in self._base]) + b"/"
-        self._skip = len(self._prefix)
+        self.prefix = b"".join([b"/%b" % part for part in self._base]) + b"/"
+        self._skip = len(self.prefix)
         hint = f"Not found: a channel is at {base_path}/CHANNEL, a segment at {base_path}/CHANNEL/SEQ"
         self._nowhere = Route(None, error=hint, not_found=True)
 
     def find(self, method: bytes, target: bytes) -> Route | None:
         """The route of a request; ``None`` if it belongs to the control plane."""
-        if target.startswith(self._prefix):  # /base/channel/digits, as all but a few are
+        if target.startswith(self.prefix):  # /base/channel/digits, as all but a few are
             part, _, tail = target[self._skip :].partition(b"/")
             op = SEGMENT_METHODS.get(method)
             plain = tail.isdigit() and len(tail) <= MAX_DIGITS and part not in _NOT_PLAIN and b"?" not in part
@@ -155,11 +158,6 @@ class Router:
             return self._nowhere if route.not_found else route
         first = path_of(target).lstrip(b"/").partition(b"/")[0].decode("latin-1")
         return None if not first or first in CONTROL_PLANE else self._nowhere
-
-    def end_of_channel(self, target: bytes) -> int:
-        """How much of a target is the same in many requests for its channel, the slash behind the name included."""
-        end = target.find(b"/", self._skip) if target.startswith(self._prefix) else 0
-        return end + 1 if end > self._skip else 0
 
     def subject(self, target: bytes) -> str:
         """The storm guard's name for a wrong path: its first segment, below the base path if it begins with that."""

@@ -83,13 +83,13 @@ class HandOver:
         mesh: the way to them. placement: knows the owner.
 
     Attributes:
-        me, ours, beginning: of the placement. handed_over, taken: connections, so far.
+        me, is_ours: of the placement. handed_over, taken: connections, so far.
         halves: of TLS sessions whose requests another worker answers.
     """
 
     def __init__(self, mesh: Mesh, placement: Placement) -> None:
         self.mesh, self.placement = mesh, placement
-        self.me, self.ours, self.beginning = placement.me, placement.ours, placement.beginning
+        self.me, self.is_ours = placement.me, placement.is_ours
         self.halves: set[Half] = set()
         self.handed_over = self.taken = 0
         self._makers: Sequence[Callable[[], Connection]] = ()  # of connections, one for each address

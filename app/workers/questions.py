@@ -124,14 +124,21 @@ class Questions:
 
         return await asyncio.gather(*map(ask, range(self._mesh.workers)))
 
-    async def follow(self, worker: int, question: str, **about: Any) -> AsyncGenerator[bytes]:
+    async def follow(
+        self, worker: int, question: str, *, begun: Callable[[asyncio.StreamWriter], None] | None = None, **about: Any
+    ) -> AsyncGenerator[bytes]:
         """The frames of an answer, as they come, until the worker ends it or is gone.
+
+        Args:
+            begun: gets the way to the worker, which hears more about the question on it.
 
         Raises:
             NoAnswer: the question could not be sent, or what comes is no answer.
         """
         reader, writer = await self.connect(worker, question, **about)
         try:
+            if begun is not None:
+                begun(writer)
             while True:
                 length = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0]
                 if length > MAX_FRAME:

@@ -12,6 +12,7 @@ from itertools import count
 from operator import itemgetter
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.app.test_sockets import start, stop
@@ -156,6 +157,17 @@ def test_a_proxys_connection_serves_all_channels(client: Target) -> None:
             connection.expect(200)
             connection.request("GET", f"/trickle/{name}/{seq}")
             connection.segment(seq, name.encode())
+
+
+def test_a_segment_that_is_answered_is_in_the_next_answer_for_changes(client: Target) -> None:
+    """Whichever worker has its channel: a request for changes asks all of them first."""
+    now = orjson.loads(client.ask("GET", "/api/v1/changes?wait_s=0").body)
+    for name in (FRONT[9], OTHER[9]) * 3:
+        client.channel(name).publish(seq := next(FRESH), b"x")
+        path = f"/api/v1/changes?wait_s=0&instance={now['instance']}&after={now['index']}"
+        now = orjson.loads(client.ask("GET", path).body)
+        told = [(one["channel"], one["seq"]) for one in now["changes"] if one["kind"] == "closed"]
+        assert told == [(name, seq)]
 
 
 def test_a_connection_that_says_little(client: Target) -> None:

@@ -261,6 +261,7 @@ def test_a_worker_that_hangs_or_dies_is_named_and_holds_up_nobody() -> None:
             try:
                 os.kill(hung, signal.SIGSTOP)
                 assert timed(http, "/healthz").json() == {"status": "ok"}
+                assert timed(http, "/api/v1/changes?after=0&wait_s=0").json()["changes"]
                 ready = timed(http, "/readyz")
                 assert (ready.status_code, ready.json()) == (200, {"status": "degraded", "reasons": ["worker_1"]})
                 found = samples(timed(http, "/metrics").text)

@@ -12,16 +12,19 @@ from typing import Any
 
 import pytest
 
+from tests.app.core.support import Told
 from tests.app.test_changes import Start
 from tests.support.waiting import until
 from tricklecast.app.changes import Change, Changes, IndexGone
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.segment import Writer
 from tricklecast.app.storage.settle import folder_of
 from tricklecast.app.workers import facts
 from tricklecast.app.workers.facts import LOST, Follower, answer_facts
 from tricklecast.app.workers.mesh import Mesh, Message, pairs
 from tricklecast.app.workers.questions import Questions
+from tricklecast.trickle.wire import SEQ_NEXT
 
 
 class Part:
@@ -134,8 +137,9 @@ class Client:
         self.snapshots = 0
 
     def read(self, workers: Workers) -> bool:
-        """Read all that there is; whether it could."""
+        """Read all that has come, and ask for more; whether it could."""
         changes = workers.front
+        changes.follow()
         try:
             changes.check(self.index, self.instance)
         except IndexGone:
@@ -161,7 +165,7 @@ class Client:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "AGAIN_S", 0.001)
-    monkeypatch.setattr(facts, "BEAT_S", 0.01)
+    monkeypatch.setattr(facts, "LOOK_S", 0.01)
 
 
 def run(
@@ -361,5 +365,136 @@ def test_a_long_list_of_channels_comes_in_parts(monkeypatch: pytest.MonkeyPatch)
         await workers.restart(0)
         await until(lambda: client.read(workers) and client.snapshots == 2 and len(client.live) == 50)
         assert client.live == workers.shown()
+
+    run(main)
+
+
+class Held:
+    """The way to a worker that reads nothing."""
+
+    def __init__(self, asked: list[bytes]) -> None:
+        self.write = asked.append
+
+
+async def turns() -> None:
+    """Let everything happen that happens without a clock: both workers are in this event loop."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+def test_whole_segments_wait_until_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks finds all that has happened; what listeners hear comes by itself, and what was before it."""
+    monkeypatch.setattr(facts, "LIVE_S", 0.0)
+
+    async def main(workers: Workers, client: Client) -> None:
+        workers.owner("g").create("g", "", 0.0)
+        await until(lambda: workers.shown() == {"g": 1})
+        index = workers.front.index
+        for _ in range(5):
+            workers.publish("g")
+        await turns()
+        assert workers.front.index == index
+        await workers.front.catch_up()
+        assert client.read(workers)
+        assert client.told() == [("added", "g", 1, None, None), *(("closed", "g", 1, seq, None) for seq in range(5))]
+        workers.publish("g")
+        workers.owner("g").end("g", 0.0)
+        await until(lambda: client.read(workers) and client.live == {})
+        assert [one[0] for one in client.told()[6:]] == ["closed", "removed"]
+
+    run(main)
+
+
+def test_what_was_stored_before_a_question_is_in_its_answer(tmp_path: Path) -> None:
+    """The question waits until the front's directory has it, too."""
+
+    async def main(workers: Workers, client: Client) -> None:
+        for number in range(3):
+            workers.owner("g").create(f"g{number}", "", 0.0)
+            workers.publish(f"g{number}")
+            await workers.parts[1].flush()
+            await workers.front.catch_up()
+            assert client.read(workers)
+            assert client.told()[-1] == ("closed", f"g{number}", 1, 0, None)
+
+    run(main, tmp_path)
+
+
+def test_whoever_did_not_follow_when_a_worker_died_begins_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments that nobody had asked for are gone with it. Listeners hear which channels are."""
+    monkeypatch.setattr(facts, "LIVE_S", 0.0)
+
+    async def main(workers: Workers, client: Client) -> None:
+        heard: list[tuple[str, str]] = []
+        workers.front.listeners.append(lambda told: heard.extend((one.kind, one.channel) for one in told))
+        workers.owner("g").create("g", "", 0.0)
+        await until(lambda: client.read(workers) and client.live == {"g": 1})
+        workers.publish("g")
+        snapshots = client.snapshots
+        await workers.restart(1)
+        await until(lambda: client.read(workers) and client.live == {} == workers.shown())
+        assert client.snapshots == snapshots + 1
+        assert heard == [("added", "g"), ("removed", "g")]
+
+    run(main)
+
+
+def test_a_gap_of_whole_segments_hides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More wait than are kept: followers begin with a snapshot, and listeners hear all that they hear otherwise."""
+    monkeypatch.setattr(facts, "LIVE_S", 0.0)
+    monkeypatch.setattr(facts, "LOOK_S", 0.0)
+
+    async def main(workers: Workers, client: Client) -> None:
+        heard: list[tuple[str, int | None]] = []
+        workers.front.listeners.append(lambda told: heard.extend((one.kind, one.seq) for one in told))
+        registry = workers.owner("g")
+        registry.create("g", "", 0.0)
+        await until(lambda: client.read(workers) and client.live == {"g": 1})
+        await workers.front.catch_up()
+        for _ in range(100):
+            workers.publish("g")
+        await turns()
+        index = workers.front.index
+        channel = registry.live("g")
+        assert channel is not None
+        writer = channel.reserve(SEQ_NEXT, Told(), 1, 0.0)
+        assert isinstance(writer, Writer)
+        channel.append(writer, (b"x",), 0.0)
+        channel.abort(writer, 0.0)
+        registry.expire(9.0)
+        registry.end("g", 0.0)
+        await until(lambda: heard[-1][0] == "removed")
+        assert heard == [("added", None), ("closed", 100), ("removed", 101)]
+        assert workers.front.floor > index
+        await until(lambda: client.read(workers) and client.live == {} == workers.shown())
+        assert client.snapshots == 2
+
+    run(main, keep=20)
+
+
+def test_a_question_waits_once_for_a_worker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its facts come when it goes on, and then questions wait for it again."""
+    monkeypatch.setattr(facts, "SOON_S", 0.01)
+
+    async def main(workers: Workers, client: Client) -> None:
+        asked: list[bytes] = []
+        follower = workers.front._others[1]
+        assert isinstance(follower, Follower)
+        to = follower._to
+        assert to is not None
+        monkeypatch.setattr(follower, "_to", Held(asked))
+        for _ in range(9):
+            await workers.front.catch_up()
+            workers.front.follow()
+        assert asked == [b"?"]
+        workers.owner("g").create("g", "", 0.0)
+        workers.publish("g")
+        monkeypatch.setattr(follower, "_to", to)
+        to.write(b"?")
+        await until(lambda: client.read(workers) and len(client.facts) == 2)
+        workers.publish("g")
+        await workers.front.catch_up()
+        assert client.read(workers)
+        assert len(client.facts) == 3
 
     run(main)

@@ -118,33 +118,47 @@ def test_owners_are_spread_evenly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "beginning"),
+    ("line", "is_kept"),
     [
-        (b"GET /trickle/%b/7 HTTP/1.1\r\n", b"GET /trickle/%b/"),
-        (b"GET /trickle/%b/stream HTTP/1.1\r\n", b"GET /trickle/%b/"),
-        (b"GET /trickle/%b?x/7 HTTP/1.1\r\n", b"GET /trickle/%b?x/"),
-        (b"GET /trickle//%b/7 HTTP/1.1\r\n", b""),
-        (b"\r\nGET /trickle/%b/7 HTTP/1.1\r\n", b""),
-        (b"GET http://host/trickle/%b/7 HTTP/1.1\r\n", b""),
-        (b"DELETE /trickle/%b HTTP/1.1\r\n", b""),
-        (b"GET /api/v1/channels/%b HTTP/1.1\r\n", b""),
+        (b"GET /trickle/%b/7 HTTP/1.1\r\n", True),
+        (b"GET /trickle/%b/stream HTTP/1.1\r\n", True),
+        (b"GET /trickle/%b?x/7 HTTP/1.1\r\n", False),
+        (b"GET /trickle//%b/7 HTTP/1.1\r\n", False),
+        (b"\r\nGET /trickle/%b/7 HTTP/1.1\r\n", False),
+        (b"GET http://host/trickle/%b/7 HTTP/1.1\r\n", False),
+        (b"DELETE /trickle/%b HTTP/1.1\r\n", False),
+        (b"GET /api/v1/channels/%b HTTP/1.1\r\n", False),
+        (b"GET /trickle/%b", False),
     ],
 )
-def test_the_beginning_that_says_enough(line: bytes, beginning: bytes) -> None:
+def test_the_beginning_that_says_enough(line: bytes, is_kept: bool) -> None:
     """Every request that begins so is for one channel of this worker; a channel that becomes busy has none."""
     name = next(name for name in (f"c{number}" for number in range(99)) if owner_of(name, 4) == 1)
     placement = Placement(4, 1, Router("/trickle"))
-    found = placement.beginning(memoryview(line % name.encode()))
-    assert found == (beginning % name.encode() if beginning else b"")
-    assert placement.ours == ({found} if found else set())
-    placement.hold(name, lambda route, chance: 2)
-    assert placement.ours == set()
-    assert placement.beginning(line % name.encode()) == b""
+    head = memoryview(b"xyz" + line % name.encode())
+    assert not placement.is_ours(head, 3)
+    placement.of_head(head[3:], 0)
+    assert placement.is_ours(head, 3) == is_kept
+    assert placement.is_ours(b"GET /trickle/%b/index.m3u8?x HTTP" % name.encode(), 0) == is_kept
+    placement.hold(name, lambda route, chance: 1)
+    assert placement.of_head(head[3:], 0) in (1, None)
+    assert not placement.is_ours(head, 3)
+
+
+@given(st.sampled_from([b"GET", b"POST", b"M-SEARCH"]), targets, targets, st.sampled_from([AT, ROOT]))
+def test_a_known_beginning_says_what_the_whole_head_says(
+    method: bytes, before: bytes, target: bytes, placement: Placement
+) -> None:
+    """Whatever has been asked before."""
+    placement.of_head(method + b" " + before + b" HTTP/1.1\r\n", 0)
+    head = method + b" " + target + b" HTTP/1.1\r\n"
+    if placement.is_ours(head, 0):
+        assert placement.of_target(method, target, 0) == HERE
 
 
 def test_few_beginnings_are_kept() -> None:
     """Clients that ask for ever other names fill no memory."""
     placement = Placement(1, 0, Router("/trickle"))
     for number in range(2 * MAX_OURS + 10):
-        placement.beginning(b"GET /trickle/c%d/7 HTTP/1.1\r\n" % number)
-    assert len(placement.ours) == 10
+        placement.of_head(b"GET /trickle/c%d/7 HTTP/1.1\r\n" % number, 0)
+    assert len(placement._ours) == 10
