@@ -432,9 +432,12 @@ def _access_log(settings: Settings, node: str, worker: Worker | None) -> AccessL
         mask=mask_for(settings.log_ips, None if worker is None else worker.log.key),
         beside=None if worker is None else Beside(worker.number, worker.log),
     )
-    if worker is None or worker.tells_start:
-        log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
-        log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
+    release, config = f"tricklecast/{__version__}", settings.model_dump_json(exclude_defaults=True)
+    if worker is not None and worker.predecessors:
+        log.event(Event.WORKER_RESTART, release=release, detail=config)
+    elif worker is None or worker.tells_start:
+        log.event(Event.SERVER_START, release=release)
+        log.event(Event.CONFIG, detail=config)
     return log
 
 

@@ -236,7 +236,7 @@ class Settings(AccessSettings):
         60, ge=6, description="Close a connection whose peer acknowledges no bytes for this time."
     )
     metrics_channels: int = Field(
-        _OPTIONS.metrics_channels, ge=0, le=100, description="Busiest channels that /metrics names; 0 for none."
+        _OPTIONS.metrics_channels, ge=0, le=100, description="Busiest channels of each worker in /metrics; 0 for none."
     )
     half_closed_s: float = Field(
         _OPTIONS.half_closed_s,

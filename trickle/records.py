@@ -86,6 +86,7 @@ class Event(StrEnum):
 
     SERVER_START = "server_start"
     SERVER_READY = "server_ready"
+    WORKER_RESTART = "worker_restart"
     DRAIN = "drain"
     SERVER_STOP = "server_stop"
     CHANNEL_CREATE = "channel_create"

@@ -93,6 +93,7 @@ TRIGGERS: Final[dict[str, str]] = {
     "channel_create": "the channel's creation",
     "server_start": "the server's start",
     "server_ready": "the server's start",
+    "worker_restart": "the restart of one of the server's workers",
     "drain": "the server's drain",
     "server_stop": "the server's stop",
     "config": "a change of configuration",

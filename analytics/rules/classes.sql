@@ -80,8 +80,8 @@ SELECT *, CASE answer
             AND (ended_us IS NOT NULL OR lived_until_us <= first_us + gap_us()) THEN 'not_found_drip'
         ELSE 'not_found_loop' END
     WHEN 'fleet_herd' THEN CASE
-        WHEN at_once OR trigger IN ('server_start', 'server_ready', 'drain', 'server_stop', 'config')
-            OR restarted OR id IN (FROM silences) THEN 'thundering_herd'
+        WHEN at_once OR list_contains(restarts() || ['config'], trigger) OR restarted OR id IN (FROM silences)
+            THEN 'thundering_herd'
         WHEN insistent AND (trigger = 'channel_end' OR nodes[1] NOT IN (SELECT node FROM happened))
         THEN 'thundering_herd' END
     END AS class

@@ -34,7 +34,7 @@ WITH marks AS (
     UNION ALL
     -- One restart is one cue, on however many nodes.
     SELECT id, 'trigger', concat_ws(chr(0), class, CASE
-            WHEN trigger IN ('server_start', 'server_ready', 'drain', 'server_stop') THEN 'restart' ELSE trigger END),
+            WHEN list_contains(restarts(), trigger) THEN 'restart' ELSE trigger END),
         trigger_us, trigger_us + together_us() - gap_us(), false
     FROM classed WHERE fleet AND trigger IS NOT NULL
 ),

@@ -23,6 +23,10 @@ CREATE OR REPLACE TEMP MACRO retried_as(answer) AS CASE
 
 CREATE OR REPLACE TEMP MACRO once_per_seq(answer) AS answer IN ('zero_byte', 'post', 'served');
 
+-- Events of a restart, of the server or of one of its workers.
+CREATE OR REPLACE TEMP MACRO restarts() AS
+    ['server_start', 'server_ready', 'worker_restart', 'drain', 'server_stop'];
+
 -- Minutes: what is near in time is joined by the minutes that it touches and only then compared, because a join by the
 -- times alone looks at every pair.
 CREATE OR REPLACE TEMP MACRO slice(us) AS CAST(us AS BIGINT) // 60000000;

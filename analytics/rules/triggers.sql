@@ -28,21 +28,21 @@ CREATE OR REPLACE TEMP TABLE plausible AS
 SELECT * FROM (
     SELECT answer, unnest(events) AS event, rank FROM (VALUES
         (['not_found', 'ended', 'fleet_miss'], ['channel_end'], 0),
-        (['not_found', 'ended', 'fleet_miss'], ['server_start', 'server_ready', 'drain', 'server_stop'], 1),
+        (['not_found', 'ended', 'fleet_miss'], restarts(), 1),
         -- Where 470 is said, or waited, there is a channel: its new life explains more than the end of its former
         -- one.
         (['seq_missing', 'abandoned'], ['channel_create'], 0),
-        (['seq_missing', 'abandoned'], ['server_start', 'server_ready', 'drain', 'server_stop'], 1),
+        (['seq_missing', 'abandoned'], restarts(), 1),
         (['seq_missing', 'abandoned'], ['channel_end'], 2),
         (['zero_byte', 'served'], ['channel_end'], 0),
         (['zero_byte', 'served'], ['channel_create'], 1),
-        (['zero_byte', 'served'], ['server_start', 'server_ready', 'drain', 'server_stop'], 2),
+        (['zero_byte', 'served'], restarts(), 2),
         (['post'], ['channel_create', 'channel_end'], 0),
-        (['post'], ['server_start', 'server_ready', 'drain', 'server_stop'], 1),
+        (['post'], restarts(), 1),
         (['overload', 'server_error', 'rejected', 'web', 'fleet_overload', 'fleet_retry'],
-            ['server_start', 'server_ready', 'drain', 'server_stop', 'config'], 0),
+            restarts() || ['config'], 0),
         (['overload', 'server_error', 'rejected', 'fleet_overload'], ['channel_create'], 1),
-        (['fleet_herd'], ['server_start', 'server_ready', 'drain', 'server_stop', 'config'], 0),
+        (['fleet_herd'], restarts() || ['config'], 0),
         (['fleet_herd'], ['channel_end'], 1),
         (['fleet_herd'], ['channel_create'], 2)
     ) AS known (answers, events, rank), unnest(answers) AS one (answer)
@@ -61,7 +61,7 @@ of_server AS (
     FROM (SELECT *, unnest(slices(first_us - restart_before_us(), onset_us)) AS slice
             FROM (SELECT *, unnest(nodes) AS node FROM cases)) c
         JOIN happened e ON e.node = c.node AND slice(e.ts_us) = c.slice
-    WHERE e.event IN ('server_start', 'server_ready', 'drain', 'server_stop', 'config')
+    WHERE list_contains(restarts() || ['config'], e.event)
         AND e.ts_us BETWEEN c.first_us - restart_before_us() AND c.onset_us
 )
 SELECT DISTINCT id, event, ts_us FROM (FROM of_channel UNION ALL FROM of_server);

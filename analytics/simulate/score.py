@@ -34,7 +34,9 @@ TOLD: Final = 0.2
 COUNTED: Final = 0.1
 
 FLEETS: Final = frozenset({StormClass.OVERLOAD_AMPLIFICATION, StormClass.THUNDERING_HERD})
-RESTART: Final = frozenset({Event.DRAIN, Event.SERVER_STOP, Event.SERVER_START, Event.SERVER_READY})
+RESTART: Final = frozenset(
+    {Event.DRAIN, Event.SERVER_STOP, Event.SERVER_START, Event.SERVER_READY, Event.WORKER_RESTART}
+)
 """Events of one restart: which of them is named does not matter."""
 
 

@@ -90,8 +90,8 @@ class Worker:
 
     @property
     def tells_start(self) -> bool:
-        """Whether its log says that the server starts: one does for all, and each that is started again."""
-        return self.number == FRONT or self.predecessors > 0
+        """Whether its log says that the server starts: one does for all."""
+        return self.number == FRONT and not self.predecessors
 
     def numbers(self) -> Iterator[int]:
         """Numbers for its connections, from 1, which no other worker and no predecessor has given."""

@@ -117,6 +117,11 @@ def test_what_was_asked_for(changes: dict[str, Any], expected: str) -> None:
     ("trigger", "lead_us", "expected"),
     [
         ("server_ready", 1_600_000, "the channel had ended, 1.6 s after the server's start (00:00:08)"),
+        (
+            "worker_restart",
+            0,
+            "the channel had ended, at the moment of the restart of one of the server's workers (00:00:10)",
+        ),
         ("channel_end", 0, "the channel had ended (00:00:10)"),
         ("channel_end", 1_800_000, "the channel had ended 1.8 s before (00:00:08)"),
         (None, 0, "the channel had ended"),
