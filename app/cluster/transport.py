@@ -176,6 +176,8 @@ async def follow(replica: Replica, connect: Connect, *, lost_s: float = LOST_S) 
                 logger.info("the owner of %r is out of reach: %s", replica.name, error)
             if over is FeedEnd.ENDED:
                 return
+            if over is FeedEnd.LAG:
+                logger.warning("%r was too far behind its owner, and begins again with all that is there", replica.name)
             now = loop.time()
             if live and not faulty:
                 pause = BACKOFF_S[0]

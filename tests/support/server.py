@@ -70,6 +70,7 @@ def serve(
     scheme: str = "http",
     stderr: IO[str] | None = None,
     fork: bool = True,
+    nursery: str = "tests.support.forked",
 ) -> Iterator[RunningServer]:
     """Run `tricklecast serve` with these arguments until the block ends.
 
@@ -79,11 +80,12 @@ def serve(
         scheme: `https` if the arguments switch TLS on.
         stderr: a file that gets the server's standard error instead of the test run's.
         fork: start it fast (`tests/support/forked.py`); not for a test that measures its memory.
+        nursery: the module of which it is a fork.
     """
     options = ["serve", "--port", "0", *QUICK_END, *arguments]
     if access_log is not None:
         options += ["--access-log", str(access_log)]
-    started = forked(*options) if fork else [sys.executable, "-m", "tricklecast", *options]
+    started = forked(*options, module=nursery) if fork else [sys.executable, "-m", "tricklecast", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
     process = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
     assert process.stdout is not None
@@ -93,7 +95,7 @@ def serve(
         assert line.startswith("tricklecast is listening on "), f"the server did not start: {line!r}"
         base = line.removeprefix("tricklecast is listening on ")
         authority = base.removeprefix(f"{scheme}://").partition("/")[0]
-        pid = command_of(process.pid) if fork else process.pid
+        pid = command_of(process.pid, nursery) if fork else process.pid
         yield RunningServer(base, f"{scheme}://{authority}", process, pid, access_log)
     finally:
         if process.poll() is None:

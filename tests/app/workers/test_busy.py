@@ -1,4 +1,4 @@
-"""Busy channels: readers at all workers are served as at the owner, whatever ends, dies or begins meanwhile."""
+"""Busy channels: readers at all workers are served as at the owner, whatever ends, dies, lags or begins meanwhile."""
 
 from __future__ import annotations
 
@@ -6,316 +6,381 @@ import json
 import os
 import select
 import signal
-import socket
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
-from tests.support.forked import command_of, forked
+from tests.app.workers.test_limits import names, processes
+from tests.support.hls import read
+from tests.support.logs import matching, so_far
+from tests.support.media import ts_pictures
 from tests.support.metrics import samples
-from tests.support.resets import reset_when_closed
-from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.workers.placement import owner_of
+from tests.support.server import RunningServer, serve
+from tests.support.waiting import eventually
+from tricklecast.app.tools.conformance.connection import RawConnection
+from tricklecast.app.tools.conformance.response import ConnectionCut, Response
+from tricklecast.app.tools.conformance.target import Target
+from tricklecast.trickle import wire
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the workers by /proc")
 
-FEW_READERS = "tests.app.workers.few_readers"
-
-DRAWN = frozenset({"date", "retry-after"})
+DRAWN = frozenset({b"date", b"retry-after"})
 """Header fields that differ between two responses of one worker, too."""
 
-
-@dataclass
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: bytes
+TOTAL_BYTES = 16 << 20
 
 
-class Client:
-    """A client on one connection, which asks and reads when it is told to."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S)
-
-    def ask(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Client:
-        fields = {name.replace("_", "-"): value for name, value in headers.items()}
-        if body is not None:
-            fields["Content-Length"] = str(len(body))
-        lines = [f"{method} /trickle/{path} HTTP/1.1", "Host: 127.0.0.1", *(f"{n}: {v}" for n, v in fields.items())]
-        self.method = method
-        self.socket.sendall("\r\n".join([*lines, "", ""]).encode() + (body or b""))
-        return self
-
-    def answer(self) -> Answer:
-        response = HTTPResponse(self.socket, method=self.method)
-        response.begin()
-        headers = {name: value for name, value in response.getheaders() if name.lower() not in DRAWN}
-        return Answer(response.status, headers, response.read())
-
-    def close(self) -> None:
-        """Reset the connection: a client that closes it in order may still wait for its answer."""
-        if self.socket.fileno() >= 0:
-            reset_when_closed(self.socket)
-        self.socket.close()
-
-
-@dataclass
 class Server:
-    pid: int
-    port: int
-    log: Path
-    clients: list[Client]
+    """Two workers whose channels are busy with four readers."""
 
-    def client(self) -> Client:
-        """A new connection, which is closed at the end at the latest."""
-        self.clients.append(client := Client(self.port))
-        return client
+    def __init__(self, running: RunningServer, client: Target, log: Path, errors: Path) -> None:
+        self.running, self.client, self.url, self._log, self._errors = running, client, running.url, log, errors
 
-    def once(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
-        """Ask on a connection of its own."""
-        client = Client(self.port)
-        try:
-            return client.ask(path, method, body, **headers).answer()
-        finally:
-            client.close()
-
-    def publish(self, channel: str, seq: int, body: bytes) -> None:
-        assert self.once(f"{channel}/{seq}", "POST", body, Content_Type="video/mp2t").status == 200
-
-    def readers(self) -> list[int]:
+    def metric(self, name: str) -> list[int]:
         """Of each worker."""
-        with urlopen(f"http://127.0.0.1:{self.port}/metrics") as page:
-            found = samples(page.read().decode())
-        return [int(found.get(("tricklecast_readers", (("worker", str(worker)),)), 0)) for worker in range(2)]
+        found = samples(self.client.ask("GET", "/metrics").body.decode())
+        return [int(found.get((name, (("worker", str(worker)),)), 0)) for worker in range(2)]
 
-    def answered(self, channel: str) -> Counter[int]:
-        """How many reads of a channel each worker has answered."""
-        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return Counter(one["worker"] for one in lines if one.get("channel") == channel and one.get("op") == "read")
+    @property
+    def readers(self) -> list[int]:
+        return self.metric("tricklecast_readers")
 
-    def workers(self) -> list[int]:
-        """Their processes, by number."""
-        return [int(one) for one in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+    def answered(self, channel: str, op: str) -> list[int]:
+        """How many requests each worker has answered."""
+        records = matching(so_far(self._log), channel=channel, op=op)
+        return [len(matching(records, worker=worker)) for worker in range(2)]
+
+    def logged(self, text: str) -> bool:
+        return text in self._errors.read_text()
 
     def kill(self, worker: int) -> None:
         """End a worker, and wait for its successor."""
-        before = self.workers()
+        before = processes(self.running)
         os.kill(before[worker], signal.SIGKILL)
-        eventually(lambda: len(now := self.workers()) == 2 and before[worker] not in now)
+        eventually(lambda: len(now := processes(self.running)) == 2 and before[worker] not in now)
+
+    @contextmanager
+    def stopped(self, worker: int) -> Iterator[None]:
+        """A worker that stands still. New connections may come to it, and wait."""
+        pid = processes(self.running)[worker]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
 def serving(folder: Path, *options: str) -> Iterator[Server]:
-    log = folder / "access.jsonl"
-    quick = ("--shutdown-drain-s", "0.1", "--access-log", str(log), "--storm-guard", "off")
-    command = forked("serve", "--workers", "2", "--port", "0", *quick, *options, module=FEW_READERS)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    clients: list[Client] = []
-    try:
-        line = process.stdout.readline()
-        assert "listening on" in line, line
-        pid = command_of(process.pid, FEW_READERS)
-        yield Server(pid, int(line.partition("127.0.0.1:")[2].partition("/")[0]), log, clients)
-    finally:
-        closed(clients)
-        process.terminate()
-        process.wait(WITHIN_S)
-        process.stdout.close()
+    log, errors = folder / "access.jsonl", folder / "errors.log"
+    fixed = ("--workers", "2", "--storm-guard", "off", "--max-total-bytes", str(TOTAL_BYTES))
+    with (
+        errors.open("w") as stderr,
+        serve(
+            *fixed,
+            *options,
+            access_log=log,
+            stderr=stderr,
+            nursery="tests.app.workers.few_readers",
+        ) as running,
+        running.client() as client,
+    ):
+        yield Server(running, client, log, errors)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two workers."""
+    """One for all tests that do not harm it."""
     with serving(tmp_path_factory.mktemp("busy")) as found:
         yield found
 
 
-def named(owner: int, what: str) -> str:
-    """A channel that this worker owns."""
-    return next(name for name in (f"{what}{number}" for number in range(100)) if owner_of(name, 2) == owner)
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One with a data directory. It outlives two deaths within a minute."""
+    folder = tmp_path_factory.mktemp("stored")
+    with serving(folder, "--data-dir", str(folder / "data"), "--window-segments", "4") as found:
+        yield found
 
 
-def spread(server: Server, channel: str, count: int = 8) -> tuple[list[Client], int]:
-    """Readers of a channel that wait for its next segment, at both workers; and the seq of that."""
-    assert server.once(channel, "POST").status == 200
-    clients = [server.client().ask(f"{channel}/0") for _ in range(count)]
-    seq = 0
-    while min(server.readers()) < 2:
-        seq = next_segment(server, channel, clients, seq)
-        assert seq < 500, server.readers()
-    return clients, seq
+class Crowd:
+    """Readers of a busy channel, each on a connection of its own. All wait for the same segment, at both workers.
+
+    Attributes:
+        seq: of this segment. bodies: of those before.
+    """
+
+    def __init__(self, server: Server, name: str, body: Callable[[int], bytes] = lambda seq: b"%d " % seq * 1000):
+        self.server, self.channel, self.body = server, server.client.channel(name).create("video/mp2t"), body
+        self.seq = 0
+        self.bodies: list[bytes] = []
+        self.readers: list[RawConnection] = []
+        self.join(8)
+        self.spread()
+
+    def __enter__(self) -> Crowd:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.leave(self.readers)
+
+    def spread(self) -> None:
+        """Go on until both workers have readers."""
+        while min(self.server.readers) < 2:
+            self.next()
+            assert self.seq < 500, self.server.readers
+
+    def join(self, count: int) -> None:
+        self.readers += [self.channel.read(self.seq) for _ in range(count)]
+
+    def leave(self, readers: list[RawConnection]) -> None:
+        """Reset their connections: a client that closes one in order may still wait for its answer."""
+        self.readers = [reader for reader in self.readers if reader not in readers]
+        for reader in readers:
+            reader.abort()
+
+    def all_wait(self) -> None:
+        eventually(lambda: sum(self.server.readers) >= len(self.readers), what="all wait")
+
+    def publish(self, body: bytes | None = None, publisher: RawConnection | None = None) -> bytes:
+        """Publish the segment that all wait for; on this connection, or on a new one."""
+        body = self.body(self.seq) if body is None else body
+        publisher = self.server.client.open() if publisher is None else publisher
+        publisher.request("POST", self.channel.at(self.seq), body=body)
+        publisher.expect(200)
+        self.bodies.append(body)
+        self.seq += 1
+        return body
+
+    def next(self, body: bytes | None = None) -> None:
+        """Publish a segment, read it, and wait for the next one."""
+        self.all_wait()
+        body = self.publish(body)
+        for reader in self.readers:
+            reader.segment(self.seq - 1, body)
+            reader.request("GET", self.channel.at(self.seq))
+
+    def missed(self, reader: RawConnection, seq: int) -> set[int]:
+        """Read on from the segment that was asked for, as a client does; those of which the server said that they are
+        not to be had, or not whole. All others are as they were published.
+        """
+        told: set[int] = set()
+        while seq < self.seq:
+            before = seq
+            try:
+                answer = reader.response()
+            except ConnectionCut:
+                reader = self.server.client.open()
+            else:
+                if answer.status == 470:
+                    seq = answer.number(wire.NEXT)
+                    told |= set(range(before, seq))
+                elif answer.expect(200, 503).status == 200:
+                    if answer.marked(wire.TRUNCATED):
+                        told.add(seq)
+                    else:
+                        answer.segment(seq, self.bodies[seq])
+                    seq += 1
+                reader = self.server.client.open() if answer.closes else reader
+            reader.request("GET", self.channel.at(seq))
+        return told
 
 
-def next_segment(server: Server, channel: str, clients: list[Client], seq: int) -> int:
-    """Publish the segment that all wait for, read it, and wait for the one after it."""
-    body = b"%d " % seq * 1000
-    eventually(lambda: sum(server.readers()) >= len(clients), what="all wait")
-    server.publish(channel, seq, body)
-    for client in clients:
-        answer = client.answer()
-        assert (answer.status, answer.headers["Lp-Trickle-Seq"], answer.body) == (200, str(seq), body)
-        client.ask(f"{channel}/{seq + 1}")
-    return seq + 1
-
-
-def answered(sockets: Iterable[socket.socket]) -> list[socket.socket]:
+def spoken(readers: Iterable[RawConnection]) -> list[RawConnection]:
     """Those that have something to read, or whose connection is closed."""
-    return select.select(list(sockets), [], [], 0)[0]
-
-
-def closed(clients: list[Client]) -> None:
-    for client in clients:
-        client.close()
+    by_socket = {reader._sock: reader for reader in readers}
+    return [by_socket[one] for one in select.select(list(by_socket), [], [], 0)[0]]
 
 
 @pytest.mark.parametrize("owner", [0, 1])
 def test_both_workers_serve_the_readers_of_a_busy_channel_until_it_ends(server: Server, owner: int) -> None:
     """Readers that wait when it becomes busy miss nothing; at the end all are told; the name begins again."""
-    channel = named(owner, "live")
-    clients, seq = spread(server, channel)
-    for _ in range(3):
-        seq = next_segment(server, channel, clients, seq)
-    eventually(lambda: sum(server.readers()) == len(clients), what="all wait")
-    assert server.once(channel, "DELETE").status == 200
-    ends = [client.answer() for client in clients]
-    assert [end.status for end in ends] == [200] * len(clients)
-    assert all(end == ends[0] for end in ends), ends
-    assert ends[0].headers["Lp-Trickle-Closed"] == "terminated"
-    server.publish(channel, 0, b"again")
-    for client in clients:
-        again = client.ask(f"{channel}/0").answer()
-        assert (again.body, again.headers["Lp-Trickle-Epoch"]) == (b"again", "2")
-    closed(clients)
+    with Crowd(server, names(owner)[0]) as crowd:
+        for _ in range(3):
+            crowd.next()
+        crowd.all_wait()
+        crowd.channel.end()
+        ends = [reader.response().ended() for reader in crowd.readers]
+        assert all(alike(end) == alike(ends[0]) for end in ends), ends
+        crowd.channel.publish(0, b"again")
+        for reader in crowd.readers:
+            reader.request("GET", crowd.channel.at(0))
+            reader.segment(0, b"again", epoch=2)
+
+
+def alike(answer: Response) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """What two answers to the same request have in common, whoever gives them."""
+    fields = [(name, value) for name, value in answer.head.headers if name not in DRAWN]
+    return answer.status, fields, answer.body
 
 
 def test_a_channel_is_shown_once_with_the_readers_of_all_workers(server: Server) -> None:
     """In the list, in its description, and on the dashboard, with what all of them have got; the metrics add it up."""
-    channel, url = named(1, "shown"), f"http://127.0.0.1:{server.port}"
-    clients, seq = spread(server, channel)
+    name = names(1)[1]
+    with Crowd(server, name) as crowd:
 
-    def shown() -> dict[str, Any]:
-        with urlopen(f"{url}/api/v1/channels/{channel}") as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
+        def shown() -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(server.client.ask("GET", f"/api/v1/channels/{name}").body)
+            return found
 
-    size = sum(len(b"%d " % at * 1000) for at in range(seq))
-    eventually(lambda: (shown()["readers"], shown()["bytes_out"]) == (len(clients), size * len(clients)))
-    with urlopen(f"{url}/api/v1/channels") as answer:
-        [one] = [one for one in json.load(answer)["channels"] if one["name"] == channel]
-    assert (one["readers"], one["bytes_out"]) == (len(clients), size * len(clients))
-    with urlopen(f"{url}/api/v1/dashboard") as stream:
-        frame = json.loads(next(line for line in stream if line.startswith(b"data: "))[6:])
-    [number] = [about[0] for about in frame["about"] if about[1] == channel]
-    assert [row[3] for row in frame["rows"] if row[0] == number] == [len(clients)]
-    with urlopen(f"{url}/metrics") as page:
-        found = samples(page.read().decode())
-    audience = [value for (name, _), value in found.items() if name == "tricklecast_audience"]
-    assert sum(audience) == len(clients)
-    closed(clients)
+        count, size = len(crowd.readers), sum(map(len, crowd.bodies))
+        eventually(lambda: (shown()["readers"], shown()["bytes_out"]) == (count, size * count))
+        channels = json.loads(server.client.ask("GET", "/api/v1/channels").body)["channels"]
+        [one] = [one for one in channels if one["name"] == name]
+        assert (one["readers"], one["bytes_out"]) == (count, size * count)
+        with urlopen(f"{server.url}/api/v1/dashboard") as stream:
+            frame = json.loads(next(line for line in stream if line.startswith(b"data: "))[6:])
+        [number] = [about[0] for about in frame["about"] if about[1] == name]
+        assert [row[3] for row in frame["rows"] if row[0] == number] == [count]
+        assert sum(server.metric("tricklecast_audience")) == count
     eventually(lambda: shown()["readers"] == 0)
 
 
 def test_a_channel_that_is_no_longer_busy_is_its_owners_alone(server: Server) -> None:
     """A reader that stays is served on, and is at the owner in the end."""
-    channel = named(1, "calm")
-    clients, seq = spread(server, channel)
-    closed(clients[1:])
-    last = clients[:1]
+    with Crowd(server, names(1)[2]) as crowd:
+        crowd.leave(crowd.readers[1:])
 
-    def at_the_owner() -> bool:
-        nonlocal seq
-        seq = next_segment(server, channel, last, seq)
-        return server.readers() == [0, 1]
+        def at_the_owner() -> bool:
+            crowd.next()
+            return server.readers == [0, 1]
 
-    eventually(at_the_owner)
-    closed(last)
+        eventually(at_the_owner)
+        eventually(lambda: server.metric("tricklecast_replicas")[0] == 0)
+
+
+def test_a_holder_answers_media_of_hls_and_the_owner_the_playlist(server: Server) -> None:
+    """What a player gets is the same at both, byte by byte."""
+    with Crowd(server, names(1)[3], lambda seq: b"".join(ts_pictures(float(seq), 25))) as crowd:
+        crowd.next()
+        name, playlist = crowd.channel.name, read(crowd.channel.get("index.m3u8").expect(200).body.decode())
+        whole = playlist.whole[-2:]
+        assert [crowd.channel.get(one.uri).body for one in whole] == crowd.bodies[-2:]
+
+        def both_answer() -> bool:
+            for uri in [one.uri for one in whole] + [part.uri for one in whole for part in one.parts]:
+                answers = [alike(crowd.channel.get(uri).expect(200)) for _ in range(4)]
+                assert all(answer == answers[0] for answer in answers), uri
+            return min(server.answered(name, "hls")) > 4
+
+        eventually(both_answer)
+        for _ in range(6):
+            crowd.channel.get("index.m3u8").expect(200)
+        eventually(lambda: server.answered(name, "playlist")[1] == 7)
+        assert server.answered(name, "playlist")[0] == 0
+
+
+@pytest.mark.parametrize(("count", "size", "loses"), [(200, 2 << 10, False), (12, 2 << 20, True)])
+def test_a_holder_that_lags_leaves_no_gap_untold(server: Server, count: int, size: int, loses: bool) -> None:
+    """It is cut off, and begins again: with all that the window has, or its readers are told what the owner lacked
+    memory for.
+    """
+    with Crowd(server, names(0)[4 + loses]) as crowd:
+        publisher = server.client.open()
+        publisher.request("GET", crowd.channel.at("next"))
+        publisher.expect(200)  # it is at the owner from now on
+        crowd.all_wait()
+        begun = crowd.seq
+        with server.stopped(1):
+            for number in range(count):
+                crowd.publish(b"%08d" % number * (size // 8), publisher)
+        missed = [crowd.missed(reader, begun) for reader in crowd.readers]
+        assert any(missed) == loses, missed
+        assert not any(crowd.seq - 1 in seqs for seqs in missed)
+        assert server.logged(f"{crowd.channel.name!r} was too far behind")
 
 
 def test_no_more_readers_than_the_limit_of_a_channel(tmp_path: Path) -> None:
     """``readers_per_channel`` holds over all workers, and a place that becomes free at one is free at any."""
-    with serving(tmp_path, "--max-readers-per-channel", "10") as server:
-        channel = named(0, "full")
-        clients, seq = spread(server, channel)
+    with serving(tmp_path, "--max-readers-per-channel", "10") as server, Crowd(server, names(0)[0]) as crowd:
 
         def fill() -> bool:
             """Ask for more places than there are; whether all are taken, and never more."""
-            asking = {client.socket: client for client in (server.client() for _ in range(12 - len(clients)))}
-            for client in asking.values():
-                client.ask(f"{channel}/{seq}")
-            eventually(lambda: len(answered(asking)) + sum(server.readers()) >= len(asking) + len(clients))
-            for one in answered(asking):
-                assert asking[one].answer().status == 429
-                asking.pop(one).close()
-            clients.extend(asking.values())
-            assert sum(server.readers()) <= 10
-            return len(clients) == 10
+            before = len(crowd.readers)
+            crowd.join(12 - before)
+            asking = crowd.readers[before:]
+            eventually(lambda: len(spoken(asking)) + sum(server.readers) >= len(crowd.readers))
+            refused = spoken(asking)
+            for one in refused:
+                one.expect(429)
+            crowd.leave(refused)
+            assert sum(server.readers) <= 10
+            return len(crowd.readers) == 10
 
         eventually(fill, what="all places are taken")
-        closed(clients[2:5])
-        del clients[2:5]
+        crowd.leave(crowd.readers[2:5])
         eventually(fill, what="the free places are taken")
-        next_segment(server, channel, clients, seq)
+        crowd.next()
 
 
-def test_every_worker_answers_alike_with_a_data_directory(tmp_path: Path) -> None:
+def test_every_worker_answers_alike_with_a_data_directory(stored: Server) -> None:
     """Segments that only storage has, large ones, tags, ranges, the head, seqs that are not there, wrong paths."""
-    options = ("--data-dir", str(tmp_path / "data"), "--window-segments", "4")
-    with serving(tmp_path, *options) as server:
-        channel = named(0, "kept")
-        clients, seq = spread(server, channel)
-        server.publish(channel, seq, b"large" * 20_000)
-        for client in clients:
-            client.answer()
-            client.ask(f"{channel}/{seq + 1}")
-        while seq < 8:
-            seq = next_segment(server, channel, clients, seq + 1) - 1
-        tag = server.once(f"{channel}/{seq}").headers["ETag"]
+    with Crowd(stored, names(0)[0]) as crowd:
+        crowd.next(b"large" * 20_000)
+        while crowd.seq < 9:
+            crowd.next()
+        newest = crowd.seq - 1
+        tag = crowd.channel.get(newest).get("ETag")
+        assert tag is not None
         asked: list[tuple[str, dict[str, str]]] = [
-            (str(at), {}) for at in (*range(seq + 1), seq + 9, -2, -4, -9, "next")
+            (str(at), {}) for at in (*range(newest + 1), newest + 9, -2, -4, -9, "next")
         ]
-        asked += [("x", {}), ("stream?start=soon", {}), (str(seq), {"If_None_Match": tag})]
-        asked += [(str(seq), {"Range": "bytes=2-5"}), ("0", {"Range": "bytes=-3", "If_Range": tag})]
+        asked += [("x", {}), ("stream?start=soon", {}), (str(newest), {"If-None-Match": tag})]
+        asked += [(str(newest), {"Range": "bytes=2-5"}), ("0", {"Range": "bytes=-3", "If-Range": tag})]
         for path, headers in asked:
             for method in ("GET", "HEAD"):
-                answers = [server.once(f"{channel}/{path}", method, None, **headers) for _ in range(6)]
+                answers = [alike(stored.client.ask(method, crowd.channel.at(path), headers)) for _ in range(6)]
                 assert all(answer == answers[0] for answer in answers), (path, method, answers)
-        eventually(lambda: min(server.answered(channel)[worker] for worker in range(2)) > 10)
-        closed(clients)
+        eventually(lambda: min(stored.answered(crowd.channel.name, "read")) > 10)
 
 
-@pytest.mark.parametrize("victim", ["owner", "holder"])
-def test_a_worker_that_dies_ends_no_channel_for_the_readers_of_another(tmp_path: Path, victim: str) -> None:
-    """Readers at the other worker are served on; those of a dead owner's channel are told to ask again, not the end."""
-    with serving(tmp_path, "--data-dir", str(tmp_path / "data")) as server:
-        channel = named(1, "lives")
-        clients, seq = spread(server, channel)
-        eventually(lambda: sum(server.readers()) == len(clients), what="all wait")
-        before = server.readers()
-        server.kill(1 if victim == "owner" else 0)
-        kept = before[0 if victim == "owner" else 1]
-        gone = len(clients) - (0 if victim == "owner" else kept)
-        eventually(lambda: len(answered(client.socket for client in clients)) == gone)
-        asked_again = 0
-        for one in answered(client.socket for client in clients):
-            client = next(client for client in clients if client.socket is one)
-            clients.remove(client)
-            with suppress(OSError, HTTPException):
-                answer = client.answer()
-                assert (victim, answer.status, answer.headers.get("Lp-Trickle-Closed")) == ("owner", 503, None)
-                asked_again += 1
-        assert asked_again == (kept if victim == "owner" else 0)
-        alive = [*clients, *(server.client().ask(f"{channel}/{seq}") for _ in range(8))]
-        while min(server.readers()) < 2:
-            seq = next_segment(server, channel, alive, seq)
-        closed(alive)
+@pytest.mark.parametrize("victim", ["owner", "holder"])  # in this order: a successor is the last of the processes
+def test_a_worker_that_dies_ends_no_channel_for_the_readers_of_another(stored: Server, victim: str) -> None:
+    """Readers of the owner are served on. All others are broken off, or told to ask again; then they miss nothing but
+    the segment that the owner was storing.
+    """
+    with Crowd(stored, names(1)[victim == "owner"]) as crowd:
+        crowd.all_wait()
+        upload = crowd.channel.upload(crowd.seq, b"begun,")
+        for reader in crowd.readers:
+            reader.head().expect(200)
+            reader.gets(b"begun,")
+        reading = stored.readers
+        waiting = [crowd.channel.read(crowd.seq + 1) for _ in range(8)]
+        eventually(lambda: sum(stored.readers) == 16)
+        both = stored.readers
+        stored.kill(1 if victim == "owner" else 0)
+        if victim == "holder":
+            upload.chunk(b"ended").stored()
+        begun, crowd.bodies = crowd.seq, [*crowd.bodies, b"begun,ended", b"next"]
+        for seq in range(crowd.channel.next_seq(), begun + 2):  # a publisher goes on, or begins again
+            crowd.channel.publish(seq, crowd.bodies[seq])
+        crowd.seq = begun + 2
+        found = [outcome(reader, RawConnection.rest) for reader in crowd.readers]
+        found += [outcome(reader, lambda one: one.response().body) for reader in waiting]
+        if victim == "owner":
+            assert Counter(found) == Counter(again=both[0] - reading[0], cut=16 - both[0] + reading[0])
+        else:
+            assert Counter(found) == Counter(served=both[1], cut=both[0])
+        for at, one in zip([begun] * 8 + [begun + 1] * 8, found, strict=True):
+            if one != "served":
+                assert crowd.missed(crowd.channel.read(at), at) <= ({begun} if victim == "owner" else set())
+        crowd.leave(crowd.readers)
+        for reader in waiting:
+            reader.abort()
+        crowd.join(8)
+        crowd.spread()
+
+
+def outcome(reader: RawConnection, rest: Callable[[RawConnection], bytes]) -> str:
+    """How a request has ended whose worker may have died: it was served, told to ask again, or cut off."""
+    try:
+        return "served" if rest(reader) in (b"ended", b"next") else "again"
+    except ConnectionCut:
+        return "cut"
