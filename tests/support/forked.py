@@ -74,7 +74,7 @@ def command_of(relay: int, module: str = "tests.support.forked") -> int:
     with socket.socket(socket.AF_UNIX) as nursery:
         nursery.connect(_nursery(module, ""))
         _send(nursery, [], {"relay": relay})
-        (pid,) = CODE.unpack(nursery.recv(CODE.size))
+        pid: int = CODE.unpack(nursery.recv(CODE.size))[0]
     assert pid, "it runs"
     return pid
 
