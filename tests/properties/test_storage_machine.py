@@ -509,7 +509,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TestStorage = StorageMachine.TestCase
 TestStorage.settings = settings(
-    max_examples=60, stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow], deadline=None
+    max_examples=40, stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow], deadline=None
 )
 
 

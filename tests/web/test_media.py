@@ -224,12 +224,12 @@ def test_the_page_is_quiet_again_when_the_server_is_back(server: RunningServer, 
     expect(page.locator("#status")).to_have_text("")
 
 
-@pytest.mark.parametrize("name", [".", "..", "a/b"])
-def test_a_name_that_cannot_be_in_a_url_is_refused(server: RunningServer, tab: Watched, name: str) -> None:
+def test_a_name_that_cannot_be_in_a_url_is_refused(server: RunningServer, tab: Watched) -> None:
     """The form says so before anything is sent."""
     page = tab.open(f"{server.url}/publish")
-    page.fill("#channel", name)
-    assert page.evaluate("document.getElementById('setup').checkValidity()") is False
+    for name in (".", "..", "a/b"):
+        page.fill("#channel", name)
+        assert page.evaluate("document.getElementById('setup').checkValidity()") is False
 
 
 @pytest.mark.parametrize("source", ["camera", "picture"])

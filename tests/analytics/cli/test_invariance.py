@@ -1,4 +1,4 @@
-"""What must not change a report: the order of lines, their files and formats, settings of Spark, time zones, names."""
+"""What must not change a report: the order of lines, their files and formats, and names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pytest
@@ -18,9 +18,6 @@ from typer.testing import CliRunner
 from tests.analytics.support import scenarios
 from tests.analytics.support.writer import LogWriter, write_lines
 from tricklecast.app.cli import cli
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Told = dict[str, Any]
 
@@ -49,7 +46,6 @@ def tell(*arguments: object) -> Told:
     assert result.exit_code == 0, result.output
     told: Told = json.loads(result.stdout)
     del told["inputs"]
-    assert told.pop("engine") == ("spark" if "spark" in arguments else "embedded")
     for incident in told["incidents"]:
         del incident["lines"]
     return told
@@ -110,26 +106,6 @@ def test_order_files_and_formats(lines: list[str], told: Told, tmp_path: Path) -
     # Nothing but the files themselves is told otherwise.
     report["quality"] |= {name: told["quality"][name] for name in ("caveats", "formats")}
     assert report == told
-
-
-def test_settings_and_time_zones(spark: SparkSession, lines: list[str], told: Told, tmp_path: Path) -> None:
-    """Spark says the same; neither partitions and planning nor ANSI and the session's time zone change a word."""
-    chosen = {
-        "spark.sql.files.maxPartitionBytes": "600000",
-        "spark.sql.files.openCostInBytes": "1",
-        "spark.sql.shuffle.partitions": "3",
-        "spark.sql.adaptive.enabled": "true",
-        "spark.sql.ansi.enabled": "false",
-        "spark.sql.session.timeZone": "America/Sao_Paulo",
-    }
-    before = {name: spark.conf.get(name, None) for name in chosen}
-    try:
-        for name, value in chosen.items():
-            spark.conf.set(name, value)
-        assert tell(write_lines(tmp_path / "access.jsonl", lines), "--engine", "spark") == told
-    finally:
-        for name, was in before.items():
-            spark.conf.unset(name) if was is None else spark.conf.set(name, was)
 
 
 @given(

@@ -28,8 +28,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "page.html").as_uri()
 
 
-@pytest.mark.parametrize("width", [400, 1400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1400, "dark")])
 def test_the_page_can_be_read(tabs: Callable[..., Watched], url: str, width: int, scheme: str) -> None:
     """Nothing is wider than the window, nobody is kept out (WCAG, level AA), and the page is silent and alone."""
     tab = tabs(viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,31 @@ if TYPE_CHECKING:
 
 
 NOW_US = 1_760_000_400_000_000
+
+
+OTHERWISE = {
+    "spark.sql.files.maxPartitionBytes": "60000",
+    "spark.sql.files.openCostInBytes": "1",
+    "spark.sql.shuffle.partitions": "3",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.session.timeZone": "America/Sao_Paulo",
+}
+"""Settings of a session that somebody else has made, which change no row."""
+
+
+@pytest.fixture
+def settings(spark: SparkSession, corpus: str) -> Iterator[None]:
+    """The session as the command has it, or otherwise for one log."""
+    chosen = OTHERWISE if corpus == "web" else {}
+    before = {name: spark.conf.get(name, None) for name in chosen}
+    try:
+        for name, value in chosen.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, was in before.items():
+            spark.conf.unset(name) if was is None else spark.conf.set(name, was)
 
 
 def hostile() -> list[str]:
@@ -60,10 +86,11 @@ def balanced() -> list[str]:
     ]
 
 
+@pytest.mark.usefixtures("settings")
 @pytest.mark.parametrize("corpus", ["scenarios", "chaos", "web", "empty"])
 def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row by row, and incident by incident, also where clients of one network are in several partitions; and every
-    table of every step keeps its contract."""
+    """Row by row, and incident by incident, also where clients of one network are in several partitions, and with other
+    settings and another time zone; and every table of every step keeps its contract."""
     match corpus:
         case "scenarios":
             lines = [*write_all(5)[0], *write_scenes(5)[0], *hostile(), *anonymous(), *balanced()]
