@@ -247,11 +247,13 @@ class Node:
         if worker is not None:
             assert shares is not None, "workers share the limits"
             self.link = Link(worker, self.plane, partial(shares.tick, self.registry, self.archive))
+        # The workers for which this one speaks, too.
+        others = range(1, worker.count) if worker is not None and is_front else ()
         self.feed = None  # there are no web pages
         if events is not None:
-            one, of = (FRONT, 1) if worker is None else (worker.number, worker.count)
-            others = OtherDashboards(self.link.questions, range(1, of)) if self.link is not None and is_front else None
-            self.feed = DashboardFeed(self.plane, events, uses, worker=one, workers=of, others=others)
+            dashboards_of = OtherDashboards(self.link.questions, others) if self.link is not None and others else None
+            numbers = None if worker is None else worker.numbers()
+            self.feed = DashboardFeed(self.plane, events, uses, numbers=numbers, others=dashboards_of)
         # The feeds of other workers have one follower, the front's.
         dashboards = None if self.feed is None or not is_front else self.feed.followers
         metrics = Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload, self.link)
@@ -266,8 +268,7 @@ class Node:
             overview = Face(self.link.questions, self.link.placement)
             positions, stored = ({}, False) if self.archive is None else (self.archive.positions, True)
             self._followers = [
-                Follower(other, self.link.questions, changes, positions.get(other), stored=stored)
-                for other in range(1, self.link.worker.count if is_front else 1)
+                Follower(other, self.link.questions, changes, positions.get(other), stored=stored) for other in others
             ]
         # The application for everything outside the base path.
         self.control_plane = _control_plane(self, overview)

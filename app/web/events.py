@@ -61,6 +61,7 @@ class Events:
 
     def __init__(self, clock: Callable[[], float], wall_us: Callable[[], int]) -> None:
         self._clock, self._wall_us = clock, wall_us
+        self._began = wall_us() / 1e6
         self._newest: deque[DashboardEvent] = deque(maxlen=KEPT_EVENTS)
         self._number = 0  # of the newest event
         # The present second.
@@ -102,8 +103,13 @@ class Events:
             self._left_out[kind] += count
 
     def hear(self, facts: Sequence[Change]) -> None:
-        """Note channels that began or ended, and segments that were truncated or skipped."""
+        """Note channels that began or ended, and segments that were truncated or skipped.
+
+        A front that was started again hears the earlier facts of other workers, too, which are no events of now.
+        """
         for fact in facts:
+            if fact.time < self._began:
+                continue
             if fact.state is None:
                 self.note("created" if fact.kind == "added" else "ended", fact.reason or "", fact.channel)
             else:

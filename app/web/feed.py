@@ -26,7 +26,7 @@ import math
 import os
 import time
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -380,7 +380,7 @@ class DashboardFeed:
     Args:
         events: the newest events, which the plane notes as its witness.
         uses: returns the limits of the server and their use; its argument is the capacity for followers.
-        worker, workers: the number of this worker, and of all: the numbers of their channels differ.
+        numbers: of its channels, none of them twice in a server; ``None``: from 1 on.
         others: the other workers, where this one shows the whole server.
     """
 
@@ -390,8 +390,7 @@ class DashboardFeed:
         events: Events,
         uses: Callable[[Capacity], list[Use]],
         *,
-        worker: int = 0,
-        workers: int = 1,
+        numbers: Iterator[int] | None = None,
         others: Others | None = None,
     ) -> None:
         self.plane = plane
@@ -401,7 +400,7 @@ class DashboardFeed:
         self._uses, self._others = uses, others
         self._process = ProcessUse()
         self._views: dict[Channel, ChannelView] = {}
-        self._numbers = itertools.count(worker + workers, workers)  # of channels
+        self._numbers = numbers or itertools.count(1)  # of channels
         self._frames = self._last_event = 0  # the last numbers of a frame and an event
         self._at = 0.0  # the time of the last frame
         self._began = 0.0  # the time at which the first follower came

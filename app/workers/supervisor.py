@@ -94,7 +94,7 @@ class Worker:
         return self.number == FRONT and not self.predecessors
 
     def numbers(self) -> Iterator[int]:
-        """Numbers for its connections, from 1, which no other worker and no predecessor has given."""
+        """Numbers from 1 on, which no other worker and no predecessor gives: for connections, for channels."""
         return itertools.count((self.predecessors << 32) * self.count + self.number + 1, self.count)
 
     def tell(self, **what: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ import pytest
 
 from tests.app.core.support import make_registry, publish
 from tests.support.waiting import WITHIN_S, until
+from tricklecast.app.changes import Change
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.web import feed as feed_module
@@ -37,6 +39,7 @@ class OtherWorker:
     """A worker with a feed of its own, which may be silent. It is also the front's way to it (``Questions``)."""
 
     def __init__(self) -> None:
+        self.numbers = itertools.count(3, 2)
         self.registry: Registry
         self.feed: DashboardFeed
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -50,7 +53,7 @@ class OtherWorker:
         self.registry, _ = make_registry()
         plane = DataPlane(self.registry, Options())
         self.events = Events(plane.clock, plane.wall_us)
-        self.feed = DashboardFeed(plane, self.events, lambda dashboards: [], worker=1, workers=2)
+        self.feed = DashboardFeed(plane, self.events, lambda dashboards: [], numbers=self.numbers)
 
     def note(self, why: str) -> None:
         """Something happens here, in a second of its own."""
@@ -140,7 +143,7 @@ def test_a_worker_that_did_not_answer_tells_everything_again(why: str, monkeypat
         assert list(back.numbers) == ["a"]
         assert back.rows == list(back.numbers.values())
         assert back.events == ["two"]
-        assert back.gone == ([first.numbers["a"]] if why == "forgotten" else [])
+        assert back.gone == ([first.numbers["a"]] if why in ("restarted", "forgotten") else [])
 
     with_front(test)
 
@@ -223,3 +226,11 @@ def test_events_of_others_are_in_the_order_of_time_while_nobody_has_heard_of_the
     assert [(one.number, one.time) for one in events.after(4)] == [(5, 1.5)]
     events.add([event(number, float(number)) for number in range(2 * KEPT_EVENTS)], in_order=True)
     assert len(events.after(0)) == KEPT_EVENTS
+
+
+def test_facts_from_before_the_front_was_started_are_no_events() -> None:
+    """It hears those of other workers from the beginning, and a page would show them as of now."""
+    events = Events(lambda: 0.0, lambda: 2_000_000)
+    events.hear([Change(number, at, "added", f"cam-{number}", 1) for number, at in ((1, 1.9), (2, 2.0), (3, 2.1))])
+    events.seal()
+    assert [one.channel for one in events.after(0)] == ["cam-2", "cam-3"]
