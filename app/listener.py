@@ -68,10 +68,10 @@ LEAST_CONNECTIONS: Final = 64
 """The server does not start with fewer possible connections, unless ``max_connections`` asks for fewer."""
 
 MAX_ACCEPTED: Final = 16
-"""Connections that a TLS listener accepts per turn of the event loop, which takes about 5 ms."""
+"""Connections that a :class:`Listener` accepts per turn of the event loop, which takes about 5 ms with TLS."""
 
 ACCEPT_RETRY_S: Final = 1.0
-"""A TLS listener pauses for this time when the process has no file descriptor left; asyncio pauses as long."""
+"""A :class:`Listener` pauses for this time when the process has no file descriptor left; asyncio pauses as long."""
 
 
 LAST_SHARE: Final = 0.2
@@ -444,30 +444,22 @@ def _read(setting: str, file: Path) -> bytes:
         raise CannotServe(f"{setting}: cannot read {file}: {error.strerror or error}") from None
 
 
-class TlsListener:
-    """Accepts connections and begins their TLS handshakes, in place of :class:`asyncio.Server`.
-
-    A connection is counted when it is accepted. The event loop's own listener would count it after its handshake: a
-    client that opens connections and sends nothing could then have as many as the process has file descriptors,
-    in spite of ``max_connections`` (docs/adr/0011-an-own-listener-for-tls.md).
+class Listener:
+    """Accepts connections, some at a time, in place of :class:`asyncio.Server`.
 
     Args:
         listener: bound; its owner closes it.
-        tls: certificate and key.
-        plane: the part that all connections share.
-        make: makes the protocol of a connection.
+        begin: gets each connection, and the address of its peer.
 
     Attributes:
         sockets: the listener.
     """
 
-    def __init__(self, listener: socket.socket, tls: Tls, plane: DataPlane, make: Callable[[], Connection]) -> None:
+    def __init__(self, listener: socket.socket, begin: Callable[[socket.socket, Any], None]) -> None:
         listener.setblocking(False)
         self.sockets = (listener,)
-        self._tls = tls
-        self._plane = plane
-        self._make = make
         self._loop = asyncio.get_running_loop()
+        self._accepted = begin
         self._retry: asyncio.TimerHandle | None = None
         self._listen()
 
@@ -482,7 +474,6 @@ class TlsListener:
         self._loop.add_reader(self.sockets[0], self._accept)
 
     def _accept(self) -> None:
-        """Accept the connections that wait, some at a time."""
         for _ in range(MAX_ACCEPTED):
             try:
                 sock, address = self.sockets[0].accept()
@@ -494,10 +485,31 @@ class TlsListener:
                 self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._listen)
                 return
             sock.setblocking(False)
-            self._begin(self._make(), sock, address)
+            self._accepted(sock, address)
 
-    def _begin(self, connection: Connection, sock: socket.socket, address: Any) -> None:
-        options = self._plane.options
+
+class TlsListener(Listener):
+    """Accepts connections and begins their TLS handshakes.
+
+    A connection is counted when it is accepted. The event loop's own listener would count it after its handshake: a
+    client that opens connections and sends nothing could then have as many as the process has file descriptors,
+    in spite of ``max_connections`` (docs/adr/0011-an-own-listener-for-tls.md).
+
+    Args:
+        listener: bound; its owner closes it.
+        tls: certificate and key.
+        plane: the part that all connections share.
+        make: makes the protocol of a connection.
+    """
+
+    def __init__(self, listener: socket.socket, tls: Tls, plane: DataPlane, make: Callable[[], Connection]) -> None:
+        super().__init__(listener, self._begin)
+        self._tls = tls
+        self._plane = plane
+        self._make = make
+
+    def _begin(self, sock: socket.socket, address: Any) -> None:
+        connection, options = self._make(), self._plane.options
         connecting = self._loop.connect_accepted_socket(
             lambda: connection,
             sock,

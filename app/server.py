@@ -34,6 +34,7 @@ from tricklecast.app.health import remove_address, write_address
 from tricklecast.app.http1.connection import Endpoint
 from tricklecast.app.listener import (
     CannotServe,
+    Listener,
     TlsListener,
     accept_on,
     address_of,
@@ -50,10 +51,9 @@ from tricklecast.app.shutdown import LAST_S, TICK_S, LastResort, drain, end
 from tricklecast.app.sockets import Sockets, opened
 from tricklecast.app.storage.settle import settle
 from tricklecast.app.systemd import notify
-from tricklecast.app.workers.handover import Door
 from tricklecast.app.workers.link import Link
 from tricklecast.app.workers.placement import owner_of
-from tricklecast.app.workers.supervisor import HANG_UP_S, PASSED_ON, Supervisor, Worker
+from tricklecast.app.workers.supervisor import HANG_UP_S, PASSED_ON, READY, Supervisor, Worker
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import Event
@@ -126,7 +126,7 @@ def _supervise(
             configure(settings.log_format, worker=worker.number)
             own, lock = sockets[worker.number], locks[worker.number] if locks else None
             mains = [each.main for each in sockets]
-            _serve_on(own, in_force, limits, lambda _: worker.tell(ready=True), None, show, reread, worker, lock, mains)
+            _serve_on(own, in_force, limits, lambda _: worker.tell(READY), None, show, reread, worker, lock, mains)
 
         def reload() -> None:
             nonlocal in_force
@@ -361,7 +361,7 @@ class Server(uvicorn.Server):
 
         def door(link: Link, listener: socket.socket, number: int = 0) -> Any:
             if tls is None:
-                return Door(listener, number, link.handover)
+                return Listener(listener, partial(link.handover.accepted, number))
             return TlsListener(listener, tls, node.plane, makers[number])
 
         for number, ((_, listener), make) in enumerate(zip(self._listeners, makers, strict=True)):

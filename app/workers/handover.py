@@ -6,8 +6,8 @@ cost more than the second core brings.
 **The idea.** The descriptor moves (``SCM_RIGHTS``), and the owner serves the connection as if it had accepted it: from
 then on a request costs what it costs in a server of one process. There are three moments:
 
-1. *When it is accepted* (:class:`Door`). The first bytes are looked at without being read (``MSG_PEEK``). On Linux
-   the kernel keeps a connection until its first bytes are there (:func:`~tricklecast.app.listener.tune`).
+1. *When it is accepted* (:meth:`HandOver.accepted`). The first bytes are looked at without being read (``MSG_PEEK``).
+   On Linux the kernel keeps a connection until they are there (:func:`~tricklecast.app.listener.tune`).
 2. *Between two requests*, when the next one is for somebody else, as on connections of a proxy, which asks for many
    channels on each. The beginning of the request, which was read already, goes with the descriptor.
 3. *Under TLS* the descriptor is of no use without the session, which cannot move. So the worker that has the session
@@ -38,12 +38,6 @@ from tricklecast.app.workers.mesh import Kind, Mesh, MeshFull, Message
 from tricklecast.app.workers.placement import LOOK_BYTES, Placement
 
 _LOGGER = logging.getLogger(__name__)
-
-MAX_ACCEPTED: Final = 16
-"""Connections that are accepted in one turn of the event loop."""
-
-ACCEPT_RETRY_S: Final = 1.0
-"""Accepting pauses for this time when the process has no descriptor left, as asyncio does."""
 
 PAIR_BYTES: Final = 64 << 10
 """The kernel's buffer of a :class:`Half`'s socket, in each direction (Linux doubles it)."""
@@ -95,6 +89,7 @@ class HandOver:
         self._makers: Sequence[Callable[[], Connection]] = ()  # of connections, one for each address
         self._told: set[int] = set()  # workers of which the log says that they take no connection
         self._coming: set[asyncio.Task[Any]] = set()  # connections that are being made
+        self._chances = count(0, placement.workers)  # numbers of those that are accepted
 
     def start(self, makers: Sequence[Callable[[], Connection]]) -> None:
         """The server listens: take connections from now on.
@@ -105,6 +100,30 @@ class HandOver:
         self._makers = makers
 
     # Away.
+
+    def accepted(self, endpoint: int, sock: socket.socket, address: Any) -> None:
+        """Bring a connection to its worker. Its first bytes are looked at, and stay where they are.
+
+        One that has sent nothing yet, or whose worker takes no more, begins here, and moves when its request is read.
+
+        Args:
+            endpoint: where it was accepted. address: of its peer.
+        """
+        del address
+        try:
+            head = sock.recv(LOOK_BYTES, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            head = b""
+        except OSError:
+            sock.close()  # its peer has reset it
+            return
+        worker = self.owner(head, next(self._chances)) if head else None
+        if worker is not None and worker != self.me and self.mesh.has_room(worker):
+            with suppress(MeshFull, OSError):
+                self._send(worker, Arrival(endpoint, None, None, False, b""), sock.fileno())
+                sock.close()
+                return
+        self._serve(sock, endpoint)
 
     def owner(self, head: bytes | memoryview, chance: int) -> int | None:
         """The worker to which a request belongs, by the beginning of its head; ``None``: more of it is needed."""
@@ -125,7 +144,7 @@ class HandOver:
             connection.leave()
             arrival = Arrival(connection.endpoint.number, connection.peer, connection.certified, connection.tls, data)
             if connection.fd >= 0:
-                self.mesh.send(worker, Kind.CONNECTION, arrival.encoded(), connection.fd)
+                self._send(worker, arrival, connection.fd)
                 connection.moved()
             else:
                 self._bridge(connection, worker, arrival)
@@ -134,9 +153,12 @@ class HandOver:
                 self._told.add(worker)
                 _LOGGER.warning("connections cannot be handed over to worker %d: %s", worker, error)
             return False
+        return True
+
+    def _send(self, worker: int, arrival: Arrival, descriptor: int) -> None:
+        self.mesh.send(worker, Kind.CONNECTION, arrival.encoded(), descriptor)
         self._told.discard(worker)
         self.handed_over += 1
-        return True
 
     def _bridge(self, connection: Connection, worker: int, arrival: Arrival) -> None:
         """Keep the TLS session here, and hand one end of a pair of sockets over in its place."""
@@ -144,7 +166,7 @@ class HandOver:
         try:
             for end in (mine, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PAIR_BYTES)
-            self.mesh.send(worker, Kind.CONNECTION, arrival.encoded(), theirs.fileno())
+            self._send(worker, arrival, theirs.fileno())
         except BaseException:
             mine.close()
             raise
@@ -154,21 +176,6 @@ class HandOver:
         session.other, inner.other = inner, session
         connection.moved(to=session)
         self._begin(lambda: inner, mine, session.transport.abort)
-
-    def bring(self, sock: socket.socket, endpoint: int, worker: int | None) -> None:
-        """Bring a socket that was accepted at an address, and of which nothing was read, to a worker.
-
-        Args:
-            worker: ``None``: to this one, which is where it stays as well while the other one takes no more.
-        """
-        if worker is not None and worker != self.me and self.mesh.has_room(worker):
-            with suppress(MeshFull, OSError):
-                arrival = Arrival(endpoint, None, None, False, b"")
-                self.mesh.send(worker, Kind.CONNECTION, arrival.encoded(), sock.fileno())
-                sock.close()
-                self.handed_over += 1
-                return
-        self._serve(sock, endpoint)
 
     # Here.
 
@@ -252,61 +259,3 @@ class Half(asyncio.Protocol):
         self._gone = True
         if self.other in self._all:
             self.other.transport.close()
-
-
-class Door:
-    """Accepts connections, and looks at their first bytes to see whose they are; in place of :class:`asyncio.Server`.
-
-    One that has sent nothing yet becomes a connection of this worker, and moves when its request is here.
-
-    Args:
-        listener: its owner closes it. number: of the address.
-        handover: moves connections.
-
-    Attributes:
-        sockets: the listener.
-    """
-
-    def __init__(self, listener: socket.socket, number: int, handover: HandOver) -> None:
-        listener.setblocking(False)
-        self.sockets = (listener,)
-        self._number, self._handover = number, handover
-        self._loop = asyncio.get_running_loop()
-        self._accepted = count(0, handover.placement.workers)
-        self._pause: asyncio.TimerHandle | None = None  # until connections are accepted again
-        self._listen()
-
-    def close(self) -> None:
-        """Accept no more."""
-        self._loop.remove_reader(self.sockets[0])
-        if self._pause is not None:
-            self._pause.cancel()
-
-    def _listen(self) -> None:
-        self._pause = None
-        self._loop.add_reader(self.sockets[0], self._accept)
-
-    def _accept(self) -> None:
-        for _ in range(MAX_ACCEPTED):
-            try:
-                sock, _ = self.sockets[0].accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                _LOGGER.error("cannot accept a connection: %s", error.strerror or error)
-                self._loop.remove_reader(self.sockets[0])
-                self._pause = self._loop.call_later(ACCEPT_RETRY_S, self._listen)
-                return
-            sock.setblocking(False)
-            self._look(sock)
-
-    def _look(self, sock: socket.socket) -> None:
-        try:
-            head = sock.recv(LOOK_BYTES, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            head = b""
-        except OSError:
-            sock.close()  # its peer has reset it
-            return
-        worker = self._handover.owner(head, next(self._accepted)) if head else None
-        self._handover.bring(sock, self._number, worker)

@@ -101,8 +101,7 @@ class Mesh:
         self._room = [select.poll() for _ in sockets]
         for to, room in zip(self._out, self._room, strict=True):
             room.register(to, select.POLLOUT)
-        self._loop: asyncio.AbstractEventLoop | None = None  # None before the start and after the end
-        self._receive: Callable[[Message], None] | None = None
+        self._pause: asyncio.TimerHandle | None = None  # while there is no descriptor
 
     @property
     def workers(self) -> int:
@@ -111,14 +110,13 @@ class Mesh:
 
     def start(self, receive: Callable[[Message], None]) -> None:
         """Read messages from now on, in the running event loop. ``receive`` owns the descriptor of each."""
-        self._loop, self._receive = asyncio.get_running_loop(), receive
-        self._listen()
+        asyncio.get_running_loop().add_reader(self._in, self._read, receive)
 
     def stop(self) -> None:
         """Read nothing more."""
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.remove_reader(self._in)
+        asyncio.get_running_loop().remove_reader(self._in)
+        if self._pause is not None:
+            self._pause.cancel()
 
     # Out.
 
@@ -145,22 +143,15 @@ class Mesh:
 
     # In.
 
-    def _listen(self) -> None:
-        if self._loop is not None:
-            self._loop.add_reader(self._in, self._read)
-
-    def _read(self) -> None:
-        loop, receive = self._loop, self._receive
-        assert loop is not None, "it has started"
-        assert receive is not None, "it has started"
+    def _read(self, receive: Callable[[Message], None]) -> None:
         for _ in range(READS_PER_TURN):
             try:
                 os.close(os.dup(self._in.fileno()))
             except OSError as error:
                 # The kernel would drop the descriptor of the next message, and break a client's connection.
                 _LOGGER.error("cannot take messages of other workers: %s", error.strerror)
-                loop.remove_reader(self._in)
-                loop.call_later(NO_FILE_S, self._listen)
+                self.stop()
+                self._pause = asyncio.get_running_loop().call_later(NO_FILE_S, self.start, receive)
                 return
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._in, _HEAD_BYTES + PAYLOAD_BYTES, 1)

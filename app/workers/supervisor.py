@@ -34,8 +34,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
-import orjson
-
 from tricklecast.app.access_log import LogShare
 from tricklecast.app.listener import CannotServe
 from tricklecast.app.systemd import Watchdog, notify
@@ -64,6 +62,9 @@ connections of the server, so that clients of other workers wait, too; its own r
 LOOK_S: Final = 0.25
 """How often the supervisor looks at its workers without being woken."""
 
+READY: Final = "\n"
+"""A worker says this when it listens. Everything else that it says is the reason of its end."""
+
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -72,11 +73,9 @@ class Worker:
     """A worker, as it knows itself.
 
     Attributes:
-        number: from 0. count: of all workers.
-        mesh: the sockets of all.
-        shared: figures of all.
-        log: what the writers of the access log share. alive: a pipe that ends when the supervisor does.
-        predecessors: workers of this number that have died.
+        number: from 0. count: of all workers. predecessors: those of this number that have died.
+        mesh: the sockets of all. shared: figures of all. log: what the writers of the access log share.
+        alive: a pipe that ends when the supervisor does. status: a pipe to the supervisor.
     """
 
     number: int
@@ -97,10 +96,10 @@ class Worker:
         """Numbers from 1 on, which no other worker and no predecessor gives: for connections, for channels."""
         return itertools.count((self.predecessors << 32) * self.count + self.number + 1, self.count)
 
-    def tell(self, **what: object) -> None:
-        """Tell the supervisor something, as a line of JSON."""
+    def tell(self, what: str) -> None:
+        """Tell the supervisor that this worker listens (:data:`READY`), or why it cannot."""
         with contextlib.suppress(OSError):  # it is gone, and this worker will hear of that
-            os.write(self.status, orjson.dumps(what) + b"\n")
+            os.write(self.status, what.encode())
 
 
 @dataclass
@@ -108,17 +107,31 @@ class _Running:
     """A worker, as the supervisor knows it.
 
     Attributes:
-        status: what it tells comes here. ready: it listens. error: why it could not start.
+        status: what it tells comes here. told: all of it.
         beat: its last one, as the supervisor has seen it; still_s: the time since then in which the supervisor looked.
     """
 
     pid: int
     status: int
-    ready: bool = False
-    error: str = ""
-    unread: bytes = b""
+    told: str = ""
     beat: int = 0
     still_s: float = 0.0
+
+    def hear(self) -> None:
+        """Read what it has told."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.status, 65536):
+                self.told += data.decode()
+
+    @property
+    def ready(self) -> bool:
+        """It listens."""
+        return self.told.startswith(READY)
+
+    @property
+    def error(self) -> str:
+        """Why it could not start, or go on; empty if it has not said so."""
+        return self.told.removeprefix(READY)
 
 
 class Supervisor:
@@ -168,24 +181,22 @@ class Supervisor:
         Raises:
             CannotServe: a worker could not start, or too many have died.
         """
-        wake, waker = os.pipe()
-        alive, self._life = os.pipe()
-        self._alive = alive
-        for end in (wake, waker):
+        self._wake, self._waker = os.pipe()
+        self._alive, self._life = os.pipe()  # ends in the workers when the supervisor does
+        for end in (self._wake, self._waker):
             os.set_blocking(end, False)
-        self._private = (wake, waker)
         before = {number: signal.signal(number, self._note) for number in (*PASSED_ON, signal.SIGCHLD)}
-        fd_before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        fd_before = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         try:
             for number in range(self._count):
                 self._start(number)
             while self._running:
                 poll = select.poll()  # select() takes no descriptor from 1024 on
-                for end in (wake, *(one.status for one in self._running.values())):
+                for end in (self._wake, *(one.status for one in self._running.values())):
                     poll.register(end, select.POLLIN)
                 poll.poll(LOOK_S * 1000)
                 with contextlib.suppress(BlockingIOError):
-                    os.read(wake, 4096)
+                    os.read(self._wake, 4096)
                 self._look()
         finally:
             signal.set_wakeup_fd(fd_before)
@@ -194,7 +205,7 @@ class Supervisor:
             for one in self._running.values():
                 os.kill(one.pid, signal.SIGKILL)
                 os.waitpid(one.pid, 0)
-            for end in (wake, waker, alive, self._life):
+            for end in (self._wake, self._waker, self._alive, self._life):
                 os.close(end)
             for sock in itertools.chain.from_iterable(self._mesh):
                 sock.close()
@@ -211,8 +222,13 @@ class Supervisor:
         while self._signals:
             self._pass_on(self._signals.popleft())
         for number, one in list(self._running.items()):
-            self._hear(one)
+            one.hear()
             self._reap(number, one)
+        ready = [one.ready for one in self._running.values()]
+        if not self._told_ready and self._stops_until is None and ready == [True] * self._count:
+            self._told_ready = True
+            notify("READY=1")
+            self._ready()
         now = time.monotonic()
         if self._stops_until is not None and now >= self._stops_until:
             for one in self._running.values():
@@ -246,58 +262,40 @@ class Supervisor:
             if self._is_left():
                 return
             self._reload()
-        else:
-            number = signal.SIGTERM if self._stops_until is None else signal.SIGINT
-            self._stop()
-        for one in self._running.values():
-            os.kill(one.pid, number)
-
-    def _stop(self) -> None:
-        if self._stops_until is None:
+        elif self._stops_until is None:
+            number = signal.SIGTERM
             self._stops_until = time.monotonic() + self._deadline_s()
             notify("STOPPING=1")
             self._stopping()
+        else:
+            number = signal.SIGINT
+        for one in self._running.values():
+            os.kill(one.pid, number)
 
     def _fail(self, problem: str) -> None:
+        """End the server, with the first problem as its reason."""
         if self._failure is None:
             self._failure = CannotServe(problem)
+        elif self._told_ready and problem != str(self._failure):
+            _LOGGER.critical("%s", problem)
         if self._stops_until is None:
             self._pass_on(signal.SIGTERM)
-
-    def _hear(self, one: _Running) -> None:
-        """Read what a worker has told."""
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(one.status, 65536):
-                one.unread += data
-        *lines, one.unread = one.unread.split(b"\n")
-        for line in lines:
-            told = orjson.loads(line)
-            one.ready = one.ready or "ready" in told
-            one.error = told.get("error", one.error)
-        ready = [each.ready for each in self._running.values()]
-        if not self._told_ready and self._stops_until is None and ready == [True] * self._count:
-            self._told_ready = True
-            notify("READY=1")
-            self._ready()
 
     def _reap(self, number: int, one: _Running) -> None:
         """See whether a worker has ended, and start it again if it had no reason to."""
         pid, status = os.waitpid(one.pid, os.WNOHANG)
         if not pid:
             return
-        self._hear(one)  # its last words
+        one.hear()  # its last words
         os.close(one.status)
         del self._running[number]
         code = os.waitstatus_to_exitcode(status)
-        problem = one.error or f"worker {number} {_ending(code)}"
-        if self._stops_until is not None:
-            if code and self._failure is None:
-                self._failure = CannotServe(problem)
-            elif code and self._told_ready and problem != str(self._failure):
-                _LOGGER.critical("%s", problem)
-            return
-        if one.error and not self._told_ready:
-            self._fail(one.error)
+        killer = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
+        ending = f"was ended by {killer}" if code < 0 else f"has ended with exit code {code}"
+        problem = one.error or f"worker {number} {ending}"
+        if self._stops_until is not None or (one.error and not self._told_ready):
+            if code:
+                self._fail(problem)
             return
         now = time.monotonic()
         self._deaths.append(now)
@@ -335,16 +333,13 @@ class Supervisor:
         try:
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
-            for one in self._running.values():
-                os.close(one.status)
-            for end in (status, *self._private, self._life):
+            for end in (status, self._wake, self._waker, self._life, *(one.status for one in self._running.values())):
                 os.close(end)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             # It is in the background of its terminal, where `stty tostop` would stop it at its first word.
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             for signal_number in PASSED_ON:  # these come when the worker has ended, and its process has not
                 signal.signal(signal_number, lambda *_: None)
-            self._signals.clear()
             worker = Worker(
                 number, self._count, self._mesh, self._shared, self._log, self._alive, self._starts[number], told
             )
@@ -359,7 +354,7 @@ def _run(work: Callable[[Worker], None], worker: Worker) -> int:
         work(worker)
         return 0
     except TrickleError as error:
-        worker.tell(error=str(error))
+        worker.tell(str(error))
     except BaseException:
         _LOGGER.critical("a fault of the server has ended worker %d", worker.number, exc_info=True)
     finally:
@@ -368,9 +363,3 @@ def _run(work: Callable[[Worker], None], worker: Worker) -> int:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
     return 1
-
-
-def _ending(code: int) -> str:
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"has ended with exit code {code}"

@@ -1,10 +1,8 @@
-"""The door of a worker: which connections it hands over, which it keeps, and what it does when it cannot accept."""
+"""Connections that a worker accepts: which it hands over, and which it keeps."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -16,8 +14,8 @@ import pytest
 from tests.app.workers.test_limits import names
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.data_plane.routing import Router
-from tricklecast.app.workers import handover as module
-from tricklecast.app.workers.handover import Arrival, Door, HandOver
+from tricklecast.app.listener import Listener
+from tricklecast.app.workers.handover import Arrival, HandOver
 from tricklecast.app.workers.mesh import Kind, Mesh, Message, pairs
 from tricklecast.app.workers.placement import Placement
 
@@ -41,7 +39,7 @@ class Kept(asyncio.Protocol):
 
 
 class Entry:
-    """The door of worker 0 of two, the mesh, and its clients."""
+    """The listener of worker 0 of two, the mesh, and its clients."""
 
     def __init__(self) -> None:
         self.kept: list[asyncio.BaseTransport] = []
@@ -51,7 +49,7 @@ class Entry:
         self.mesh.start(lambda message: None)
         self.handover = HandOver(self.mesh, Placement(2, 0, Router("/trickle")))
         self.handover.start([lambda: Kept(self.kept)])  # type: ignore[list-item,return-value]
-        self.door = Door(self.listener, 0, self.handover)
+        self.door = Listener(self.listener, partial(self.handover.accepted, 0))
         self.clients: list[socket.socket] = []
 
     def connect(self, data: bytes = b"") -> socket.socket:
@@ -106,37 +104,6 @@ async def test_who_is_kept_and_who_goes() -> None:
             assert there.getpeername() == client.getsockname()
             assert there.recv(100) == OTHER, "nothing was read"
         assert len(at.kept) == 4
-
-
-async def test_a_door_without_descriptors_tries_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It tells why, does not spin meanwhile, and accepts nothing after its end."""
-    monkeypatch.setattr(module, "ACCEPT_RETRY_S", 0.01)
-    refusals = 2
-
-    class Refusing(socket.socket):
-        def accept(self) -> tuple[socket.socket, object]:
-            nonlocal refusals
-            if refusals:
-                refusals -= 1
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            return super().accept()
-
-    async with entry() as at:
-        at.door.close()
-        with Refusing(fileno=os.dup(at.listener.fileno())) as listener:
-            door = Door(listener, 0, at.handover)
-            at.connect(FRONT)
-            await until(lambda: at.kept)
-            assert caplog.text.count("cannot accept a connection: Too many open files") == 2
-            refusals = 1
-            at.connect(FRONT)
-            await until(lambda: not refusals)
-            door.close()
-            for _ in range(5):
-                await asyncio.sleep(0.01)
-            assert len(at.kept) == 1
 
 
 async def test_a_worker_that_takes_no_more() -> None:

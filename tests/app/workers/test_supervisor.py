@@ -16,7 +16,7 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.listener import CannotServe
 from tricklecast.app.workers import supervisor as module
 from tricklecast.app.workers.shared import Figure
-from tricklecast.app.workers.supervisor import Supervisor, Worker
+from tricklecast.app.workers.supervisor import READY, Supervisor, Worker
 
 
 def say(**what: object) -> None:
@@ -36,7 +36,7 @@ def obedient(worker: Worker) -> None:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     say(worker=worker.number, pid=os.getpid(), predecessors=worker.predecessors)
-    worker.tell(ready=True)
+    worker.tell(READY)
     poll = select.poll()
     for end in (wake, worker.alive):
         poll.register(end, select.POLLIN)
@@ -52,7 +52,7 @@ def obedient(worker: Worker) -> None:
 
 def deaf(worker: Worker) -> None:
     """Listens to no signal but SIGINT, which comes when the supervisor is told to end once more."""
-    worker.tell(ready=True)
+    worker.tell(READY)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
     say(worker=worker.number)
