@@ -29,6 +29,7 @@ class Stream:
         lead: chunks that an unpaced publisher may be ahead of the slowest reader, so that what is under way is bounded.
         stalled: further readers that ask for the first segment and never read.
         one_address: all readers have the same address instead of one each.
+        by_worker: measure the readers of the channel's owner apart from those of other workers.
         warm_up_s, measure_s: seconds of publishing before and during the measurement.
     """
 
@@ -39,6 +40,7 @@ class Stream:
     lead: int = 0
     stalled: int = 0
     one_address: bool = False
+    by_worker: bool = False
     warm_up_s: float = 1.0
     measure_s: float = 4.0
 

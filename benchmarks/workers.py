@@ -89,7 +89,7 @@ def _tls(contender: Contender, cores: Cores, is_quick: bool) -> Sample:
             return tls.run(tls.Job(pid=pid, port=port, readers=100, rate=30.0, seconds=2.0 if is_quick else 4.0))
 
 
-SPREAD: Final = Stream(readers=2500, chunk_bytes=8 << 10, chunks_per_segment=6, rate=6, warm_up_s=6.0)
+SPREAD: Final = Stream(readers=2500, chunk_bytes=8 << 10, chunks_per_segment=6, rate=6, warm_up_s=6.0, by_worker=True)
 """Its readers spread in the first seconds."""
 
 CASES: Final = {
@@ -163,6 +163,19 @@ def row(case: Case, found: dict[str, list[Sample]]) -> list[str]:
     return [case.what, case.unit, spread(one), spread(several), spread(ratios), spread(moves), ", ".join(verdicts)]
 
 
+def latencies(samples: list[Sample]) -> str:
+    """How late chunks are at the owner of a channel, and at a worker that holds it, too: medians of the rounds."""
+
+    def of(figure: str) -> float:
+        return median(sample[figure] for sample in samples)
+
+    first, p99 = (
+        f"{of(f'owner_{name}'):.1f} ms at the owner, {of(f'holder_{name}'):.1f} at a holder"
+        for name in ("first_ms", "p99_ms")
+    )
+    return f"first chunk of a segment {first}; p99 of all chunks {p99}"
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, shorter measurements: about a minute")
@@ -195,6 +208,9 @@ def main() -> int:
             rounds = 1 if arguments.quick else arguments.rounds
             found = samples[name] = run(name, rounds, Cores.choose(), console, is_quick=arguments.quick)
             table.add_row(*row(CASES[name], found))
+            if "holder_p99_ms" in found[SEVERAL][0]:
+                for label in found:
+                    console.print(f"{name}, {label}: {latencies(found[label])}")
             if max(sample.get("load_busy", 0.0) for one in found.values() for sample in one) > BUSY:
                 console.print(f"! {name}: the load generator was the bottleneck (more than {BUSY:.0%} of its core)")
     except BenchmarkError as error:

@@ -306,13 +306,15 @@ def test_doubtful_figures_are_named() -> None:
 
 @LINUX
 def test_workers_beside_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU of all processes counts, and a figure of both servers is there in each round."""
-    case = workers.Case(
-        "tiny", lambda contender, cores, _: measure(contender, TINY["small"], cores), at_most=1e9, moves=1
+    """The CPU of all processes counts, and a figure of both servers is there in each round, as are latencies."""
+    tiny = Stream(
+        readers=3, chunk_bytes=512, chunks_per_segment=4, rate=40, by_worker=True, warm_up_s=0.1, measure_s=0.5
     )
+    case = workers.Case("tiny", lambda contender, cores, _: measure(contender, tiny, cores), at_most=1e9, moves=1)
     monkeypatch.setitem(workers.CASES, "tiny", case)
     found = workers.run("tiny", 1, UNBOUND, Console(file=io.StringIO()), is_quick=True)
     assert {label: len(samples) for label, samples in found.items()} == {workers.ONE: 1, workers.SEVERAL: 1}
+    assert all(0 < sample["owner_first_ms"] < sample["owner_p99_ms"] for (sample,) in found.values())
     what, unit, one, several, ratio, move, verdict = workers.row(case, found)
     assert (what, unit, verdict[-3:]) == ("tiny", "us per chunk", "met")
     assert float(ratio) == pytest.approx(float(several) / float(one), rel=0.05)

@@ -113,6 +113,12 @@ class Connection:
             self._loop.want_write(self._socket, True)
 
     @property
+    def address(self) -> tuple[str, int]:
+        """Of this side."""
+        host, port = self._socket.getsockname()
+        return host, port
+
+    @property
     def blocked(self) -> bool:
         """Whether the server does not take more now."""
         return bool(self._unsent)

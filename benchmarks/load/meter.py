@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,22 @@ def pss_bytes(pid: int) -> int:
     """Memory of a process and its children, each with its part of the pages that they share."""
     rollups = (Path(f"/proc/{one}/smaps_rollup").read_text().splitlines() for one in family(pid))
     return sum(int(line.split()[1]) << 10 for lines in rollups for line in lines if line.startswith("Pss:"))
+
+
+def servers_of(pid: int) -> dict[tuple[str, int], int]:
+    """Of a process and its children the one that has each connection, by the client's address (IPv4) and port."""
+    clients: dict[str, tuple[str, int]] = {}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, _, peer, *_, inode = line.split()[:10]
+        address, _, port = peer.partition(":")
+        clients[f"socket:[{inode}]"] = socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)
+    found = {}
+    for one in family(pid):
+        for descriptor in Path(f"/proc/{one}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if (client := clients.get(os.readlink(descriptor))) is not None:
+                    found[client] = one
+    return found
 
 
 @dataclass(frozen=True, slots=True)

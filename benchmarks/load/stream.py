@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Protocol
 
 from benchmarks.load.http import STAMP, Connection, StampedChunk, stamped
 from benchmarks.load.loop import Loop, address
-from benchmarks.load.meter import Meter, Result, rss_bytes
+from benchmarks.load.meter import Meter, Result, family, quantile, rss_bytes, servers_of
 from benchmarks.load.stalled import Stalled
 from benchmarks.scenarios import Dialect, Stream
+from tricklecast.app.workers.placement import owner_of
 
 CHANNEL = "/trickle/bench"
 READER_FIELDS = {
@@ -27,6 +30,9 @@ STORED = (200, 201, 202)
 
 SETTLE_S = 0.3
 """How long the server has for its new connections before the first chunk."""
+
+JOIN, JOIN_S = 50, 0.05
+"""So many readers come in this time, in seconds, where there are thousands of them for several workers."""
 
 DRAIN_S = 3.0
 """How long chunks that were published may still arrive before they count as lost."""
@@ -52,6 +58,21 @@ class StreamResult(Result):
     stalled: int
 
 
+@dataclass(frozen=True, slots=True)
+class SpreadResult(StreamResult):
+    """The same where readers of a channel are at several workers; not a number where there are none.
+
+    Attributes:
+        owner_first_ms, holder_first_ms: the median time from publishing the first chunk of a segment to having received
+            it, at the owner of the channel, and at other workers. owner_p99_ms, holder_p99_ms: of all chunks.
+    """
+
+    owner_first_ms: float
+    holder_first_ms: float
+    owner_p99_ms: float
+    holder_p99_ms: float
+
+
 class Reader:
     """A subscriber on two connections: as soon as a segment begins, the next one is asked for on the other.
 
@@ -59,6 +80,9 @@ class Reader:
 
     Args:
         number: which; it has an address of its own, as real ones do.
+
+    Attributes:
+        latencies: of the chunks of each connection, if the scenario tells workers apart.
     """
 
     def __init__(self, loop: Loop, scenario: Stream, meter: Meter, dialect: Dialect, number: int) -> None:
@@ -70,9 +94,9 @@ class Reader:
         self._seq = 0
         self._pending = False
         source = None if scenario.one_address else address(number)
-        self._connections = [
-            Connection(loop, scenario.chunk_bytes, self._chunk, source=source) for _ in range(1 + follow)
-        ]
+        self.latencies = [array("q") for _ in range(1 + follow)]
+        noted = [partial(self._note, found) if scenario.by_worker else self._chunk for found in self.latencies]
+        self._connections = [Connection(loop, scenario.chunk_bytes, note, source=source) for note in noted]
         if follow:
             for connection in self._connections:
                 connection.on_head = self._preconnect
@@ -98,6 +122,15 @@ class Reader:
     def _chunk(self, latency: int) -> None:
         self.received += 1
         self._meter.chunk(latency)
+
+    def _note(self, found: array[int], latency: int) -> None:
+        found.append(latency)
+        self._chunk(latency)
+
+    def latencies_by_address(self) -> Iterator[tuple[tuple[str, int], array[int]]]:
+        """Those of each connection, with its address."""
+        for connection, found in zip(self._connections, self.latencies, strict=True):
+            yield connection.address, found
 
 
 class AnyPublisher(Protocol):
@@ -220,7 +253,11 @@ def run(loop: Loop, scenario: Stream, pid: int, dialect: Dialect) -> StreamResul
         create(loop, CHANNEL)
     meter = Meter(pid)
     stalled = Stalled(loop.port, f"{CHANNEL}/0", scenario.stalled)
-    readers = [Reader(loop, scenario, meter, dialect, number) for number in range(scenario.readers)]
+    readers = []
+    for number in range(scenario.readers):
+        readers.append(Reader(loop, scenario, meter, dialect, number))
+        if scenario.by_worker and number % JOIN == 0:
+            turn_until(loop, time.monotonic() + JOIN_S)
     turn_until(loop, time.monotonic() + SETTLE_S)
     publisher = _publisher(loop, scenario, dialect)
     turn_until(loop, time.monotonic() + SETTLE_S)
@@ -237,12 +274,37 @@ def run(loop: Loop, scenario: Stream, pid: int, dialect: Dialect) -> StreamResul
     deadline = time.monotonic() + DRAIN_S
     while meter.delivered < expected and time.monotonic() < deadline:
         loop.turn(deadline)
-    return StreamResult(
+    result = StreamResult(
         **asdict(meter.result(expected)),
         pace=published / scenario.measure_s,
         blocked=blocked / scenario.measure_s,
         rss_kb=rss / 1000,
         stalled=still_stalled,
+    )
+    return _by_worker(result, scenario, pid, readers) if scenario.by_worker else result
+
+
+def _by_worker(result: StreamResult, scenario: Stream, pid: int, readers: list[Reader]) -> SpreadResult:
+    """Tell the readers of the owner from those of other workers. Of each connection the last half is taken: it is
+    where it stays.
+    """
+    processes, servers = family(pid)[1:] or [pid], servers_of(pid)
+    owner = processes[owner_of(CHANNEL.rpartition("/")[2], len(processes))]
+    firsts: dict[bool, list[int]] = {True: [], False: []}
+    everything: dict[bool, list[int]] = {True: [], False: []}
+    for reader in readers:
+        for client, found in reader.latencies_by_address():
+            segments = len(found) // scenario.chunks_per_segment
+            begin = segments // 2 * scenario.chunks_per_segment
+            is_owner = servers.get(client) == owner
+            firsts[is_owner] += found[begin :: scenario.chunks_per_segment]
+            everything[is_owner] += found[begin:]
+    return SpreadResult(
+        **asdict(result),
+        owner_first_ms=quantile(sorted(firsts[True]), 0.5) / 1e6,
+        holder_first_ms=quantile(sorted(firsts[False]), 0.5) / 1e6,
+        owner_p99_ms=quantile(sorted(everything[True]), 0.99) / 1e6,
+        holder_p99_ms=quantile(sorted(everything[False]), 0.99) / 1e6,
     )
 
 
