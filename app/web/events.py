@@ -127,17 +127,17 @@ class Events:
         for kind, count in left_out.items():
             self._keep(self._wall_us() / 1e6, kind, "", "", "", None, count)
 
-    def add(self, told: Sequence[DashboardEvent], *, in_order: bool) -> None:
-        """Take sealed events of other workers of the server.
+    def add(self, told: Sequence[DashboardEvent], heard: int) -> None:
+        """Take sealed events of other workers of the server, in the order of their times.
 
         Args:
-            in_order: put them among the others by their time, which gives all of them new numbers: nobody has heard of
-                any yet.
+            heard: the number of the last event that followers have: those behind it may get other numbers.
         """
-        if in_order and told:
-            told = sorted([*self._newest, *told], key=attrgetter("time"))
-            self._newest.clear()
-        for event in told:
+        unheard = self.after(heard)
+        for _ in unheard:
+            self._newest.pop()
+        self._number -= len(unheard)
+        for event in sorted([*unheard, *told], key=attrgetter("time")):
             self._number += 1
             self._newest.append(replace(event, number=self._number))
 

@@ -561,7 +561,7 @@ class DashboardFeed:
             about += news.about
             rows += news.rows
             gone += news.gone
-            self.events.add(news.events, in_order=not self._frames)
+            self.events.add(news.events, self._last_event)
             server = self._others.merged(server, len(known))
         self._frames += 1
         events = self.events.after(self._last_event)
@@ -602,7 +602,8 @@ class DashboardFeed:
             about += others.about
             rows += others.rows
         server = frame.server | self._constants()
-        whole = Frame(frame.number, b"snapshot", about, rows, [], server, self.events.after(0))
+        events = [event for event in self.events.after(0) if event.number <= self._last_event]
+        whole = Frame(frame.number, b"snapshot", about, rows, [], server, events)
         whole.data = whole.encoded()
         return whole
 

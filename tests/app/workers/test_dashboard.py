@@ -215,17 +215,18 @@ def test_figures_of_the_server_are_sums_but_for_what_each_has_alone() -> None:
     assert (alone["memory"], alone["cpu"]) == (None, 0.25)
 
 
-def test_events_of_others_are_in_the_order_of_time_while_nobody_has_heard_of_them() -> None:
-    """Later ones follow as they come; all have ascending numbers, and no more are kept than ever."""
+def test_events_of_others_are_in_the_order_of_time_among_those_that_nobody_has_heard_of() -> None:
+    """All have ascending numbers, and no more are kept than ever."""
     events = Events(lambda: 0.0, lambda: 2_000_000)
     events.note("refused", "host", "own")
     events.seal()
-    events.add([event(70, 1.0), event(71, 3.0)], in_order=True)
-    assert [(one.number, one.time) for one in events.after(0)] == [(2, 1.0), (3, 2.0), (4, 3.0)]
-    events.add([event(72, 1.5)], in_order=False)
-    assert [(one.number, one.time) for one in events.after(4)] == [(5, 1.5)]
-    events.add([event(number, float(number)) for number in range(2 * KEPT_EVENTS)], in_order=True)
+    events.add([event(70, 1.0), event(71, 3.0)], 0)
+    assert [(one.number, one.time) for one in events.after(0)] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    events.add([event(72, 2.5), event(73, 0.5)], 2)
+    assert [(one.number, one.time) for one in events.after(2)] == [(3, 0.5), (4, 2.5), (5, 3.0)]
+    events.add([event(number, float(number)) for number in range(2 * KEPT_EVENTS)], 5)
     assert len(events.after(0)) == KEPT_EVENTS
+    assert events.after(0)[-1].number == 5 + 2 * KEPT_EVENTS
 
 
 def test_facts_from_before_the_front_was_started_are_no_events() -> None:
