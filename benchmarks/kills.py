@@ -118,7 +118,7 @@ class Campaign:
             lost = int(head.partition(b"lp-trickle-latest: ")[2].split()[0]) > seq
             self.counts["gaps that were told"] += lost
             return lost
-        if self.durable and not is_acknowledged and b"lp-trickle-closed: truncated" in head:
+        if self.durable and not is_acknowledged and b"lp-trickle-truncated: truncated" in head:
             self.counts["cut segments that were told"] += 1
             return True
         if status != 200 or body != self.sent.get((channel, seq)):
