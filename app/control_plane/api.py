@@ -203,7 +203,7 @@ class Created(NamedTuple):
 
     status: int
     headers: dict[str, str]
-    text: bytes
+    text: str
     reason: str = ""
 
 
@@ -274,9 +274,10 @@ class OwnOverview:
                 raise refused
             await _stored(self._plane)
         except HTTPException as error:
-            return Created(error.status_code, dict(error.headers or {}), encode({"detail": error.detail}), reason)
+            text = encode({"detail": error.detail}).decode()
+            return Created(error.status_code, dict(error.headers or {}), text, reason)
         text = channel_model(channel.statistics(), self._to_wall).model_dump_json()
-        return Created(200 if existed else 201, {}, text.encode())
+        return Created(200 if existed else 201, {}, text)
 
 
 def _wall(plane: DataPlane, at: float) -> float:

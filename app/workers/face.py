@@ -8,8 +8,7 @@ whole, so it is refused for that moment; metrics and health checks name the work
 from __future__ import annotations
 
 import time
-from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -47,8 +46,7 @@ def overview_answers(own: Overview) -> dict[str, Answer]:
         await to.send(orjson.dumps(await own.troubles()))
 
     async def create(to: Stream, name: str, content_type: str) -> None:
-        made = await own.create(name, content_type)
-        await to.send(orjson.dumps([made.status, made.headers, b64encode(made.text).decode(), made.reason]))
+        await to.send(orjson.dumps(tuple(await own.create(name, content_type))))
 
     return {"channels": channels, "metrics": metrics, "troubles": troubles, "create": create}
 
@@ -65,24 +63,14 @@ class Face:
         self._channels = RateLimitedPage(lambda: self._joined("channels", joined_lists, ANSWER_S))
         self._metrics = RateLimitedPage(lambda: self._joined("metrics", joined_metrics, SOON_S))
 
-    async def _joined(self, question: str, join: Callable[[list[bytes | NoAnswer]], bytes], within_s: float) -> Page:
+    async def _joined(self, question: str, join: Callable[[Sequence[Page]], bytes], within_s: float) -> Page:
         """One page of those of all workers. It costs what theirs have cost, and the joining."""
-        cost_s = age_s = 0.0
-        texts: list[bytes | NoAnswer] = []
-        for answer in await self._questions.ask_all(question, within_s):
-            if isinstance(answer, NoAnswer):
-                texts.append(answer)
-                continue
-            figures, _, text = answer.partition(b"\n")
-            cost, age = map(float, figures.split())
-            texts.append(text)
-            cost_s, age_s = cost_s + cost, max(age_s, age)
+        pages = [_received(answer) for answer in await self._questions.ask_all(question, within_s)]
         begun = time.thread_time()
-        try:
-            text = join(texts)
-        except NoAnswer as error:
-            return Page(b"", problem=str(error))
-        return Page(text, cost_s + time.thread_time() - begun, age_s)
+        text = join(pages)
+        cost_s = time.thread_time() - begun + sum(page.cost_s for page in pages)
+        problem = next((page.problem for page in pages if page.problem), "")
+        return Page(text, cost_s, max(page.age_s for page in pages), problem)
 
     async def channels(self, visible: MayManage) -> Page:
         """Those of all workers that a caller may see, in the order of their creation."""
@@ -98,8 +86,7 @@ class Face:
             answer = await self._questions.ask(owner, "create", name=name, content_type=content_type)
         except NoAnswer as error:
             raise _later(str(error)) from error
-        status, headers, text, reason = orjson.loads(answer)
-        return Created(status, headers, b64decode(text), reason)
+        return Created(*orjson.loads(answer))
 
     async def metrics(self) -> Page:
         """The figures of all workers, and which workers answer."""
@@ -123,17 +110,18 @@ def _later(problem: str) -> HTTPException:
     return HTTPException(503, problem, {"Retry-After": str(RETRY_S)})
 
 
-def joined_lists(texts: list[bytes | NoAnswer]) -> bytes:
-    """One list of channels (:class:`ChannelsModel`) of those of all workers, in the order of their creation.
+def _received(answer: bytes | NoAnswer) -> Page:
+    """The page in a worker's answer."""
+    if isinstance(answer, NoAnswer):
+        return Page(b"", problem=str(answer))
+    figures, _, text = answer.partition(b"\n")
+    cost_s, age_s = map(float, figures.split())
+    return Page(text, cost_s, age_s)
 
-    Raises:
-        NoAnswer: of a worker, whose channels would be missing.
-    """
-    lists = []
-    for text in texts:
-        if isinstance(text, NoAnswer):
-            raise text
-        lists.append(orjson.loads(text))
+
+def joined_lists(pages: Sequence[Page]) -> bytes:
+    """One list of channels (:class:`ChannelsModel`) of those of all workers, in the order of their creation."""
+    lists = [orjson.loads(page.text) for page in pages if not page.problem]
     channels = sorted((one for each in lists for one in each["channels"]), key=itemgetter("created_at"))
     sums = {name: sum(each[name] for each in lists) for name in ("readers", "bytes_held")}
     return orjson.dumps({"channels": channels, **sums})
@@ -149,18 +137,16 @@ def _visible(text: bytes, visible: MayManage) -> bytes:
     return orjson.dumps({"channels": shown, "readers": readers, "bytes_held": size})
 
 
-def joined_metrics(texts: list[bytes | NoAnswer]) -> bytes:
+def joined_metrics(pages: Sequence[Page]) -> bytes:
     """One text in Prometheus' format of those of all workers: the samples of a metric stand below its one description.
 
     Each text is that of :func:`prometheus_client.generate_latest`: for each metric its help, its type, its samples.
     """
     families: dict[bytes, list[bytes]] = {}  # samples by description
-    for text in texts:
-        if isinstance(text, NoAnswer):
-            continue
-        for family in text.removeprefix(b"# HELP ").removesuffix(b"\n").split(b"\n# HELP "):
-            about, kind, *samples = family.split(b"\n", 2)
+    for page in pages:
+        for family in page.text.removesuffix(b"\n").split(b"\n# HELP ") if page.text else ():
+            about, kind, *samples = family.removeprefix(b"# HELP ").split(b"\n", 2)
             families.setdefault(b"# HELP %b\n%b" % (about, kind), []).extend(samples)
-    up = [b'%b{worker="%d"} %d' % (UP, worker, isinstance(text, bytes)) for worker, text in enumerate(texts)]
+    up = [b'%b{worker="%d"} %d' % (UP, worker, not page.problem) for worker, page in enumerate(pages)]
     families[b"# HELP %b Whether this worker answers.\n# TYPE %b gauge" % (UP, UP)] = up
-    return b"\n".join(part for family in families.items() for part in (family[0], *family[1])) + b"\n"
+    return b"\n".join(line for description, samples in families.items() for line in (description, *samples)) + b"\n"

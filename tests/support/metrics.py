@@ -16,6 +16,7 @@ from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog, LogShare
 from tricklecast.app.bus import Bus
 from tricklecast.app.changes import Changes
+from tricklecast.app.control_plane.api import Page
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
@@ -25,7 +26,6 @@ from tricklecast.app.settings import load
 from tricklecast.app.workers.face import joined_metrics
 from tricklecast.app.workers.link import Link
 from tricklecast.app.workers.mesh import pairs
-from tricklecast.app.workers.questions import NoAnswer
 from tricklecast.app.workers.shared import Shared
 from tricklecast.app.workers.supervisor import Worker
 
@@ -111,7 +111,7 @@ def families() -> list[Family]:
         )
         for metric in [*exposed, *ProcessCollector(registry=None).collect()]
     ]
-    of_each = text_string_to_metric_families(joined_metrics([NoAnswer(0, "")]).decode())
+    of_each = text_string_to_metric_families(joined_metrics([Page(b"", problem="gone")]).decode())
     return found + [
         Family(metric.samples[0].name, metric.type, tuple(metric.samples[0].labels), metric.documentation)
         for metric in of_each

@@ -22,6 +22,7 @@ from tests.app.access.signing import SECRET, bearer, token
 from tests.support.metrics import samples
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.control_plane.api import Page
 from tricklecast.app.control_plane.middleware import everything
 from tricklecast.app.data_plane.routing import Router
 from tricklecast.app.workers.face import Face, joined_metrics
@@ -361,7 +362,7 @@ tricklecast_worker_up{worker="2"} 1
 
 def test_metrics_of_all_workers_stand_below_one_description() -> None:
     """Help and labels with every character; a worker that is silent has no sample."""
-    assert joined_metrics([ONE, NoAnswer(1, "gone"), TWO]).decode() == JOINED.decode()
+    assert joined_metrics([Page(ONE), Page(b"", problem="gone"), Page(TWO)]).decode() == JOINED.decode()
 
 
 class Asked:
