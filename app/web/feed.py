@@ -27,7 +27,7 @@ import os
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -264,6 +264,7 @@ class Frame:
     gone: list[int]  # numbers of channels that are no more
     server: dict[str, Any]  # figures of the server
     events: list[DashboardEvent]  # that are new
+    cpu_s: float = 0.0  # CPU time that it took, at the worker that needed most
     data: bytes = b""  # the Server-Sent Event
     packed: bytes = b""  # the same, compressed, when a follower has needed it
 
@@ -307,31 +308,21 @@ class Frame:
         return shown
 
 
-@dataclass(slots=True)
-class OthersFrame:
-    """The part of a frame that comes from other workers of the server."""
-
-    about: list[list[Any]] = field(default_factory=list)
-    rows: list[list[int]] = field(default_factory=list)
-    gone: list[int] = field(default_factory=list)
-    events: list[DashboardEvent] = field(default_factory=list)  # with the numbers of their workers
-    cpu_s: float = 0.0  # the most that one of them has spent on it
-
-
 class Others(Protocol):
     """The feeds of the other workers of a server, for that of the front."""
 
-    async def news(self, began: float) -> OthersFrame:
-        """The changes since the last call. Milliseconds count from ``began``."""
+    async def add_news(self, frame: Frame, channels: int, began: float) -> None:
+        """Add their changes since the last call to a frame of the front, events with numbers of their own.
 
-    async def whole(self) -> OthersFrame:
-        """All that there is now."""
+        Args:
+            channels: how many the front has. began: the time from which milliseconds count.
+        """
+
+    async def add_all(self, snapshot: Frame) -> None:
+        """Add all of their channels to a snapshot of the front."""
 
     def forget(self) -> None:
         """Drop all state, since nobody follows any more."""
-
-    def merged(self, own: dict[str, Any], channels: int) -> dict[str, Any]:
-        """The server's figures: those of this worker, with its number of ``channels``, and of the others."""
 
 
 PUBLIC_FIGURES: Final[tuple[str, ...]] = (
@@ -404,7 +395,6 @@ class DashboardFeed:
         self._frames = self._last_event = 0  # the last numbers of a frame and an event
         self._at = 0.0  # the time of the last frame
         self._began = 0.0  # the time at which the first follower came
-        self._cpu_s = 0.0  # CPU time of the present frame
         self._lag_counts: list[int] = []  # the histogram of the event loop's lag at the last frame
         self._waiters: list[asyncio.Future[None]] = []  # followers that wait for the next frame
         self._task: asyncio.Task[None] | None = None  # makes frames; None without followers
@@ -451,8 +441,8 @@ class DashboardFeed:
             seen = frame.number
             yield frame if visible is None else frame.shown_to(visible, numbers)
 
-    async def next_frame(self, seen: int, began: float) -> tuple[Frame, float]:
-        """The next frame for the front, which follows for all clients, and the CPU seconds that it has cost.
+    async def next_frame(self, seen: int, began: float) -> Frame:
+        """The next frame for the front, which follows for all clients.
 
         Args:
             seen: the front's last frame of this worker. If that is not the newest one, this one has everything, and is
@@ -466,8 +456,7 @@ class DashboardFeed:
             if self._left is not None:
                 self._left.cancel()
             self._left = asyncio.get_running_loop().call_later(FRONT_LEFT_S, self._forget)
-            self._cpu_s = 0.0
-            return await self._tick(), self._cpu_s
+            return await self._tick()
 
     async def _next(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -505,9 +494,8 @@ class DashboardFeed:
         loop = asyncio.get_running_loop()
         at = loop.time()
         while True:
-            self._cpu_s = 0.0
-            await self._tick()
-            every_s = min(max(EVERY_S, self._cpu_s / SHARE), LONGEST_S)
+            frame = await self._tick()
+            every_s = min(max(EVERY_S, frame.cpu_s / SHARE), LONGEST_S)
             at = max(at + every_s, loop.time() + every_s / 2)
             while (left := at - loop.time()) > 0:
                 await asyncio.sleep(min(left, LOOK_S))
@@ -516,7 +504,7 @@ class DashboardFeed:
 
     async def _tick(self) -> Frame:
         """Make the next frame, and wake the followers."""
-        plane, begun = self.plane, time.thread_time()
+        plane, begun, cpu_s = self.plane, time.thread_time(), 0.0
         now = plane.clock()
         elapsed_s = now - self._at if self._frames else math.inf
         to_wall = plane.wall_us() / 1e6 - now
@@ -529,7 +517,7 @@ class DashboardFeed:
         channels = list(plane.registry.channels.values())
         for at, channel in enumerate(channels):
             if not (at + 1) % TURN_CHANNELS:
-                self._cpu_s += time.thread_time() - begun
+                cpu_s += time.thread_time() - begun
                 await asyncio.sleep(0)
                 begun = time.thread_time()
             view = known.get(channel)
@@ -552,24 +540,19 @@ class DashboardFeed:
         if not known.keys() <= alive:
             gone = [known.pop(channel).number for channel in list(known) if channel not in alive]
         self._at = now
-        server = self._server(now, to_wall)
         self.events.seal()
+        frame = Frame(self._frames + 1, b"frame", about, rows, gone, self._server(now, to_wall), [])
         if self._others is not None:
-            self._cpu_s += time.thread_time() - begun
-            news = await self._others.news(began)
-            begun, self._cpu_s = time.thread_time(), max(self._cpu_s, news.cpu_s)
-            about += news.about
-            rows += news.rows
-            gone += news.gone
-            self.events.add(news.events, self._last_event)
-            server = self._others.merged(server, len(known))
-        self._frames += 1
-        events = self.events.after(self._last_event)
-        if events:
-            self._last_event = events[-1].number
-        frame = Frame(self._frames, b"frame", about, rows, gone, server, events)
+            cpu_s += time.thread_time() - begun
+            await self._others.add_news(frame, len(known), began)
+            begun = time.thread_time()
+            self.events.add(frame.events, self._last_event)
+        self._frames = frame.number
+        frame.events = self.events.after(self._last_event)
+        if frame.events:
+            self._last_event = frame.events[-1].number
         frame.data = frame.encoded()
-        self._cpu_s += time.thread_time() - begun
+        frame.cpu_s = max(frame.cpu_s, cpu_s + time.thread_time() - begun)
         self._snapshot = None
         self.frame = frame
         await self._wake()
@@ -597,13 +580,10 @@ class DashboardFeed:
             rows.append(view.snapshot(self._began))
             if not count % TURN_CHANNELS:
                 await asyncio.sleep(0)
-        if self._others is not None:
-            others = await self._others.whole()
-            about += others.about
-            rows += others.rows
-        server = frame.server | self._constants()
         events = [event for event in self.events.after(0) if event.number <= self._last_event]
-        whole = Frame(frame.number, b"snapshot", about, rows, [], server, events)
+        whole = Frame(frame.number, b"snapshot", about, rows, [], frame.server | self._constants(), events)
+        if self._others is not None:
+            await self._others.add_all(whole)
         whole.data = whole.encoded()
         return whole
 

@@ -19,7 +19,7 @@ import orjson
 
 from tricklecast.app.encoding import encode
 from tricklecast.app.web.events import DashboardEvent
-from tricklecast.app.web.feed import DashboardFeed, OthersFrame
+from tricklecast.app.web.feed import DashboardFeed, Frame
 from tricklecast.app.workers.placement import FRONT
 from tricklecast.app.workers.questions import SOON_S, Answer, NoAnswer, Questions, Stream
 
@@ -36,8 +36,8 @@ def dashboard_answers(feed: DashboardFeed) -> dict[str, Answer]:
     """A worker's answers to the front's questions."""
 
     async def dashboard(to: Stream, seen: int, began: float) -> None:
-        frame, cpu_s = await feed.next_frame(seen, began)
-        await to.send(encode(frame.content() | {"cpu_s": cpu_s}))
+        frame = await feed.next_frame(seen, began)
+        await to.send(encode(frame.content() | {"cpu_s": frame.cpu_s}))
 
     async def dashboard_snapshot(to: Stream) -> None:
         if feed.frame is not None:
@@ -56,8 +56,8 @@ class _Other:
         self.server: dict[str, Any] = {}  # its figures; empty while it does not answer
         self._event_s = 0.0  # the time of its last event that the front has
 
-    def take(self, frame: dict[str, Any] | None, into: OthersFrame) -> None:
-        """Add its frame to the front's next one; ``None``: it does not answer."""
+    def take(self, frame: dict[str, Any] | None, into: Frame) -> None:
+        """Add its frame to one of the front; ``None``: it does not answer."""
         if frame is None:
             into.gone += self.numbers
             self.seen, self.numbers, self.server = 0, set(), {}
@@ -92,29 +92,28 @@ class OtherDashboards:
         """Drop all state, since nobody follows any more."""
         self._others = [_Other(other.worker) for other in self._others]
 
-    async def news(self, began: float) -> OthersFrame:
-        """The changes since the last call. Milliseconds count from ``began``."""
-        into, others = OthersFrame(), self._others
+    async def add_news(self, frame: Frame, channels: int, began: float) -> None:
+        """Add their changes since the last call to a frame of the front, which has this number of channels."""
+        others = self._others
         seen = [other.seen for other in others]
         asked = (self._ask(one, "dashboard", seen=last, began=began) for one, last in zip(others, seen, strict=True))
-        for other, last, frame in zip(others, seen, await asyncio.gather(*asked), strict=True):
-            if frame is not None and other.seen == last:  # else a follower's snapshot lacks this worker
-                other.seen = frame["frame"]
-            other.take(frame, into)
-        return into
+        for other, last, answer in zip(others, seen, await asyncio.gather(*asked), strict=True):
+            if answer is not None and other.seen == last:  # else a follower's snapshot lacks this worker
+                other.seen = answer["frame"]
+            other.take(answer, frame)
+        frame.server = self.merged(frame.server, channels)
 
-    async def whole(self) -> OthersFrame:
-        """All that there is now. The channels of a worker that does not answer come with its next frame."""
-        into, others = OthersFrame(), [other for other in self._others if other.seen]
-        frames = await asyncio.gather(*(self._ask(other, "dashboard_snapshot") for other in others))
-        for other, frame in zip(others, frames, strict=True):
-            if frame is None:
+    async def add_all(self, snapshot: Frame) -> None:
+        """Add all of their channels. Those of a worker that does not answer come with its next frame."""
+        others = [other for other in self._others if other.seen]
+        answers = await asyncio.gather(*(self._ask(other, "dashboard_snapshot") for other in others))
+        for other, answer in zip(others, answers, strict=True):
+            if answer is None:
                 other.seen = 0
                 continue
-            other.numbers.update(number for number, *_ in frame["about"])
-            into.about += frame["about"]
-            into.rows += frame["rows"]
-        return into
+            other.numbers.update(number for number, *_ in answer["about"])
+            snapshot.about += answer["about"]
+            snapshot.rows += answer["rows"]
 
     async def _ask(self, other: _Other, question: str, **about: Any) -> dict[str, Any] | None:
         try:

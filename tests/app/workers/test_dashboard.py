@@ -17,7 +17,7 @@ from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.web import feed as feed_module
 from tricklecast.app.web.events import KEPT_EVENTS, DashboardEvent, Events
-from tricklecast.app.web.feed import DashboardFeed, OthersFrame
+from tricklecast.app.web.feed import DashboardFeed, Frame
 from tricklecast.app.workers.dashboard import OtherDashboards, dashboard_answers
 from tricklecast.app.workers.questions import SOON_S, NoAnswer
 
@@ -77,13 +77,30 @@ class OtherWorker:
 
 
 class Told:
-    """A frame of the other worker as the front takes it."""
+    """What the front's frame has of the other worker."""
 
-    def __init__(self, found: OthersFrame) -> None:
+    def __init__(self, found: Frame) -> None:
         self.numbers = {name: number for number, name, *_ in found.about}
         self.rows = sorted(row[0] for row in found.rows)
         self.gone = sorted(found.gone)
         self.events = [one.why for one in found.events]
+
+
+def frame_of(**server: Any) -> Frame:
+    """One of the front, without channels."""
+    return Frame(1, b"frame", [], [], [], figures(**server), [])
+
+
+async def news(front: OtherDashboards, began: float = 7.0) -> Told:
+    frame = frame_of()
+    await front.add_news(frame, 2, began)
+    return Told(frame)
+
+
+async def whole(front: OtherDashboards) -> Told:
+    frame = frame_of()
+    await front.add_all(frame)
+    return Told(frame)
 
 
 def with_front(test: Callable[[OtherWorker, OtherDashboards], Awaitable[None]]) -> None:
@@ -101,17 +118,17 @@ def test_frames_of_another_worker_become_part_of_the_next_one() -> None:
         publish(other.registry, "a", 0)
         publish(other.registry, "b", 0)
         other.note("one")
-        first = Told(await front.news(7.0))
+        first = await news(front)
         assert (first.numbers, first.rows, first.gone, first.events) == ({"a": 3, "b": 5}, [3, 5], [], ["one"])
         publish(other.registry, "c", 0)
         other.registry.end("a", 0.0)
         other.registry.expire(1e9)
         other.note("two")
-        second = Told(await front.news(7.0))
+        second = await news(front)
         assert (second.numbers, second.gone, second.events) == ({"c": 7}, [3], ["two"])
         assert [(about["seen"], about["began"]) for _, about in other.asked] == [(0, 7.0), (1, 7.0)]
         front.forget()
-        again = Told(await front.news(8.0))
+        again = await news(front, 8.0)
         assert (again.numbers, again.gone, again.events) == ({"b": 9, "c": 11}, [], ["one", "two"])
 
     with_front(test)
@@ -125,7 +142,7 @@ def test_a_worker_that_did_not_answer_tells_everything_again(why: str, monkeypat
     async def test(other: OtherWorker, front: OtherDashboards) -> None:
         publish(other.registry, "a", 0)
         other.note("one")
-        first = Told(await front.news(7.0))
+        first = await news(front)
         other.note("two")
         if why == "restarted":
             other.restart()
@@ -135,11 +152,11 @@ def test_a_worker_that_did_not_answer_tells_everything_again(why: str, monkeypat
             await until(lambda: other.feed.frame is None)
         else:
             other.silent, other.mute = why == "silent", why == "mute"
-            lost = Told(await front.news(7.0))
+            lost = await news(front)
             assert (lost.rows, lost.gone) == ([], [first.numbers["a"]])
             assert front.merged(figures(), 2)["workers"][1] == {"worker": 1, "up": False}
             other.silent = other.mute = False
-        back = Told(await front.news(7.0))
+        back = await news(front)
         assert list(back.numbers) == ["a"]
         assert back.rows == list(back.numbers.values())
         assert back.events == ["two"]
@@ -153,21 +170,21 @@ def test_a_snapshot_has_what_the_worker_has_told() -> None:
 
     async def test(other: OtherWorker, front: OtherDashboards) -> None:
         publish(other.registry, "a", 0)
-        assert Told(await front.whole()).numbers == {}
+        assert (await whole(front)).numbers == {}
         assert other.asked == []
-        await front.news(7.0)
+        await news(front)
         publish(other.registry, "b", 0)
-        assert Told(await front.whole()).numbers == {"a": 3}
+        assert (await whole(front)).numbers == {"a": 3}
         other.answering.clear()
-        late = asyncio.create_task(front.news(7.0))
+        late = asyncio.create_task(news(front))
         await until(lambda: other.feed.frame and other.feed.frame.number == 2)
         other.silent = True
-        assert Told(await front.whole()).numbers == {}
+        assert (await whole(front)).numbers == {}
         other.silent = False
         other.answering.set()
-        assert Told(await late).numbers == {"b": 5}
-        whole = Told(await front.news(7.0))
-        assert (whole.numbers, whole.gone) == ({"a": 7, "b": 9}, [3, 5])
+        assert (await late).numbers == {"b": 5}
+        again = await news(front)
+        assert (again.numbers, again.gone) == ({"a": 7, "b": 9}, [3, 5])
 
     with_front(test)
 
@@ -180,8 +197,8 @@ def test_questions_for_frames_are_answered_one_after_the_other(monkeypatch: pyte
         for name in "abc":
             publish(other.registry, name, 0)
         frames = await asyncio.gather(*(other.feed.next_frame(0, began) for began in (7.0, 8.0)))
-        assert [[about[1] for about in frame.about] for frame, _ in frames] == [["a", "b", "c"]] * 2
-        assert [frame.number for frame, _ in frames] == [1, 1]
+        assert [[about[1] for about in frame.about] for frame in frames] == [["a", "b", "c"]] * 2
+        assert [frame.number for frame in frames] == [1, 1]
 
     with_front(test)
 
@@ -194,7 +211,7 @@ def test_figures_of_the_server_are_sums_but_for_what_each_has_alone() -> None:
         limits = [["readers", 30, 100, False], ["dashboards", 1, 200, True], ["access_log_queue", 60, 100, True]]
         parts = figures(loop_lag_ms=9, limits=limits, counters={"requests": 5, "new": 1})
         frame = {"frame": 1, "about": [[3], [5]], "rows": [], "gone": [], "events": [], "server": parts, "cpu_s": 0.0}
-        front._others[0].take(frame, OthersFrame())
+        front._others[0].take(frame, frame_of())
         own = [
             ["readers", 20, 100, True], ["dashboards", 4, 200, True], ["access_log_queue", 10, 100, True],
             ["total_bytes", 7, None, True],
