@@ -66,17 +66,17 @@ SPREAD_UNTIL: Final = 1_200
 """Readers of a channel, in all workers, below which its owner alone holds it again."""
 
 RECENT: Final = 5
-"""The number of a channel's readers is the most that it had in as many looks: between two segments all of them may be
-gone for a moment."""
+"""Looks of which the one with the most readers counts: between two segments all of them may be gone for a moment."""
 
 LOOK_S: Final = 1.0
-"""How often an owner counts the readers of its channels, and how often owners and holders tell each other."""
+"""How often an owner counts the readers of its channels, and owner and holders tell each other."""
 
 STALE_S: Final = 3.0
-"""A holder that has told nothing for so long is left alone."""
+"""A holder that has told nothing for this time gets no reader from the owner."""
 
 KEEP_S: Final = 5.0
-"""How long an owner's word holds, and for how long a replica waits for an owner that cannot be reached."""
+"""A holder that has not heard for this time that a channel is spread serves nobody new; a replica that cannot reach its
+owner for this time ends."""
 
 ASK_AGAIN: Final = Reply(
     Status.UNAVAILABLE, Reason.REPLICA, body=b"This channel moves: ask again", close=True, retry_after_s=1
@@ -84,8 +84,8 @@ ASK_AGAIN: Final = Reply(
 """The answer to a reader whose replica is let go."""
 
 
-class _Told(NamedTuple):
-    """What a holder has told last, and when. Its audience are its readers as people count them."""
+class _Report(NamedTuple):
+    """What a holder has told last, and when. Its audience is the number of its readers as people count them."""
 
     at: float
     readers: int
@@ -97,13 +97,13 @@ class _Spread:
     """A channel of this worker that others hold, too.
 
     Attributes:
-        holders: those that serve readers, in the order of their numbers. share: the readers that this worker keeps.
-        told: by each holder. counts: readers in all workers at the last looks.
+        holders: workers to which readers may move, in the order of their numbers. share: the readers that stay here.
+        reports: of each holder. counts: readers in all workers at the last looks.
     """
 
     holders: list[int] = field(default_factory=list)
     share: float = 0.0
-    told: dict[int, _Told] = field(default_factory=dict)
+    reports: dict[int, _Report] = field(default_factory=dict)
     counts: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
 
 
@@ -140,10 +140,10 @@ class Busy:
         self._plane, self._placement, self._mesh, self._questions = plane, placement, mesh, questions
         self.spread: dict[str, _Spread] = {}
         self.held: dict[str, _Held] = {}
-        self._look_at = 0.0  # when all of them are looked at next
+        self._look_at = 0.0  # when that is due next
 
     def look(self, now: float) -> None:
-        """Do what is due; a few times a second."""
+        """Find channels that have become busy, or are no more, and tell the others; called a few times a second."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
@@ -157,15 +157,15 @@ class Busy:
             self._look_at_held(name, held, now)
 
     def hear(self, sender: int, news: dict[str, Any]) -> None:
-        """An owner says that a channel is spread, or a holder what it has of one."""
+        """The owner of a channel says that it is spread, or a holder how many readers it has."""
         now = self._plane.clock()
         match news:
             case {"spread": name}:
                 held = self.held.get(name) or self._hold(sender, name, now)
                 held.heard_at = now
-            case {"of": name, "epoch": epoch, "readers": readers, "audience": audience, "sent": sent}:
+            case {"held": name, "epoch": epoch, "readers": readers, "audience": audience, "sent": sent}:
                 if (spread := self.spread.get(name)) is not None:
-                    spread.told[sender] = _Told(now, readers, audience)
+                    spread.reports[sender] = _Report(now, readers, audience)
                 channel = self._plane.registry.live(name)
                 if channel is not None and channel.epoch == epoch:
                     channel.bytes_elsewhere += sent
@@ -190,26 +190,27 @@ class Busy:
         put(to.writer, [record(End(FeedEnd.ENDED))])
 
     def _look_at_spread(self, name: str, spread: _Spread, now: float) -> None:
-        """Count its readers; while they are many, let others serve some, and tell all that they should."""
+        """Count its readers; while they are many, let other workers serve some, and ask all of these to hold it."""
         channel = self._plane.registry.live(name)
-        spread.told = {holder: told for holder, told in spread.told.items() if now - told.at < STALE_S}
+        reports = {holder: report for holder, report in spread.reports.items() if now - report.at < STALE_S}
         here = 0 if channel is None else channel.reading.used
-        spread.counts.append(here + sum(told.readers for told in spread.told.values()))
-        if channel is not None:
-            channel.readers_elsewhere = sum(told.audience for told in spread.told.values())
+        spread.reports = reports
+        spread.counts.append(here + sum(report.readers for report in reports.values()))
         readers = max(spread.counts)
+        if channel is not None:
+            channel.readers_elsewhere = sum(report.audience for report in reports.values())
         if channel is None or readers < SPREAD_UNTIL:
             self._placement.spread.pop(name, None)
-            if not spread.told:
+            if not reports:
                 del self.spread[name]
             return
-        spread.holders, spread.share = sorted(spread.told), readers / (1 + len(spread.told))
-        self._placement.hold(name, partial(self._place_spread, name, spread))
+        spread.holders, spread.share = sorted(reports), readers / (1 + len(reports))
+        self._placement.hold(name, partial(self._place_at_owner, name, spread))
         for worker in range(self._mesh.workers):
             if worker != self._mesh.me:
                 self._tell(worker, spread=name)
 
-    def _place_spread(self, name: str, spread: _Spread, route: Route, chance: int) -> int:
+    def _place_at_owner(self, name: str, spread: _Spread, route: Route, chance: int) -> int:
         """The worker for a request that reads a channel of this worker: this one, or a holder."""
         me, channel = self._mesh.me, self._plane.registry.live(name)
         if chance == STAYS or not spread.holders or channel is None or channel.reading.used < spread.share:
@@ -226,7 +227,7 @@ class Busy:
 
         def leave(channel: Channel) -> None:
             self._placement.spread.pop(name, None)
-            held.sent = 0  # the next one begins anew
+            held.sent = 0  # the next channel of the replica counts from 0
             self._send_away(channel)
 
         def over(task: asyncio.Task[None]) -> None:
@@ -243,12 +244,12 @@ class Busy:
         return held
 
     def _look_at_held(self, name: str, held: _Held, now: float) -> None:
-        """Serve readers, or not any more; tell the owner what there is; end a replica that nobody needs."""
+        """Serve readers, or no new ones any more; tell the owner of them; end a replica that nobody needs."""
         channel = held.replica.channel
         readers = 0 if channel is None or channel.ended else channel.reading.used
         if now - held.heard_at < KEEP_S:
             if held.replica.live:
-                self._placement.hold(name, partial(self._place_held, held))
+                self._placement.hold(name, partial(self._place_at_holder, held))
         else:
             self._placement.spread.pop(name, None)
             if not readers:
@@ -256,9 +257,9 @@ class Busy:
         if channel is not None and (readers or name in self._placement.spread):
             sent, held.sent = channel.bytes_out - held.sent, channel.bytes_out
             about = {"epoch": channel.epoch, "readers": readers, "audience": channel.audience, "sent": sent}
-            self._tell(held.owner, of=name, **about)
+            self._tell(held.owner, held=name, **about)
 
-    def _place_held(self, held: _Held, route: Route, chance: int) -> int:
+    def _place_at_holder(self, held: _Held, route: Route, chance: int) -> int:
         """The worker for a request that reads a channel of another one, and has come here: this one, or the owner."""
         del chance
         channel = held.replica.channel
@@ -281,15 +282,13 @@ class Busy:
     def _send_away(self, channel: Channel) -> None:
         """Let the readers of a channel ask again; one that is in the middle of a segment is broken off."""
         for connection in list(self._plane.connections):
-            exchange = connection.exchange
-            if isinstance(exchange, Parked):
-                route = exchange.request.route
-                concerned = route is not None and route.op in READS and route.channel == channel.name
-            else:
-                concerned = isinstance(exchange, Reader) and exchange.channel is channel and exchange.ending is None
-            if not concerned:
-                continue
-            assert isinstance(exchange, Parked | Reader)
+            match connection.exchange:
+                case Reader(ending=None) as exchange if exchange.channel is channel:
+                    pass
+                case Parked() as exchange if _waits_for(exchange, channel):
+                    pass
+                case _:
+                    continue
             if exchange.answerable:
                 exchange.send_away(ASK_AGAIN)
             else:
@@ -301,3 +300,9 @@ class Busy:
             self._mesh.send(worker, Kind.NEWS, orjson.dumps(news))
         except (MeshFull, OSError) as error:
             _LOGGER.warning("worker %d could not be told of a busy channel: %s", worker, error)
+
+
+def _waits_for(parked: Parked, channel: Channel) -> bool:
+    """Whether a request that waits is to read this channel."""
+    route = parked.request.route
+    return route is not None and route.op in READS and route.channel == channel.name

@@ -8,7 +8,8 @@ worker adds what it has of a name to a word of its own at each of the four. For 
 added up, and the smallest of the four sums is the total. That is never too little. It is too much only if the name
 shares each of its places with others: with 1,000 clients this holds for one in 19 million, with 10,000 for one in
 2,500. What the smallest of these others takes then counts as its own, mostly one connection. The key is another one at
-each start, so nobody can choose an address that shares its places with a victim's.
+each start, so nobody can choose an address that shares its places with a victim's. Where the readers of a channel have
+a limit, they are counted in this way, too.
 
 The rate of requests (a token bucket) is one word in each place, which all workers write: the time at which the bucket
 will be full again. Two workers that admit requests of one client at the same moment may take one token for both.
@@ -29,7 +30,7 @@ WIDTH: Final = 1 << 16
 """The places of a name; each is one of this number of words."""
 
 UNTOLD: Final = 16
-"""Of its quota a publisher may take a sixteenth, in all workers together, that is not told to the others: most need no
+"""A publisher may take a sixteenth of its quota, in all workers together, before they tell each other: most need no
 more, and then nothing is shared."""
 
 _PLACES: Final = Struct("<4H")
@@ -56,7 +57,7 @@ class Tally:
             own[at] += change
 
     def total(self, places: Places) -> int:
-        """What all workers have of a name; more, if it shares its places with others."""
+        """What all workers have of a name; more if it shares each of its places with others."""
         first, second, third, fourth = places
         one = two = three = four = 0
         for part in self.parts:
@@ -157,7 +158,7 @@ class SharedPayer(Payer):
 
     Attributes:
         places: of its name.
-        quota: what it may take here without a question: bytes that the others are not told, and what is reserved.
+        quota: bytes that it may take here without a question: those that are reserved for it, and a few more.
     """
 
     __slots__ = ("_payers", "places")

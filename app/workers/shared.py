@@ -36,11 +36,11 @@ FREE_SHARE: Final = 16
 they do not use."""
 
 ASKED_S: Final = 2.0
-"""For so long after a channel was refused memory, larger ones of other workers give what they would not give before."""
+"""For this time after a channel was refused memory, larger ones elsewhere give what they would otherwise keep."""
 
 
 class Figure(IntEnum):
-    """The columns."""
+    """A number that each worker has."""
 
     READERS = 0
     PUBLISHERS = auto()
@@ -49,11 +49,11 @@ class Figure(IntEnum):
     RESERVED = auto()
     """Bytes of memory that a worker may use for segments."""
     MOST = auto()
-    """What the channel holds that holds most, in bytes."""
+    """Bytes of the channel that holds most."""
     HELD = auto()
-    """Channels that a worker has in memory, those of other workers included."""
+    """Channels in memory, replicas included."""
     ASKS = auto()
-    """What the channel held that was refused memory in the last two seconds, in bytes; 0: none was."""
+    """Bytes of the channel that was refused memory last; 0 if that was two seconds ago."""
     STORED = auto()
     """Bytes in the data directory (``Archive.bytes``)."""
     BEAT_MS = auto()
@@ -78,11 +78,11 @@ class Shared:
         self.tallies = Tallies(workers)
 
     def column(self, figure: Figure) -> memoryview:
-        """A figure of all workers: a word for each, which this worker alone writes. It changes at any moment."""
+        """A figure of all workers: a word for each, which that worker alone writes. It changes at any moment."""
         return self._columns[figure]
 
     def capacity(self, limit: int | None, figure: Figure, worker: int) -> SharedCapacity:
-        """A limit of all workers for a figure, as this one of them counts."""
+        """The limit of a figure for all workers, for this one to count in."""
         column = self._columns[figure]
 
         def add(change: int) -> None:
@@ -101,12 +101,12 @@ class Shared:
 class SharedCapacity(Capacity):
     """A limit that all workers share: each counts its own, and all of them are admitted together.
 
-    Each worker finds for itself that newcomers are refused. So it may admit some that another one refuses, for a moment
-    or if the reserve was touched for less than a tick.
+    Each worker notices by itself when newcomers are to be refused, four times a second at least. So one may go on
+    admitting newcomers for that time, or longer if the reserve is touched for less than that.
 
     Args:
         limit: how many there may be at a time, in all workers; ``None`` for any number.
-        total: how many there are. add: counts those of this worker.
+        total: returns how many there are. add: changes how many of them this worker has.
 
     Attributes:
         used: those of this worker.
@@ -160,7 +160,7 @@ class SharedMemory:
     """One worker's part of the memory of all segments: it reserves what its channels hold, and a little more.
 
     **The rule is that of one process**: the channel that holds most gives first, in whichever worker it is
-    (:class:`~tricklecast.app.core.window.Budget`). Here it holds from one tick to the next:
+    (:class:`~tricklecast.app.core.window.Budget`). It takes effect with the ticks of the workers:
 
     - A worker that needs more than it has reserved takes it from what nobody has reserved, at once.
     - When less than a sixteenth is left, the worker whose channel holds most gives what is lacking, with its next tick.
@@ -192,7 +192,11 @@ class SharedMemory:
         return max(0, self._limit - sum(self._reserved))
 
     def lend(self, missing: int, asks: int) -> int:
-        """More memory for this worker's budget, which adds it to its limit."""
+        """Reserve more memory for this worker's budget, which adds it to its limit; returns how much.
+
+        Args:
+            missing: bytes. asks: those of the channel that needs them.
+        """
         lent = min(self.free, missing + self.step)
         if lent < missing:
             self._asks[self._worker], self._asked_at = asks, self._clock()
@@ -205,7 +209,7 @@ class SharedMemory:
         self._most[me], self._held[me] = budget.most, len(registry.channels)
         if self._clock() - self._asked_at > ASKED_S:
             self._asks[me] = 0
-        idle = budget.limit - budget.used - self.step
+        idle = budget.limit - budget.used - self.step  # this tick gives it back anyway
         lacking = self._limit // FREE_SHARE - self.free - max(0, idle)
         if lacking > 0 and self._most[me] == max(self._most) > 0:
             self._give(registry, lacking)
@@ -215,7 +219,7 @@ class SharedMemory:
         budget.limit += change
 
     def _give(self, registry: Registry, lacking: int) -> None:
-        """Free this much: the channel that holds most is here."""
+        """Free this much for other workers, since the channel that holds most is here."""
         asking = [asks for worker, asks in enumerate(self._asks) if asks and worker != self._worker]
         if asking:
             registry.give(lacking, asks=min(asking), short=True)
@@ -251,8 +255,8 @@ class SharedLimits:
 
     def __init__(self, limits: Limits, shared: Shared, worker: int, clock: Callable[[], float]) -> None:
         self._shared, self._worker = shared, worker
-        divided = {name: getattr(limits, name) // shared.workers for name in ("clients", "tombstones")}
-        self.limits = replace(limits, **divided)
+        workers = shared.workers
+        self.limits = replace(limits, clients=limits.clients // workers, tombstones=limits.tombstones // workers)
         self.capacities = Capacities(
             readers=shared.capacity(limits.readers, Figure.READERS, worker),
             publishers=shared.capacity(limits.publishers, Figure.PUBLISHERS, worker),
@@ -265,6 +269,7 @@ class SharedLimits:
         self.admission = SharedAdmission(self.limits, self.capacities.connections, shared.tallies, worker)
 
     def _reading(self, channel: str) -> Capacity:
+        """Counts readers by the name of their channel, as clients are counted by their address."""
         tally, places = self._shared.tallies.readers, self._shared.tallies.places(channel)
         add = partial(tally.add, self._worker, places)
         return SharedCapacity(self.limits.readers_per_channel, partial(tally.total, places), add)

@@ -51,6 +51,10 @@ class Server:
     def readers(self) -> list[int]:
         return self.metric("tricklecast_readers")
 
+    def all_read(self, count: int) -> list[int]:
+        """Wait until there is this number of readers; at each worker."""
+        return eventually(lambda: found if sum(found := self.readers) >= count else [], what="all read")
+
     def answered(self, channel: str, op: str) -> list[int]:
         """How many requests each worker has answered."""
         records = matching(so_far(self._log), channel=channel, op=op)
@@ -146,7 +150,7 @@ class Crowd:
             reader.abort()
 
     def all_wait(self) -> None:
-        eventually(lambda: sum(self.server.readers) >= len(self.readers), what="all wait")
+        self.server.all_read(len(self.readers))
 
     def publish(self, body: bytes | None = None, publisher: RawConnection | None = None) -> bytes:
         """Publish the segment that all wait for; on this connection, or on a new one."""
@@ -351,10 +355,9 @@ def test_a_worker_that_dies_ends_no_channel_for_the_readers_of_another(stored: S
         for reader in crowd.readers:
             reader.head().expect(200)
             reader.gets(b"begun,")
-        reading = stored.readers
+        reading = stored.all_read(8)
         waiting = [crowd.channel.read(crowd.seq + 1) for _ in range(8)]
-        eventually(lambda: sum(stored.readers) == 16)
-        both = stored.readers
+        both = stored.all_read(16)
         stored.kill(1 if victim == "owner" else 0)
         if victim == "holder":
             upload.chunk(b"ended").stored()
