@@ -17,6 +17,7 @@ import pytest
 from tests.publisher.media.clips import decode
 from tests.publisher.media.test_publisher import picture, read_all, sound
 from tests.support.local import local_server
+from tests.support.waiting import WITHIN_S
 from tricklecast.media import (
     FrameReader,
     FrameStatistics,
@@ -33,8 +34,6 @@ from tricklecast.subscriber.check.rules import Level, judge
 from tricklecast.trickle.errors import ChannelNotFound, ConnectionLost, Refused
 
 pytestmark = pytest.mark.anyio
-
-LIMIT_S = 60
 TICK = Fraction(1, 25)
 PICTURES = 50
 
@@ -76,7 +75,7 @@ async def test_a_relay_changes_pictures_and_keeps_times_and_sound(source: str, a
         seen.append(int(image[32, 48, 0]))
         return 255 - image
 
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         counts = await relay(source, target, inverted, start="earliest", when_full="wait", fps=25)
         before = decode(b"".join(await read_all(source)), "mpegts")
         after = decode(b"".join(await read_all(target)), "mpegts")
@@ -93,7 +92,7 @@ async def test_a_relay_changes_pictures_and_keeps_times_and_sound(source: str, a
 async def test_a_relay_leaves_out_what_the_function_leaves_out(source: str) -> None:
     """``None`` drops a picture. A target without pictures is ended, too."""
     counts = RelayStatistics()
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         await relay(source, f"{source}-none", lambda image: None, audio=False, start="earliest", statistics=counts)
         assert await read_all(f"{source}-none") == []
     assert counts.frames + counts.dropped == PICTURES
@@ -104,7 +103,7 @@ async def test_a_relay_leaves_out_what_the_function_leaves_out(source: str) -> N
 async def test_the_target_begins_with_the_source(base: str) -> None:
     """A source that is missing or empty creates no target."""
     url = f"{base}/empty"
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         with pytest.raises(ChannelNotFound):
             await relay(url, f"{url}-out", lambda image: image)
         async with MediaPublisher(url):
@@ -120,7 +119,7 @@ async def test_a_function_that_fails_ends_the_relay(source: str) -> None:
     def broken(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         raise ZeroDivisionError("no picture")
 
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         with pytest.raises(ZeroDivisionError, match="no picture"):
             await relay(source, f"{source}-broken", broken, start="earliest")
         async with httpx.AsyncClient() as client:
@@ -134,12 +133,12 @@ async def test_a_relay_that_is_stopped_ends_its_target(base: str, anyio_backend:
     """After a cancellation, viewers have whole segments and a normal end."""
     url = f"{base}/stopped-{anyio_backend}"
     counts = RelayStatistics()
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with MediaPublisher(url, fps=25) as publisher, anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: relay(url, f"{url}-out", lambda image: image, reconnect=True, statistics=counts))
             for number in range(10):
                 await publisher.write(picture(number), pts=number, time_base=TICK)
-            async with Subscriber(f"{url}-out", start=0, wait_for_channel_s=LIMIT_S) as viewer:
+            async with Subscriber(f"{url}-out", start=0, wait_for_channel_s=WITHIN_S) as viewer:
                 await anext(viewer)
             tasks.cancel_scope.cancel()
         async with Subscriber(f"{url}-out", start=0) as viewer:
@@ -159,7 +158,7 @@ async def test_a_relay_that_reconnects_gives_each_life_of_the_source_one_of_the_
             found.add(round(int(frame.array[32, 48, 0]), -1))
         return found
 
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with anyio.create_task_group() as tasks, frames(f"{url}-out", format="rgb24", reconnect=True) as reader:
             tasks.start_soon(lambda: relay(url, f"{url}-out", lambda image: image, reconnect=True, statistics=counts))
             for level in levels:
@@ -185,7 +184,7 @@ async def test_a_relay_that_reconnects_begins_its_target_anew(
         raise errors.pop(0)
 
     monkeypatch.setattr(MediaPublisher, "write", failing)
-    with anyio.fail_after(LIMIT_S), pytest.raises(Refused, match="403"):
+    with anyio.fail_after(WITHIN_S), pytest.raises(Refused, match="403"):
         await relay(source, f"{source}-anew", lambda image: image, start=0, takeover=True, reconnect=True)
     assert [record.message for record in caplog.records if "begins anew" in record.message] == [
         "connection lost; the relay's target begins anew",
@@ -201,10 +200,10 @@ def test_dropped_pictures_are_one_sum() -> None:
 
 async def test_check_finds_nothing_wrong_with_a_relay(source: str) -> None:
     """``check`` accepts media of a program and of a relay."""
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         await relay(source, f"{source}-checked", lambda image: image, start="earliest", when_full="wait", fps=25)
         for url in (source, f"{source}-checked"):
-            probe = Probe(Order(url, start="earliest", for_s=LIMIT_S))
+            probe = Probe(Order(url, start="earliest", for_s=WITHIN_S))
             await probe.look()
             judgement = judge(probe.run())
             assert judgement.level is Level.OK, [one for one in judgement.findings if one.level is not Level.OK]

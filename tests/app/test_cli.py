@@ -21,14 +21,13 @@ from typer.testing import CliRunner
 
 import tricklecast.app.cli
 from tests.support.forked import forked
+from tests.support.waiting import WITHIN_S
 from tricklecast.app.cli import COMMANDS, Mount, is_private, load, main, run, runnable, wanted_help
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 
 HEAVY = ("asyncio", "fastapi", "uvicorn", "uvloop", "httptools", "av", "pyspark", "httpx",
          "tricklecast.publisher", "tricklecast.subscriber", "tricklecast.analytics")  # fmt: skip
-
-TIMEOUT_S = 60
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -39,7 +38,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def run_apart(started: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a process to its end, without settings of ours in its environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
-    return subprocess.run(started, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment)
+    return subprocess.run(started, capture_output=True, text=True, timeout=WITHIN_S, check=False, env=environment)
 
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -219,7 +218,7 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
 def test_python_m_app_is_the_same_command() -> None:
     """`python -m tricklecast` runs it, too."""
     started = [sys.executable, "-m", "tricklecast", "--version"]
-    result = subprocess.run(started, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    result = subprocess.run(started, capture_output=True, text=True, timeout=WITHIN_S, check=True)
     assert result.stdout == f"tricklecast {__version__}\n"
 
 

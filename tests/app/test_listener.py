@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import WITHIN_S
 from tricklecast.app.listener import (
     LEAST_CONNECTIONS,
     SPARE_FILES,
@@ -18,8 +19,6 @@ from tricklecast.app.listener import (
 )
 from tricklecast.app.settings import Settings
 from tricklecast.app.sockets import opened
-
-REACHED_S = 30.0
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
@@ -32,10 +31,10 @@ def test_every_address_is_every_one(host: str, reachable: list[str]) -> None:
         port = listener.getsockname()[1]
         for address in ("127.0.0.1", "::1"):
             if address in reachable:
-                socket.create_connection((address, port), timeout=REACHED_S).close()
+                socket.create_connection((address, port), timeout=WITHIN_S).close()
             else:
                 with pytest.raises(ConnectionRefusedError):
-                    socket.create_connection((address, port), timeout=REACHED_S)
+                    socket.create_connection((address, port), timeout=WITHIN_S)
 
 
 def test_a_link_local_address_needs_an_interface() -> None:

@@ -357,6 +357,7 @@ def test_what_a_program_publishes_at_the_end_is_stored(
 ) -> None:
     """A segment that it finishes when its subscriptions have ended, or when it is cancelled, is whole in storage."""
     monkeypatch.setattr(node_module, "PROGRAM_S", 0.05 if cancelled else WITHIN_S)
+    monkeypatch.setattr(node_module, "CANCELLED_S", WITHIN_S)
 
     async def program(bus: Bus) -> None:
         facts = bus.subscribe("kind = 'removed'")

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.conftest import Serve
 from tests.support.logs import logged, matching, read_log
 from tests.support.server import RunningServer
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 
 SUBSCRIBERS = 5
@@ -82,7 +82,7 @@ def test_a_naive_subscriber_makes_at_most_two_requests_at_the_end(
         idle = channel.preconnect(1)
         how(channel, lambda: idle.connection.send(b"0\r\n\r\n"), server)
         for subscriber in subscribers:
-            subscriber.join(20)
+            subscriber.join(WITHIN_S)
             assert not subscriber.is_alive()
         assert idle.answer().status == 200
         assert server.stop() == 0
@@ -133,6 +133,6 @@ def test_a_run_of_empty_segments_is_walked_through_once(quiet_serve: Serve) -> N
             all_waiting(target)
         channel.end()
         for subscriber in subscribers:
-            subscriber.join(20)
+            subscriber.join(WITHIN_S)
             seqs = [answer[1] for answer in subscriber.answers]
             assert seqs == [str(number) for number in range(count + 2)]

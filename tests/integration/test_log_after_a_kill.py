@@ -10,7 +10,7 @@ from threading import Event, Thread
 
 from tests.support.logs import Record, logged, matching
 from tests.support.server import RunningServer, serve
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.tools.conformance.response import Failure
 from tricklecast.app.tools.conformance.target import Target
 
@@ -47,7 +47,7 @@ class Load:
     def end(self) -> list[int]:
         """Stop, or wait for the break that has come; what was answered."""
         self._over.set()
-        self._thread.join(20)
+        self._thread.join(WITHIN_S)
         assert not self._thread.is_alive()
         return self.answered
 

@@ -409,6 +409,6 @@ def test_a_loop_that_is_gone_does_not_matter() -> None:
     release.set()
     for thread in threading.enumerate():
         if thread.name == "tricklecast source":
-            thread.join(10)
+            thread.join(WITHIN_S)
             assert not thread.is_alive()
     assert not ended.is_set()

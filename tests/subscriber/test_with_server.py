@@ -20,12 +20,11 @@ import pytest
 from tests.subscriber.fake import run, timed
 from tests.support.forked import forked
 from tests.support.server import RunningServer, serve
+from tests.support.waiting import WITHIN_S
 from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.fetch import Runtime
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import ChannelNotFound
-
-TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -279,16 +278,16 @@ def test_the_command_writes_what_was_published(url: str, tmp_path: Path) -> None
             assert into_pipe.stdout is not None
             # Then it has begun; the other one can still read all that is kept, for as long as the channel drains.
             first = into_pipe.stdout.read(1)
-            deadline = time.monotonic() + TIMEOUT_S
+            deadline = time.monotonic() + WITHIN_S
             while not path.exists():
                 assert into_file.poll() is None
                 assert time.monotonic() < deadline
             http.delete(url)
-            piped, said = into_pipe.communicate(timeout=TIMEOUT_S)
+            piped, said = into_pipe.communicate(timeout=WITHIN_S)
             assert (first or b"") + piped == b"".join(data)
             assert b"received 5 segments (250.0 kB)" in said
             assert into_pipe.returncode == 0
-            assert into_file.communicate(timeout=TIMEOUT_S)[0] == b""
+            assert into_file.communicate(timeout=WITHIN_S)[0] == b""
             assert path.read_bytes() == b"".join(data)
 
 
@@ -303,7 +302,7 @@ def test_the_command_ends_with_its_reader(url: str) -> None:
             process.stdout.close()
             http.post(f"{url}/1", content=b"x" * 1000)
             said = process.stderr.read()
-            assert process.wait(TIMEOUT_S) == 0
+            assert process.wait(WITHIN_S) == 0
     assert b"Traceback" not in said
     assert b"received 2 segments" in said
 
@@ -313,12 +312,12 @@ def test_the_command_can_be_interrupted(url: str, tmp_path: Path) -> None:
     path = tmp_path / "out.ts"
     httpx.post(f"{url}/0", content=b"x" * 1000)
     with tricklecast("subscribe", url, "--start", "0", "-o", str(path)) as process:
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + WITHIN_S
         while not (path.exists() and path.stat().st_size):
             assert process.poll() is None
             assert time.monotonic() < deadline
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=TIMEOUT_S)
+        _, said = process.communicate(timeout=WITHIN_S)
     assert path.read_bytes() == b"x" * 1000
     assert b"received 1 segment (1.0 kB)" in said
     assert b"Traceback" not in said
@@ -330,10 +329,10 @@ def test_the_command_lists_channels(server: RunningServer, url: str) -> None:
     name = url.rpartition("/")[2]
     httpx.post(f"{url}/0", content=b"x" * 1000, headers={"Content-Type": wire.MPEG_TS})
     with tricklecast("channels", url, "--json") as process:
-        as_json, _ = process.communicate(timeout=TIMEOUT_S)
+        as_json, _ = process.communicate(timeout=WITHIN_S)
     assert name in [channel["name"] for channel in json.loads(as_json)["channels"]]
     with tricklecast("channels", server.url) as process:
-        columns, _ = process.communicate(timeout=TIMEOUT_S)
+        columns, _ = process.communicate(timeout=WITHIN_S)
     rows = {line.split("\t")[0]: line.split("\t") for line in columns.decode().splitlines()}
     assert rows[name][1:6] == ["live", "1", "1", "1.0 kB", "0"]
 

@@ -19,6 +19,7 @@ import yaml
 
 from tests.analytics.report.sample import sample_incident
 from tests.analytics.report.test_forms import HOSTILE
+from tests.support.waiting import WITHIN_S
 from tricklecast.analytics.report.build import summary
 from tricklecast.analytics.report.mitigate import BACK_OFF, GRPC, mitigations
 from tricklecast.analytics.report.model import Mitigation
@@ -56,7 +57,7 @@ def checked_by_nginx(folder: Path, snippets: list[str]) -> None:
     http.insert(0, f"map_hash_bucket_size 512; access_log off; client_body_temp_path {folder}/body;")
     conf = folder / "nginx.conf"
     conf.write_text(f"pid {folder}/pid; error_log stderr; events {{}}\nhttp {{\n" + "\n".join(http) + "\n}\n")
-    done = subprocess.run([nginx, "-t", "-c", conf, "-p", folder], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([nginx, "-t", "-c", conf, "-p", folder], capture_output=True, text=True, timeout=WITHIN_S)
     assert done.returncode == 0, done.stderr
 
 

@@ -14,6 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from tests.support.waiting import WITHIN_S
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.simulate.cli import simulate
 from tricklecast.analytics.simulate.truth import Truth
@@ -104,7 +105,7 @@ def test_an_interruption(tmp_path: Path, number: signal.Signals) -> None:
             while not list(tmp_path.glob(".logs-*/made/access-*")) and process.poll() is None:
                 threading.Event().wait(0.02)
             process.send_signal(number)
-            _, told = process.communicate(timeout=30)
+            _, told = process.communicate(timeout=WITHIN_S)
         finally:
             process.kill()
     assert (process.returncode, told) == (128 + number, b"")

@@ -11,13 +11,12 @@ import httpx
 import pytest
 import stamina
 
+from tests.support.waiting import WITHIN_S
 from tricklecast.analytics.errors import BadInput, Busy
 from tricklecast.analytics.store.store import Position, Store
 from tricklecast.analytics.watch.alerts import AlertBody
 from tricklecast.analytics.watch.deliver import Alertmanager, NotDelivered, Webhook
 from tricklecast.analytics.watch.outbox import Sender, tell_waiting
-
-WAIT_S = 20.0
 
 
 class Told:
@@ -44,7 +43,7 @@ class Told:
     def wait(self, n: int) -> list[str]:
         """The first keys that it was told."""
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.keys) >= n, WAIT_S)
+            assert self.changed.wait_for(lambda: len(self.keys) >= n, WITHIN_S)
         return self.keys
 
 
@@ -76,7 +75,7 @@ def test_what_was_not_taken_is_told_again(store: Store) -> None:
     receiver = Told(NotDelivered("HTTP 503"), NotDelivered("no route to host"))
     sender = started(receiver, store)
     assert receiver.wait(3) == ["a", "b", "c"]
-    sender.close(WAIT_S)
+    sender.close(WITHIN_S)
     assert (store.undelivered(), sender.failing) == (0, None)
 
 
@@ -85,7 +84,7 @@ def test_what_is_refused_for_good_is_given_up_and_counted(store: Store) -> None:
     receiver = Told(NotDelivered("HTTP 400", for_good=True))
     sender = started(receiver, store)
     assert receiver.wait(1) == ["c"]
-    sender.close(WAIT_S)
+    sender.close(WITHIN_S)
     assert (sender.refused, store.undelivered()) == (2, 0)
 
 

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from tests.analytics.watch.made import append, line, loop
+from tests.support.waiting import WITHIN_S
 from tricklecast.analytics.watch.alerts import is_first
-
-WAIT_S = 60.0
 
 
 class Process:
@@ -28,7 +27,7 @@ class Process:
         wait_s: how long anything may take, seconds.
     """
 
-    wait_s = WAIT_S
+    wait_s = WITHIN_S
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.log, self._out, self._err = (folder / name for name in ("access.jsonl", "out", "err"))
@@ -100,7 +99,7 @@ def test_a_storm_is_told_while_it_happens_and_sigterm_ends_the_watch(tmp_path: P
 def test_exit_codes(arguments: list[str], given: str, expected: int, said: str) -> None:
     """Standard input is a log like any other, and what is wrong is said in one line."""
     command = [sys.executable, "-m", "tricklecast", "storms", "watch", *arguments]
-    ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert ended.returncode == expected, ended.stderr
     assert said in " ".join(ended.stderr.replace("│", " ").split())
 

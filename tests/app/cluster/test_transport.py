@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.app.core.support import Watcher, content, grant, publish
+from tests.support.waiting import WITHIN_S
 from tricklecast.app.cluster import feed as feeds
 from tricklecast.app.cluster import records, transport
 from tricklecast.app.cluster.records import (
@@ -86,7 +87,7 @@ class Site:
 
     async def until(self, holds: Callable[[], object]) -> None:
         """Let the two go on until something is so."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WITHIN_S):
             while not holds():  # noqa: ASYNC110 -- nothing tells of all that is waited for
                 await asyncio.sleep(0.001)
 
@@ -209,7 +210,7 @@ async def test_the_end_of_the_channel() -> None:
     watcher = site.wait(1)
     site.owner.end("c", 5.0)
     assert site.following is not None
-    await asyncio.wait_for(site.following, 30)
+    await asyncio.wait_for(site.following, WITHIN_S)
     assert watcher.segment.state is State.TERMINATED
     assert isinstance(site.holder.resolve("c", 0), Ready)
     assert site.holder.next_deadline() == 15.0
@@ -266,7 +267,7 @@ async def test_an_owner_that_does_not_come_back() -> None:
     site.reachable = False
     site.cut()
     assert site.following is not None
-    await asyncio.wait_for(site.following, 30)
+    await asyncio.wait_for(site.following, WITHIN_S)
     assert (held.ended, watcher.segment.state, content(watcher.segment)) == (True, State.TERMINATED, b"abc")
 
 
@@ -276,7 +277,7 @@ async def test_a_channel_that_the_owner_does_not_have() -> None:
     site = Site()
     site.start(lost_s=0.1)
     assert site.following is not None
-    await asyncio.wait_for(site.following, 30)
+    await asyncio.wait_for(site.following, WITHIN_S)
     assert (site.replica.channel, site.holder.channels) == (None, {})
 
 
@@ -564,7 +565,7 @@ async def test_a_channel_that_ends_while_the_snapshot_is_sent() -> None:
     site.owner.end("c", 5.0)
     held = await site.same()
     assert site.following is not None
-    await asyncio.wait_for(site.following, 30)
+    await asyncio.wait_for(site.following, WITHIN_S)
     assert (held.ended, sum(len(content(one)) for one in held.segments.values())) == (True, 2_000_000)
 
 
@@ -632,7 +633,7 @@ async def test_a_holder_that_stays_without_memory_gives_up() -> None:
     publish(site.owner, "c", 0, b"x" * 5000)
     site.start(lost_s=1.0)
     assert site.following is not None
-    await asyncio.wait_for(site.following, 30)
+    await asyncio.wait_for(site.following, WITHIN_S)
     assert 2 <= site.replica.snapshots <= 8
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.app.data_plane.support import connections, pattern
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch, Database, StorageError, segment_path
@@ -188,7 +188,7 @@ def held(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> Iterator[threadin
 
     def wait(batch: Batch) -> None:
         wants.set()
-        assert go.wait(30)
+        assert go.wait(WITHIN_S)
         commit(batch)
 
     monkeypatch.setattr(archive.database, "commit", wait)
@@ -214,7 +214,7 @@ def test_a_publisher_is_answered_when_storage_has_it(folder: Path, monkeypatch: 
             return
         upload = channel.upload(0, b"x")
         upload.end()
-        assert wants.wait(30)
+        assert wants.wait(WITHIN_S)
         channel.has(0, b"x")
         upload.connection.silent()
 
@@ -225,7 +225,7 @@ def test_an_empty_body_that_awaits_storage_is_no_preconnect(folder: Path, monkey
         upload = target.channel("film").upload(0)
         target.settle()
         upload.end()
-        assert wants.wait(30)
+        assert wants.wait(WITHIN_S)
         (busy,) = eventually(
             lambda: [found for found in [[one for one in connections(server) if one.unfinished]] if len(found) == 1],
             what="only the upload is unfinished",

@@ -17,7 +17,7 @@ import pytest
 from tests.app.storage.crash import History, Life, Promise, check, served
 from tests.app.storage.test_archive import body, durable, full, held, settled
 from tests.support.local import LocalServer
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, SegmentClosed, SegmentOpened
 from tricklecast.app.metrics import storage_metrics
 from tricklecast.app.storage import archive as module
@@ -221,7 +221,7 @@ def test_a_change_is_missed_while_a_batch_is_written(folder: Path, monkeypatch: 
         other = target.channel("other").create()
         with held(archive, monkeypatch) as wants:
             first = channel.upload(0, body(0)).end()
-            assert wants.wait(10)
+            assert wants.wait(WITHIN_S)
             with monkeypatch.context() as patched:
                 patched.setattr(Archive, "_take", lambda *_: 1 // 0)
                 assert other.post(0, body(7)).get("Lp-Trickle-Durability") == "memory"
@@ -357,7 +357,7 @@ def test_a_disk_that_hangs_at_the_end_is_given_up(
         with durable(folder) as (_, target, archive):
             wants = hangs.enter_context(held(archive, monkeypatch))
             target.channel("film").upload(0, b"x").end()
-            assert wants.wait(30)
+            assert wants.wait(WITHIN_S)
         assert "cannot be written (the storage thread did not return in time)" in caplog.text
     eventually(lambda: all(thread.name != "storage" for thread in threading.enumerate()), what="the disk has answered")
     archive.database.close()
@@ -425,7 +425,7 @@ class Publisher:
     """Publishes segments one by one."""
 
     def __init__(self, port: int, history: History, rng: random.Random) -> None:
-        self._connection = HTTPConnection("127.0.0.1", port, timeout=30)
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=WITHIN_S)
         history.lives.append(Life())
         history.created = 1
         self._life, self._rng = history.lives[0], rng

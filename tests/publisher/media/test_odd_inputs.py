@@ -25,6 +25,7 @@ from av.error import FFmpegError
 from tests.publisher.media.test_reader import Run, serving
 from tests.support.inputs import AAC, CUE, H264, damaged, made, picture, tone, with_cues, with_klv, with_pes
 from tests.support.local import local_server
+from tests.support.waiting import WITHIN_S
 from tricklecast.app.hls.units import duration_of, scanner
 from tricklecast.publisher.media import inputs, segmenter
 from tricklecast.publisher.media.encode import Encoding
@@ -391,7 +392,7 @@ def test_a_stream_without_keyframes_is_published_all_the_same(tmp_path: Path) ->
     with local_server(max_segment_bytes=100_000) as server:
         url = f"http://127.0.0.1:{server.port}/trickle/endless"
         command = [sys.executable, "-m", "tricklecast", "publish", url, str(source), "--no-realtime", "--leave-open"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
         assert done.returncode == 1
         said = done.stderr.splitlines()
         lost = sum("is lost: segment too large" in line for line in said)

@@ -18,7 +18,7 @@ from av.video.frame import VideoFrame
 
 from tests.publisher.media.clips import decode, make_clip
 from tests.support.server import RunningServer
-from tests.support.waiting import until
+from tests.support.waiting import WITHIN_S, until
 from tricklecast.publisher.media.encode import Encoding
 from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.publisher import (
@@ -36,8 +36,6 @@ from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
 from tricklecast.trickle.media.clock import read_prft, read_temi
 
 pytestmark = pytest.mark.anyio
-
-LIMIT_S = 60
 RATE = 48_000
 TICK = Fraction(1, 25)
 
@@ -76,7 +74,7 @@ def urls(server: RunningServer) -> Callable[[str], str]:
 async def test_arrays_and_sound_become_segments(server: RunningServer, container: ContainerName) -> None:
     """A segment begins with a keyframe each second, says when that was captured, and all frames keep their times."""
     url = urls(server)(container)
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with MediaPublisher(url, audio=True, container=container, when_full="wait", fps=25) as publisher:
             for number in range(75):
                 await publisher.write(picture(number), pts=50 + number, time_base=TICK, captured_at=1e9 + number / 25)
@@ -100,7 +98,7 @@ async def test_arrays_and_sound_become_segments(server: RunningServer, container
 async def test_a_frame_without_a_time_is_now(server: RunningServer) -> None:
     """The distance of pictures is the time that passed between them."""
     url = urls(server)("now")
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with MediaPublisher(url, when_full="wait") as publisher:
             begun = time.monotonic()
             for number in range(3):
@@ -116,7 +114,7 @@ async def test_a_frame_without_a_time_is_now(server: RunningServer) -> None:
 async def test_frames_of_pyav_keep_their_time_and_are_not_changed(server: RunningServer) -> None:
     """Of any size and pixel format."""
     url = urls(server)("frames")
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with MediaPublisher(url, when_full="wait") as publisher:
             kept = []
             for number, (width, format_) in enumerate(((96, "yuv420p"), (96, "gray"), (48, "rgb24"), (97, "yuv444p"))):
@@ -134,7 +132,7 @@ async def test_pictures_of_another_size_begin_a_new_segment(server: RunningServe
     """They keep their size; no picture is lost, and sound goes on."""
     url = urls(server)("sizes")
     sizes = [(64, 96)] * 10 + [(96, 64)] * 10 + [(64, 96)] * 10
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with MediaPublisher(url, audio=True, container=container, when_full="wait", fps=25) as publisher:
             for number, sides in enumerate(sizes):
                 await publisher.write(np.full((*sides, 3), 99, np.uint8), pts=50 + number, time_base=TICK)
@@ -150,7 +148,7 @@ async def test_pictures_of_another_size_begin_a_new_segment(server: RunningServe
 async def test_odd_sizes_are_said_once(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     """H.264 takes even ones: one pixel is left out or doubled, and the log says so."""
     url = urls(server)("odd")
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with MediaPublisher(url, when_full="wait") as publisher:
             for number in range(3):
                 await publisher.write(np.zeros((65, 97, 3), np.uint8), pts=number, time_base=TICK)
@@ -166,7 +164,7 @@ async def test_packets_are_published_as_they_are(
 ) -> None:
     """Their frames decode to the same; the file may be closed before the channel ends."""
     url, clip = urls(server)("packets"), make_clip(tmp_path / "clip.ts")
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with MediaPublisher(url, audio=True, container=container, when_full="wait") as publisher:
             with av.open(str(clip)) as file:
                 for packet in file.demux():
@@ -179,7 +177,7 @@ async def test_packets_are_published_as_they_are(
 async def test_a_stream_that_was_not_announced_begins_with_the_next_segment(server: RunningServer) -> None:
     """Tables name only streams that are there; nothing is lost of what was there before."""
     url = urls(server)("late")
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with MediaPublisher(url, when_full="wait") as publisher:
             for number in range(60):
                 await publisher.write(picture(number), pts=number, time_base=TICK)
@@ -205,7 +203,7 @@ async def test_pictures_are_dropped_where_the_encoder_is_too_slow(
 ) -> None:
     """The oldest ones that wait, before they are encoded; they are counted, and told as an event. Sound is kept."""
     url, events = urls(server)("slow"), list[Any]()
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with MediaPublisher(url, audio=True, on_event=events.append) as publisher:
             may_encode = anyio.Event()
             feed = publisher._encode
@@ -229,7 +227,7 @@ async def test_pictures_are_dropped_where_the_encoder_is_too_slow(
 async def test_an_exception_leaves_the_channel_open(server: RunningServer) -> None:
     """A successor can go on; only a clean end ends it. The segment that was being made is truncated."""
     url = urls(server)("crash")
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         publisher = MediaPublisher(url)
 
         async def crash() -> None:
@@ -293,7 +291,7 @@ async def test_the_error_of_a_wrong_array_names_its_shape(
 async def test_an_encoder_that_fails_is_the_next_writes_error(server: RunningServer) -> None:
     """And the error of the block, if nothing is written any more."""
     url = urls(server)("fails")
-    with anyio.fail_after(LIMIT_S), pytest.raises(InvalidInput, match="does not take a picture of 70000x2"):
+    with anyio.fail_after(WITHIN_S), pytest.raises(InvalidInput, match="does not take a picture of 70000x2"):
         async with MediaPublisher(url) as publisher:
             await publisher.write(np.zeros((2, 70_000, 3), np.uint8))
 

@@ -29,7 +29,7 @@ from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.containers import PACKET_BYTES
 
 FRAMES = 3 * FRAME_RATE
-LIMIT_S = 30
+LIMIT_S = 120
 
 
 class Hasty(Random):

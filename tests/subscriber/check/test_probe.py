@@ -21,7 +21,7 @@ from tests.publisher.media.clips import make_clip
 from tests.subscriber.check.segments import cut, judged, numbered, received
 from tests.support.forked import forked
 from tests.support.local import local_server
-from tests.support.waiting import until
+from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.cli import main
 from tricklecast.publisher import Publisher
 from tricklecast.subscriber.check.probe import Order, Probe
@@ -31,8 +31,6 @@ from tricklecast.subscriber.check.study import Ended, Run
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import ChannelNotFound
 from tricklecast.trickle.media.containers import Container
-
-WITHIN_S = 30.0
 
 
 @pytest.fixture(scope="module")

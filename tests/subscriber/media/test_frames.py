@@ -21,7 +21,7 @@ from anyio import to_thread
 
 from tests.publisher.media.clips import decode, frame_hash, make_clip
 from tests.support.local import local_server
-from tests.support.waiting import until
+from tests.support.waiting import WITHIN_S, until
 from tricklecast.publisher import Publisher
 from tricklecast.publisher.media.inputs import open_media
 from tricklecast.publisher.media.muxers import ContainerName
@@ -44,8 +44,6 @@ from tricklecast.trickle.media.containers import PACKET_BYTES
 from tricklecast.trickle.media.demux import SampleGuard
 
 pytestmark = pytest.mark.anyio
-
-LIMIT_S = 30
 
 
 @pytest.fixture
@@ -87,7 +85,7 @@ async def publish(url: str, segments: list[bytes]) -> None:
 
 async def read(url: str, **options: Any) -> list[Frame]:
     """All frames of a channel that has ended."""
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         return [frame async for frame in frames(url, start="earliest", **options)]
 
 
@@ -124,10 +122,10 @@ async def test_all_frames_come_with_their_times(
 @pytest.mark.parametrize("container", ["mpegts", "fmp4"])
 async def test_a_frame_comes_when_its_last_byte_is_there(url: str, container: ContainerName) -> None:
     """The next frame need not have begun, nor its segment have ended."""
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with (
             MediaPublisher(url, container=container, when_full="wait") as publisher,
-            frames(url, start="earliest", wait_for_channel_s=LIMIT_S) as reader,
+            frames(url, start="earliest", wait_for_channel_s=WITHIN_S) as reader,
         ):
             for number in range(40):
                 picture = np.full((64, 96, 3), number * 6, np.uint8)
@@ -198,7 +196,7 @@ async def test_a_truncated_segment_gives_the_frames_that_came(url: str, tmp_path
         with pytest.raises(ZeroDivisionError):
             await cut()
         await publisher.publish(segments[1])
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, start="earliest") as reader:
             found = [frame async for frame in reader]
             assert reader.statistics().resets == 1
@@ -210,7 +208,7 @@ async def test_a_segment_that_is_no_media_is_left_out(url: str, tmp_path: Path) 
     """It is counted; only if the channel begins with one, it is an error."""
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
     await publish(url, [segments[0], b"no media" * 100, segments[1]])
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, start="earliest") as reader:
             found = [frame async for frame in reader]
     assert {frame.seq for frame in found} == {0, 2}
@@ -226,7 +224,7 @@ async def test_mp4_that_announces_too_many_samples_is_left_out(url: str, tmp_pat
     at = segments[1].index(b"trun") + 8
     segments[1] = segments[1][:at] + (1 << 27).to_bytes(4) + segments[1][at + 4 :]
     await publish(url, segments)
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, start="earliest") as reader:
             found = [frame async for frame in reader]
     assert {frame.seq for frame in found} == {0, 2}
@@ -244,7 +242,7 @@ async def test_a_cancelled_wait_loses_no_frame(url: str, tmp_path: Path) -> None
     """The next call goes on."""
     await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
     found = []
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, start="earliest") as reader:
             while True:
                 with anyio.move_on_after(0.001):
@@ -257,7 +255,7 @@ async def test_a_cancelled_wait_loses_no_frame(url: str, tmp_path: Path) -> None
 async def test_only_a_few_frames_wait(url: str, tmp_path: Path) -> None:
     """A slow program holds up the reader, not the memory; a loop that is left early stops it."""
     await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, start="earliest") as reader, aclosing(aiter(reader)) as loop:  # type: ignore[type-var]
             await anext(loop)
             while len(reader._ready) < FRAMES_AHEAD:
@@ -271,7 +269,7 @@ async def test_the_oldest_pictures_are_dropped(url: str, tmp_path: Path) -> None
     """With ``when_full="drop"``: the program gets the newest, and all of the sound."""
     segments = segments_of(make_clip(tmp_path / "clip.mp4"))
     await publish(url, [*segments, b""])
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, start="earliest", audio="packets", when_full="drop") as reader:
             first = await reader.next()
             assert first is not None
@@ -299,7 +297,7 @@ async def test_a_dropped_picture_leaves_its_gap_to_the_next_one() -> None:
 async def test_a_slow_program_learns_what_it_missed(tmp_path: Path) -> None:
     """Segments that leave the server's window, or go with the channel, are counted: no frame is missed in silence."""
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
-    with local_server(window_segments=2, channel_drain_s=300) as server, anyio.fail_after(LIMIT_S):
+    with local_server(window_segments=2, channel_drain_s=300) as server, anyio.fail_after(WITHIN_S):
         url = f"http://127.0.0.1:{server.port}/trickle/cam"
         async with Publisher(url) as publisher:
             await publisher.publish(segments[0])
@@ -319,7 +317,7 @@ async def test_a_slow_program_learns_what_it_missed(tmp_path: Path) -> None:
 async def test_segments_missed_at_the_end_are_told(tmp_path: Path) -> None:
     """No frame comes behind them that could say it."""
     (data, *_) = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
-    with local_server(channel_drain_s=0.05) as server, anyio.fail_after(LIMIT_S):
+    with local_server(channel_drain_s=0.05) as server, anyio.fail_after(WITHIN_S):
         url = f"http://127.0.0.1:{server.port}/trickle/cam"
         async with Publisher(url) as publisher:
             await publisher.publish(data)
@@ -356,7 +354,7 @@ async def test_frames_that_a_decoder_holds_back_are_not_lost_with_a_cut(url: str
         with pytest.raises(ZeroDivisionError):
             await cut()
         await publisher.publish(b"no media" * 100)
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, start="earliest") as reader:
             found = [frame async for frame in reader]
     whole = decode(segments[0] + segments[1][: -20 * PACKET_BYTES], "mpegts")
@@ -371,7 +369,7 @@ async def test_readers_of_open_segments_leave_the_program_its_threads(url: str, 
     (data, *_) = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
     count = int(to_thread.current_default_thread_limiter().total_tokens) + 1
     readers = [frames(url, start=0) for _ in range(count)]
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with Publisher(url) as publisher, AsyncExitStack() as stack:
             async with publisher.segment() as segment:
                 await segment.write(data[: len(data) // 2])
@@ -386,7 +384,7 @@ async def test_readers_of_open_segments_leave_the_program_its_threads(url: str, 
 
 async def test_no_thread_waits_for_a_segment_to_begin(url: str) -> None:
     """Before its first bytes there is nothing that a thread could do."""
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with Publisher(url) as publisher, publisher.segment() as segment:
             await segment.write(b"\x47")
             async with frames(url, start=0) as reader:
@@ -410,8 +408,8 @@ async def test_a_box_may_come_byte_by_byte(url: str, tmp_path: Path) -> None:
 
 async def test_a_second_task_that_reads_is_refused(url: str) -> None:
     """Else each would get some of the frames, and none would know."""
-    with anyio.fail_after(LIMIT_S):
-        async with frames(url, wait_for_channel_s=LIMIT_S) as reader, anyio.create_task_group() as tasks:
+    with anyio.fail_after(WITHIN_S):
+        async with frames(url, wait_for_channel_s=WITHIN_S) as reader, anyio.create_task_group() as tasks:
             tasks.start_soon(reader.next)
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(anyio.BusyResourceError):
@@ -495,7 +493,7 @@ async def test_a_reader_that_reconnects_reads_the_next_life(url: str, tmp_path: 
                 found.append(frame.restarted)
         return found
 
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, reconnect=True, on_lag="earliest") as reader:
             assert await life(reader, 1, 3) == [False] * 75
             # After a life of one segment the reader asks for segment 1, by which it learns of the next life.
@@ -508,7 +506,7 @@ async def test_a_reader_that_reconnects_reads_the_next_life(url: str, tmp_path: 
 async def test_a_reader_that_reconnects_may_miss_a_life(url: str, tmp_path: Path) -> None:
     """Of one that began and ended meanwhile, it reads the newest segment, as it does of any channel."""
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, reconnect=True, on_lag="live") as reader:
             await publish(url, segments)
             found = [await reader.next() for _ in range(75)]
@@ -525,7 +523,7 @@ async def test_a_loop_that_reconnects_goes_on_over_lives(url: str, tmp_path: Pat
     """Until it is left."""
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
     found = 0
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with anyio.create_task_group() as tasks, frames(url, reconnect=True, start="earliest") as reader:
             tasks.start_soon(publish, url, segments[:1])
             async for _ in reader:
@@ -551,14 +549,14 @@ async def test_a_reader_that_reconnects_survives_an_outage(
 
     monkeypatch.setattr(Subscriber, "_settled", failing)
     await publish(url, segments)
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, start="earliest", reconnect=True) as reader:
             found = [await reader.next() for _ in range(75)]
             assert await reader.next() is None
     assert not errors
     assert len({frame.pts for frame in found if frame}) == 75
     errors.append((0, Refused(403)))
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(WITHIN_S):
         async with frames(url, start=0, reconnect=True) as reader:
             with pytest.raises(Refused):
                 await reader.next()

@@ -17,7 +17,7 @@ import typer
 from tests.app.tools.stress.faulty import Answer, BodyOf, Spoil, faulty_server
 from tests.support.forked import forked
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import eventually, until
+from tests.support.waiting import WITHIN_S, eventually, until
 from tricklecast.app.tools.stress import runner
 from tricklecast.app.tools.stress.cli import as_document, stress
 from tricklecast.app.tools.stress.ledger import FaultKind
@@ -27,8 +27,6 @@ from tricklecast.trickle.records import Op
 
 T = TypeVar("T")
 
-LIMIT_S = 60.0
-
 LOAD = Load(seed=5, channels=2, segments=8, every_s=0.05, smallest=100, largest=20_000, chunk_bytes=4096)
 
 
@@ -36,7 +34,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run one test's coroutine, within the time limit."""
 
     async def limited() -> T:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(WITHIN_S):
             return await main
 
     return asyncio.run(limited())
@@ -237,7 +235,7 @@ def test_ctrl_c_shows_what_came_so_far() -> None:
             try:
                 eventually(lambda: any(record.op == Op.READ for record in list(server.records)), what="a read")
                 process.send_signal(signal.SIGINT)
-                said, _ = process.communicate(timeout=LIMIT_S)
+                said, _ = process.communicate(timeout=WITHIN_S)
             finally:
                 process.kill()
         assert process.returncode == 130
