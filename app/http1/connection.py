@@ -110,10 +110,9 @@ _NO_FIELDS: Final[list[tuple[bytes, bytes]]] = []
 """Shared by all connections that parse no head; never added to."""
 
 
-MOST_WAITS: Final = 7
-WAIT_S: Final = 0.01
-"""A request for another worker that takes no connection now, since thousands move at once or it stands still, waits:
-10 ms, 20 ms and so on up to 0.64 s, each more or less by half. Then it is refused."""
+WAITS_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 0.64, 0.64, 0.64)
+"""A request for another worker that takes no connection now, since thousands move at once or it stands still, is tried
+again after these times, each more or less by half; then it is refused, after 3 s in all."""
 
 
 class Neighbours(Protocol):
@@ -615,7 +614,7 @@ class Connection(asyncio.BufferedProtocol):
             self._arrival = None
             self._waits = 0
             return True
-        last = self._waits == MOST_WAITS
+        last = self._waits == len(WAITS_S)
         if neighbours.move(self, owner, bytes(data), last=last):
             return False
         if last:
@@ -626,7 +625,7 @@ class Connection(asyncio.BufferedProtocol):
         self._more = bytes(data)
         self.pause(MORE)
         self._stop_resting()
-        wait_s = WAIT_S * 2**self._waits * (0.5 + self.plane.rng.random())
+        wait_s = WAITS_S[self._waits] * (0.5 + self.plane.rng.random())
         asyncio.get_running_loop().call_later(wait_s, self._parse_more)
         self._waits += 1
         return False

@@ -18,7 +18,7 @@ A connection moves only at the beginning of a request, with nothing owed to it. 
 gives its place among the limits back before it goes, and takes one where it arrives, so it is counted once.
 
 A worker that is busy, or stands still, takes connections late. When some are on their way to it, all others wait where
-they are, for a second, and then their clients are told to come back, as by any server that is overloaded.
+they are, for 3 s, and then their clients are told to come back, as by any server that is overloaded.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -38,6 +39,9 @@ from tricklecast.app.workers.mesh import Kind, Mesh, MeshFull, Message
 from tricklecast.app.workers.placement import LOOK_BYTES, Placement
 
 _LOGGER = logging.getLogger(__name__)
+
+TELL_S: Final = 60.0
+"""The log says at most once in this time that a worker takes no connection."""
 
 PAIR_BYTES: Final = 64 << 10
 """The kernel's buffer of a :class:`Half`'s socket, in each direction (Linux doubles it)."""
@@ -87,7 +91,7 @@ class HandOver:
         self.halves: set[Half] = set()
         self.handed_over = self.taken = 0
         self._makers: Sequence[Callable[[], Connection]] = ()  # of connections, one for each address
-        self._told: set[int] = set()  # workers of which the log says that they take no connection
+        self._told_at: dict[int, float] = {}  # when the log said last that a worker takes no connection
         self._coming: set[asyncio.Task[Any]] = set()  # connections that are being made
         self._chances = count(0, placement.workers)  # numbers of those that are accepted
 
@@ -140,7 +144,7 @@ class HandOver:
         """
         try:
             if not self.mesh.has_room(worker):
-                raise MeshFull("it does not take those before")
+                raise MeshFull("it is slow to take those before, or stands still")
             connection.leave()
             arrival = Arrival(connection.endpoint.number, connection.peer, connection.certified, connection.tls, data)
             if connection.fd >= 0:
@@ -149,15 +153,15 @@ class HandOver:
             else:
                 self._bridge(connection, worker, arrival)
         except (MeshFull, OSError) as error:
-            if last and worker not in self._told:
-                self._told.add(worker)
+            now = asyncio.get_running_loop().time()
+            if last and now - self._told_at.get(worker, -inf) > TELL_S:
+                self._told_at[worker] = now
                 _LOGGER.warning("connections cannot be handed over to worker %d: %s", worker, error)
             return False
         return True
 
     def _send(self, worker: int, arrival: Arrival, descriptor: int) -> None:
         self.mesh.send(worker, Kind.CONNECTION, arrival.encoded(), descriptor)
-        self._told.discard(worker)
         self.handed_over += 1
 
     def _bridge(self, connection: Connection, worker: int, arrival: Arrival) -> None:
