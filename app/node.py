@@ -102,7 +102,8 @@ SWEEP_S: Final = 0.25
 
 LOOK_S: Final = 0.05
 """How often the sweeper asks the registry for its next deadline, which a request may have set a moment ago. The
-shortest grace (0.2 s for a POST that was overtaken) is longer, so it ends on time."""
+shortest grace (0.2 s for a POST that was overtaken) is longer, so it ends on time. Without a connection nobody sets
+one, and the sweeper asks when it ticks."""
 
 LEAST_SLEEP_S: Final = 0.01
 """The sweeper sleeps at least for this time, also if many deadlines follow each other."""
@@ -363,7 +364,7 @@ async def sweep(
     while True:
         now = plane.clock()
         deadline = plane.registry.next_deadline()
-        wake_at = min(tick_at, now + LOOK_S)
+        wake_at = min(tick_at, now + LOOK_S) if plane.connections else tick_at
         if deadline is not None:
             wake_at = min(wake_at, deadline)
         wake_at = max(wake_at, now + LEAST_SLEEP_S)

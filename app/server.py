@@ -7,7 +7,7 @@ handler keeps further signals from changing the exit code.
 
 **The last resort** begins with the first signal, whoever handles it, since any later step may hang.
 
-**uvicorn** parses no request: connections are those of :mod:`app.http1`. It has the main loop and the signal handlers.
+**uvicorn** parses no request: connections are those of :mod:`app.http1`. It has the signal handlers.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import Event
 
 _LOGGER = logging.getLogger(__name__)
+
+DATE_S: Final = 1.0
+"""How often the date in answers of the control plane is made."""
 
 KILL_S: Final = 2.0
 """A worker is killed so long after its last resort should have ended it."""
@@ -331,10 +334,14 @@ class Server(uvicorn.Server):
         self._mains = mains
         self._early = early
         self._last_resort = last_resort
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
 
     def stop(self) -> None:
         """Begin to shut down, as soon as the event loop turns; if it does not, the process ends all the same."""
         self.should_exit = True
+        with suppress(RuntimeError):  # all is over already
+            self._loop.call_soon_threadsafe(self._stopping.set)  # it may be a signal handler that calls
         if self._last_resort is not None:
             self._last_resort.begin(self._node.reload.settings.shutdown_deadline_s + LAST_S)
 
@@ -348,6 +355,13 @@ class Server(uvicorn.Server):
         if self.should_exit and (self._node.link is None or sig == signal.SIGINT):
             self.force_exit = True
         self.stop()
+
+    async def main_loop(self) -> None:
+        """Serve until told to stop. uvicorn would wake up ten times a second to look for that."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DATE_S):
+                    await self._stopping.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._early:

@@ -125,7 +125,7 @@ class Neighbours(Protocol):
     me: int
 
     def is_ours(self, head: memoryview, at: int) -> bool:
-        """Whether a request, which begins at a place of the input, begins as an earlier one of this worker."""
+        """Whether a request, which begins at a place of the input, is known to belong to this worker, as most do."""
 
     def owner(self, head: bytes | memoryview, chance: int) -> int | None:
         """The worker to which a request belongs, by the beginning of its head; ``None``: more of it is needed.
@@ -567,7 +567,9 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 end = at + SLICE_BYTES
                 if (neighbours := self.endpoint.neighbours) is not None:
-                    stays = self.mid_message or (self._is_free and neighbours.is_ours(data, at))
+                    stays = self.mid_message or (
+                        self.exchange is None and not self.pauses and neighbours.is_ours(data, at)
+                    )
                     if not stays and not self._begins_here(neighbours, data[at:]):
                         return False
                     end = self._end_of_message(data, at, end)
@@ -611,7 +613,6 @@ class Connection(asyncio.BufferedProtocol):
             self._expect_rest()
             return False
         if owner == neighbours.me:
-            self._arrival = None
             self._waits = 0
             return True
         last = self._waits == len(WAITS_S)
@@ -629,11 +630,6 @@ class Connection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_later(wait_s, self._parse_more)
         self._waits += 1
         return False
-
-    @property
-    def _is_free(self) -> bool:
-        """Whether nothing waits here, and all that came from another worker is here."""
-        return self.exchange is None and not self.pauses and self._arrival is None
 
     def _chance(self) -> int:
         """Chooses among several workers: only a connection that may go to any of them has a number for that."""
@@ -858,6 +854,7 @@ class Connection(asyncio.BufferedProtocol):
         # A request without a body is complete: nothing more is waited for.
         self.mid_message = has_body(headers)
         if self.endpoint.neighbours is not None:
+            self._arrival = None
             self._body_left = max(0, (content_length(headers) or 0) - self._with_head)
         if self.proxied:
             headers[FORWARDED_FOR] = forwarded_for(fields)

@@ -23,6 +23,7 @@ import logging
 import os
 import select
 import socket
+import sys
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -46,6 +47,7 @@ _NO_ROOM: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 """The buffer is full (Linux, macOS), or too many descriptors of this user are on their way."""
 
 _HEAD_BYTES: Final = 2  # kind and sender
+_DESCRIPTOR_BYTES: Final = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
 class Kind(IntEnum):
@@ -154,8 +156,12 @@ class Mesh:
                 self._pause = asyncio.get_running_loop().call_later(NO_FILE_S, self.start, receive)
                 return
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._in, _HEAD_BYTES + PAYLOAD_BYTES, 1)
+                data, beside, flags, _ = self._in.recvmsg(_HEAD_BYTES + PAYLOAD_BYTES, _DESCRIPTOR_BYTES)
             except (BlockingIOError, InterruptedError):
                 return
             kind, sender = data[:_HEAD_BYTES]
-            receive(Message(Kind(kind), sender, data[_HEAD_BYTES:], descriptors[0] if descriptors else -1))
+            if flags & socket.MSG_CTRUNC:
+                _LOGGER.error("a connection of worker %d is lost: this process has no descriptor left", sender)
+                continue
+            descriptor = int.from_bytes(beside[0][2], sys.byteorder) if beside else -1
+            receive(Message(Kind(kind), sender, data[_HEAD_BYTES:], descriptor))

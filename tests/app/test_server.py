@@ -211,6 +211,7 @@ class Plane:
         self.loop_lag = Histogram((100_000, 10_000_000))
         self.now = 0.0
         self.late_s = late_s
+        self.connections = {"a client's"}
         self.slept: list[float] = []
         self.ticks: list[float] = []
 
@@ -258,6 +259,14 @@ def test_deadlines_that_follow_each_other_do_not_keep_it_awake(monkeypatch: pyte
     run(plane, monkeypatch)
     assert plane.registry.expired == [0.01]
     assert (plane.slept[0], max(plane.slept)) == (0.01, LOOK_S)
+
+
+def test_without_a_connection_it_sleeps_until_something_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can set a deadline that it does not know, so an idle process wakes up four times a second."""
+    plane = Plane(0.2)
+    plane.connections = set()
+    run(plane, monkeypatch)
+    assert plane.slept == [0.2, 0.05, 0.25, 0.25, 0.25, 0.25]
 
 
 def test_its_lateness_is_the_event_loops(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from tests.support.waiting import WITHIN_S
 from tricklecast.app.http1.connection import MOVABLE_BYTES
 from tricklecast.app.tools.conformance.connection import encode_chunk
 from tricklecast.app.tools.conformance.target import Address, Target
+from tricklecast.app.workers.placement import owner_of
 
 OPTIONS = ("--workers", "2", "--storm-guard", "off")
 FRONT, OTHER = names(0), names(1)
@@ -162,7 +163,8 @@ def test_a_proxys_connection_serves_all_channels(client: Target) -> None:
 def test_a_segment_that_is_answered_is_in_the_next_answer_for_changes(client: Target) -> None:
     """Whichever worker has its channel: a request for changes asks all of them first."""
     now = orjson.loads(client.ask("GET", "/api/v1/changes?wait_s=0").body)
-    for seq, name in product(range(2, 5), (FRONT[9], OTHER[9])):  # each has two segments from another test, or none
+    owned = [next(name for name in map("told{}".format, count()) if owner_of(name, 2) == worker) for worker in (0, 1)]
+    for seq, name in product(range(3), owned):
         client.channel(name).publish(seq, b"x")
         path = f"/api/v1/changes?wait_s=0&instance={now['instance']}&after={now['index']}"
         now = orjson.loads(client.ask("GET", path).body)

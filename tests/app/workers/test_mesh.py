@@ -135,6 +135,37 @@ async def test_a_worker_without_descriptors_loses_none(monkeypatch: pytest.Monke
         os.close(read[0].descriptor)
 
 
+async def test_a_descriptor_that_the_kernel_drops_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the last one was taken between the look and the message; the next message is read."""
+    before, dup = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup
+
+    def last(descriptor: int) -> int:
+        found = dup(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (found, before[1]))  # when it is closed, there is none
+        return found
+
+    with two() as (first, sockets):
+        first.send(1, Kind.CONNECTION, b"lost", 0)
+        second = Mesh(sockets, 1)
+        read: list[Message] = []
+        second.start(read.append)
+        monkeypatch.setattr(os, "dup", last)
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                await until(lambda: caplog.messages)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        monkeypatch.undo()
+        first.send(1, Kind.NEWS, b"next")
+        async with asyncio.timeout(WITHIN_S):
+            await until(lambda: read)
+        second.stop()
+        assert caplog.messages[0] == "a connection of worker 0 is lost: this process has no descriptor left"
+        assert [message.payload for message in read] == [b"next"]
+
+
 @pytest.mark.parametrize("why", [errno.ENOBUFS, errno.ETOOMANYREFS])
 async def test_a_kernel_that_says_otherwise_that_it_has_no_room(monkeypatch: pytest.MonkeyPatch, why: int) -> None:
     """As macOS does, and Linux when too many descriptors of the user are on their way."""

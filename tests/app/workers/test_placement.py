@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tricklecast.app.data_plane.routing import Router
-from tricklecast.app.workers.placement import FRONT, LOOK_BYTES, MAX_OURS, Placement, owner_of
+from tricklecast.app.workers.placement import FRONT, LOOK_BYTES, MAX_KNOWN, Placement, owner_of
 
 WORKERS = 5
 HERE = 3
@@ -159,6 +159,6 @@ def test_a_known_beginning_says_what_the_whole_head_says(
 def test_few_beginnings_are_kept() -> None:
     """Clients that ask for ever other names fill no memory."""
     placement = Placement(1, 0, Router("/trickle"))
-    for number in range(2 * MAX_OURS + 10):
+    for number in range(2 * MAX_KNOWN + 10):
         placement.of_head(b"GET /trickle/c%d/7 HTTP/1.1\r\n" % number, 0)
-    assert len(placement._ours) == 10
+    assert len(placement._owners) == 10
