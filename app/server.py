@@ -373,17 +373,20 @@ class Server(uvicorn.Server):
         makers = [maker(self, config) for config, _ in self._listeners]
         link, tls = node.link, node.reload.tls
 
-        def door(link: Link, listener: socket.socket, number: int = 0) -> Any:
+        def of_worker(link: Link, listener: socket.socket, number: int = 0) -> Listener:
             if tls is None:
                 return Listener(listener, partial(link.handover.accepted, number))
             return TlsListener(listener, tls, node.plane, makers[number])
 
         for number, ((_, listener), make) in enumerate(zip(self._listeners, makers, strict=True)):
-            one = door(link, listener, number) if link is not None else await accept_on(make, listener, node.plane, tls)
-            self.servers.append(one)
+            if link is None:
+                self.servers.append(await accept_on(make, listener, node.plane, tls))
+            else:
+                self.servers.append(cast(Any, of_worker(link, listener, number)))
         if link is not None:
             spread = self._mains[0] is not self._mains[1]
-            link.start(makers, node.answers, (lambda worker: door(link, self._mains[worker])) if spread else None)
+            accept_for = (lambda worker: of_worker(link, self._mains[worker])) if spread else None
+            link.start(makers, node.answers, accept_for)
         if node.log is not None and (node.link is None or node.link.worker.tells_start):
             node.log.event(Event.SERVER_READY)
         for server, path in zip(self.servers, (node.reload.settings.base_path, " (control plane)"), strict=False):

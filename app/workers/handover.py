@@ -58,10 +58,10 @@ class Arrival(NamedTuple):
     """
 
     endpoint: int
-    ip: str | None
-    certified: str | None
-    tls: bool
-    data: bytes
+    ip: str | None = None
+    certified: str | None = None
+    tls: bool = False
+    data: bytes = b""
 
     def encoded(self) -> bytes:
         """A line of JSON, then the data."""
@@ -70,8 +70,7 @@ class Arrival(NamedTuple):
     @classmethod
     def decoded(cls, payload: bytes) -> Arrival:
         line, _, data = payload.partition(b"\n")
-        endpoint, ip, certified, tls = orjson.loads(line)
-        return cls(endpoint, ip, certified, tls, data)
+        return cls(*orjson.loads(line), data)
 
 
 class HandOver:
@@ -81,13 +80,13 @@ class HandOver:
         mesh: the way to them. placement: knows the owner.
 
     Attributes:
-        me, is_ours: of the placement. handed_over, taken: connections, so far.
+        me, is_ours, owner: of the placement. handed_over, taken: connections, so far.
         halves: of TLS sessions whose requests another worker answers.
     """
 
     def __init__(self, mesh: Mesh, placement: Placement) -> None:
-        self.mesh, self.placement = mesh, placement
-        self.me, self.is_ours = placement.me, placement.is_ours
+        self._mesh = mesh
+        self.me, self.is_ours, self.owner = placement.me, placement.is_ours, placement.of_head
         self.halves: set[Half] = set()
         self.handed_over = self.taken = 0
         self._makers: Sequence[Callable[[], Connection]] = ()  # of connections, one for each address
@@ -122,16 +121,12 @@ class HandOver:
             sock.close()  # its peer has reset it
             return
         worker = self.owner(head, next(self._chances)) if head else None
-        if worker is not None and worker != self.me and self.mesh.has_room(worker):
+        if worker is not None and worker != self.me and self._mesh.has_room(worker):
             with suppress(MeshFull, OSError):
-                self._send(worker, Arrival(endpoint, None, None, False, b""), sock.fileno())
+                self._send(worker, Arrival(endpoint), sock.fileno())
                 sock.close()
                 return
         self._serve(sock, endpoint)
-
-    def owner(self, head: bytes | memoryview, chance: int) -> int | None:
-        """The worker to which a request belongs, by the beginning of its head; ``None``: more of it is needed."""
-        return self.placement.of_head(head, chance)
 
     def move(self, connection: Connection, worker: int, data: bytes, *, last: bool) -> bool:
         """Hand a connection over that has just begun a request; ``False`` if that is not possible now.
@@ -143,7 +138,7 @@ class HandOver:
             last: if it is not possible now, the request is refused.
         """
         try:
-            if not self.mesh.has_room(worker):
+            if not self._mesh.has_room(worker):
                 raise MeshFull("it is slow to take those before, or stands still")
             connection.leave()
             arrival = Arrival(connection.endpoint.number, connection.peer, connection.certified, connection.tls, data)
@@ -161,7 +156,7 @@ class HandOver:
         return True
 
     def _send(self, worker: int, arrival: Arrival, descriptor: int) -> None:
-        self.mesh.send(worker, Kind.CONNECTION, arrival.encoded(), descriptor)
+        self._mesh.send(worker, Kind.CONNECTION, arrival.encoded(), descriptor)
         self.handed_over += 1
 
     def _bridge(self, connection: Connection, worker: int, arrival: Arrival) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import orjson
 
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.http1.connection import Connection
+from tricklecast.app.listener import Listener
 from tricklecast.app.workers.busy import Busy
 from tricklecast.app.workers.handover import HandOver
 from tricklecast.app.workers.mesh import Kind, Mesh, Message
@@ -22,13 +23,6 @@ _LOGGER = logging.getLogger(__name__)
 
 STILL_S: Final = 1.0
 """A worker whose event loop has not turned for so long, or that is being started, accepts nothing: the others do."""
-
-
-class Closable(Protocol):
-    """Something that ends."""
-
-    def close(self) -> None:
-        """End it."""
 
 
 class Link:
@@ -54,22 +48,21 @@ class Link:
         self.questions = Questions(self._mesh)
         self.busy = Busy(plane, self.placement, self._mesh, self.questions)
         self._share, self._clock = share, plane.clock
-        self._accept_for: Callable[[int], Closable] | None = None
-        self._doors: dict[int, Closable] = {}  # of workers for which this one accepts
+        self._accept_for: Callable[[int], Listener] | None = None
+        self._others: dict[int, Listener] = {}  # of workers for which this one accepts
 
     def start(
         self,
         makers: Sequence[Callable[[], Connection]],
         answers: Mapping[str, Answer],
-        accept_for: Callable[[int], Closable] | None,
+        accept_for: Callable[[int], Listener] | None,
     ) -> None:
         """The server listens: take connections, and answer questions, from now on.
 
         Args:
             makers: make a connection, one for each address at which the server listens.
             answers: by the name of the question.
-            accept_for: accepts the connections of another worker, until what it returns is closed; ``None``: all
-                workers accept from one socket.
+            accept_for: listens in place of another worker; ``None``: all workers accept from one socket.
         """
         self._accept_for = accept_for
         self.handover.start(makers)
@@ -97,20 +90,20 @@ class Link:
         if self._accept_for is not None:
             self._stand_in((now - STILL_S) * 1000, self._accept_for)
 
-    def _stand_in(self, since_ms: float, accept_for: Callable[[int], Closable]) -> None:
+    def _stand_in(self, since_ms: float, accept_for: Callable[[int], Listener]) -> None:
         """Accept the connections of workers that have not beaten since then: the kernel goes on to give them theirs."""
         for worker, beat_ms in enumerate(self.worker.shared.column(Figure.BEAT_MS)):
             stands_still = beat_ms < since_ms and worker != self.worker.number
-            if stands_still and worker not in self._doors:
-                self._doors[worker] = accept_for(worker)
-            elif not stands_still and worker in self._doors:
-                self._doors.pop(worker).close()
+            if stands_still and worker not in self._others:
+                self._others[worker] = accept_for(worker)
+            elif not stands_still and worker in self._others:
+                self._others.pop(worker).close()
 
     def close(self) -> None:
-        """Accept nothing more for others."""
+        """Accept nothing more in place of others."""
         self._accept_for = None
-        while self._doors:
-            self._doors.popitem()[1].close()
+        while self._others:
+            self._others.popitem()[1].close()
 
     def drains(self, *, now: bool) -> None:
         """Tell the others whether this worker drains: none ends before all have drained."""

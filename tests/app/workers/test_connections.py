@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from itertools import count, product
 from operator import itemgetter
 from pathlib import Path
@@ -16,7 +13,7 @@ import orjson
 import pytest
 
 from tests.app.test_sockets import start, stop
-from tests.app.workers.test_limits import names, processes
+from tests.app.workers.test_limits import names, standing_still
 from tests.support.logs import logged, matching, read_log
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S
@@ -232,42 +229,25 @@ def test_behind_a_proxy_on_a_unix_socket(tmp_path: Path) -> None:
     assert [record["worker"] for record in records] == [0, 1, 0]
 
 
-@pytest.fixture
-def stopped(tmp_path: Path) -> Iterator[tuple[RunningServer, Target, Callable[[], None]]]:
-    """A server whose worker 1 stands still when the test says so, and goes on at its end. The supervisor stands still
-    as well, since it would kill a worker that hangs."""
-    with ExitStack() as stack:
-        told = stack.enter_context((tmp_path / "stderr").open("w"))
-        running = stack.enter_context(serve(*OPTIONS, access_log=tmp_path / "access.log", stderr=told))
-        client = stack.enter_context(running.client())
-
-        def stop() -> None:
-            for pid in (running.pid, processes(running)[1]):
-                os.kill(pid, signal.SIGSTOP)
-                stack.callback(os.kill, pid, signal.SIGCONT)
-
-        yield running, client, stop
-
-
-def test_a_worker_that_stands_still(stopped: tuple[RunningServer, Target, Callable[[], None]], tmp_path: Path) -> None:
+def test_a_worker_that_stands_still(tmp_path: Path) -> None:
     """Clients of its channels wait, and are answered when it goes on. Beyond a bound they are told to come back, after
-    3 s. Clients of other channels are answered, also those that the kernel brings to the worker that stands still.
-    """
-    running, client, stop = stopped
+    3 s. Clients of other channels are answered, also those that the kernel brings to the worker that stands still."""
     log, told = tmp_path / "access.log", tmp_path / "stderr"
-    client.channel(OTHER[0]).publish(0, b"b")
-    untouched = client.channel(FRONT[0]).create().waiting(0)
-    worker = processes(running)[1]
-    stop()
-    asking = [client.send("GET", f"/trickle/{OTHER[0]}/0") for _ in range(400)]
-    others = [client.send("GET", path) for path in (f"/trickle/{FRONT[0]}/next", "/readyz") for _ in range(20)]
-    assert {connection.response().status for connection in others[:20]} == {200}
-    assert {connection.response().status for connection in others[20:]} <= {200, 503}, "as the worker's silence shows"
-    client.channel(FRONT[0]).post(0, b"a").expect(200)
-    untouched.segment(0, b"a")
-    logged(log, 20, status=503, reason="replica", ip="127.0.0.1", worker=0)
-    os.kill(worker, signal.SIGCONT)
-    answers = [connection.response() for connection in asking]
-    assert {answer.status for answer in answers} == {200, 503}
-    assert all(answer.get("Retry-After") for answer in answers if answer.status == 503)
-    assert "cannot be handed over to worker 1" in told.read_text()
+    with (
+        told.open("w") as stderr,
+        serve(*OPTIONS, access_log=log, stderr=stderr) as running,
+        running.client() as client,
+    ):
+        client.channel(OTHER[0]).publish(0, b"b")
+        untouched = client.channel(FRONT[0]).create().waiting(0)
+        with standing_still(running, 1):
+            asking = [client.send("GET", f"/trickle/{OTHER[0]}/0") for _ in range(400)]
+            others = [client.send("GET", path) for path in (f"/trickle/{FRONT[0]}/next", "/readyz") for _ in range(20)]
+            assert {connection.response().status for connection in others} == {200}
+            client.channel(FRONT[0]).post(0, b"a").expect(200)
+            untouched.segment(0, b"a")
+            logged(log, 20, status=503, reason="replica", ip="127.0.0.1", worker=0)
+        answers = [connection.response() for connection in asking]
+        assert {answer.status for answer in answers} == {200, 503}
+        assert all(answer.get("Retry-After") for answer in answers if answer.status == 503)
+    assert told.read_text().count("cannot be handed over to worker 1") == 1

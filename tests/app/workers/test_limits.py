@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -40,6 +41,19 @@ def used(client: Target, limit: str, connection: RawConnection | None = None) ->
 def processes(server: RunningServer) -> list[int]:
     """Those of the workers, in the order in which they were started."""
     return [int(one) for one in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]
+
+
+@contextmanager
+def standing_still(server: RunningServer, worker: int) -> Iterator[int]:
+    """Stop a worker for the block; gives its process. The supervisor stands still as well: it would kill the worker."""
+    stopped = processes(server)[worker]
+    for pid in (server.pid, stopped):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield stopped
+    finally:
+        for pid in (stopped, server.pid):
+            os.kill(pid, signal.SIGCONT)
 
 
 def wait_in(client: Target, worker: int, readers: int) -> list[RawConnection]:

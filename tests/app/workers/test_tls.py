@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.app.workers.test_limits import names
+from tests.app.workers.test_limits import names, standing_still
 from tests.support.certificates import make_certificate
 from tests.support.logs import logged
 from tests.support.server import RunningServer, serve
@@ -90,6 +90,13 @@ def test_sessions_serve_channels_of_all_workers(server: RunningServer, context: 
         for reader in readers[4:]:
             reader.ends(b" and ended")
         assert server.process.wait(WITHIN_S) == 0
+
+
+def test_a_worker_that_stands_still_keeps_no_new_session(server: RunningServer, context: ssl.SSLContext) -> None:
+    """The other one accepts those that the kernel brings to it."""
+    with standing_still(server, 1), server.client(context) as client:
+        for _ in range(SESSIONS):
+            client.ask("GET", "/healthz").expect(200)
 
 
 async def stands_still(writer: asyncio.StreamWriter) -> int:
