@@ -10,7 +10,8 @@
 4. access, the dashboard's events, data plane: it answers requests from the core, and tells the events of refusals.
 5. bus: subscriptions in the process, and by the data plane also publications.
 6. changefeed: its channel is the first fact of this start, so everybody who hears of facts is there by now.
-7. reload, dashboard, and the application of the control plane: they show and change all of the above.
+7. link: with several workers, the ways to the others.
+8. reload, dashboard, and the application of the control plane: they show and change all of the above.
 
 Sockets, signals and uvicorn are above a node (:mod:`app.server`). It sees them as :class:`Serving`: something that
 accepts connections, can be told to stop, and may have to stop at once.

@@ -73,7 +73,7 @@ class Page(NamedTuple):
 
     Attributes:
         cost_s: the CPU time that it took. age_s: the time since it was made.
-        problem: the reason why there is no text now; ``""``: there is one.
+        problem: the reason why the text is not whole.
     """
 
     text: bytes
@@ -85,8 +85,8 @@ class Page(NamedTuple):
 class RateLimitedPage:
     """A page that is made on request, but not so often that the event loop starves.
 
-    An expensive one is sent again for a while. A request that comes while a page is made waits for the next one, as all
-    that come meanwhile: it has what their clients have done before they asked.
+    An expensive one is sent again for a while. All requests that come while a page is made wait for the next one, which
+    has what their clients did before they asked.
 
     Args:
         make: makes it. clock: seconds.
@@ -96,7 +96,7 @@ class RateLimitedPage:
         self._make, self._clock = make, clock
         self._making = asyncio.Lock()
         self._page = Page(b"")  # the last one
-        self._begun_at = self._made_at = -math.inf  # when it was
+        self._begun_at = self._made_at = -math.inf  # when it was begun, and made
         self._until = -math.inf  # it is sent again until then
 
     async def get(self) -> Page:
@@ -108,7 +108,7 @@ class RateLimitedPage:
                 page = await self._make()
                 now = self._clock()
                 self._page, self._begun_at, self._made_at = page, begun, now - page.age_s
-                self._until = now + (REST * page.cost_s if page.cost_s > CHEAP_S else 0.0)
+                self._until = now + REST * page.cost_s if page.cost_s > CHEAP_S and not page.problem else now
         return self._page._replace(age_s=self._clock() - self._made_at)
 
 

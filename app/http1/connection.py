@@ -528,6 +528,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._more and not self.pauses & MORE:
             data = self._more + bytes(self.plane.turns.input[:nbytes])
             self._more = b""
+            self._turn_bytes = max(self._turn_bytes, LEAST_TURN_BYTES)  # it has read little until now
             self._parse(memoryview(data))
             return
         if self.deaf or self._rejection is not None:

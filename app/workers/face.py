@@ -21,6 +21,7 @@ from tricklecast.app.workers.placement import Placement
 from tricklecast.app.workers.questions import ANSWER_S, SOON_S, Answer, NoAnswer, Questions, Stream
 
 UP: Final = b"tricklecast_worker_up"
+"""The metric that the front adds to those of the workers."""
 
 RETRY_S: Final = 1
 """``Retry-After`` while a worker is being started, which takes less than a second without a data directory."""
@@ -34,13 +35,10 @@ def overview_answers(own: Overview) -> dict[str, Answer]:
     """
 
     async def channels(to: Stream) -> None:
-        await send(to, await own.channels(everything))
+        await to.send(_sent(await own.channels(everything)))
 
     async def metrics(to: Stream) -> None:
-        await send(to, await own.metrics())
-
-    async def send(to: Stream, page: Page) -> None:
-        await to.send(b"%f %f\n%b" % (page.cost_s, page.age_s, page.text))
+        await to.send(_sent(await own.metrics()))
 
     async def troubles(to: Stream) -> None:
         await to.send(orjson.dumps(await own.troubles()))
@@ -49,6 +47,20 @@ def overview_answers(own: Overview) -> dict[str, Answer]:
         await to.send(orjson.dumps(tuple(await own.create(name, content_type))))
 
     return {"channels": channels, "metrics": metrics, "troubles": troubles, "create": create}
+
+
+def _sent(page: Page) -> bytes:
+    """A page as an answer."""
+    return b"%f %f\n%b" % (page.cost_s, page.age_s, page.text)
+
+
+def _received(answer: bytes | NoAnswer) -> Page:
+    """The page of an answer."""
+    if isinstance(answer, NoAnswer):
+        return Page(b"", problem=str(answer))
+    figures, _, text = answer.partition(b"\n")
+    cost_s, age_s = map(float, figures.split())
+    return Page(text, cost_s, age_s)
 
 
 class Face:
@@ -64,7 +76,7 @@ class Face:
         self._metrics = RateLimitedPage(lambda: self._joined("metrics", joined_metrics, SOON_S))
 
     async def _joined(self, question: str, join: Callable[[Sequence[Page]], bytes], within_s: float) -> Page:
-        """One page of those of all workers. It costs what theirs have cost, and the joining."""
+        """One page of those of all workers. Its cost is that of theirs, and of joining them."""
         pages = [_received(answer) for answer in await self._questions.ask_all(question, within_s)]
         begun = time.thread_time()
         text = join(pages)
@@ -73,7 +85,7 @@ class Face:
         return Page(text, cost_s, max(page.age_s for page in pages), problem)
 
     async def channels(self, visible: MayManage) -> Page:
-        """Those of all workers that a caller may see, in the order of their creation."""
+        """The channels of all workers that a caller may see, in the order of their creation."""
         page = await self._channels.get()
         if page.problem:
             raise _later(page.problem)
@@ -108,15 +120,6 @@ class Face:
 
 def _later(problem: str) -> HTTPException:
     return HTTPException(503, problem, {"Retry-After": str(RETRY_S)})
-
-
-def _received(answer: bytes | NoAnswer) -> Page:
-    """The page in a worker's answer."""
-    if isinstance(answer, NoAnswer):
-        return Page(b"", problem=str(answer))
-    figures, _, text = answer.partition(b"\n")
-    cost_s, age_s = map(float, figures.split())
-    return Page(text, cost_s, age_s)
 
 
 def joined_lists(pages: Sequence[Page]) -> bytes:
