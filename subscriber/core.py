@@ -423,7 +423,7 @@ class Cursor:
         return None if self._outage.lose(self._retries) else Stop(error)
 
     def lost(
-        self, error: TrickleError, now: float, rng: Random, *, connected: bool = True, silent: bool = False
+        self, error: TrickleError, now: float, rng: Random, *, connected: bool = True, taken: bool = False
     ) -> Decision:
         """The GET got no answer: the connection could not be made, or broke.
 
@@ -431,11 +431,12 @@ class Cursor:
             error: what happened; raised at last if nothing helps. A ``RemoteProtocolError`` is raised at once: the
                 peer does not speak the protocol.
             connected: there was a connection. Without one the delays stay short: no server is there to overload.
-            silent: the server took a request that it answers at once, and did not answer in time.
+            taken: there is a server, since it held the GET for a while. Without this, and before any answer, the
+                address is most likely wrong.
         """
         if isinstance(error, RemoteProtocolError):
             return Stop(error)
-        if not (self._server_seen or silent):
+        if not (self._server_seen or taken):
             return self._wait(error, now, rng)
         return self._outlast(error, now, rng, short=not connected)
 

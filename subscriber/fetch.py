@@ -54,6 +54,10 @@ has the segment sends it at once; a server that lets the reader wait has another
 NEXT_S: Final = 10.0
 """How long a server may take to say where the head is, which it knows."""
 
+HELD_S: Final = 1.0
+"""Who closes a connection so long after the request is a server, which let it wait for a segment. A port of another
+program closes it at once."""
+
 CHECK_WAITS: Final = 5
 """After this many waits in a row without an answer (at least 100 s), the server is asked whether it still answers."""
 
@@ -283,18 +287,19 @@ class Fetcher:
 
     async def _try(self, pending: Preconnect) -> float | None:
         """Make one GET. After how many seconds to make another one; ``None`` if the result is there."""
+        requested_at = self.runtime.now()
         if self._waits >= CHECK_WAITS:
             self.monitor.counts["refreshes"] += 1
             found = await self._get(Ask(None), NEXT_S)
             if isinstance(found, Lost) and not pending.abandoned:
-                return self._settled(pending, self._lost(found))
-        requested_at = self.runtime.now()
+                return self._settled(pending, self._lost(found, requested_at))
+            requested_at = self.runtime.now()
         ask = self.cursor.ask()
         found = await self._get(ask, self.cursor.refresh_after(self.runtime.rng))
         outcome: Decision | None = None
         try:
             # No await between the answer and its result: a subscriber that is closed now finds the response.
-            outcome = None if pending.abandoned else self._decide(ask, found)
+            outcome = None if pending.abandoned else self._decide(ask, found, requested_at)
             if isinstance(outcome, Advance):
                 assert isinstance(found, Answered)
                 pending.settle(outcome, Source(found.answer, found.body, requested_at, self.runtime.now()))
@@ -313,16 +318,16 @@ class Fetcher:
             return None
         return outcome.delay_s
 
-    def _lost(self, lost: Lost) -> Decision:
+    def _lost(self, lost: Lost, requested_at: float) -> Decision:
         """Report a GET without an answer; return the cursor's decision."""
-        outcome = self.cursor.lost(
-            lost.error, self.runtime.now(), self.runtime.rng, connected=lost.connected, silent=lost.waited_s > 0
-        )
+        now = self.runtime.now()
+        taken = lost.waited_s > 0 or (lost.connected and now - requested_at >= HELD_S)
+        outcome = self.cursor.lost(lost.error, now, self.runtime.rng, connected=lost.connected, taken=taken)
         if isinstance(outcome, RetryAfter):
             self.monitor.emit(Retrying(outcome.error, outcome.delay_s, self.cursor.ask().attempt))
         return outcome
 
-    def _decide(self, ask: Ask, found: Answered | Lost | None) -> Decision | None:
+    def _decide(self, ask: Ask, found: Answered | Lost | None, requested_at: float) -> Decision | None:
         """Report a GET; return the cursor's decision, or ``None`` to make the same GET at once."""
         now, rng = self.runtime.now(), self.runtime.rng
         if found is None:
@@ -331,7 +336,7 @@ class Fetcher:
             self.cursor.refreshed()
             return None
         if isinstance(found, Lost):
-            return self._lost(found)
+            return self._lost(found, requested_at)
         self.monitor.answered()
         outcome = self.cursor.answered(found.answer, now, rng)
         match outcome:

@@ -70,8 +70,10 @@ class Driver:
                 names[plain] = value
         return self.cursor.answered(Answer.read(status, httpx.Headers(names).raw, body), self.now, self.rng)
 
-    def lost(self, error: ConnectionLost | RemoteProtocolError = LOST, *, connected: bool = True) -> Decision:
-        return self.cursor.lost(error, self.now, self.rng, connected=connected)
+    def lost(
+        self, error: ConnectionLost | RemoteProtocolError = LOST, *, connected: bool = True, taken: bool = False
+    ) -> Decision:
+        return self.cursor.lost(error, self.now, self.rng, connected=connected, taken=taken)
 
     @property
     def asked(self) -> int | None:
@@ -253,6 +255,14 @@ class TestJoining:
     def test_no_server_is_an_error_at_once(self) -> None:
         """Before the first answer, a lost connection is most likely a wrong address."""
         assert stopped(Driver().lost()) is LOST
+
+    def test_a_server_that_has_taken_the_first_get_is_waited_for(self) -> None:
+        """It was killed while the GET waited for a segment: it is as if it had answered before."""
+        driver = Driver()
+        retry(driver.lost(taken=True))
+        retry(driver.lost(connected=False))
+        driver.now += REJOIN_WAIT_S
+        assert stopped(driver.lost(connected=False)) is LOST
 
     def test_a_server_can_be_waited_for(self) -> None:
         """The time given for the channel counts for its server, too."""

@@ -15,6 +15,7 @@ from tests.subscriber.test_client import Slept, collect, subscribed
 from tests.support.certificates import make_certificate
 from tricklecast.subscriber import Subscriber
 from tricklecast.subscriber.core import REJOIN_WAIT_S
+from tricklecast.subscriber.fetch import HELD_S
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.errors import ConnectionLost, Refused
 
@@ -104,6 +105,33 @@ def test_an_outage_is_waited_for_as_long(look: Look) -> None:
                 assert str(caught.value.resume) == "1"
             assert REJOIN_WAIT_S - 1 < sum(slept.delays) < REJOIN_WAIT_S + CAP_S
             assert len(server.tails) < 20
+
+    run(main)
+
+
+@pytest.mark.parametrize("look", [reset, half_closed], ids=lambda look: look.__name__)
+def test_a_server_that_held_the_first_request_is_waited_for(look: Look) -> None:
+    """It is killed while the subscriber waits for its first segment. One that closes at once is no server."""
+
+    async def main() -> None:
+        slept = Slept()
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "1":
+                await exchange.empty(404, closed="terminated", latest=1)
+            elif exchange.headers["trickle-attempt"] == "1":
+                slept.delays.append(held_s)
+                await look(exchange)
+            else:
+                await exchange.segment(0, b"zero")
+
+        held_s = HELD_S
+        async with subscribed(handler, start=0, runtime=slept.runtime) as (subscriber, _):
+            assert await collect(subscriber) == [(0, b"zero")]
+        held_s = 0.0
+        async with subscribed(handler, start=0, runtime=slept.runtime) as (subscriber, _):
+            with pytest.raises(ConnectionLost):
+                await collect(subscriber)
 
     run(main)
 
