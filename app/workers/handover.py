@@ -70,7 +70,8 @@ class Arrival(NamedTuple):
     @classmethod
     def decoded(cls, payload: bytes) -> Arrival:
         line, _, data = payload.partition(b"\n")
-        return cls(*orjson.loads(line), data)
+        endpoint, ip, certified, tls = orjson.loads(line)
+        return cls(endpoint, ip, certified, tls, data)
 
 
 class HandOver:

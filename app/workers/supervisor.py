@@ -8,13 +8,13 @@ nothing that a client could see: a fault in it would be a fault of all.
 - *A worker that dies* is started again. It takes its connections with it and, without a data directory, its channels.
   One that cannot begin ends the server at its start, with the reason; later that is a death like any other.
   Three deaths within a minute end the server: what kills a worker that often will not stop by itself.
-- *A worker that hangs* is killed after 15 s.
+- *A worker that hangs* is killed after 15 s. Until it has a successor, the others accept its new connections.
 - *Signals*: the supervisor passes SIGHUP on, and SIGTERM when it is told to end. Told once more, it sends SIGINT, which
   ends a worker at once: systemd may send SIGTERM to all processes, so a second SIGTERM says nothing new to a worker. A
   terminal's Ctrl-C reaches the supervisor alone, since each worker has a process group of its own.
 - *The supervisor dies*: each worker reads from a pipe that only the supervisor can write to, and its end stops them.
-- *systemd* listens to the supervisor alone: it says ``READY`` when all workers listen, and keeps the watchdog quiet
-  while all of them beat.
+- *systemd* listens to the supervisor alone, which says ``READY`` when all workers listen, and keeps the watchdog
+  quiet while all of them beat.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ BEATS_S: Final = 2.0
 four times a second."""
 
 HANG_UP_S: Final = 2.0
-"""How long after SIGHUP a terminal may still be open, although its shell is ending."""
+"""After SIGHUP a terminal may still be open for this time, although its shell is ending."""
 
 HUNG_S: Final = 15.0
-"""A worker whose event loop has not turned for so long is killed and started again. It keeps its share of the new
-connections of the server, so that clients of other workers wait, too; its own readers are cut off after 10 s."""
+"""A worker whose event loop has not turned for so long is killed and started again. Clients of its channels wait for
+that; the other workers accept its share of the new connections (:mod:`~tricklecast.app.workers.link`)."""
 
 LOOK_S: Final = 0.25
 """How often the supervisor looks at its workers without being woken."""

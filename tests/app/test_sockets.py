@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import stat
 import subprocess
@@ -161,3 +162,17 @@ def test_systemds_socket_has_to_be_one_stream(tmp_path: Path) -> None:
             _, told = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, told.count("\n")) == (1, 1)
     assert "systemd's socket is no stream of TCP or of a Unix socket (ListenStream=)" in told
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_DEFER_ACCEPT"), reason="the kernel keeps no silent connection")
+def test_a_silent_connection_is_the_kernels_where_several_workers_accept() -> None:
+    """No worker that dies takes it along; one process accepts it at once."""
+    for workers in (1, 2):
+        with opened(Settings.model_validate({"port": 0}), workers) as found, socket.socket() as client:
+            poll = select.poll()
+            for one in found:
+                poll.register(one.main, select.POLLIN)
+            client.connect(found[0].main.getsockname())
+            assert len(poll.poll(WITHIN_S * 1000 if workers == 1 else 0)) == (workers == 1)
+            client.send(b"G")
+            assert len(poll.poll(WITHIN_S * 1000)) == 1

@@ -288,7 +288,7 @@ def second_hangs(worker: Worker) -> None:
 
 
 def test_a_worker_that_hangs_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would keep its share of the new connections. One that has not beaten yet is being started."""
+    """Clients of its channels wait for that. One that has not beaten yet is being started."""
     monkeypatch.setattr(module, "HUNG_S", 0.4)
     with running(second_hangs) as one:
         pids = one.begins()
