@@ -140,7 +140,7 @@ class Busy:
         self._plane, self._placement, self._mesh, self._questions = plane, placement, mesh, questions
         self.spread: dict[str, _Spread] = {}
         self.held: dict[str, _Held] = {}
-        self._look_at = 0.0  # when that is due next
+        self._look_at = 0.0  # when there is something to do again
 
     def look(self, now: float) -> None:
         """Find channels that have become busy, or are no more, and tell the others; called a few times a second."""
@@ -230,16 +230,16 @@ class Busy:
             held.sent = 0  # the next channel of the replica counts from 0
             self._send_away(channel)
 
-        def over(task: asyncio.Task[None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
             self._placement.spread.pop(name, None)
             self.held.pop(name, None)
             if not task.cancelled() and (error := task.exception()) is not None:
                 self._plane.fault("while a channel of another worker was held", error)
 
         replica = Replica(name, self._plane.registry, self._plane.clock, to_time, leave=leave)
-        follows = follow(replica, lambda: self._questions.connect(owner, "feed", channel=name), lost_s=KEEP_S)
-        following = asyncio.get_running_loop().create_task(follows)
-        following.add_done_callback(over)
+        work = follow(replica, lambda: self._questions.connect(owner, "feed", channel=name), lost_s=KEEP_S)
+        following = asyncio.get_running_loop().create_task(work)
+        following.add_done_callback(ended)
         held = self.held[name] = _Held(owner, now, replica, following)
         return held
 

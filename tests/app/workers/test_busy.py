@@ -53,7 +53,7 @@ class Server:
 
     def all_read(self, count: int) -> list[int]:
         """Wait until there is this number of readers; at each worker."""
-        return eventually(lambda: found if sum(found := self.readers) >= count else [], what="all read")
+        return eventually(lambda: found if sum(found := self.readers) == count else [], what="all read")
 
     def answered(self, channel: str, op: str) -> list[int]:
         """How many requests each worker has answered."""
@@ -125,6 +125,7 @@ class Crowd:
         self.seq = 0
         self.bodies: list[bytes] = []
         self.readers: list[RawConnection] = []
+        server.all_read(0)  # those of other crowds have gone
         self.join(8)
         self.spread()
 
@@ -133,6 +134,7 @@ class Crowd:
 
     def __exit__(self, *error: object) -> None:
         self.leave(self.readers)
+        self.channel.ask("DELETE")  # ends what reads it for players, too
 
     def spread(self) -> None:
         """Go on until both workers have readers."""
@@ -174,6 +176,8 @@ class Crowd:
         """Read on from the segment that was asked for, as a client does; those of which the server said that they are
         not to be had, or not whole. All others are as they were published.
         """
+        if reader in self.readers:
+            self.readers.remove(reader)
         told: set[int] = set()
         while seq < self.seq:
             before = seq
@@ -193,6 +197,7 @@ class Crowd:
                     seq += 1
                 reader = self.server.client.open() if answer.closes else reader
             reader.request("GET", self.channel.at(seq))
+        reader.abort()
         return told
 
 
@@ -243,7 +248,8 @@ def test_a_channel_is_shown_once_with_the_readers_of_all_workers(server: Server)
         [number] = [about[0] for about in frame["about"] if about[1] == name]
         assert [row[3] for row in frame["rows"] if row[0] == number] == [count]
         assert sum(server.metric("tricklecast_audience")) == count
-    eventually(lambda: shown()["readers"] == 0)
+        crowd.leave(crowd.readers)
+        eventually(lambda: shown()["readers"] == 0)
 
 
 def test_a_channel_that_is_no_longer_busy_is_its_owners_alone(server: Server) -> None:
@@ -294,7 +300,7 @@ def test_a_holder_that_lags_leaves_no_gap_untold(server: Server, count: int, siz
         with server.stopped(1):
             for number in range(count):
                 crowd.publish(b"%08d" % number * (size // 8), publisher)
-        missed = [crowd.missed(reader, begun) for reader in crowd.readers]
+        missed = [crowd.missed(reader, begun) for reader in list(crowd.readers)]
         assert any(missed) == loses, missed
         assert not any(crowd.seq - 1 in seqs for seqs in missed)
         assert server.logged(f"{crowd.channel.name!r} was too far behind")
@@ -355,9 +361,12 @@ def test_a_worker_that_dies_ends_no_channel_for_the_readers_of_another(stored: S
         for reader in crowd.readers:
             reader.head().expect(200)
             reader.gets(b"begun,")
-        reading = stored.all_read(8)
+        streams = [crowd.channel.read("stream") for _ in range(4)]
+        for stream in streams:
+            stream.head().expect(200)
+        reading = stored.all_read(12)
         waiting = [crowd.channel.read(crowd.seq + 1) for _ in range(8)]
-        both = stored.all_read(16)
+        both = stored.all_read(20)
         stored.kill(1 if victim == "owner" else 0)
         if victim == "holder":
             upload.chunk(b"ended").stored()
@@ -367,23 +376,27 @@ def test_a_worker_that_dies_ends_no_channel_for_the_readers_of_another(stored: S
         crowd.seq = begun + 2
         found = [outcome(reader, RawConnection.rest) for reader in crowd.readers]
         found += [outcome(reader, lambda one: one.response().body) for reader in waiting]
+        found += [outcome(stream, lambda one: one.body(len(STREAMED))) for stream in streams]
         if victim == "owner":
-            assert Counter(found) == Counter(again=both[0] - reading[0], cut=16 - both[0] + reading[0])
+            assert Counter(found) == Counter(again=both[0] - reading[0], cut=20 - both[0] + reading[0])
         else:
             assert Counter(found) == Counter(served=both[1], cut=both[0])
-        for at, one in zip([begun] * 8 + [begun + 1] * 8, found, strict=True):
+        for at, one in zip([begun] * 8 + [begun + 1] * 8, found, strict=False):
             if one != "served":
                 assert crowd.missed(crowd.channel.read(at), at) <= ({begun} if victim == "owner" else set())
         crowd.leave(crowd.readers)
-        for reader in waiting:
+        for reader in waiting + streams:
             reader.abort()
         crowd.join(8)
         crowd.spread()
 
 
+STREAMED = b"begun,endednext"
+
+
 def outcome(reader: RawConnection, rest: Callable[[RawConnection], bytes]) -> str:
     """How a request has ended whose worker may have died: it was served, told to ask again, or cut off."""
     try:
-        return "served" if rest(reader) in (b"ended", b"next") else "again"
+        return "served" if rest(reader) in (b"ended", b"next", STREAMED) else "again"
     except ConnectionCut:
         return "cut"
