@@ -17,10 +17,10 @@ A write to a pipe whose reader has stopped, or to a file system that hangs, neve
 ends the server, and the error says how many records are lost. :attr:`AccessLog.stalled_s` tells how long nothing could
 be written, for metrics, readiness and the operator.
 
-Several processes may write one log (:class:`Beside`). Each has a queue and a file object of its own; under a lock that
-all of them share, one at a time writes a batch or rotates, so lines stay whole also in a pipe. Words in shared memory
-say what the next one has to know: that a file was renamed or made anew, when it began, and that a write was not
-completed, since its process was killed or the disk took only a part.
+Several processes may write one log. Each has a queue and a file object of its own. Under a lock that all of them share
+(:class:`LogShare`), one at a time writes a batch or rotates, so lines stay whole also in a pipe. Words in shared memory
+tell the next one that a file was renamed or made anew, when it began, and that a write was not completed, since its
+process was killed or the disk took only a part.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from glob import escape
@@ -140,18 +139,6 @@ class LogShare:
         fcntl.lockf(self._file, fcntl.LOCK_UN)
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Which one this process is of several that write the same log.
-
-    Attributes:
-        worker: its number, which its lines have. share: what all of them share.
-    """
-
-    worker: int
-    share: LogShare
-
-
 class AccessLog:
     """Writes access records to a file.
 
@@ -163,7 +150,8 @@ class AccessLog:
         files: number of rotated files that are kept.
         queue: number of records that may wait to be written.
         mask: masks the addresses in a line; ``None``: they are written as they are.
-        beside: which one of several processes this is that write the same log; ``None``: the only one.
+        share: what all processes share that write this log; ``None``: there is only this one.
+        worker: the number of this one among them, which its lines have.
     """
 
     def __init__(
@@ -176,10 +164,11 @@ class AccessLog:
         files: int,
         queue: int,
         mask: Mask | None = None,
-        beside: Beside | None = None,
+        share: LogShare | None = None,
+        worker: int | None = None,
     ) -> None:
         self._path = path
-        self._beside = beside
+        self._share, self._worker = share, worker
         self._node = node
         self._max_bytes = max_bytes
         self._max_age_s = max_age_s
@@ -366,15 +355,15 @@ class AccessLog:
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """No other process writes to the log meanwhile."""
-        if self._beside is None:
+        if self._share is None:
             yield
             return
-        self._torn = await self._call(self._beside.share.lock)
+        self._torn = await self._call(self._share.lock)
         try:
             yield
         finally:
             # By the thread: after a write that has not returned, and was given up, nobody else may write.
-            await self._call(self._beside.share.unlock, not self._torn)
+            await self._call(self._share.unlock, not self._torn)
 
     @property
     def _pending(self) -> bool:
@@ -394,10 +383,10 @@ class AccessLog:
         self._rotates = self._path != STDOUT and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         self._size = await file.tell() if self._rotates else 0
         self._opened_at = time.monotonic()
-        if self._beside is not None and self._rotates:
+        if self._share is not None and self._rotates:
             if await self._call(_is_another, file.fileno(), self._path):
                 return False  # it was renamed since it was opened
-            words = self._beside.share.words
+            words = self._share.words
             self._renamed = words[_Word.RENAMED]
             if not self._size or not words[_Word.BEGAN_MS]:
                 words[_Word.BEGAN_MS] = int(self._opened_at * 1000)
@@ -425,7 +414,7 @@ class AccessLog:
                     self._wake.set()
                     return
                 await self._mend(file)
-                if self._rotates and self._beside is not None:
+                if self._rotates and self._share is not None:
                     self._size = os.fstat(file.fileno()).st_size  # others have written, too
                 await self._drain(file)
                 if self._due():
@@ -443,7 +432,7 @@ class AccessLog:
 
     def _is_older(self) -> bool:
         """Whether another process has renamed the file, or made it anew, since it was opened here."""
-        return self._beside is not None and self._renamed != self._beside.share.words[_Word.RENAMED]
+        return self._share is not None and self._renamed != self._share.words[_Word.RENAMED]
 
     def _is_over(self, descriptor: int) -> bool:
         """Whether another file has to be opened. The first one to see that somebody has removed it tells that."""
@@ -456,12 +445,12 @@ class AccessLog:
         return True
 
     def _note_renamed(self) -> None:
-        if self._beside is not None:
-            self._beside.share.words[_Word.RENAMED] += 1
+        if self._share is not None:
+            self._share.words[_Word.RENAMED] += 1
 
     async def _drain(self, file: Any) -> None:
         # With others, records that come meanwhile wait for the next turn: they would keep the lock here for ever.
-        until = math.inf if self._beside is None else self.written + max(1, len(self._queue))
+        until = math.inf if self._share is None else self.written + max(1, len(self._queue))
         while self._pending and self.written < until:
             if self._unreported and len(self._queue) < self.limit:
                 dropped, self._unreported = self._unreported, 0
@@ -502,8 +491,7 @@ class AccessLog:
             logger.warning("the access log %s can be written again; %d records were dropped", self._path, self.dropped)
 
     def _line(self, record: AccessRecord) -> bytes:
-        if self._beside is not None:
-            record.worker = self._beside.worker
+        record.worker = self._worker
         fields = record.as_dict()
         if self._mask is not None:
             self._mask(fields)
@@ -518,7 +506,7 @@ class AccessLog:
 
     async def _rotate(self, file: Any) -> None:
         self._reopening = False
-        if self._beside is not None and await self._call(_is_another, file.fileno(), self._path):
+        if self._share is not None and await self._call(_is_another, file.fileno(), self._path):
             return  # somebody else has renamed it, and another worker may have begun a new one
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         # A former server may have rotated in this same second: names are sorted by age.

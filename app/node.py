@@ -47,7 +47,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 
 from tricklecast.app.access.authorizer import Access
-from tricklecast.app.access_log import AccessLog, Beside
+from tricklecast.app.access_log import AccessLog
 from tricklecast.app.activity import SHOW_S, Activity
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.changefeed import start_changefeed
@@ -433,7 +433,8 @@ def _access_log(settings: Settings, node: str, worker: Worker | None) -> AccessL
         files=settings.access_log_files,
         queue=settings.access_log_queue if worker is None else -(-settings.access_log_queue // worker.count),
         mask=mask_for(settings.log_ips, None if worker is None else worker.log.key),
-        beside=None if worker is None else Beside(worker.number, worker.log),
+        share=None if worker is None else worker.log,
+        worker=None if worker is None else worker.number,
     )
     release, config = f"tricklecast/{__version__}", settings.model_dump_json(exclude_defaults=True)
     if worker is not None and worker.predecessors:

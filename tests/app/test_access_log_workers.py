@@ -26,7 +26,7 @@ from tests.app.test_access_log import all_lines, make, record, run, written
 from tests.support.logs import read_log
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app import access_log
-from tricklecast.app.access_log import AccessLog, Beside, LogShare
+from tricklecast.app.access_log import AccessLog, LogShare
 from tricklecast.app.masking import LogIps, mask_for
 from tricklecast.trickle.records import AccessRecord
 
@@ -60,7 +60,7 @@ def fork_writers(
 
     async def write(number: int) -> None:
         async with asyncio.timeout(WITHIN_S):
-            log = make(Path(path), beside=Beside(number, share), **settings)
+            log = make(Path(path), share=share, worker=number, **settings)
             await log.check()
             await turns.all_here()  # a pipe must not end before all of them have it open
             writing = asyncio.ensure_future(log.run())
@@ -388,7 +388,7 @@ def test_the_age_of_a_file_is_that_of_its_first_writer(share: LogShare, path: Pa
         log.put(record(0))
 
     def writer(number: int) -> AccessLog:
-        return make(path, beside=Beside(number, share), max_age_s=3600.0)
+        return make(path, share=share, worker=number, max_age_s=3600.0)
 
     run(lambda: writer(0), use)
     share.words[2] -= 3_600_000  # milliseconds
@@ -406,7 +406,7 @@ def test_a_client_has_the_same_hash_in_the_lines_of_all_workers(share: LogShare,
         log.put(AccessRecord(0, ip="192.0.2.1"))
 
     def writer(number: int) -> AccessLog:
-        return make(path, beside=Beside(number, share), mask=mask_for(LogIps.HASH, share.key))
+        return make(path, share=share, worker=number, mask=mask_for(LogIps.HASH, share.key))
 
     for number in (0, 1, 0):
         run(partial(writer, number), use)
@@ -430,7 +430,7 @@ def test_a_writer_that_always_has_more_lets_the_others_write(path: Path, monkeyp
         if fields["rseq"] < 20:
             log.put(record(fields["rseq"] + 1))
 
-    log = make(path, beside=Beside(0, share), mask=another)
+    log = make(path, share=share, worker=0, mask=another)
 
     async def use(log: AccessLog) -> None:
         log.put(record(0))
