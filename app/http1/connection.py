@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         self._partial: list[bytes] | None = None  # the bytes that have arrived of a chunk, and their number
         self._partial_size = 0
         self._unread = 0  # bytes of a body that nobody takes
-        self._waits = 0  # how often its request has waited, since many connections moved
+        self._waits = 0  # how often its request has waited for its worker
         # For the neighbours' sake: bytes of a body with a length that are not parsed yet, or that came with its head.
         self._body_left = self._with_head = 0
         self._upgrade: list[bytes] | None = None  # a head that offers another protocol, without the offer
@@ -594,8 +594,8 @@ class Connection(asyncio.BufferedProtocol):
     def _begins_here(self, neighbours: Neighbours, data: memoryview) -> bool:
         """A request begins: whether it may be parsed. If not, it is for another worker, or has to wait.
 
-        It waits until the exchange before it is over, since a connection can only move when nothing is owed to it, and
-        until it shows for which worker it is.
+        It waits until the exchange before it is over, since a connection can only move when nothing is owed to it;
+        until it shows for which worker it is; and while that worker takes no connection (:data:`WAITS_S`).
         """
         if self.exchange is not None:
             self._more = bytes(data)
@@ -627,6 +627,7 @@ class Connection(asyncio.BufferedProtocol):
         self._more = bytes(data)
         self.pause(MORE)
         self._stop_resting()
+        self.plane.timeouts.owing.pop(self, None)  # the client is not to blame
         wait_s = WAITS_S[self._waits] * (0.5 + self.plane.rng.random())
         asyncio.get_running_loop().call_later(wait_s, self._parse_more)
         self._waits += 1

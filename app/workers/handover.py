@@ -17,8 +17,8 @@ then on a request costs what it costs in a server of one process. There are thre
 A connection moves only at the beginning of a request, with nothing owed to it. One that pipelines waits until then. It
 gives its place among the limits back before it goes, and takes one where it arrives, so it is counted once.
 
-A worker that is busy, or stands still, takes connections late. When some are on their way to it, all others wait where
-they are, for 3 s, and then their clients are told to come back, as by any server that is overloaded.
+A worker that is busy, or stands still, takes connections late. Some 160 are on their way to it then, and all others
+stay where they are. Each is tried again for 3 s; then its client is told to come back, as by any overloaded server.
 """
 
 from __future__ import annotations

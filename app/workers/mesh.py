@@ -5,13 +5,13 @@ end. The supervisor makes the pairs before it forks, and keeps them. So no name 
 can reach a worker, a worker that dies loses no message that it has not read, and its successor reads them.
 
 A message is one datagram: whole or not there, and in the order in which one sender sent them. It has no parts, so a
-sender that dies leaves no half message behind. What does not fit goes another way: an answer over a stream
-(:mod:`~tricklecast.app.workers.questions`), a long beginning of a request too (:mod:`~.handover`).
+sender that dies leaves no half message behind. What may be long goes over a stream: the answer to a question
+(:mod:`~tricklecast.app.workers.questions`).
 
-Nothing waits here: what the kernel does not take is refused (:class:`MeshFull`). Connections are sent only while a
-worker :meth:`has room <Mesh.has_room>`, which is while a quarter of its buffer is used at most (Linux: 160 of them). So
-questions and news get through when thousands of connections move at once, and the connections wait at the worker that
-they have come to.
+Messages wait in the kernel only; one that it does not take is refused (:class:`MeshFull`). A connection is sent only
+while the worker :meth:`has room <Mesh.has_room>`, which is while at most a quarter of its buffer is used (Linux: some
+160 connections). So questions and news get through when thousands of connections move at once, and these wait at the
+worker to which they have come.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from typing import Final, NamedTuple
 _LOGGER = logging.getLogger(__name__)
 
 PAYLOAD_BYTES: Final = 60 << 10
-"""The longest message."""
+"""The longest message. It has room for what a connection that moves has read: one read (48 KiB), and a part of a head
+that came before (9 KiB)."""
 
 BUFFER_BYTES: Final = 4 * PAYLOAD_BYTES
 """The kernel's buffer of each worker. Linux doubles it, and a short message takes 768 bytes of it; macOS sends no
