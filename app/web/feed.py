@@ -16,6 +16,9 @@ all rows. The format is in docs/reference/dashboard-feed.md.
   any series of frames behind a gzip header is a valid stream.
 - A follower that does not read delays no other, and the feed stores no frame for it.
 - A turn of the event loop looks at :data:`TURN_CHANNELS` channels, about a millisecond.
+
+**Several workers.** Each has a feed. Followers are at the front's, which asks the others for their frames and adds them
+to its own (:mod:`app.workers.dashboard`).
 """
 
 from __future__ import annotations
@@ -75,8 +78,8 @@ MAX_FOLLOWERS: Final = 200
 """Followers at a time. Each costs the server 0.1 ms of CPU a second with 2,000 channels."""
 
 FRONT_LEFT_S: Final = 10.0
-"""A worker whose front has not asked for a frame for so long drops all state; one that follows asks after 6 s at the
-latest."""
+"""A worker drops all state when the front has not asked for a frame for so long. While a dashboard is open, it asks
+after 6 s at the latest."""
 
 TURN_CHANNELS: Final = 200
 """Channels that the feed looks at, or encodes, in one turn of the event loop."""
@@ -309,13 +312,13 @@ class Frame:
 
 
 class Others(Protocol):
-    """The feeds of the other workers of a server, for that of the front."""
+    """The feeds of the other workers of a server, for the front's."""
 
     async def add_news(self, frame: Frame, channels: int, began: float) -> None:
-        """Add their changes since the last call to a frame of the front, events with numbers of their own.
+        """Add their changes since the last call to a frame of the front. Their events have numbers of their own.
 
         Args:
-            channels: how many the front has. began: the time from which milliseconds count.
+            channels: the number of the front's. began: the time from which milliseconds count.
         """
 
     async def add_all(self, snapshot: Frame) -> None:
@@ -398,8 +401,9 @@ class DashboardFeed:
         self._lag_counts: list[int] = []  # the histogram of the event loop's lag at the last frame
         self._waiters: list[asyncio.Future[None]] = []  # followers that wait for the next frame
         self._task: asyncio.Task[None] | None = None  # makes frames; None without followers
-        self._asking = asyncio.Lock()  # the front asks for one frame after the other
-        self._left: asyncio.TimerHandle | None = None  # when the front has not asked for long
+        # In a worker that is not the front, which asks for frames, one after the other.
+        self._asking = asyncio.Lock()
+        self._forgetting: asyncio.TimerHandle | None = None  # if the front asks no more
         self._snapshot: asyncio.Task[Frame] | None = None  # of the newest frame, as soon as a follower needs it
 
     # For followers.
@@ -442,20 +446,20 @@ class DashboardFeed:
             yield frame if visible is None else frame.shown_to(visible, numbers)
 
     async def next_frame(self, seen: int, began: float) -> Frame:
-        """The next frame for the front, which follows for all clients.
+        """The next frame for the front, which has the followers.
 
         Args:
-            seen: the front's last frame of this worker. If that is not the newest one, this one has everything, and is
-                the first again.
+            seen: the last frame that the front has of this worker. If that is not the newest one, frames begin anew:
+                this one is the first, and has everything.
             began: the time from which milliseconds count then.
         """
         async with self._asking:
             if not seen or seen != self._frames:
                 self._forget()
                 self._began, self._lag_counts = began, list(self.plane.loop_lag.counts)
-            if self._left is not None:
-                self._left.cancel()
-            self._left = asyncio.get_running_loop().call_later(FRONT_LEFT_S, self._forget)
+            if self._forgetting is not None:
+                self._forgetting.cancel()
+            self._forgetting = asyncio.get_running_loop().call_later(FRONT_LEFT_S, self._forget)
             return await self._tick()
 
     async def _next(self) -> None:

@@ -1,12 +1,12 @@
-"""The dashboard of all workers: a frame of the front has those of the others in it.
+"""The dashboard of all workers: the front adds the frames of the others to its own.
 
-Each worker's feed looks at its own channels when the front asks for its next frame, which it does for each of its own.
-The question names the last frame that the front has of this worker. If that is not the worker's newest one, since an
-answer was lost or the worker was started again, the answer has everything, as a first frame has.
+For each of its frames the front asks every other worker for one, and only then its feed looks at its channels. The
+question names the last frame that the front has of this worker. If that is not the worker's newest one, since an answer
+was lost or the worker was started again, the answer has everything, as a first frame has.
 
-Nothing has to be renumbered: the numbers of their channels differ, and milliseconds count from one moment, since all
-processes of a machine have the same monotonic clock. A worker that does not answer has lost its channels for the
-dashboard: they are gone, and come again with its next frame.
+No channel has to be renumbered, since workers give different numbers (:meth:`Worker.numbers`). Milliseconds count from
+one moment, since all processes of a machine have the same monotonic clock. The channels of a worker that does not
+answer are gone, and come again with its next frame.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class OtherDashboards:
         self._others = [_Other(other.worker) for other in self._others]
 
     async def add_news(self, frame: Frame, channels: int, began: float) -> None:
-        """Add their changes since the last call to a frame of the front, which has this number of channels."""
+        """Add their changes since the last call to a frame of the front (:class:`~tricklecast.app.web.feed.Others`)."""
         others = self._others
         seen = [other.seen for other in others]
         asked = (self._ask(one, "dashboard", seen=last, began=began) for one, last in zip(others, seen, strict=True))
@@ -104,7 +104,7 @@ class OtherDashboards:
         frame.server = self.merged(frame.server, channels)
 
     async def add_all(self, snapshot: Frame) -> None:
-        """Add all of their channels. Those of a worker that does not answer come with its next frame."""
+        """Add all of their channels to a snapshot. Those of a worker that does not answer come with its next frame."""
         others = [other for other in self._others if other.seen]
         answers = await asyncio.gather(*(self._ask(other, "dashboard_snapshot") for other in others))
         for other, answer in zip(others, answers, strict=True):
