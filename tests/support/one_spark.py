@@ -1,7 +1,8 @@
 """How the tests are dealt out to processes: file by file, but all that need a Spark session to one of them.
 
-The session, and the files that mostly wait, come first: at the end of the run they would keep one processor waiting
-while the other has nothing left to do.
+The session, and the longest files, come first: at the end of the run they would keep one processor waiting while the
+other has nothing left to do. The files of each folder are spread over the rest of the run: those of some folders
+compute, and those of others wait.
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ FIRST: Final = (
     "tests/web/test_dashboard.py",
     "tests/integration/test_restart.py",
     "tests/integration/test_shutdown.py",
+    "tests/integration/test_workers.py",
+    "tests/analytics/watch/test_watch.py",
+    "tests/examples/test_examples.py",
+    "tests/test_docs.py",
+    "tests/test_wheel.py",
 )
-"""The groups that run first. Each of these files takes 20 to 70 s, and a third of that or less is CPU: they play media
-in real time, or wait for timeouts and for servers that come back."""
+"""The groups that run first. Each of these files takes 20 to 70 s. Most of them play media in real time, or wait for
+timeouts and for servers that come back."""
 
 TAKES_SPARK: Final = re.compile(r'\bspark: (SparkSession|Any|object)\b|usefixtures\("spark"\)')
 
@@ -45,9 +51,28 @@ def group(file: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Called by pytest, in each process: puts :data:`FIRST` first, and leaves all else in its order."""
-    rank = {name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: rank.get(group(item.nodeid.partition("::")[0]), len(FIRST)))
+    """Called by pytest, in each process: puts :data:`FIRST` first, and spreads the files of each folder over the rest.
+
+    Example: of two folders with two files each, ``a/1 b/1 a/2 b/2``.
+    """
+    first = {name: place for place, name in enumerate(FIRST)}
+    folders: dict[str, dict[str, int]] = {}
+    for item in items:
+        name = group(item.nodeid.partition("::")[0])
+        groups = folders.setdefault(_folder(name), {})
+        groups.setdefault(name, len(groups))
+
+    def place(item: pytest.Item) -> tuple[int, float]:
+        name = group(item.nodeid.partition("::")[0])
+        groups = folders[_folder(name)]
+        return first.get(name, len(FIRST)), groups[name] / len(groups)
+
+    items.sort(key=place)
+
+
+def _folder(name: str) -> str:
+    """The folder right below ``tests`` of a group; the files beside these folders count as one."""
+    return "/".join(name.split("/")[1:-1][:1])
 
 
 class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
