@@ -26,13 +26,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from enum import IntEnum, StrEnum
+from functools import partial
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from tricklecast.app.core.facts import KINDS, EndReason, Fact
+from tricklecast.app.core.facts import KINDS, MAX_MARK, EndReason, Fact
 from tricklecast.app.core.segment import OPEN, WAITING, State
 from tricklecast.app.core.window import Eviction
 from tricklecast.app.encoding import encode
@@ -224,7 +225,7 @@ def _key(value: Any) -> str | None:
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("seq", "size", "body_at", "first", "next_seq"), _number),
     **dict.fromkeys(("content_type", "numbering", "name"), _text),
-    **{"key": _key, "state": State, "why": Eviction, "reason": EndReason},
+    **{"key": _key, "mark": partial(_text, most=MAX_MARK), "state": State, "why": Eviction, "reason": EndReason},
 }
 """Checks each attribute that a kind of fact may have."""
 

@@ -33,6 +33,9 @@ from typing import ClassVar, Final
 from tricklecast.app.core.segment import OPEN, WAITING, Faults, State
 from tricklecast.app.core.window import Eviction
 
+MAX_MARK: Final = 16 << 10
+"""Characters of a mark: it is shorter than 300, unless it has an init segment that no later segment repeats."""
+
 
 class EndReason(StrEnum):
     """Why a channel ended."""
@@ -172,6 +175,17 @@ class SegmentEvicted(Fact):
 
 
 @dataclass(slots=True)
+class PlaylistMarked(Fact):
+    """A segment of a channel that is read by HLS is over.
+
+    Attributes:
+        mark: how the playlist counts, for :mod:`app.hls`; at most :data:`MAX_MARK` characters. ``""``: nobody can tell.
+    """
+
+    mark: str
+
+
+@dataclass(slots=True)
 class ChannelEnded(Fact):
     """A channel ended; during its drain the segments of its window can still be read."""
 
@@ -183,7 +197,7 @@ class ChannelEnded(Fact):
 
 KINDS: Final[tuple[type[Fact], ...]] = (
     ChannelCreated, ContentTypeNamed, NumberingNamed, HeadJumped, BodyBegun, BodyLeft, SegmentAwaited, SegmentForgotten,
-    SegmentOpened, SegmentClosed, SegmentEvicted, ChannelEnded,
+    SegmentOpened, SegmentClosed, SegmentEvicted, PlaylistMarked, ChannelEnded,
 )  # fmt: skip
 """All kinds of facts."""
 

@@ -74,7 +74,7 @@ class Restored(NamedTuple):
 
     Attributes:
         name, epoch, content_type, next_seq: of the channel.
-        created_at: when, seconds of the registry's clock.
+        created_at: when, seconds of the registry's clock. playlist: the mark of its playlist.
         drain_s: for one that has ended, how much longer it can be read; ``None`` for a live one.
     """
 
@@ -83,6 +83,7 @@ class Restored(NamedTuple):
     content_type: str
     next_seq: int
     created_at: float
+    playlist: str = ""
     drain_s: float | None = None
 
 
@@ -228,7 +229,7 @@ class Registry:
         further on, where its numbers are by now.
         """
         channel = self._add(restored.name, restored.epoch, restored.content_type, now)
-        channel.restored(restored.created_at, restored.next_seq)
+        channel.restored(restored.created_at, restored.next_seq, restored.playlist)
         if restored.drain_s is not None:
             channel.channel_ended(now - self.limits.channel_drain_s + restored.drain_s)
         self._schedule_next(channel)

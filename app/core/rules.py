@@ -30,6 +30,7 @@ from tricklecast.app.core.facts import (
     HeadJumped,
     Journal,
     NumberingNamed,
+    PlaylistMarked,
     SegmentAwaited,
     SegmentClosed,
     SegmentEvicted,
@@ -178,6 +179,12 @@ class OwnedChannel(Channel):
         """Move the head up to ``next_seq``, where its publisher goes on."""
         self.head_jumped(next_seq)
         self.note(HeadJumped, now, next_seq)
+
+    def mark_playlist(self, mark: str, now: float) -> None:
+        """Its playlist of HLS has gone on; that of a channel that has ended stays as it is."""
+        if mark != self.playlist and not self.ended:
+            self.playlist = mark
+            self.note(PlaylistMarked, now, mark)
 
     # Writing.
 

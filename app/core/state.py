@@ -28,6 +28,7 @@ from tricklecast.app.core.facts import (
     FactListener,
     HeadJumped,
     NumberingNamed,
+    PlaylistMarked,
     SegmentAwaited,
     SegmentClosed,
     SegmentEvicted,
@@ -188,6 +189,7 @@ class Channel:
         life: the numbering of what is written from now on, as its readers are told. Its ``first`` is ``None`` until
             something is written in this start of the server.
         facts: how many there are of it. followers: told of each (:meth:`follow`).
+        playlist: the newest mark of its playlist of HLS; ``""`` if it has none.
         retained: the segments that storage has beyond the window; ``None`` without storage.
         publishers: the clients that publish to it here.
     """
@@ -216,6 +218,7 @@ class Channel:
         self.life = life
         # The lowest seq of that numbering that was written, or that its publisher says it began with.
         self._first = LAST_SEQ + 1
+        self.playlist = ""
         self.retained: Retained | None = None
         self.publishers = Publishers(limits.publisher_grace_s)
         self.reading = Capacity(limits.readers_per_channel)
@@ -304,6 +307,8 @@ class Channel:
                     self.segment_evicted(evicted)
                 elif evicted is not None or fact.seq >= self.floor:
                     raise self._unfit(fact)
+            case PlaylistMarked():
+                self.playlist = fact.mark
             case _:  # the last kind: ChannelEnded
                 if self._open:
                     raise self._unfit(fact)
@@ -346,9 +351,9 @@ class Channel:
         if name:
             self.life = Life(name, first)
 
-    def restored(self, created_at: float, next_seq: int) -> None:
+    def restored(self, created_at: float, next_seq: int, playlist: str) -> None:
         """The server was started again: all segments below the head are final, and are in storage."""
-        self.created_at = created_at
+        self.created_at, self.playlist = created_at, playlist
         self.head_jumped(next_seq)
 
     def head_jumped(self, next_seq: int) -> None:

@@ -27,7 +27,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
-from tricklecast.app.clock import wall_us
+from tricklecast.app.clock import to_us, wall_us
 from tricklecast.app.core.facts import EndReason
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Admission
@@ -205,7 +205,7 @@ class DataPlane:
             lambda: self.clock(), lag_bytes=options.reader_lag_bytes, lag_s=options.reader_lag_s
         )
         self.pacing = Pacing(options.publisher_wait_s, self.fault)
-        self.packagers = Packagers(registry, lambda: self.wall_us(), lambda: self.clock(), self._soon)
+        self.packagers = Packagers(registry, lambda: self.clock(), to_us, self._soon)
         self.connection_numbers = numbers or count(1)
         self.connections: set[Peer] = set()  # all open ones
         self.surplus: dict[Peer, None] = {}  # those beyond a limit, the oldest first

@@ -1,8 +1,7 @@
 """The routes of HLS: a GET of a playlist, or of a file of one: a segment, a part or an init segment.
 
-A name of media means the same bytes at every server, so any holder of a channel answers a GET of media that it has. The
-numbers of a playlist count the pieces and discontinuities that a packager has seen, so only the owner answers playlists
-(docs/adr/0029). :func:`only_owner_answers` is that rule.
+A name of media means the same bytes at every server, and a holder of a channel makes the playlist that its owner makes
+(docs/adr/0029). So any holder answers what it has; :func:`only_owner_answers` tells what it has not.
 """
 
 from __future__ import annotations
@@ -57,10 +56,14 @@ def answer_player(connection: Caller, request: Request, route: Route) -> Reply |
 
 def only_owner_answers(plane: DataPlane, route: Route) -> bool:
     """Whether a server that holds a replica of the channel must forward this request to the channel's owner."""
-    if route.media is None:
-        return True
     channel = plane.registry.find(route.channel)
-    return isinstance(channel, Refusal) or _find(plane.packagers.of(channel), route.media) is None
+    if isinstance(channel, Refusal) or not channel.playlist:
+        return True
+    found = plane.packagers.of(channel)
+    if route.media is not None:
+        return _find(found, route.media) is None
+    msn = None if route.blocking is None else route.blocking[0]
+    return route.blocking is None or not found.in_step or (msn or 0) > found.timeline.next_msn + 1
 
 
 def _playlist(connection: Caller, request: Request, route: Route) -> Reply | Exchange:

@@ -9,12 +9,17 @@ at each byte once (:mod:`~tricklecast.app.hls.units`), and the timeline hears wh
 begins with the newest segments that are held, so a server that was restarted with its data directory has a playlist at
 once. It is forgotten when nobody has asked for :data:`IDLE_S`.
 
-**Names and numbers outlive a packager.** Every process that holds a channel knows its epoch and the second in which it
-was created. Both begin the names of its media. A server without a data directory begins with epoch 1 again after a
-restart; the second then tells a cache that the media are others. Seq 0 has the number of eighths of a second from 2026
-until that second. Segments are longer than an eighth of a second, so numbers never go back, over epochs and restarts.
-Where they would (shorter segments, or a publisher that begins at a high seq), they begin behind all that the name has
-used in this process. Discontinuity sequence numbers begin at the epoch, since older players count up to them.
+**Names and numbers outlive a packager.** The owner's packager *marks* the channel whenever a segment is over: a
+:class:`~tricklecast.app.hls.timeline.Mark` says how the first segment of the playlist is counted. It is a fact, so
+replicas and storage have it, too. A later packager of any process begins at that segment, and makes the same playlist
+from the same bytes. If the segment is not held any more, numbers go on behind all that were used.
+
+The first packager of a channel begins with what follows from the channel. The second in which it was created and its
+epoch begin the names of media. A server without a data directory begins with epoch 1 again after a restart; the second
+then tells a cache that the media are others. Seq 0 has the number of eighths of a second from 2026 until that second.
+Segments are longer than an eighth of a second, so numbers never go back, over epochs and restarts. Where they would
+(shorter segments, or a publisher that begins at a high seq), they begin behind all that the name has used in this
+process. Discontinuity sequence numbers begin at the epoch, since older players count up to them.
 """
 
 from __future__ import annotations
@@ -22,12 +27,14 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
+from tricklecast.app.core.facts import MAX_MARK
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import COMPLETE, SKIPPED, Segment
 from tricklecast.app.core.state import Channel, Ready, Upcoming
-from tricklecast.app.hls.timeline import Rule, Timeline
+from tricklecast.app.hls.timeline import Mark, Timeline
 from tricklecast.app.hls.units import Scanner, scanner
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
@@ -79,30 +86,14 @@ class Waiter(Protocol):
         """Look again whether there is now what the request waits for."""
 
 
-class Numbers(NamedTuple):
-    """The numbers and the name with which the playlist of a channel begins.
-
-    Attributes:
-        epoch, created_at: of the channel. prefix: the second and the epoch, as the names of its media have them.
-        origin: the media sequence number of seq 0. discontinuities: the first discontinuity sequence number.
-        rule: of an earlier packager of the channel.
-    """
-
-    epoch: int
-    created_at: float
-    prefix: str
-    origin: int
-    discontinuities: int
-    rule: Rule | None = None
-
-
 class Packager:
     """Follows one epoch of a channel.
 
     Args:
         registry: counts it as a reader of the channel.
-        first_numbers: returns the numbers with which the playlist begins; called when the first media have come.
-        wall_us, clock: the time, in microseconds since 1970, and in seconds of the registry's clock.
+        first_numbers: of the first packager of the channel: the prefix of names, the media sequence number of seq 0,
+            and the first discontinuity sequence number; called when the first media have come.
+        clock: the registry's time, seconds. to_us: turns it into microseconds since 1970.
         defer: calls a function in a later turn of the event loop.
     """
 
@@ -110,10 +101,10 @@ class Packager:
         self,
         channel: Channel,
         registry: Registry,
-        first_numbers: Callable[[], Numbers],
+        first_numbers: Callable[[], tuple[str, int, int]],
         *,
-        wall_us: Callable[[], int],
         clock: Callable[[], float],
+        to_us: Callable[[float], int],
         defer: Callable[[Callable[[], None]], object],
     ) -> None:
         self.channel = channel
@@ -125,11 +116,14 @@ class Packager:
         self.version = 0  # counts the changes of the playlist
         self.rendered: tuple[int, str] = -1, ""  # a version, and its text (playlist.py)
         self.waiting: dict[Waiter, None] = {}  # requests that are called at the next change
-        self.asked_at = clock()  # when somebody has asked last
+        self.began_at = self.asked_at = clock()  # when somebody has asked first, and last
         self._registry, self._first_numbers = registry, first_numbers
-        self._wall_us, self._clock, self._defer = wall_us, clock, defer
+        self._clock, self._to_us, self._defer = clock, to_us, defer
         self._prefix = ""  # of the names of media, without the rule; empty until there are media
         self._init = b""  # the newest init segment
+        self._mark = Mark.read(channel.playlist)  # with which it goes on
+        self._ready_at = 0  # the seq up to which a packager that begins at the mark has to come
+        self._told: deque[str] = deque(maxlen=2)  # the newest marks; those of a replica are told to nobody
         # Players, as they are counted: requests for each of the newest states, and the times of others.
         self._rounds: OrderedDict[tuple[int, int | None], int] = OrderedDict()
         self._polls: deque[float] = deque(maxlen=MAX_POLLS)
@@ -152,22 +146,18 @@ class Packager:
     @property
     def ready(self) -> bool:
         """Whether a playlist can be made."""
-        return self.timeline.target_s > 0
+        segment = self._segment
+        return self.timeline.target_s > 0 and (self.ended or segment is None or segment.seq >= self._ready_at)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the playlist is that of the channel's owner, which goes on to mark it: they agree about a mark."""
+        return self.ready and self.channel.playlist in self._told
 
     @property
     def prefix(self) -> str:
         """The beginning of the names of media: second, epoch and rule, for example ``6b49d200.1.2.400``."""
         return f"{self._prefix}.{self.timeline.rule}"
-
-    @property
-    def numbers(self) -> Numbers | None:
-        """With which a later packager of the channel goes on; ``None`` if there were no media."""
-        if not self._prefix:
-            return None
-        channel, timeline = self.channel, self.timeline
-        origin, discontinuities = timeline.next_origin, timeline.next_discontinuities
-        rule = timeline.rule or timeline.earlier
-        return Numbers(channel.epoch, channel.created_at, self._prefix, origin, discontinuities, rule)
 
     @property
     def next_part(self) -> tuple[int, int]:
@@ -238,12 +228,23 @@ class Packager:
         return channel.segments.get(seq) or (None if channel.retained is None else channel.retained.find(seq))
 
     def _is_held(self, seq: int) -> bool:
-        channel = self.channel
-        return seq in channel.segments or (channel.retained is not None and channel.retained.following(seq) == seq)
+        channel, retained = self.channel, self.channel.retained
+        if seq in channel.segments:
+            return True
+        if not isinstance(channel, OwnedChannel):  # what leaves its window is in its owner's storage, if there is one
+            return self._registry.storage is not None
+        return retained is not None and retained.following(seq) == seq
 
     def _first_segment(self) -> object:
         """The segment with which the first playlist begins, as the core resolves it."""
-        channel = self.channel
+        channel, mark = self.channel, self._mark
+        if mark is not None:
+            self._init = bytes.fromhex(mark.init)
+            if 0 < channel.next_seq - mark.seq <= BACKLOG_SEQS:
+                found = channel.resolve(mark.seq)
+                if isinstance(found, Ready):
+                    self._ready_at = min(mark.next_seq, channel.next_seq)
+                    return found
         start, size, number = channel.next_seq, 0, 0
         newest = list(channel.listed(max(0, start - BACKLOG_SEQS), 0, int))
         for one in sorted(newest, reverse=True):
@@ -271,10 +272,27 @@ class Packager:
         self._attached = True
         if not segment.closed:
             self.timeline.settle()
+        if self.ready:
+            self._tell(segment.seq)
         if segment.source is not None:
             segment.source.more()
         else:
             self.wake()
+
+    def _tell(self, next_seq: int) -> None:
+        """Mark the channel: all segments before this one are over."""
+        channel, timeline = self.channel, self.timeline
+        first = timeline.begun[0]
+        init = self.inits.get(first.init)
+        text = ""
+        if init is not None or not first.init:
+            behind = next_seq, timeline.next_msn, timeline.next_discontinuities
+            assert timeline.rule is not None, "a playlist has a rule"
+            numbers = *timeline.rule, timeline.origin, *first[:6], *behind
+            text = str(Mark(self._prefix, (init or b"").hex(), *numbers))
+        self._told.append(text if len(text) <= MAX_MARK else "")
+        if isinstance(channel, OwnedChannel):
+            channel.mark_playlist(self._told[-1], self._clock())
 
     def _detach(self) -> None:
         segment = self._segment
@@ -369,14 +387,25 @@ class Packager:
         """Begin a segment in the timeline: its first unit is known."""
         self._begun = True
         if not self._prefix:
-            numbers = self._first_numbers()
-            self._prefix = numbers.prefix
-            self.timeline.count_from(numbers.origin, numbers.discontinuities, numbers.rule)
+            self._count(segment.seq)
         assert self.container is not None, "its scanner was chosen by that"
         captured_us = (read_prft if self.container is Container.FMP4 else read_temi)(bytes(self._first))
-        arrived_us = self._wall_us() - int((self._clock() - segment.opened_at) * 1e6)
         init = self._keep_init(scan.init)
-        self.timeline.begin(segment.seq, scan, self.container, init, captured_us or arrived_us)
+        self.timeline.begin(segment.seq, scan, self.container, init, captured_us or self._to_us(segment.opened_at))
+
+    def _count(self, seq: int) -> None:
+        """Find the numbers of this segment, which is the first one with media."""
+        mark, timeline = self._mark, self.timeline
+        if mark is None:
+            self._prefix, origin, discontinuities = self._first_numbers()
+            timeline.count_from(origin, discontinuities, None)
+            return
+        self._prefix = mark.prefix
+        if self._ready_at and seq == mark.seq:
+            timeline.resume(mark)
+        else:
+            self._ready_at = 0
+            timeline.count_from(max(mark.origin, mark.next_msn - seq), mark.next_discontinuities + 1, mark.rule)
 
     def _keep_init(self, init: bytes) -> str:
         """Keep an init segment, and return its name: equal ones have the same."""
@@ -421,23 +450,23 @@ class Packager:
 
 
 class Packagers:
-    """The packagers of a server, and the numbers of those that it has forgotten.
+    """The packagers of a server, and the numbers that names of channels have used.
 
     Args:
-        registry, wall_us, clock, defer: as for :class:`Packager`.
+        registry, clock, to_us, defer: as for :class:`Packager`.
     """
 
     def __init__(
         self,
         registry: Registry,
-        wall_us: Callable[[], int],
         clock: Callable[[], float],
+        to_us: Callable[[float], int],
         defer: Callable[[Callable[[], None]], object],
     ) -> None:
-        self._registry, self._wall_us, self._clock, self._defer = registry, wall_us, clock, defer
+        self._registry, self._clock, self._to_us, self._defer = registry, clock, to_us, defer
         self._packagers: dict[str, Packager] = {}  # by the channel's name
-        # By the channel's name: those with which a later packager goes on, and the number behind all that are used.
-        self._numbers: OrderedDict[str, tuple[Numbers, int]] = OrderedDict()
+        # By the channel's name, the media and discontinuity sequence numbers behind all that are used.
+        self._used: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def __len__(self) -> int:
         """Channels that somebody has asked a playlist of lately."""
@@ -453,41 +482,37 @@ class Packagers:
             found = self._packagers[channel.name] = Packager(
                 channel,
                 self._registry,
-                lambda: self._numbers_of(channel),
-                wall_us=self._wall_us,
+                lambda: self._first_numbers(channel),
                 clock=self._clock,
+                to_us=self._to_us,
                 defer=self._defer,
             )
         found.asked_at = self._clock()
         return found
 
     def expire(self, now: float) -> None:
-        """Forget packagers that nobody asks any more, and those whose channel is gone."""
+        """Forget packagers that nobody asks any more, those whose channel is gone, and those of replicas that err."""
         for found in list(self._packagers.values()):
-            idle = now - found.asked_at > IDLE_S and not found.waiting
+            is_astray = not isinstance(found.channel, OwnedChannel) and not found.in_step
+            idle = now - (found.began_at if is_astray else found.asked_at) > IDLE_S and not found.waiting
             found.count_players()
             if idle or self._registry.channels.get(found.channel.name) is not found.channel:
                 self._forget(found)
 
-    def _numbers_of(self, channel: Channel) -> Numbers:
-        """The first numbers of a channel. They follow from the channel, unless its name has had higher ones here."""
-        before, next_msn = self._numbers.get(channel.name, (None, 0))
-        if before is not None and (before.epoch, before.created_at) == (channel.epoch, channel.created_at):
-            return before
-        created_us = self._wall_us() - int((self._clock() - channel.created_at) * 1e6)
-        created_s = round(created_us / 1e6)
-        origin = max(next_msn, (created_s - COUNTED_FROM_S) * COUNTED_HZ)
-        discontinuities = max(channel.epoch, 0 if before is None else before.discontinuities + 1)
-        prefix = f"{max(0, created_s):x}.{channel.epoch}"
-        return Numbers(channel.epoch, channel.created_at, prefix, origin, discontinuities)
+    def _first_numbers(self, channel: Channel) -> tuple[str, int, int]:
+        """They follow from the channel, unless its name has had higher ones here."""
+        created_s = round(self._to_us(channel.created_at) / 1e6)
+        msn, discontinuities = self._used.get(channel.name, (0, 0))
+        origin = max(msn, (created_s - COUNTED_FROM_S) * COUNTED_HZ)
+        return f"{max(0, created_s):x}.{channel.epoch}", origin, max(discontinuities, channel.epoch)
 
     def _forget(self, found: Packager) -> None:
-        channel, timeline = found.channel, found.timeline
-        del self._packagers[channel.name]
-        if (numbers := found.numbers) is not None:
-            _, used = self._numbers.get(channel.name, (None, 0))
-            self._numbers[channel.name] = numbers, max(used, timeline.next_msn)
-            self._numbers.move_to_end(channel.name)
-            if len(self._numbers) > NAMES:
-                self._numbers.popitem(last=False)
+        name, timeline = found.channel.name, found.timeline
+        del self._packagers[name]
+        if timeline.next_msn:
+            msn, _ = self._used.get(name, (0, 0))
+            self._used[name] = max(msn, timeline.next_msn), timeline.next_discontinuities + 1
+            self._used.move_to_end(name)
+            if len(self._used) > NAMES:
+                self._used.popitem(last=False)
         found.close()

@@ -14,8 +14,11 @@ are kept as units, and named when the rule is known, as if they came only then. 
 by that unit and those before it. So every process that holds a segment finds the same bytes under a name, whether
 it read the segment as it arrived, or an hour later from storage.
 
-**Numbers, target and discontinuities count what this timeline has seen** (docs/adr/0029), so a channel's owner answers
-playlists. Rules of these (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
+**The rest follows from what is listed.** Numbers, dates and discontinuities count from the segment with which the
+playlist begins. A :class:`Mark` says how that one is counted. A timeline that begins there with the mark becomes the
+same as the one that made it, from the bytes alone (docs/adr/0029).
+
+The rules (draft-pantos-hls-rfc8216bis, sections 4.4 and 6.2):
 
 - *Numbers.* A segment's media sequence number is its seq plus the *origin*, which follows from when the channel was
   created. A playlist's numbers have no holes. Where a segment becomes two media segments, all later numbers are one
@@ -45,6 +48,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count
 from typing import Final, NamedTuple
+
+import orjson
 
 from tricklecast.app.hls.units import WRAP_S, Scanner, Unit, duration_of
 from tricklecast.trickle.media.containers import Container
@@ -115,6 +120,70 @@ def rule_for(longest_s: float, unit_s: float) -> Rule:
         return Rule(target_s, 0)
     units = max(1, math.floor(PART_S / unit_s + 1e-6))
     return Rule(target_s, math.ceil(units * unit_s * 1000 - 1e-3))
+
+
+class Begun(NamedTuple):
+    """How a segment of the channel is counted.
+
+    Attributes:
+        target_s: the target duration when it began. seq: of it. msn: the number of its first media segment.
+        discontinuities: before it. breaks: 1 if it does not follow the one before, else 0.
+        captured_us: its date. init: the name of an init segment that an earlier segment has brought; empty if none.
+    """
+
+    target_s: int
+    seq: int
+    msn: int
+    discontinuities: int
+    breaks: int
+    captured_us: int
+    init: str
+
+
+class Mark(NamedTuple):
+    """All that another timeline needs to go on, beside the bytes of the channel.
+
+    Attributes:
+        prefix: of the names of media, without the rule. init: the init segment of the first segment, in hexadecimal, if
+            it has none of its own.
+        rule_s, part_ms: the rule. origin: the media sequence number of seq 0.
+        target_s, seq, msn, discontinuities, breaks, captured_us: of the first segment, as in :class:`Begun`.
+        next_seq, next_msn, next_discontinuities: behind all segments that have ended.
+    """
+
+    prefix: str
+    init: str
+    rule_s: int
+    part_ms: int
+    origin: int
+    target_s: int
+    seq: int
+    msn: int
+    discontinuities: int
+    breaks: int
+    captured_us: int
+    next_seq: int
+    next_msn: int
+    next_discontinuities: int
+
+    @property
+    def rule(self) -> Rule:
+        """How segments are cut."""
+        return Rule(self.rule_s, self.part_ms)
+
+    @classmethod
+    def read(cls, text: str) -> Mark | None:
+        """The mark that :meth:`__str__` has written; ``None`` if there is none, or it cannot be read."""
+        try:
+            prefix, init, *numbers = orjson.loads(text)
+            bytes.fromhex(init)
+            is_sound = type(prefix) is str and all(type(one) is int and 0 <= one < 1 << 53 for one in numbers)
+            return cls(prefix, init, *numbers) if is_sound else None
+        except (ValueError, TypeError):
+            return None
+
+    def __str__(self) -> str:
+        return orjson.dumps(list(self)).decode()
 
 
 class Part(NamedTuple):
@@ -259,7 +328,10 @@ class Timeline:
         self.discontinuities = 0  # before the first of the segments
         self.version = 0  # counts the changes
         self._is_held = is_held
+        # The segments of the channel from the one on with which the playlist begins.
+        self.begun: deque[Begun] = deque()
         self._left: deque[MediaSegment] = deque(maxlen=MAX_LISTED)  # the newest that the playlist no longer names
+        self._mark: Mark | None = None  # with which it begins, until its first segment has begun
         # Between the last media segment and the next one.
         self._missed = 0  # segments of the channel that have nothing
         self._breaks = False  # the media do not go on
@@ -290,12 +362,6 @@ class Timeline:
     def part_s(self) -> float:
         """The part target; 0: there are no parts."""
         return 0.0 if self.rule is None else self.rule.part_ms / 1000
-
-    @property
-    def next_origin(self) -> int:
-        """The origin with which the segments behind the last one get the numbers that they would get here."""
-        last = self.last
-        return self.origin if last is None else max(self.origin, self.next_msn - last.seq - 1)
 
     @property
     def next_discontinuities(self) -> int:
@@ -340,6 +406,10 @@ class Timeline:
             earlier: the rule of an earlier timeline of the channel. It stays unless a segment is too long for it.
         """
         self.origin, self.discontinuities, self.earlier = origin, discontinuities, earlier
+
+    def resume(self, mark: Mark) -> None:
+        """Go on as the timeline that made this mark: the next segment that begins is the one that it names."""
+        self.rule, self.target_s, self.origin, self._mark = mark.rule, mark.target_s, mark.origin, mark
 
     def miss(self, segments: int, *, breaks: bool = False) -> None:
         """Note that the next segments of the channel have no media to name.
@@ -389,6 +459,13 @@ class Timeline:
         due_us += int(hole * 1e6)
         is_film = within_us and not discontinuity and abs(captured_us - due_us) > within_us
         one.captured_us = due_us if is_film else captured_us
+        if (mark := self._mark) is not None:
+            self._mark = None
+            one.msn, one.discontinuity, one.captured_us = mark.msn, bool(mark.breaks), mark.captured_us
+            self.next_msn, self.discontinuities = mark.msn + 1, mark.discontinuities
+        before = self.next_discontinuities - one.discontinuity
+        counted = seq, one.msn, before, int(one.discontinuity), one.captured_us
+        self.begun.append(Begun(self.target_s, *counted, "" if scan.start else init))
         self.version += 1
 
     def cut(self, scan: Scanner, size: int | None) -> None:
@@ -537,6 +614,8 @@ class Timeline:
             self.discontinuities += gone.discontinuity
             gone.parts = []
             self._left.append(gone)
+        while len(self.begun) > 1 and self.begun[1].msn <= segments[0].msn:
+            self.begun.popleft()
         since = 0.0
         for one in reversed(segments):
             if since > HELD_BACK_TARGETS * self.target_s:

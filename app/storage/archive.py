@@ -172,17 +172,19 @@ class StoredChannel:
 
     Attributes:
         row: of the channel. known: the directory has the row. channel: ``None`` as soon as it has ended.
+        playlist: the mark of its playlist, as it was written last.
         entries: closed segments in the directory, by seq. seqs: their seqs, ascending. bytes: the sum of their sizes.
         taps: segments that are not wholly written yet, by seq.
         room: files that may take another segment, and their sizes.
     """
 
-    __slots__ = ("archive", "bytes", "channel", "entries", "known", "room", "row", "seqs", "taps")
+    __slots__ = ("archive", "bytes", "channel", "entries", "known", "playlist", "room", "row", "seqs", "taps")
 
     def __init__(self, archive: Archive, row: ChannelRow, channel: Channel | None = None) -> None:
         self.archive = archive
         self.row = row
         self.known = False
+        self.playlist = ""
         self.channel = channel
         self.entries: dict[int, StoredSegment] = {}
         self.seqs: list[int] = []
@@ -351,6 +353,9 @@ class Archive:
     def _enter(self, inventory: Inventory) -> None:
         """Enter the channels and segments that are in the directory."""
         channels = {row.id: StoredChannel(self, row) for row in inventory.channels}
+        for id, mark in self.database.playlists().items():
+            if id in channels:
+                channels[id].playlist = mark
         for stored in channels.values():
             row = stored.row
             if self.epochs.get(row.name, 0) < row.epoch:
@@ -383,7 +388,8 @@ class Archive:
         now_us, limits = self.wall_us(), registry.limits
         for stored in list(self.latest.values()):
             row = stored.row
-            restored = Restored(row.name, row.epoch, row.content_type, row.next_seq, to_time(row.created_us))
+            created_at = to_time(row.created_us)
+            restored = Restored(row.name, row.epoch, row.content_type, row.next_seq, created_at, stored.playlist)
             if row.ended_us is None:
                 registry.restore(restored, now)
                 continue
@@ -486,6 +492,8 @@ class Archive:
             async with asyncio.timeout(END_S):
                 self._retry()  # after a failure the directory may be well again
                 await self._idle()
+                for stored in self.latest.values():
+                    self._take_playlist(stored, self._batch)
                 await self.flush()
                 await self._idle()
                 self._closing = True
@@ -622,6 +630,7 @@ class Archive:
 
     def _end(self, stored: StoredChannel, next_seq: int, reason: str, now_us: int) -> None:
         """Note that a channel has ended. Its segments stay for as long as any others."""
+        self._take_playlist(stored, self._batch)
         if stored.channel is not None:
             content_type = stored.channel.content_type
             stored.row = stored.row._replace(content_type=content_type, next_seq=next_seq)
@@ -677,6 +686,7 @@ class Archive:
         """Add the new bytes of segments to a batch."""
         written = []
         for tap in self.dirty:
+            self._take_playlist(tap.channel, batch)
             segment, channel_id = tap.segment, tap.channel.row.id
             append = Append(channel_id, tap.file, tap.start + tap.size, segment, tap.done, len(segment.frames), tap.crc)
             place = tap.size, tap.crc, tap.file, tap.start, tap.opened_us
@@ -687,10 +697,16 @@ class Archive:
         self.dirty.clear()
         return written
 
+    def _take_playlist(self, stored: StoredChannel, batch: Batch) -> None:
+        """Add the mark of a channel's playlist to a batch, if it is another one than before."""
+        if (channel := stored.channel) is not None and channel.playlist != stored.playlist:
+            batch.playlists[stored.row.id] = stored.playlist = channel.playlist
+
     def _take_channels(self, batch: Batch) -> dict[StoredChannel, None]:
         """Add changed rows of channels to a batch: no segment is written before its channel."""
         touched, self._touched = self._touched, {}
         for stored in touched:
+            self._take_playlist(stored, batch)
             if (channel := stored.channel) is not None:
                 stored.row = stored.row._replace(next_seq=channel.next_seq, content_type=channel.content_type)
             batch.channels[stored.row.id] = stored.row

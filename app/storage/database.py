@@ -92,6 +92,10 @@ CREATE TABLE fact (
 """
 """``life`` has the starts of servers (:class:`ServerStart`). To rename it would take a new version of the tables."""
 
+_PLAYLISTS: Final = "CREATE TABLE IF NOT EXISTS playlist (channel INTEGER PRIMARY KEY, mark TEXT, checksum INTEGER)"
+"""How the playlists of channels count (:class:`~app.core.facts.PlaylistMarked`). Earlier versions of the server leave
+the table alone, so it is no new version of the tables."""
+
 _POSITIONS: Final = """CREATE TABLE IF NOT EXISTS position (
     worker INTEGER PRIMARY KEY, instance TEXT, number INTEGER, checksum INTEGER)"""
 """Only the front of several workers has this table, so it is no new version of the tables."""
@@ -235,6 +239,7 @@ class Batch:
         floor: some facts up to this index are missing, so all of them are removed.
         server_start: a server starts on this directory.
         positions: by worker, the place up to which its facts are among these facts, or earlier ones.
+        playlists: marks of playlists, by the ids of their channels.
     """
 
     facts: list[FactRow] = field(default_factory=list)
@@ -247,6 +252,7 @@ class Batch:
     floor: int = 0
     server_start: ServerStart | None = None
     positions: dict[int, Position] = field(default_factory=dict)
+    playlists: dict[int, str] = field(default_factory=dict)
 
 
 def unwritten(*batches: Batch) -> Batch:
@@ -254,6 +260,7 @@ def unwritten(*batches: Batch) -> Batch:
     rest = Batch()
     for batch in batches:
         rest.channels |= batch.channels
+        rest.playlists |= batch.playlists
         rest.segments += [(row, append) for row, append in batch.segments if append is None]
         rest.removed += batch.removed
         rest.files += batch.files
@@ -482,6 +489,11 @@ class Database:
         query = "SELECT * FROM fact WHERE number > ? ORDER BY number"
         return [FactRow(*row) for row in self._sql.execute(query, [after])]
 
+    def playlists(self) -> dict[int, str]:
+        """The marks of playlists, by the ids of their channels."""
+        rows = self._sql.execute("SELECT * FROM playlist")
+        return {channel: mark for channel, mark, checksum in rows if checksum == _checksum([channel, mark])}
+
     # For several workers.
 
     def positions(self) -> dict[int, Position]:
@@ -540,6 +552,7 @@ class Database:
             sql.execute(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
             if not version:
                 sql.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+            sql.execute(_PLAYLISTS)
             self._inode = path.stat().st_ino  # of the open database
         except BaseException:
             sql.close()
@@ -595,6 +608,7 @@ class Database:
             _insert(sql, "fact", batch.facts, checked=False)
             _insert(sql, "channel", list(batch.channels.values()))
             _insert(sql, "segment", segments)
+            _insert(sql, "playlist", list(batch.playlists.items()))
             if batch.floor:
                 sql.execute("DELETE FROM fact WHERE number <= ?", [batch.floor])
                 # There may be no fact beyond it for a while: a crash must not make the index go back.
@@ -608,6 +622,7 @@ class Database:
                 _insert(sql, "position", [(worker, *at) for worker, at in batch.positions.items()])
             if batch.forgotten:
                 sql.executemany("DELETE FROM channel WHERE id = ?", [(one,) for one in batch.forgotten])
+                sql.executemany("DELETE FROM playlist WHERE channel = ?", [(one,) for one in batch.forgotten])
             sql.execute("COMMIT")
         except BaseException as error:
             self._corrupt |= isinstance(error, sqlite3.DatabaseError) and _is_damage(error)

@@ -7,11 +7,11 @@ replica (:mod:`tricklecast.app.cluster.replica`), fed over a socket, and serves 
 would. The owner sends every byte once to each worker, instead of once to each reader. It keeps its equal share of the
 readers; one beyond that moves to another worker when its next request begins, and stays there.
 
-**A holder answers only what it answers alike**: what it has, what comes next, and media of HLS that it finds. All else
-goes to the owner: POST, DELETE, the head, a seq that is not there, playlists. So a holder that is a moment behind
-refuses nobody, and loops that bring nothing new are in one place, at the owner's storm guard. With a data directory the
-owner also answers streams that begin at a closed segment, since only the owner goes on from storage when the window has
-passed.
+**A holder answers only what it answers alike**: what it has, what comes next, and of HLS media that it finds and
+playlists that agree with the owner's. All else goes to the owner: POST, DELETE, the head, a seq that is not there. So a
+holder that is a moment behind refuses nobody, and loops that bring nothing new are in one place, at the owner's storm
+guard. With a data directory the owner also answers streams that begin at a closed segment, since only the owner goes on
+from storage when the window has passed.
 
 **No circle.** A connection that was handed over stays until its request has begun, if this worker may answer
 (:data:`~.placement.STAYS`). So it moves twice at most: to a holder that cannot answer, and back.
@@ -215,7 +215,7 @@ class Busy:
         me, channel = self._mesh.me, self._plane.registry.live(name)
         if chance == STAYS or not spread.holders or channel is None or channel.reading.used < spread.share:
             return me
-        if route.op is Op.HLS or not self._is_alike(channel, route):
+        if not self._is_alike(channel, route):
             return me
         holder = spread.holders[chance // self._mesh.workers % len(spread.holders)]
         return holder if self._mesh.has_room(holder) else me
@@ -265,7 +265,7 @@ class Busy:
         channel = held.replica.channel
         if channel is None or channel.ended or channel.reading.full:
             return held.owner
-        is_hls = route.op is Op.HLS
+        is_hls = route.op in (Op.PLAYLIST, Op.HLS)
         alike = not only_owner_answers(self._plane, route) if is_hls else self._is_alike(channel, route)
         return self._mesh.me if alike else held.owner
 

@@ -28,7 +28,7 @@ FRONT: Final = 0
 LOOK_BYTES: Final = 9 << 10
 """A request whose target does not end within this number of bytes is refused by any worker: no URL may be so long."""
 
-READS: Final = frozenset({Op.READ, Op.STREAM, Op.CHANGES, Op.HLS})
+READS: Final = frozenset({Op.READ, Op.STREAM, Op.CHANGES, Op.PLAYLIST, Op.HLS})
 """Requests that a holder of a channel may answer as its owner does. The head (``next``) is not among them, since
 publishers ask for it, and go on there."""
 

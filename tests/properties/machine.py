@@ -136,6 +136,10 @@ class RegistryMachine(RuleBasedStateMachine):
             self.world.append(self.world.posts[-1], sizes)
             self.world.finish(self.world.posts[-1], [])
 
+    @rule(name=CHANNELS, mark=st.sampled_from(["", "one", "another"]))
+    def mark_playlist(self, name: str, mark: str) -> None:
+        self.world.mark_playlist(name, mark)
+
     @rule(name=CHANNELS, sizes=st.lists(st.integers(0, 4), min_size=3, max_size=8))
     def publish_many(self, name: str, sizes: list[int]) -> None:
         for size in sizes:

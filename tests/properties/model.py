@@ -512,6 +512,14 @@ class World:
             assert epoch is not None
             assert epoch.drain_until is not None, "the end of a channel is a fact"
 
+    def mark_playlist(self, name: str, mark: str) -> None:
+        """A packager marks the channel; one that has ended stays as it is."""
+        channel = self.registry.channels.get(name)
+        if isinstance(channel, OwnedChannel):
+            before = channel.playlist
+            channel.mark_playlist(mark, self.now)
+            assert channel.playlist == (before if channel.ended else mark)
+
     # What readers do.
 
     def read(self, name: str, seq: int, *, attach: bool, leaves: bool, faulty: bool = False) -> None:

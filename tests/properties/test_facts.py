@@ -25,6 +25,8 @@ def history(world: World) -> None:
         world.check()
 
     publish(0)
+    world.mark_playlist("a", "1 is next")
+    world.check()
     world.reserve("a", 1, content_type="", reset=False, key=None)
     world.abort(world.posts[-1])
     world.check()

@@ -49,6 +49,7 @@ def compare(holder: Channel, owner: Channel, *, knows_all: bool) -> None:
     assert own == other, "statistics are the owner's"
     assert holder.facts == owner.facts, "no fact is missing"
     assert holder.floor == owner.floor, "the same seqs are settled"
+    assert holder.playlist == owner.playlist, "its playlist counts alike"
     assert holder.window.held == holder.window.cost + holder.window.open, "the memory is counted"
 
 

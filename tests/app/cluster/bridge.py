@@ -17,6 +17,7 @@ from typing import Final
 
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
+from tricklecast.app.clock import to_time, to_us
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import follow, send_feed
 
@@ -47,7 +48,7 @@ class Bridge:
             try:
                 with suppress(OSError):
                     if (channel := registry.channels.get(name)) is not None:
-                        await send_feed(channel, reader, writer, registry, lambda at: round(at * 1e6))
+                        await send_feed(channel, reader, writer, registry, to_us)
             finally:
                 writer.close()
 
@@ -65,7 +66,7 @@ class Bridge:
         if name in self._following and not self._following[name].done():
             return
         plane = self._holder.plane
-        replica = self.replicas[name] = Replica(name, plane.registry, plane.clock, lambda at_us: at_us / 1e6)
+        replica = self.replicas[name] = Replica(name, plane.registry, plane.clock, to_time)
         self._following[name] = self._holder.loop.create_task(follow(replica, lambda: self._connect(name), lost_s=5.0))
 
     def _stands(self, server: LocalServer, name: str) -> object:

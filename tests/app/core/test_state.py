@@ -509,7 +509,7 @@ def test_a_holder_that_is_not_the_owner_evicts_only_what_is_closed() -> None:
 def test_a_channel_comes_back_after_a_restart() -> None:
     """All that lies below its head is final, and it is as old as it is."""
     channel = Bench("c", "").channel
-    channel.restored(-100.0, 7)
+    channel.restored(-100.0, 7, "")
     assert (channel.created_at, channel.next_seq, channel.floor, channel.next_deadline()) == (-100.0, 7, 7, None)
     refused = channel.refuse(Cause.CLOSED, 3)
     assert (refused.seq, refused.head, refused.epoch) == (3, 7, 1)

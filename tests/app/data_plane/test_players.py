@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import struct
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -50,9 +51,9 @@ class Live:
         self.pictures: Pictures = FORMATS[content_type]
         self.watcher = Watcher()
 
-    def publish(self, seq: int, at_s: float | None = None, **fields: Any) -> bytes:
+    def publish(self, seq: int, at_s: float | None = None, pictures: int = 25, **fields: Any) -> bytes:
         """A whole segment."""
-        data = b"".join(self.pictures(float(seq) if at_s is None else at_s, 25, **fields))
+        data = b"".join(self.pictures(float(seq) if at_s is None else at_s, pictures, **fields))
         self.channel.post(seq, data, {"Content-Type": self.content_type}).expect(200)
         return data
 
@@ -215,12 +216,12 @@ def test_numbers_go_on_in_another_epoch(live: Live) -> None:
     assert live.media(after.whole[0].uri)
 
 
-def test_numbers_go_on_when_the_server_is_restarted() -> None:
+def test_numbers_go_on_when_the_server_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even within a second, although the first playlist begins with segments of the past."""
     last = 0
     for second in (1_800_000_000, 1_800_000_001):
+        monkeypatch.setattr("tricklecast.app.clock.UNIX_S", second - time.monotonic())
         with local_server() as server, server.client() as target:
-            server.inside(partial(setattr, server.plane.packagers, "_wall_us", partial(int, second * 1_000_000)))
             live = Live(target.channel())
             for seq in range(6):
                 live.publish(seq)
@@ -492,55 +493,83 @@ def test_what_only_storage_keeps_is_no_gap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content_type", FORMATS)
 def test_a_server_that_is_restarted_with_its_data_answers_alike(tmp_path: Path, content_type: str) -> None:
-    """The same playlist, names, media and tags; then numbers go on."""
+    """The same playlist, names, media and tags, whatever has happened before; then numbers go on."""
     answers = []
-    for start in range(2):
+    for start in range(3):
         with local_server(data_dir=tmp_path) as server:
             live = Live(RemoteChannel(server.target(), "cam"), content_type)
             if not start:
-                for seq in range(8):
-                    live.publish(seq)
-                eventually(lambda: server.archive is not None and server.archive.segments >= 8)
+                history(live)
+                eventually(lambda: server.archive is not None and server.archive.segments >= 10)
             found = live.playlist()
-            text = _undated(live.channel.get("index.m3u8").body.decode())
-            tags = [live.channel.get(seq).expect(200).get("ETag") for seq in seqs(found)]
-            names = [one.uri for one in found.whole] + [part.uri for one in found.whole for part in one.parts]
+            text = live.channel.get("index.m3u8").body.decode()
+            tags = [live.channel.get(seq).expect(200).get("ETag") for seq in (3, 4, 9, 11)]
+            names = [one.uri for one in found.whole if not one.gap] + [
+                part.uri for one in found.whole for part in one.parts
+            ]
             answers.append((text, tags, [live.media(name) for name in names]))
-            if start:
-                live.publish(8)
-                assert [live.until(8).whole[-1].msn] == [found.whole[-1].msn + 1]
+            if start == 2:
+                live.publish(12, 20.0)
+                assert [live.until(12).whole[-1].msn] == [found.whole[-1].msn + 1]
             live.channel.target.close()
     assert all(answers[0][1])
-    assert answers[1] == answers[0]
+    assert answers[1:] == [answers[0]] * 2
 
 
-def test_a_replica_has_the_playlist_of_its_owner() -> None:
-    """Word for word, as long as nothing was cut and nothing broke. It answers media itself, and forwards the rest."""
+def history(live: Live) -> None:
+    """A player has watched a channel of 12 segments. Two were cut, one is missing, and three do not follow."""
+    live.publish(0)
+    live.playlist()
+    live.publish(1, 1.0, 100)
+    for seq in range(2, 8):
+        live.publish(seq, seq + 40.0)
+        live.until(seq)
+    live.publish(9, 60.0, 100)
+    live.publish(10, 12.0)
+    live.publish(11, 13.0)
+    found = live.until(11)
+    assert any("-9-" in segment.uri for segment in found.whole)
+    assert found.discontinuity > 1
+
+
+@pytest.mark.parametrize("content_type", FORMATS)
+def test_a_replica_has_the_playlist_of_its_owner(content_type: str) -> None:
+    """Word for word, whatever has happened before. It forwards what it does not have, or its owner has not marked."""
     with local_server() as owner, local_server() as holder, owner.client() as target, holder.client() as readers:
-        bridge, live = Bridge(owner, holder), Live(target.channel())
-        for seq in range(3):
-            live.publish(seq)
-        bridge.hold(live.channel.name)
-        found, there = live.playlist(), readers.channel(live.channel.name)
-        texts = [one.get("index.m3u8").expect(200).body.decode() for one in (live.channel, there)]
-        assert _undated(texts[0]) == _undated(texts[1])
-        for segment in found.whole:
-            assert there.get(segment.uri).expect(200).body == live.media(segment.uri)
+        bridge, live = Bridge(owner, holder), Live(target.channel(), content_type)
         plane, name = holder.plane, live.channel.name
-        for place, is_forwarded in (
-            ("index.m3u8", True), (found.whole[0].uri, False), (found.hint, True),
-            (found.whole[0].uri.replace(".400-", ".360-"), True),
-        ):  # fmt: skip
-            asked = parse_route(b"GET", (name.encode(), *place.encode().split(b"/")))
-            assert holder.inside(partial(players.only_owner_answers, plane, asked)) == is_forwarded
-        asked = parse_route(b"GET", (b"not-here", *found.whole[0].uri.encode().split(b"/")))
-        assert holder.inside(partial(players.only_owner_answers, plane, asked))
+
+        def is_forwarded(place: str, query: bytes = b"") -> bool:
+            asked = parse_route(b"GET", (name.encode(), *place.encode().split(b"/")), query)
+            return holder.inside(partial(players.only_owner_answers, plane, asked))
+
+        live.channel.create(content_type)
+        bridge.hold(name)
+        assert is_forwarded("index.m3u8"), "nobody has asked the owner"
+        history(live)
+        bridge.hold(name)
+        eventually(lambda: not is_forwarded("index.m3u8"))
+        there = readers.channel(name)
+        found = live.playlist()
+        assert there.get("index.m3u8").expect(200).body == live.channel.get("index.m3u8").expect(200).body
+        for segment in found.whole:
+            if not segment.gap:
+                assert not is_forwarded(segment.uri)
+                assert there.get(segment.uri).expect(200).body == live.media(segment.uri)
+        assert is_forwarded(found.hint)
+        assert is_forwarded(found.whole[0].uri.replace(".400-", ".360-"))
+        last = found.whole[-1].msn
+        for msn, wanted in ((last, False), (last + 2, False), (last + 3, True)):
+            assert is_forwarded("index.m3u8", b"_HLS_msn=%d" % msn) == wanted
+        assert is_forwarded("index.m3u8", b"_HLS_msn=x")
+        owner.inside(lambda: owner.plane.packagers.expire(owner.plane.clock() + 1000))
+        for seq in range(12, 15):
+            live.publish(seq, seq + 2.0)
+        bridge.hold(name)
+        eventually(lambda: is_forwarded("index.m3u8"), what="nobody asks the owner any more")
+        name = "not-here"
+        assert is_forwarded("index.m3u8")
         bridge.close()
-
-
-def _undated(text: str) -> str:
-    """A playlist without the dates of arrival, which clocks round."""
-    return "".join(line for line in text.splitlines(keepends=True) if "DATE-TIME" not in line)
 
 
 def test_the_times_of_mpeg_ts_begin_anew(channel: RemoteChannel) -> None:

@@ -1,11 +1,12 @@
 """Processes that hold the same channel: the owner, a replica that came later, and one that begins when all is there.
 
-Each has looked at other media before, so their playlists may count differently (docs/adr/0029). A name of media means
-the same bytes in all of them, and where nothing was cut and nothing broke, the playlists are the same.
+Each has looked at other media before. A name of media means the same bytes in all of them, and their playlists are the
+same (docs/adr/0029).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from collections.abc import Callable
@@ -16,16 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.app.core.support import Told, make_registry, owned
-from tests.support.hls import Watcher
 from tests.support.media import init_segment, mp4_pictures, ts_pictures
 from tricklecast.app.cluster.feed import Feed
 from tricklecast.app.cluster.records import Hello
 from tricklecast.app.cluster.replica import Replica
+from tricklecast.app.core.facts import MAX_MARK
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.hls.packager import Packager, Packagers
 from tricklecast.app.hls.playlist import playlist
-from tricklecast.app.hls.timeline import Rule, rule_for
+from tricklecast.app.hls.timeline import Mark, Rule, rule_for
 from tricklecast.trickle.media.containers import box
 
 PICTURE_S: Final = 0.04
@@ -55,13 +56,18 @@ class Sent(NamedTuple):
     in_step: bool = True
 
 
+def to_us(at: float) -> int:
+    """The time of the registries here counts from 1970."""
+    return round(at * 1e6)
+
+
 class Holder:
     """A process that holds the channel, and packages it."""
 
     def __init__(self, registry: Registry, clock: Callable[[], float]) -> None:
         self.registry = registry
         self.turns: deque[Callable[[], None]] = deque()
-        self.packagers = Packagers(registry, lambda: round(clock() * 1e6), clock, self.turns.append)
+        self.packagers = Packagers(registry, clock, to_us, self.turns.append)
 
     @property
     def packager(self) -> Packager:
@@ -72,6 +78,10 @@ class Holder:
         """The event loop, until it has nothing to do."""
         while self.turns:
             self.turns.popleft()()
+
+    def restart(self) -> None:
+        """The process begins anew to package what it holds."""
+        self.packagers = Packagers(self.registry, self.packagers._clock, to_us, self.turns.append)
 
     def text(self) -> str:
         """The playlist."""
@@ -110,16 +120,15 @@ class Holders:
         return self.now
 
     def hold(self) -> Holder:
-        """A replica begins to hold and to package the channel."""
+        """A replica begins to hold the channel."""
         channel = self.owner.registry.channels["c"]
         registry, _ = make_registry(window_age_s=1e9)
         replica = Replica("c", registry, self.clock, lambda at_us: at_us / 1e6)
-        feed = Feed(
-            channel, Hello("c", "", 0, ()), self.owner.registry.budget, "", lambda at: round(at * 1e6), lambda: None
-        )
+        feed = Feed(channel, Hello("c", "", 0, ()), self.owner.registry.budget, "", to_us, lambda: None)
         self.feeds.append((feed, replica))
         self.feed()
-        return self.begin(registry)
+        self.all.append(Holder(registry, self.clock))
+        return self.all[-1]
 
     def begin(self, registry: Registry) -> Holder:
         """Somebody asks a process for a playlist for the first time."""
@@ -263,42 +272,77 @@ def compare(holders: Holders, known: dict[str, object]) -> None:
                 assert other.media(name) in (None, own), f"{name} means the same everywhere"
 
 
-REGULAR = st.lists(
-    st.builds(
-        lambda pictures, chunk: Sent(pictures, chunk=chunk),
-        st.sampled_from([(25,), (24,), (27,), (12, 12)]),
-        st.sampled_from([500, 1 << 20]),
-    ),
-    min_size=2,
-    max_size=30,
-)
-
-
 @pytest.mark.parametrize("pictures", [ts_pictures, mp4_pictures])
 @settings(max_examples=15)
-@given(shapes=REGULAR, begun=st.integers(1, 20))
-def test_playlists_are_the_same_everywhere(pictures: Any, shapes: list[Sent], begun: int) -> None:
-    """Byte for byte, of a live channel: from the first segment on that all of them name."""
+@given(shapes=SHAPES, more=SHAPES, begun=st.integers(0, 8), restarts=st.sets(st.integers(0, 16)))
+def test_playlists_are_the_same_everywhere(
+    pictures: Any, shapes: list[Sent], more: list[Sent], begun: int, restarts: set[int]
+) -> None:
+    """Byte for byte, whatever has been cut, skipped or broken off, of a replica that came late and after a restart."""
     holders = Holders(pictures)
-    watcher = Watcher()
-    for place, shape in enumerate(shapes):
-        if place == min(begun, len(shapes) - 1):
+    known: dict[str, int] = {}
+    first: tuple[int, ...] = (0, 0, 0)
+    for place, shape in enumerate([*shapes, *more]):
+        if place == begun:
             holders.hold()
         holders.send(shape)
-        watcher.see(holders.all[place % len(holders.all)].text() if place > begun + 12 else holders.owner.text())
-    holders.begin(holders.owner.registry)
-    texts = [one.text() for one in holders.all]
-    lists = [text.partition("#EXT-X-DISCONTINUITY-SEQUENCE:1\n")[2].split("#EXT-X-PROGRAM-DATE-TIME") for text in texts]
-    heads = {text.partition("#EXT-X-MEDIA-SEQUENCE")[0] for text in texts}
-    assert len(heads) == 1
-    for text, segments in zip(texts, lists, strict=True):
-        shared = min(len(lists[0]), len(segments)) - 1
-        assert shared > 0
-        assert segments[-shared:] == lists[0][-shared:]
-        number = re.search(r"MEDIA-SEQUENCE:(\d+)", text)
-        assert number is not None
-        assert int(number[1]) - seq_of(names(text)[0]) == (int(BEGAN_S) - 1_767_225_600) * 8
-    assert texts[1:] == [texts[0]] * (len(texts) - 1) or len(shapes) < begun + 13
+        holders.owner.run()
+        holders.feed()
+        if not holders.owner.registry.channels["c"].playlist:
+            continue  # a replica forwards all requests
+        text = holders.owner.text()
+        for one in holders.all:
+            if place in restarts:
+                one.restart()
+            assert one.text() == text
+            assert one.packager.in_step, "a replica answers"
+        found = re.findall(r"(?:TARGETDURATION|MEDIA-SEQUENCE|DISCONTINUITY-SEQUENCE):(\d+)", text)
+        before, first = first, tuple(map(int, found))
+        assert all(now >= then for now, then in zip(first, before, strict=True)), "nothing goes back"
+        for number, entry in enumerate(text.split("#EXTINF")[1:], first[1]):
+            name = entry.splitlines()[1]
+            assert "GAP" in text or known.setdefault(name, number) == number, "a segment keeps its number"
+
+
+@pytest.mark.parametrize("size", [100, MAX_MARK])
+def test_an_init_segment_that_comes_once_is_in_the_mark(size: int) -> None:
+    """Unless the mark would be too long: then nobody else can make the playlist, and it is not marked."""
+
+    init = init_segment(marker=bytes(size))
+
+    def pictures(at_s: float, number: int, picture_s: float) -> list[bytes]:
+        found = b"".join(mp4_pictures(at_s, number, picture_s, marker=bytes(size)))
+        return [found.replace(init, b"") if at_s else found]
+
+    holders = Holders(pictures)
+    for _ in range(20):
+        holders.send(Sent())
+        text = holders.owner.text()
+    assert "-0.m4s" not in text
+    channel = holders.owner.registry.channels["c"]
+    if size == MAX_MARK:
+        assert not channel.playlist
+        return
+    assert len(channel.playlist) < MAX_MARK
+    replica = holders.hold()
+    assert replica.text() == text
+    assert [replica.media(name) for name in names(text)] == [holders.owner.media(name) for name in names(text)]
+    assert list(replica.packager.inits.values()) == [init]
+
+
+SOUND: Final[list[object]] = ["a.1", "", *range(12)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", 7, {}, [], SOUND[:-1], [*SOUND, 1], *([*SOUND[:at], wrong, *SOUND[at + 1 :]] for at, wrong in (
+        (0, 7), (0, None), (1, "xy"), (1, 7), (2, "2"), (6, -1), (9, 1.5), (10, 1 << 60), (13, [1]),
+    ))],
+)  # fmt: skip
+def test_a_mark_that_cannot_be_read_is_none(value: object) -> None:
+    """A packager then begins as the first one."""
+    assert Mark.read(json.dumps(SOUND)) == Mark("a.1", "", *range(12))
+    assert Mark.read(json.dumps(value)) is Mark.read(json.dumps(value)[:-1]) is None
 
 
 @pytest.mark.parametrize(
@@ -315,22 +359,29 @@ def test_the_rule_follows_from_durations(longest_s: float, unit_s: float, wanted
     assert rule_for(longest_s * 0.999, unit_s) == wanted
 
 
-def test_a_channel_that_is_asked_for_again_is_cut_as_before() -> None:
-    """Although the newest segments alone would lead to another rule; unless one of them is too long for the earlier."""
+def test_a_channel_that_is_asked_for_again_goes_on_as_before() -> None:
+    """With the same playlist; if its first segment has left the window since, behind all numbers that were used."""
     holders = Holders(ts_pictures)
     holders.send(Sent())
+    first = holders.owner.text()
+    for shape in (Sent((100,)), Sent(complete=False), *[Sent((10,))] * 20):
+        holders.send(shape)
     before = holders.owner.text()
-    for _ in range(20):
+    assert "#EXT-X-GAP" not in before
+
+    def asked_again() -> str:
+        holders.now += 61
+        holders.owner.packagers.expire(holders.now)
+        assert len(holders.owner.packagers) == 0
+        return holders.owner.text()
+
+    assert asked_again() == before
+    holders.owner.packagers.expire(holders.now + 61)
+    for _ in range(300):
         holders.send(Sent((10,)))
-    held = names(holders.owner.text())
-    holders.now += 61
-    holders.owner.packagers.expire(holders.now)
-    assert len(holders.owner.packagers) == 0
-    after = holders.owner.text()
-    assert re.findall("TARGET.*", after) == re.findall("TARGET.*", before) != []
-    assert all(holders.owner.media(name) for name in held[-12:])
-    holders.send(Sent((100,)))
-    assert "TARGETDURATION:2\n" in holders.owner.text()
-    holders.now += 61
-    holders.owner.packagers.expire(holders.now)
-    assert "TARGETDURATION:6\n" in holders.owner.text()
+    after = asked_again()
+    assert re.findall("TARGET.*", after) == re.findall("TARGET.*", first) != []
+    assert all(holders.owner.media(name) for name in names(after))
+    numbers = [[int(number) for number in re.findall("SEQUENCE:(.*)", text)] for text in (before, after)]
+    assert numbers[1][0] >= numbers[0][0] + before.count("#EXTINF")
+    assert numbers[1][1] == numbers[0][1] + before.count("#EXT-X-DISCONTINUITY\n") + 1
