@@ -12,8 +12,7 @@ which the front has heard of them.
   the changefeed, the dashboard and the table of live channels are those of now.
 - *Whole segments* wait at their worker. A request for changes asks all workers first, so that it finds what happened
   before it; for :data:`LIVE_S` after each question all facts come at once.
-- *When more wait than are kept*, nobody could go on from before them in a server of one process either. The front takes
-  none of them, and followers begin with a snapshot.
+- *Of more than are kept* the front takes none, and followers begin with a snapshot, as in a server of one process.
 
 **Positions.** With a data directory the front stores these facts together with its *position*, the place in the
 worker's log behind them, so a front that dies goes on where its log ends, without a loss or a double. A worker tells a
@@ -96,18 +95,17 @@ class _Telling:
     async def run(self) -> None:
         """Tell, until the front is gone."""
         hearing = asyncio.create_task(self._hear())
-
-        def listener(facts: Sequence[Change]) -> None:
-            self._news.set()
-
-        self._changes.listeners.append(listener)
+        self._changes.listeners.append(self._heard)
         try:
             while not hearing.done():
                 self._news.clear()
                 await self._next()
         finally:
-            self._changes.listeners.remove(listener)
+            self._changes.listeners.remove(self._heard)
             hearing.cancel()
+
+    def _heard(self, facts: Sequence[Change]) -> None:
+        self._news.set()
 
     async def _hear(self) -> None:
         with suppress(OSError):
@@ -146,18 +144,14 @@ class _Telling:
             gap, self._gap = self._gap, False
             await self._send(facts=list(map(_row, part)), gap=gap, answered=self._answered)
         else:
-            await self._wait(at_once=at_once)
-
-    async def _wait(self, *, at_once: bool) -> None:
-        if at_once:
-            self._changes.watchers.append(self._news.set)
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._news.wait()
-        finally:
-            if at_once:
-                self._changes.watchers.remove(self._news.set)
+            watchers = changes.watchers if at_once else []
+            watchers.append(self._news.set)
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._news.wait()
+            finally:
+                watchers.remove(self._news.set)
 
     async def _tell_live(self, snapshot: Snapshot, *, gone: bool) -> None:
         self._after, self._knows_live = snapshot.index, True
@@ -195,8 +189,7 @@ class Follower:
         self._said: list[LiveChannel] = []  # by the worker, until the last part of this list is here
         self._known = False  # whether the front's table of live channels has those of the worker
         self._to: asyncio.StreamWriter | None = None  # the worker; None: it does not answer
-        # Questions that it has not answered: the number of each, when it was asked, and what waits for the answer.
-        self._open: deque[tuple[int, float, asyncio.Future[None] | None]] = deque()
+        self._open: deque[tuple[float, asyncio.Future[None]]] = deque()  # unanswered questions: when, and their answers
         self._asked = 0  # questions on this connection
         self._live_until = 0.0  # facts come as they happen, by the loop's clock
         self._followed = False  # they came so when it died
@@ -228,16 +221,13 @@ class Follower:
     def _end(self) -> None:
         self._followed = asyncio.get_running_loop().time() < self._live_until
         self._to, self._hangs = None, False
-        for _, _, answer in self._open:
-            _settle(answer)
-        self._open.clear()
+        while self._open:
+            self._open.pop()[1].cancel()
 
     async def catch_up(self) -> None:
         """Have all facts that the worker can tell now, or wait no longer; and :meth:`follow`."""
         if self._to is not None and not self._hangs:
-            answer = asyncio.get_running_loop().create_future()
-            self._ask(answer)
-            answered, _ = await asyncio.wait([answer], timeout=SOON_S)
+            answered, _ = await asyncio.wait([self._ask()], timeout=SOON_S)
             self._hangs = not answered
 
     def follow(self) -> None:
@@ -246,17 +236,20 @@ class Follower:
         if self._to is not None and not self._open and now > self._live_until - LIVE_S / 2:
             self._ask()
 
-    def _ask(self, answer: asyncio.Future[None] | None = None) -> None:
+    def _ask(self) -> asyncio.Future[None]:
         assert self._to is not None, "it answers"
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+        self._open.append((loop.time(), answer))
         self._asked += 1
-        self._open.append((self._asked, asyncio.get_running_loop().time(), answer))
         self._to.write(b"?")
+        return answer
 
     def _hear(self, answered: int) -> None:
-        while self._open and self._open[0][0] <= answered:
-            _, at, answer = self._open.popleft()
+        while self._asked - len(self._open) < answered:
+            at, answer = self._open.popleft()
             self._live_until, self._hangs = at + LIVE_S, False
-            _settle(answer)
+            answer.set_result(None)
 
     async def take(self, frame: dict[str, Any]) -> None:
         """Take a frame of the worker's answer."""
@@ -305,11 +298,6 @@ class Follower:
                     self._live.pop(row.channel, None)
         self._position = here
         self._changes.add(rows, self._worker, here, gap=gap)
-
-
-def _settle(answer: asyncio.Future[None] | None) -> None:
-    if answer is not None and not answer.done():
-        answer.set_result(None)
 
 
 def _added(live: Iterable[LiveChannel]) -> list[FactRow]:
