@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.analytics.watch.made import append, line, loop
 from tests.support.waiting import WITHIN_S
 from tricklecast.analytics.watch.alerts import is_first
+from tricklecast.app.cli import cli
 
 
 class Process:
@@ -90,17 +92,29 @@ def test_a_storm_is_told_while_it_happens_and_sigterm_ends_the_watch(tmp_path: P
         (["-"], "\n".join(loop(20)), 0, "20 lines read, 1 incident"),
         (["-"], "", 0, "0 lines read"),
         (["-"], "no log at all\n", 3, "cannot tell the format of 'standard input'"),
-        (["nowhere/"], "", 3, "no such log"),
-        (["-", "--set", "fast_hit=3"], "", 2, "did you mean 'fast_hits'"),
-        (["-", "--webhook", "hook"], "", 2, "needs a URL that begins with http"),
-        (["-", "--format", "lighttpd"], "", 2, "unknown format 'lighttpd'"),
     ],
 )
 def test_exit_codes(arguments: list[str], given: str, expected: int, said: str) -> None:
-    """Standard input is a log like any other, and what is wrong is said in one line."""
+    """Standard input is a log like any other, and what is wrong with it is said in one line."""
     command = [sys.executable, "-m", "tricklecast", "storms", "watch", *arguments]
     ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert ended.returncode == expected, ended.stderr
+    assert said in " ".join(ended.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "said"),
+    [
+        (["nowhere/"], 3, "no such log"),
+        (["-", "--set", "fast_hit=3"], 2, "did you mean 'fast_hits'"),
+        (["-", "--webhook", "hook"], 2, "needs a URL that begins with http"),
+        (["-", "--format", "lighttpd"], 2, "unknown format 'lighttpd'"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], expected: int, said: str) -> None:
+    """What is wrong is said in one line, before anything is watched."""
+    ended = CliRunner().invoke(cli, ["storms", "watch", *arguments])
+    assert ended.exit_code == expected, ended.stderr
     assert said in " ".join(ended.stderr.replace("│", " ").split())
 
 
