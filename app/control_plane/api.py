@@ -208,7 +208,7 @@ class Created(NamedTuple):
 
 
 class Overview(Protocol):
-    """What a server tells of itself as a whole, in however many processes it runs."""
+    """A server as a whole, in however many processes it runs: its channels, its metrics, its troubles."""
 
     async def channels(self, visible: MayManage) -> Page:
         """The channels that a caller may see, as :class:`ChannelsModel`; all of them may be a few seconds old."""
@@ -228,8 +228,7 @@ class OwnOverview:
 
     Args:
         plane: its registry has the channels.
-        metrics: makes their text.
-        troubles: finds the parts that do not work.
+        metrics: makes their text in Prometheus' format. troubles: finds the parts that do not work.
     """
 
     def __init__(self, plane: DataPlane, metrics: Callable[[], bytes], troubles: Callable[[], list[str]]) -> None:

@@ -85,7 +85,7 @@ ASK_AGAIN: Final = Reply(
 
 
 class _Report(NamedTuple):
-    """What a holder has told last, and when. Its audience is the number of its readers as people count them."""
+    """The last word of a holder, and when it came. Its audience is the number of its readers as people count them."""
 
     at: float
     readers: int

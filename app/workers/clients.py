@@ -1,4 +1,4 @@
-"""What one client takes in all workers of a server: its connections and requests, and its unfinished segments.
+"""The use that one client makes of all workers of a server: connections, requests, unfinished segments.
 
 **The problem.** The connections of one client are at any worker, and its limits hold for all of them. A table of
 clients that all workers share would need locks, and a worker that is killed would leave them locked.
@@ -57,7 +57,7 @@ class Tally:
             own[at] += change
 
     def total(self, places: Places) -> int:
-        """What all workers have of a name; more if it shares each of its places with others."""
+        """The number that all workers have of a name; a higher one if others share each of its places."""
         first, second, third, fourth = places
         one = two = three = four = 0
         for part in self.parts:

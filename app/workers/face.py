@@ -105,7 +105,7 @@ class Face:
         return await self._metrics.get()
 
     async def troubles(self) -> Troubles:
-        """What does not work at present in any worker, and whether the server is shutting down."""
+        """The parts that do not work at present in any worker, and whether the server is shutting down."""
         found: list[str] = []
         draining = False
         for worker, answer in enumerate(await self._questions.ask_all("troubles", SOON_S)):

@@ -48,7 +48,7 @@ PAIR_BYTES: Final = 64 << 10
 
 
 class Arrival(NamedTuple):
-    """What goes with a connection that is handed over.
+    """The message that goes with a connection that is handed over.
 
     Attributes:
         endpoint: the number of the address at which it was accepted.

@@ -26,18 +26,17 @@ STILL_S: Final = 1.0
 
 
 class Link:
-    """What a worker has of the others.
+    """A worker's place among the others, and its ways to them.
 
     Args:
-        worker: which one this is.
-        plane: of this worker.
-        share: takes this worker's part of what all share.
+        worker: this one. plane: its data plane.
+        share: takes its part of the memory and the limits of all.
 
     Attributes:
-        worker: which one this is.
-        handover: of connections. questions: to the others.
-        placement: which worker owns what.
-        busy: channels with many readers.
+        worker: this one.
+        placement: knows the owner of a channel.
+        handover: moves connections. questions: asks, and answers.
+        busy: shares channels that have many readers.
     """
 
     def __init__(self, worker: Worker, plane: DataPlane, share: Callable[[], None]) -> None:

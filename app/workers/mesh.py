@@ -52,7 +52,7 @@ _DESCRIPTOR_BYTES: Final = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
 class Kind(IntEnum):
-    """What a message is about."""
+    """The kinds of messages."""
 
     CONNECTION = 1
     """A connection of a client, as the descriptor; :class:`~.handover.Arrival`."""
