@@ -14,6 +14,7 @@ from tricklecast.app.core.facts import (
     EndReason,
     Fact,
     NumberingNamed,
+    PlaylistMarked,
     SegmentClosed,
     SegmentOpened,
 )
@@ -67,6 +68,18 @@ def test_a_content_type_is_named_once() -> None:
         bench.channel.name_content_type(content_type, 5.0)
     assert bench.facts == [ContentTypeNamed(0, 1, 5.0, "c", 1, "video/mp2t")]
     assert bench.channel.content_type == "video/mp2t"
+
+
+def test_a_playlist_is_marked_until_the_channel_ends() -> None:
+    """A mark that says nothing new is no fact."""
+    bench = Bench()
+    for mark in ("one", "one", "two"):
+        bench.channel.mark_playlist(mark, 5.0)
+    told = [PlaylistMarked(0, 1, 5.0, "c", 1, "one"), PlaylistMarked(0, 2, 5.0, "c", 1, "two")]
+    assert bench.facts == told
+    bench.channel.end(EndReason.DELETED, 6.0)
+    bench.channel.mark_playlist("three", 7.0)
+    assert (bench.channel.playlist, bench.facts[:-1]) == ("two", told)
 
 
 # Reserving (section 3).

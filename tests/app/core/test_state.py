@@ -15,6 +15,7 @@ from tricklecast.app.core.facts import (
     Fact,
     HeadJumped,
     NumberingNamed,
+    PlaylistMarked,
     SegmentAwaited,
     SegmentClosed,
     SegmentEvicted,
@@ -337,6 +338,14 @@ def test_only_the_next_fact_of_the_same_life_is_applied(number: int, epoch: int)
     with pytest.raises(LocalProtocolError, match=f"has 1 facts: fact {number} of epoch {epoch} is not the next one"):
         channel.apply(HeadJumped(9, number, 0.0, "c", epoch, 7))
     assert channel.next_seq == 0
+
+
+def test_a_mark_of_the_playlist_is_kept() -> None:
+    """The newest one."""
+    channel = Bench("c", "").channel
+    for number, mark in enumerate(("one", "two"), 1):
+        channel.apply(PlaylistMarked(0, number, 0.0, "c", 1, mark))
+        assert channel.playlist == mark
 
 
 def test_a_fact_about_a_segment_that_is_not_there_is_refused() -> None:

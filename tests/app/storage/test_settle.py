@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from tests.app.test_changes import Start
 from tricklecast.app.cli import cli
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.storage import settle as settling
 from tricklecast.app.storage.archive import Retention
 from tricklecast.app.storage.database import (
@@ -50,10 +51,11 @@ def settled(folder: Path, workers: int) -> None:
 
 @dataclass
 class Stored:
-    """What a data directory has: bytes by name, epoch and seq; the last epoch and whether it lives, by name."""
+    """What a data directory has: bytes by name, epoch and seq; by name and epoch, whether it lives, and its mark."""
 
     segments: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     channels: dict[tuple[str, int], bool] = field(default_factory=dict)
+    playlists: dict[tuple[str, int], str] = field(default_factory=dict)
     places: dict[str, set[int]] = field(default_factory=dict)
 
 
@@ -69,6 +71,7 @@ def contents(folder: Path) -> Stored:
                 assert (row.name, row.epoch) not in found.channels
                 found.channels[row.name, row.epoch] = row.ended_us is None
                 found.places.setdefault(row.name, set()).add(worker)
+            found.playlists |= {(names[id].name, names[id].epoch): mark for id, mark in database.playlists().items()}
             for segment in inventory.segments:
                 of = names[segment.channel]
                 data = b""
@@ -90,7 +93,9 @@ def written(folder: Path, workers: int = 1, names: list[str] = NAMES) -> Stored:
                 if owner_of(name, workers) != worker:
                     continue
                 for epoch in range(1 + number % 3):
-                    start.registry.create(name, "x/y", 0.0)
+                    channel = start.registry.create(name, "x/y", 0.0)
+                    assert isinstance(channel, OwnedChannel)
+                    channel.mark_playlist(f"{name} {epoch}", 0.0)
                     for seq in range(number % 4):
                         start.registry.publish_own(name, "", f"{name} {epoch} {seq}".encode(), 0.0)
                     if epoch < number % 3 or number % 5 == 0:
@@ -112,6 +117,7 @@ def test_channels_are_with_their_owners(tmp_path: Path, changes: list[int]) -> N
         settled(tmp_path / "data", workers)
         after = contents(tmp_path / "data")
         assert (after.segments, after.channels) == (before.segments, before.channels)
+        assert after.playlists == before.playlists == {(name, of): f"{name} {of - 1}" for name, of in before.channels}
         assert after.places == {name: {owner_of(name, workers)} for name in NAMES}
         assert workers_in(tmp_path / "data") == list(range(workers))
 
