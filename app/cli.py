@@ -381,7 +381,9 @@ cli = typer.Typer(
 
 def _show_version(value: bool) -> None:
     if value:
-        typer.echo(f"tricklecast {__version__}")
+        from tricklecast.trickle import wire
+
+        typer.echo(f"tricklecast {__version__}{'' if wire.__file__.endswith('.py') else ' (compiled)'}")
         raise typer.Exit
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib.util
 import signal
 from collections.abc import Iterator
 from functools import cache
@@ -16,6 +17,9 @@ from hypothesis import HealthCheck, settings
 from tests.support.one_spark import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 
 __all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
+
+SEGMENT = importlib.util.find_spec("tricklecast.app.core.segment")
+COMPILED = SEGMENT is not None and SEGMENT.origin is not None and not SEGMENT.origin.endswith(".py")
 
 # The same examples on every machine, however slow it is: a red run is a change of the code.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,6 +41,12 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Where the hot path is compiled (`scripts/compile`), some tests cannot do to it what they do."""
+    if COMPILED and item.get_closest_marker("interpreted"):
+        pytest.skip("the hot path is compiled")
 
 
 def pytest_collection_finish() -> None:

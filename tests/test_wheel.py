@@ -127,8 +127,11 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return make_project(wheel, tmp_path_factory.mktemp("project"))
+
+
+def make_project(wheel: Path, folder: Path) -> Project:
     """An environment with the wheel and its dependencies, and a project whose packages have the names of ours."""
-    folder = tmp_path_factory.mktemp("project")
     venv.create(folder / ".venv", with_pip=False, symlinks=True)
     [packages] = (folder / ".venv").glob("lib/python*/site-packages")
     with ZipFile(wheel) as files:
@@ -200,3 +203,20 @@ def test_a_project_with_an_app_of_its_own_is_tested(project: Project) -> None:
     done = project.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_relay.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+@pytest.mark.long
+def test_a_compiled_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hot path is compiled, and a user's program runs with it as with the other one."""
+    with tarfile.open(build(ROOT, "sdist", tmp_path / "sdist")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.setenv("HATCH_BUILD_HOOKS_ENABLE", "1")
+    compiled = build(tmp_path / f"tricklecast-{__version__}", "wheel", tmp_path / "wheel")
+    names = contents(compiled)
+    for module in ("app/core/registry", "app/data_plane/handler", "app/http1/connection", "trickle/wire"):
+        assert f"tricklecast/{module}.py" in names
+        assert any(name.startswith(f"tricklecast/{module}.cpython") for name in names), module
+    project = make_project(compiled, tmp_path)
+    done = project.run("program.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "b'a segment'\n", "")
+    assert project.run("-c", COMMAND, "--version").stdout == f"tricklecast {__version__} (compiled)\n"

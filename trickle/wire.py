@@ -105,7 +105,7 @@ EXPOSED_HEADERS: Final = (
 )
 """Response headers that a script in a browser may read (CORS)."""
 
-ALLOWED_REQUEST_HEADERS: Final = (
+ALLOWED_REQUEST_HEADERS: Final[tuple[str, ...]] = (
     EXPECT_CONTENT,
     "Content-Type",
     RESET,

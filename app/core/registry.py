@@ -22,7 +22,8 @@ from itertools import count, islice
 from typing import NamedTuple, Protocol
 
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason, Journal
-from tricklecast.app.core.limits import Capacities, Capacity, Limit, Limits, Payers
+from tricklecast.app.core.limits import Capacities, Capacity, Limit, Limits
+from tricklecast.app.core.payers import Payers
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Cause, Ended, Gone, Outcome, Refusal
 from tricklecast.app.core.rules import ANONYMOUS, Agenda, OwnedChannel

@@ -37,7 +37,8 @@ from tricklecast.app.core.facts import (
     SegmentForgotten,
     SegmentOpened,
 )
-from tricklecast.app.core.limits import UNLIMITED, Limits, Payer
+from tricklecast.app.core.limits import UNLIMITED, Limits
+from tricklecast.app.core.payers import Payer
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import AlreadyStored, Cause, Ending, Outcome, Refusal
 from tricklecast.app.core.segment import (

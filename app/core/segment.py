@@ -14,9 +14,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum, StrEnum, auto
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from tricklecast.app.core.limits import Capacity, Payer
+from tricklecast.app.core.limits import Capacity
+from tricklecast.app.core.payers import Payer
 from tricklecast.app.core.publishers import Presence
 from tricklecast.app.core.results import Ending, Outcome
 from tricklecast.trickle.errors import LocalProtocolError
@@ -111,13 +112,6 @@ class WriterOwner(Protocol):
         """
 
 
-class Fault(NamedTuple):
-    """An exception that a callback raised, and the object that raised it: a cursor, an owner or a journal listener."""
-
-    victim: object
-    error: Exception
-
-
 OnFault = Callable[[object, Exception], None]
 """Told of a fault: the object that raised it, and the exception. Like every callback of the core it must not call back
 into the registry; it may do so in a later turn of the event loop."""
@@ -136,7 +130,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._on_fault: OnFault = _raise
-        self.noted: list[Fault] = []
+        self.noted: list[tuple[object, Exception]] = []
 
     def deliver_to(self, on_fault: OnFault) -> None:
         """Deliver faults to this function, instead of raising the exception when the change is done."""
@@ -144,7 +138,7 @@ class Faults:
 
     def note(self, victim: object, error: Exception) -> None:
         """A callback raised; the caller goes on with its change."""
-        self.noted.append(Fault(victim, error))
+        self.noted.append((victim, error))
 
     def deliver(self) -> None:
         """The change is done: deliver each fault once."""

@@ -71,29 +71,6 @@ EVENTS: Final = {
 """The event that leads to each final state."""
 
 
-class Ready(NamedTuple):
-    """The segment has bytes or is closed: the reader is answered now.
-
-    Attributes:
-        head: ``next_seq`` at this moment, for ``Lp-Trickle-Latest``.
-    """
-
-    channel: Channel
-    segment: Segment
-    head: int
-
-
-class Upcoming(NamedTuple):
-    """The segment is next: the reader attaches a cursor, and is answered when the segment has a byte or closes.
-
-    A caller that does not attach a cursor must ``release`` the segment.
-    """
-
-    channel: Channel
-    segment: Segment
-    head: int
-
-
 class SegmentSummary(NamedTuple):
     """A segment as a list of segments shows it.
 
@@ -602,3 +579,26 @@ class Channel:
         """The drain is over: let go of all segments. Cursors in the middle of one keep what they read from."""
         self.window.clear()
         self.segments.clear()
+
+
+class Ready(NamedTuple):
+    """The segment has bytes or is closed: the reader is answered now.
+
+    Attributes:
+        head: ``next_seq`` at this moment, for ``Lp-Trickle-Latest``.
+    """
+
+    channel: Channel
+    segment: Segment
+    head: int
+
+
+class Upcoming(NamedTuple):
+    """The segment is next: the reader attaches a cursor, and is answered when the segment has a byte or closes.
+
+    A caller that does not attach a cursor must ``release`` the segment.
+    """
+
+    channel: Channel
+    segment: Segment
+    head: int

@@ -7,7 +7,7 @@ request, and when a permission expires it ends what still runs under it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import Reply
@@ -24,7 +24,7 @@ class Granted(NamedTuple):
 
     subject: str | None
     expires_at: float
-    basis: object = None
+    basis: Any = None
 
 
 class Refused(NamedTuple):

@@ -6,7 +6,7 @@ A name of media means the same bytes at every server, and a holder of a channel 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 from urllib.parse import quote
 
 from tricklecast.app.core.results import Refusal
@@ -46,7 +46,7 @@ class MediaReader(SpanReader):
 
     __slots__ = ()
 
-    counted_elsewhere = True
+    counted_elsewhere: ClassVar[bool] = True
 
 
 def answer_player(connection: Caller, request: Request, route: Route) -> Reply | Exchange:

@@ -140,7 +140,9 @@ class SpanReader(Reader):
         self.channel.players_beside += self.counted_elsewhere and not self.done
         super().withdraw()
 
-    conclude = Exchange.conclude  # publishers do not wait for it, as they do for a reader between two requests
+    def conclude(self, reason: str, *, close: bool) -> None:
+        """End it. Publishers do not wait for it, as they do for a reader between two requests."""
+        Exchange.conclude(self, reason, close=close)
 
     def _take_span(self) -> bytes:
         """The bytes of one turn, which count as sent."""

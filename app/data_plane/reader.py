@@ -65,7 +65,9 @@ class Reader(Exchange):
     def idle(self) -> bool:
         return not self.started and self.ending is None
 
-    answerable = idle
+    @property
+    def answerable(self) -> bool:
+        return self.idle
 
     @property
     def channel_name(self) -> str | None:

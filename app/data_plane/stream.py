@@ -122,7 +122,9 @@ class Stream(Reader):
         else:
             super().send_away(reply)
 
-    conclude = Exchange.conclude  # publishers do not wait for it, as they do for a reader between two requests
+    def conclude(self, reason: str, *, close: bool) -> None:
+        """End it. Publishers do not wait for it, as they do for a reader between two requests."""
+        Exchange.conclude(self, reason, close=close)
 
     def withdraw(self) -> None:
         """Leave the segment, and complete the access record."""

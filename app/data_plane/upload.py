@@ -8,6 +8,8 @@ while, so that it can resume.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from tricklecast.app.core.results import Outcome
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Writer
@@ -40,7 +42,7 @@ class Upload(Exchange):
 
     pace: Pace | None  # of its channel, from the token on; None if publishers wait for no readers
 
-    takes_body = True
+    takes_body: ClassVar[bool] = True
 
     def __init__(self, connection: Caller, request: Request) -> None:
         super().__init__(connection, request)

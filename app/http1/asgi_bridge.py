@@ -50,6 +50,7 @@ class AsgiExchange(Exchange):
     """
 
     __slots__ = ("_protocol", "_taken", "gone", "over", "untaken")
+    __deletable__ = ("_protocol",)  # for the compiler
 
     def __init__(self, connection: Caller, request: Request, transport: asyncio.Transport, hosting: Hosting) -> None:
         super().__init__(connection, request)

@@ -29,7 +29,8 @@ from typing import Final
 from tricklecast.app.core.limits import Capacities, Capacity, Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.storage.archive import Archive
-from tricklecast.app.workers.clients import SharedAdmission, SharedPayers, Tallies
+from tricklecast.app.workers.clients import SharedAdmission, Tallies
+from tricklecast.app.workers.payers import SharedPayers
 
 FREE_SHARE: Final = 16
 """A sixteenth of the memory is kept free, for workers that need more at once. All workers together reserve as much that

@@ -23,7 +23,7 @@ from tricklecast.trickle.wire import NO_LIFE
 ROOMY_BYTES: Final = 10_000_000
 """With less memory a feed lasts for a moment only."""
 
-_NO_LIMITS: Final = {"total_bytes": 10**12, "channels": 10, "readers": None, "readers_per_channel": None}
+_NO_LIMITS: Final = {"total_bytes": 10**12, "channels": 10, "readers": 10**6, "readers_per_channel": None}
 
 
 def compare(holder: Channel, owner: Channel, *, knows_all: bool) -> None:
@@ -53,12 +53,13 @@ def compare(holder: Channel, owner: Channel, *, knows_all: bool) -> None:
     assert holder.window.held == holder.window.cost + holder.window.open, "the memory is counted"
 
 
-class Twin(Channel):
+class Twin:
     """A channel that is told what its owner decides."""
 
     def __init__(self, fact: ChannelCreated, owner: Channel, limits: Limits) -> None:
         faults = Faults()
-        super().__init__(fact.channel, fact.epoch, "", 0.0, NO_LIFE, limits, Budget(10**12, faults), faults)
+        budget = Budget(10**12, faults)
+        self.channel = Channel(fact.channel, fact.epoch, "", 0.0, NO_LIFE, limits, budget, faults)
         self._owner = owner
         # Segments of the owner that are read, with how many of their frames are.
         self._read: dict[int, tuple[Segment, int]] = {}
@@ -66,27 +67,28 @@ class Twin(Channel):
     def hear(self, fact: Fact) -> None:
         """Take the bytes from before a fact, and the fact."""
         self.pull()
-        self.apply(fact)
+        self.channel.apply(fact)
 
     def pull(self) -> None:
         """Take the bytes that are there now."""
-        for seq in self._open:
+        channel = self.channel
+        for seq in channel._open:
             segment, done = self._read.get(seq) or (self._owner.segments[seq], 0)
-            own = self.segments[seq]
+            own = channel.segments[seq]
             for frame in segment.frames[done:]:
                 size = segment.offsets[done + 1] - segment.offsets[done]
-                assert self.bytes_stored(own, frame, size, own.price(frame))
+                assert channel.bytes_stored(own, frame, size, own.price(frame))
                 done += 1
             self._read[seq] = segment, done
 
     def check(self) -> None:
         """Compare with the owner."""
         self.pull()
-        owner = self._owner
-        compare(self, owner, knows_all=True)
-        assert self.created_at == owner.created_at
-        assert self.active_at <= owner.active_at
-        assert (self.drain_until, self._first) == (owner.drain_until, owner._first)
+        owner, twin = self._owner, self.channel
+        compare(twin, owner, knows_all=True)
+        assert twin.created_at == owner.created_at
+        assert twin.active_at <= owner.active_at
+        assert (twin.drain_until, twin._first) == (owner.drain_until, owner._first)
 
 
 class Fed:
@@ -159,7 +161,7 @@ class Twins:
             self._fed[fact.channel, fact.epoch] = Fed(owner, self.registry)
         twin = self._twins[fact.channel, fact.epoch]
         if type(fact) is self._leave_out:
-            twin.facts += 1  # it is not noticed at once
+            twin.channel.facts += 1  # it is not noticed at once
         else:
             twin.hear(fact)
 

@@ -201,6 +201,7 @@ FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
 }
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("invariant", FAULTS)
 def test_each_invariant_finds_its_fault(invariant: str) -> None:
     """A registry with this one fault in it is found out, by the invariant that is about it."""

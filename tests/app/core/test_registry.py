@@ -425,6 +425,7 @@ def test_a_channel_ends_once() -> None:
     assert len(facts) == known
 
 
+@pytest.mark.interpreted
 def test_a_forgotten_channel_is_freed_without_the_collector() -> None:
     """No reference cycle keeps it: a server has a thousand channels a minute, and hardly ever a full collection."""
     registry, _ = make_registry(channel_drain_s=10.0, idle_timeout_s=300.0)

@@ -19,7 +19,8 @@ from tricklecast.app.core.facts import (
     SegmentOpened,
 )
 from tricklecast.app.core.invariants import check_channel
-from tricklecast.app.core.limits import Limits, Payer
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.payers import Payer
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ahead, AlreadyStored, Cause, Ended, Ending, Gone, Outcome, Refusal

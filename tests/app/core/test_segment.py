@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.core.support import Bench, Told, Watcher
-from tricklecast.app.core.limits import Capacity, Payer
+from tricklecast.app.core.limits import Capacity
+from tricklecast.app.core.payers import Payer
 from tricklecast.app.core.publishers import Identity, Presence
 from tricklecast.app.core.results import Ending, Outcome
 from tricklecast.app.core.rules import OwnedChannel
@@ -89,6 +90,7 @@ def test_a_known_event_leads_to_the_next_state(state: State, event: Event) -> No
     assert segment.closed_at == (5.0 if after in CLOSED else None)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(("state", "event"), [pair for pair in product(State, Event) if pair not in EXPECTED])
 def test_an_unknown_event_changes_nothing(state: State, event: Event) -> None:
     """Every pair that is not in the table is the caller's mistake, and the segment is what it was."""
@@ -106,6 +108,7 @@ def test_nothing_leaves_closed(state: State) -> None:
     assert not any(before is state for before, _ in TRANSITIONS)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("state", [State.WAITING, State.OPEN])
 def test_bytes_do_not_close(state: State) -> None:
     """Closing by an event that only opens is refused and changes nothing."""
@@ -116,6 +119,7 @@ def test_bytes_do_not_close(state: State) -> None:
     assert picture(segment) == before
 
 
+@pytest.mark.interpreted
 def test_closing_lets_go_of_the_writer() -> None:
     """A closed segment has no writer."""
     segment = reach(State.OPEN)
@@ -352,7 +356,7 @@ def test_a_cursor_that_raises_keeps_no_other_from_being_told() -> None:
     segment.wake(faults)
     segment.evict_readers(faults)
     assert [watcher.wakes for watcher in (raiser, other)] == [1, 1]
-    noted = [(fault.victim, str(fault.error)) for fault in faults.noted]
+    noted = [(victim, str(error)) for victim, error in faults.noted]
     assert noted == [(raiser, "wake"), (other, "wake"), (raiser, "evict"), (other, "evict")]
 
 
@@ -495,7 +499,7 @@ def test_a_fault_of_storage_keeps_no_reader_from_being_woken() -> None:
     segment.cursors[reader] = None
     segment.wake(faults)
     assert reader.wakes == 1
-    assert [fault.victim for fault in faults.noted] == [tap]
+    assert [victim for victim, _ in faults.noted] == [tap]
 
 
 def test_where_its_owner_says_that_a_body_begins() -> None:

@@ -433,6 +433,7 @@ def test_a_follower_may_leave_when_it_hears_of_a_fact() -> None:
     assert heard == ["left", *["stayed"] * len(bench.facts)]
 
 
+@pytest.mark.interpreted
 def test_segments_that_the_owner_awaits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """No budget counts them."""
     monkeypatch.setattr(state, "MAX_AWAITED", 2)

@@ -376,6 +376,7 @@ def test_a_delayed_request_keeps_its_token(tmp_path: Path, in_query: bool) -> No
                 assert target.ask("GET", f"{target.base}/{channel}/0{query}", headers).status == status
 
 
+@pytest.mark.interpreted
 def test_bodies_of_posts_that_wait_for_a_decision_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The POST that exceeds it is refused with 503; those before it wait for their decision."""
     monkeypatch.setattr(exchange, "PARKED_BYTES", 1000)

@@ -75,6 +75,7 @@ class Ticked:
             raise ZeroDivisionError
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("faulty", PARTS)
 def test_a_fault_in_a_part_of_the_tick_keeps_no_other_part(
     faulty: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -210,6 +211,7 @@ def test_an_unsound_channel_is_ended_for_all_to_see(caplog: pytest.LogCaptureFix
         assert other_reader.response().body == b"x"
 
 
+@pytest.mark.interpreted
 def test_an_unsound_channel_that_cannot_be_ended_is_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

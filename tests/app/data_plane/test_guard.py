@@ -25,6 +25,8 @@ from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 from tricklecast.trickle.records import AccessRecord
 from tricklecast.trickle.wire import CLIENT, IDEMPOTENCY_KEY, RESET
 
+pytestmark = pytest.mark.interpreted
+
 FOR_EVER_S = 3600.0
 NAMED = {CLIENT: "naive"}
 

@@ -17,6 +17,7 @@ from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle import wire
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(
     ("method", "at", "broken"),
     [
@@ -85,6 +86,7 @@ def overtaking(server: LocalServer) -> Parked:
     return parked
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("broken", [(Registry, "reserve"), (Upload, "body_ended")], ids=["resolve", "body"])
 def test_a_fault_after_a_wait_is_answered(broken: tuple[type, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A parked publisher that meets a fault when it goes on, or when its body is taken, is told 500."""

@@ -36,6 +36,8 @@ from tricklecast.app.data_plane.pacing import (
 )
 from tricklecast.app.data_plane.scheduling import READERS
 
+pytestmark = pytest.mark.interpreted
+
 WAIT_S = 0.5
 SIZE = STEP_BYTES - SEGMENT_BYTES
 """Of a segment here: one look for each."""

@@ -29,6 +29,8 @@ from tricklecast.app.data_plane.scheduling import (
     Turns,
 )
 
+pytestmark = pytest.mark.interpreted
+
 COST_S = 2**-12
 PER_TURN = ceil(WRITE_S / COST_S)
 """The cost of a reader's turn, and the number of turns that fit into one turn of the loop."""

@@ -322,6 +322,7 @@ class Willing:
         return self.segment.size
 
 
+@pytest.mark.interpreted
 def test_a_publisher_is_held_while_its_readers_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection is not read, another channel's publisher is, and it goes on when the readers are served."""
     monkeypatch.setattr(scheduling, "HOLD_S", 10.0**6)

@@ -793,6 +793,7 @@ def test_a_fault_in_a_readers_wake_costs_that_reader_only(
         assert channel.get(0).body == body
 
 
+@pytest.mark.interpreted
 def test_a_fault_in_a_readers_turn_costs_that_reader_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -818,6 +819,7 @@ def test_a_fault_in_a_readers_turn_costs_that_reader_only(
         check_one_fault(server, caplog)
 
 
+@pytest.mark.interpreted
 def test_a_fault_in_a_publishers_body_is_answered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -835,6 +837,7 @@ def test_a_fault_in_a_publishers_body_is_answered(
         check_one_fault(server, caplog)
 
 
+@pytest.mark.interpreted
 def test_a_fault_while_a_request_is_begun_breaks_its_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

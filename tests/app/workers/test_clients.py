@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.app.workers.test_shared import in_processes
-from tricklecast.app.core.limits import Admission, Capacity, Client, Limit, Limits, Payer
+from tricklecast.app.core.limits import Admission, Capacity, Client, Limit, Limits
+from tricklecast.app.core.payers import Payer
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.workers.clients import PLACES, WIDTH, SharedAdmission, SharedPayer, SharedPayers, Tallies, Tally
+from tricklecast.app.workers.clients import PLACES, WIDTH, SharedAdmission, Tallies, Tally
+from tricklecast.app.workers.payers import SharedPayer, SharedPayers
 
 WORKERS = 3
 LIMITS = Limits(client_connections=4, client_exchanges=3, client_requests_per_s=2.0, client_burst=5)
