@@ -210,8 +210,7 @@ class Feed:
         say(self._fact(ChannelCreated, channel.created_at, channel.content_type, channel.life.name))
         if channel.life.first is not None:
             say(self._fact(NumberingNamed, channel.created_at, channel.life.name, channel.life.first))
-        if channel.playlist or have:
-            say(self._fact(PlaylistMarked, channel.active_at, channel.playlist))
+        say(self._fact(PlaylistMarked, channel.active_at, channel.playlist))
         say(self._fact(HeadJumped, channel.created_at, channel.floor))
         for lost in have.values():
             if lost.seq not in channel.segments:
