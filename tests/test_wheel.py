@@ -88,10 +88,10 @@ RELAY = """
 """
 
 
-def build(source: Path, target: str, into: Path) -> Path:
+def build(source: Path, target: str, into: Path, *, within_s: float = WITHIN_S) -> Path:
     """Build a ``wheel`` or an ``sdist`` of a source tree."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(into)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=WITHIN_S)
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=within_s)
     [built] = into.iterdir()
     return built
 
@@ -211,7 +211,7 @@ def test_a_compiled_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with tarfile.open(build(ROOT, "sdist", tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path, filter="data")
     monkeypatch.setenv("HATCH_BUILD_HOOKS_ENABLE", "1")
-    compiled = build(tmp_path / f"tricklecast-{__version__}", "wheel", tmp_path / "wheel")
+    compiled = build(tmp_path / f"tricklecast-{__version__}", "wheel", tmp_path / "wheel", within_s=10 * WITHIN_S)
     names = contents(compiled)
     for module in ("app/core/registry", "app/data_plane/handler", "app/http1/connection", "trickle/wire"):
         assert f"tricklecast/{module}.py" in names
