@@ -1,5 +1,8 @@
 """Listeners: sockets and their options, TLS, and the number of connections that the process can have.
 
+A server of one process without TLS accepts with the event loop's own :class:`asyncio.Server` (:func:`accept_on`). TLS,
+and a server of several workers, need a :class:`Listener`.
+
 Three limits make a slow or silent peer cheap:
 
 - *Descriptors.* The process raises its limit as far as it may, and lowers ``max_connections`` to it, with some to
@@ -53,16 +56,16 @@ KEEP_ALIVE_PROBES: Final = 3
 """The kernel gives a peer up after this number of unanswered probes, sent in the last half of ``peer_timeout_s``."""
 
 SILENT_S: Final = 7
-"""For so long the kernel of Linux keeps a connection that sends nothing, where several workers accept: 1 + 2 + 4 s, as
-it repeats the last step of the connection's beginning. Then a worker accepts it, silent as it is."""
+"""Where several workers accept, Linux keeps a connection until its first bytes are there, but no longer than this:
+1 + 2 + 4 s, since it repeats its part of the TCP handshake twice. Then a worker accepts the silent connection."""
 
 SPARE_FILES: Final = 256
 """File descriptors that ordinary connections leave free: for 64 connections beyond the limit, as many that are just
 being closed, listeners, the access log, the event loop, and requests to webhooks and key servers."""
 
 WORKER_FILES: Final = 512
-"""Those that each of several workers leaves free beside: for sockets of the mesh (two for each worker, 64 at most), the
-listeners of all workers, and questions of other workers."""
+"""Each of several workers leaves this number free in addition: for the sockets of the mesh (two for each of at most 64
+workers), the listeners of all workers, and questions of other workers."""
 
 LEAST_CONNECTIONS: Final = 64
 """The server does not start with fewer possible connections, unless ``max_connections`` asks for fewer."""
@@ -233,7 +236,8 @@ def tune(listener: socket.socket, *, peer_timeout_s: int, workers: int = 1) -> N
 
     They bound the bytes that the kernel keeps of a connection, and the time after which it gives up a peer that has
     vanished without closing. Where several workers accept, the kernel also keeps each connection until its first bytes
-    are there: they show which worker it is for, and a worker that dies takes no connection with it that has not spoken.
+    are there (:data:`SILENT_S`). They show which worker it is for; and if a worker dies, connections that have sent
+    nothing yet are still in the kernel.
     An option that the operating system does not know is left out.
 
     Args:
@@ -445,21 +449,25 @@ def _read(setting: str, file: Path) -> bytes:
 
 
 class Listener:
-    """Accepts connections, some at a time, in place of :class:`asyncio.Server`.
+    """Accepts connections, some at a time.
+
+    An :class:`asyncio.Server` begins to read from a connection as soon as it has accepted it. This class gives the bare
+    socket away first: to begin a TLS handshake (:class:`TlsListener`), or to hand the connection over to another worker
+    (:meth:`HandOver.accepted() <tricklecast.app.workers.handover.HandOver.accepted>`).
 
     Args:
         listener: bound; its owner closes it.
-        begin: gets each connection, and the address of its peer.
+        accepted: gets the socket of each connection, and the address of its peer.
 
     Attributes:
         sockets: the listener.
     """
 
-    def __init__(self, listener: socket.socket, begin: Callable[[socket.socket, Any], None]) -> None:
+    def __init__(self, listener: socket.socket, accepted: Callable[[socket.socket, Any], None]) -> None:
         listener.setblocking(False)
         self.sockets = (listener,)
         self._loop = asyncio.get_running_loop()
-        self._accepted = begin
+        self._accepted = accepted
         self._retry: asyncio.TimerHandle | None = None
         self._listen()
 

@@ -439,7 +439,7 @@ def _access_log(settings: Settings, node: str, worker: Worker | None) -> AccessL
     release, config = f"tricklecast/{__version__}", settings.model_dump_json(exclude_defaults=True)
     if worker is not None and worker.predecessors:
         log.event(Event.WORKER_RESTART, release=release, detail=config)
-    elif worker is None or worker.tells_start:
+    elif worker is None or worker.logs_start:
         log.event(Event.SERVER_START, release=release)
         log.event(Event.CONFIG, detail=config)
     return log

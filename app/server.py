@@ -129,7 +129,7 @@ def _supervise(
             configure(settings.log_format, worker=worker.number)
             own, lock = sockets[worker.number], locks[worker.number] if locks else None
             mains = [each.main for each in sockets]
-            _serve_on(own, in_force, limits, lambda _: worker.tell(READY), None, show, reread, worker, lock, mains)
+            _serve_on(own, in_force, limits, lambda _: worker.report(READY), None, show, reread, worker, lock, mains)
 
         def reload() -> None:
             nonlocal in_force
@@ -155,7 +155,7 @@ def _supervise(
                 ready=ready,
                 stopping=stopping,
                 reload=reload,
-                is_left=Terminal().is_gone,
+                terminal_is_gone=Terminal().is_gone,
                 # A worker's own last resort comes first, and tells where it hangs.
                 deadline_s=lambda: in_force.shutdown_deadline_s + LAST_S + KILL_S,
             ).run()
@@ -387,7 +387,7 @@ class Server(uvicorn.Server):
             spread = self._mains[0] is not self._mains[1]
             accept_for = (lambda worker: of_worker(link, self._mains[worker])) if spread else None
             link.start(makers, node.answers, accept_for)
-        if node.log is not None and (node.link is None or node.link.worker.tells_start):
+        if node.log is not None and (node.link is None or node.link.worker.logs_start):
             node.log.event(Event.SERVER_READY)
         for server, path in zip(self.servers, (node.reload.settings.base_path, " (control plane)"), strict=False):
             self._announce(address_of(node.reload.settings, server.sockets[0]) + path)

@@ -116,7 +116,7 @@ again after these times, each more or less by half; then it is refused, after 3 
 
 
 class Neighbours(Protocol):
-    """The other workers of a server, each of which owns some channels (:mod:`app.workers`).
+    """The way to the other workers of a server, as :class:`app.workers.handover.HandOver` has it.
 
     Attributes:
         me: this worker's number.
@@ -127,18 +127,20 @@ class Neighbours(Protocol):
     def is_ours(self, head: memoryview, at: int) -> bool:
         """Whether a request, which begins at a place of the input, is known to belong to this worker, as most do."""
 
-    def owner(self, head: bytes | memoryview, chance: int) -> int | None:
-        """The worker to which a request belongs, by the beginning of its head; ``None``: more of it is needed.
+    def worker_for(self, head: bytes | memoryview, number: int | None) -> int | None:
+        """The worker that a request is for, by the beginning of its head; ``None``: more of it is needed.
 
         Args:
-            chance: the number of the connection, which chooses among several workers; -1: it stays if it may.
+            number: of the connection. It picks one of several workers that hold the channel. ``None``: this worker is
+                to answer, if it holds the channel.
         """
 
     def move(self, connection: Connection, worker: int, data: bytes, *, last: bool) -> bool:
-        """Hand a connection over, with the beginning of a request; ``False`` if that is not possible now.
+        """Hand over a connection that begins a request; ``False`` if the worker does not take it now.
 
         Args:
-            last: if it is not possible now, the request is refused.
+            data: bytes of the request that were read already.
+            last: there is no further try: if this one fails, the request is refused.
         """
 
 
@@ -198,7 +200,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer: str | None = None  # the address at its other end
         self.proxied = False  # that is a trusted proxy, which names its clients
         self.tls = False  # its client speaks TLS, to this process or to another worker
-        # From another worker, until a request is here: the address of its peer, and the bytes that came with it.
+        # If another worker has handed it over, until its first request is here: the client's address, and the bytes of
+        # that request that came with it.
         self._arrival: tuple[str | None, bytes] | None = None
         self.certified: str | None = None  # the name in its client's certificate, where clients must show one
         self.client_here: Client | None = None  # where clients are told apart, and it is not proxied
@@ -236,7 +239,8 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_size = 0
         self._unread = 0  # bytes of a body that nobody takes
         self._waits = 0  # how often its request has waited for its worker
-        # For the neighbours' sake: bytes of a body with a length that are not parsed yet, or that came with its head.
+        # Where there are other workers: bytes of a body with a length that are not parsed yet, or that came with its
+        # head. They show where the next request begins, which may be for another worker.
         self._body_left = self._with_head = 0
         self._upgrade: list[bytes] | None = None  # a head that offers another protocol, without the offer
         # The refusal of input that is no request. It is sent when the requests before it are answered.
@@ -277,21 +281,21 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._parse_arrival)
 
     def arrives(self, ip: str | None, certified: str | None, *, tls: bool, data: bytes) -> None:
-        """Another worker hands it over; it is about to be made.
+        """Another worker hands it over. Call this before it has a transport.
 
         Args:
-            ip: of its peer; ``None``: the socket tells it. certified: the name in its client's certificate.
-            tls: whether its client speaks TLS, to the other worker. data: what was read from it already.
+            ip: of the client; ``None``: the socket tells it. certified: the name in the client's certificate.
+            tls: whether the client speaks TLS, to the other worker. data: bytes of its request that were read there.
         """
         self._arrival = ip, data
         self.certified, self.tls = certified, tls
 
     def moved(self, to: asyncio.Protocol | None = None) -> None:
-        """Another worker has it: forget it here.
+        """Forget it here, since another worker has it.
 
         Args:
-            to: takes the transport over, which stays here and is not read from. ``None``: the socket is closed here,
-                and stays open there.
+            to: under TLS, gets the transport, which stays here and is not read from. ``None``: the socket is closed
+                here, and stays open there.
         """
         if to is None:
             self.deaf = True
@@ -592,10 +596,10 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _begins_here(self, neighbours: Neighbours, data: memoryview) -> bool:
-        """A request begins: whether it may be parsed. If not, it is for another worker, or has to wait.
+        """Whether a request that begins may be parsed here and now. If not, its connection has moved, or it waits.
 
-        It waits until the exchange before it is over, since a connection can only move when nothing is owed to it;
-        until it shows for which worker it is; and while that worker takes no connection (:data:`WAITS_S`).
+        It waits until the exchange before it is over, since a connection moves only when nothing is owed to its client;
+        until enough of it is here to find its worker; and while that worker takes no connection (:data:`WAITS_S`).
         """
         if self.exchange is not None:
             self._more = bytes(data)
@@ -603,9 +607,12 @@ class Connection(asyncio.BufferedProtocol):
             self.plane.pipelined.add(self)
             return False
         self.plane.pipelined.discard(self)
-        owner = neighbours.owner(data, self._chance())
-        if owner is None:
-            if self.half_closed:
+        # A connection that another worker has just sent stays, if it may: two workers would hand it to and fro. So does
+        # one whose TLS session is here.
+        moves_freely = self._arrival is None and self.fd >= 0
+        worker = neighbours.worker_for(data, self.number if moves_freely else None)
+        if worker is None:
+            if self.half_closed:  # no more of it will come
                 self.transport.close()
                 return False
             self._more = bytes(data)
@@ -613,11 +620,11 @@ class Connection(asyncio.BufferedProtocol):
             self._stop_resting()
             self._expect_rest()
             return False
-        if owner == neighbours.me:
+        if worker == neighbours.me:
             self._waits = 0
             return True
         last = self._waits == len(WAITS_S)
-        if neighbours.move(self, owner, bytes(data), last=last):
+        if neighbours.move(self, worker, bytes(data), last=last):
             return False
         if last:
             exchange = self.exchange = self.without_route()
@@ -632,10 +639,6 @@ class Connection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_later(wait_s, self._parse_more)
         self._waits += 1
         return False
-
-    def _chance(self) -> int:
-        """Chooses among several workers: only a connection that may go to any of them has a number for that."""
-        return -1 if self._arrival is not None or self.fd < 0 else self.number
 
     def _end_of_message(self, data: memoryview, at: int, end: int) -> int:
         """Up to where a slice may be parsed: not beyond the end of a message.

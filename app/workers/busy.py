@@ -14,7 +14,7 @@ guard. With a data directory the owner also answers streams that begin at a clos
 from storage when the window has passed.
 
 **No circle.** A connection that was handed over stays until its request has begun, if this worker may answer
-(:data:`~.placement.STAYS`). So it moves twice at most: to a holder that cannot answer, and back.
+(:meth:`~.placement.Placement.worker_for`). So it moves twice at most: to a holder that cannot answer, and back.
 
 **The end.** The owner repeats each second that the channel is spread, while it has :data:`SPREAD_UNTIL` readers in all.
 A holder that has not heard it for :data:`KEEP_S` takes no new reader, and its replica ends when no reader is left. A
@@ -51,7 +51,7 @@ from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.workers.mesh import Kind, Mesh, MeshFull
-from tricklecast.app.workers.placement import READS, STAYS, Placement
+from tricklecast.app.workers.placement import READS, Placement
 from tricklecast.app.workers.questions import Questions, Stream
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status
@@ -210,14 +210,14 @@ class Busy:
             if worker != self._mesh.me:
                 self._tell(worker, spread=name)
 
-    def _place_at_owner(self, name: str, spread: _Spread, route: Route, chance: int) -> int:
+    def _place_at_owner(self, name: str, spread: _Spread, route: Route, number: int | None) -> int:
         """The worker for a request that reads a channel of this worker: this one, or a holder."""
         me, channel = self._mesh.me, self._plane.registry.live(name)
-        if chance == STAYS or not spread.holders or channel is None or channel.reading.used < spread.share:
+        if number is None or not spread.holders or channel is None or channel.reading.used < spread.share:
             return me
         if not self._is_alike(channel, route):
             return me
-        holder = spread.holders[chance // self._mesh.workers % len(spread.holders)]
+        holder = spread.holders[number // self._mesh.workers % len(spread.holders)]
         return holder if self._mesh.has_room(holder) else me
 
     # The holder's side.
@@ -259,9 +259,9 @@ class Busy:
             about = {"epoch": channel.epoch, "readers": readers, "audience": channel.audience, "sent": sent}
             self._tell(held.owner, held=name, **about)
 
-    def _place_at_holder(self, held: _Held, route: Route, chance: int) -> int:
+    def _place_at_holder(self, held: _Held, route: Route, number: int | None) -> int:
         """The worker for a request that reads a channel of another one, and has come here: this one, or the owner."""
-        del chance
+        del number
         channel = held.replica.channel
         if channel is None or channel.ended or channel.reading.full:
             return held.owner

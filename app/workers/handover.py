@@ -1,24 +1,28 @@
-"""Hand-over: a connection moves to the worker that owns what it asks for. The bytes do not.
+"""Hand-over: a connection moves to the worker that owns the channel which it asks for.
 
-**The problem.** A channel is in one worker, and the kernel gives a new connection to any. To pass each byte on would
-cost more than the second core brings.
+**The problem.** One worker has all of a channel, and the kernel gives a new connection to any worker. If that worker
+copied each byte to and from the owner, it would spend as much as the owner does on a reader: a second core would bring
+little.
 
-**The idea.** The descriptor moves (``SCM_RIGHTS``), and the owner serves the connection as if it had accepted it: from
-then on a request costs what it costs in a server of one process. There are three moments:
+**The idea.** The connection moves, as a descriptor (``SCM_RIGHTS``), and the owner serves it as if it had accepted it.
+From then on a request costs what it costs in a server of one process. A connection moves at one of two moments:
 
-1. *When it is accepted* (:meth:`HandOver.accepted`). The first bytes are looked at without being read (``MSG_PEEK``).
-   On Linux the kernel keeps a connection until they are there (:func:`~tricklecast.app.listener.tune`).
-2. *Between two requests*, when the next one is for somebody else, as on connections of a proxy, which asks for many
-   channels on each. The beginning of the request, which was read already, goes with the descriptor.
-3. *Under TLS* the descriptor is of no use without the session, which cannot move. So the worker that has the session
-   makes a pair of sockets, hands one end over as the connection, and copies between the session and the other end
-   (:class:`Half`). It is this worker's part in the work; the owner does all the rest.
+1. *When it is accepted* (:meth:`HandOver.accepted`). The worker reads a copy of the first bytes (``MSG_PEEK``), and the
+   owner reads them again. On Linux the kernel keeps a connection until its first bytes are there
+   (:func:`~tricklecast.app.listener.tune`).
+2. *Between two requests* (:meth:`HandOver.move`), if the next one is for another worker. A proxy sends requests for
+   many channels on each connection. The bytes of the next request that were read already go with the descriptor.
 
-A connection moves only at the beginning of a request, with nothing owed to it. One that pipelines waits until then. It
-gives its place among the limits back before it goes, and takes one where it arrives, so it is counted once.
+*TLS.* The descriptor is of no use without the TLS session, and a session cannot move. So the worker with the session
+makes a pair of sockets, hands one end over as if it were the connection, and copies between the session and the other
+end (:class:`Half`). It encrypts and decrypts; the owner does all the rest.
 
-A worker that is busy, or stands still, takes connections late. Some 160 are on their way to it then, and all others
-stay where they are. Each is tried again for 3 s; then its client is told to come back, as by any overloaded server.
+A connection moves only when nothing is owed to the client: one that pipelines waits until its requests are answered. It
+gives its place among the limits back before it moves, and the owner counts it again.
+
+A worker that is busy or hangs takes connections late. Some 160 wait in the mesh then, and all others stay in the worker
+that has accepted them. It tries to move each of them for 3 s (:data:`~app.http1.connection.WAITS_S`), and then answers
+503, as any overloaded server does.
 """
 
 from __future__ import annotations
@@ -40,21 +44,21 @@ from tricklecast.app.workers.placement import LOOK_BYTES, Placement
 
 _LOGGER = logging.getLogger(__name__)
 
-TELL_S: Final = 60.0
+WARN_S: Final = 60.0
 """The log says at most once in this time that a worker takes no connection."""
 
 PAIR_BYTES: Final = 64 << 10
-"""The kernel's buffer of a :class:`Half`'s socket, in each direction (Linux doubles it)."""
+"""The kernel's buffer, in each direction, of the pair of sockets under TLS. Linux doubles it."""
 
 
 class Arrival(NamedTuple):
-    """The message that goes with a connection that is handed over.
+    """The message that goes with the descriptor of a connection.
 
     Attributes:
-        endpoint: the number of the address at which it was accepted.
-        ip: of its peer; ``None``: the descriptor tells it.
-        certified: the name in its client's certificate. tls: whether the client speaks TLS.
-        data: what was read from it.
+        endpoint: the number of the address at which the connection was accepted.
+        ip: of the client; ``None``: the socket tells it.
+        certified: the name in the client's certificate. tls: whether the client speaks TLS.
+        data: bytes of the next request that were read already.
     """
 
     endpoint: int
@@ -75,43 +79,44 @@ class Arrival(NamedTuple):
 
 
 class HandOver:
-    """Moves connections to other workers, and takes theirs.
+    """Moves connections to other workers, and takes theirs (:class:`~app.http1.connection.Neighbours`).
 
     Args:
-        mesh: the way to them. placement: knows the owner.
+        mesh: the way to the other workers. placement: knows which worker a request is for.
 
     Attributes:
-        me, is_ours, owner: of the placement. handed_over, taken: connections, so far.
+        me, is_ours, worker_for: of the placement.
+        handed_over, taken: connections that have moved from here, and to here.
         halves: of TLS sessions whose requests another worker answers.
     """
 
     def __init__(self, mesh: Mesh, placement: Placement) -> None:
         self._mesh = mesh
-        self.me, self.is_ours, self.owner = placement.me, placement.is_ours, placement.of_head
+        self.me, self.is_ours, self.worker_for = placement.me, placement.is_ours, placement.worker_for
         self.halves: set[Half] = set()
         self.handed_over = self.taken = 0
-        self._makers: Sequence[Callable[[], Connection]] = ()  # of connections, one for each address
-        self._told_at: dict[int, float] = {}  # when the log said last that a worker takes no connection
-        self._coming: set[asyncio.Task[Any]] = set()  # connections that are being made
-        self._chances = count(0, placement.workers)  # numbers of those that are accepted
+        self._makers: Sequence[Callable[[], Connection]] = ()  # by the number of the address; none before start()
+        self._warned_at: dict[int, float] = {}  # when the log last said that a worker takes no connection
+        self._connecting: set[asyncio.Task[Any]] = set()  # while the event loop makes transports of sockets
+        self._numbers = count(0, placement.workers)  # of connections, until they have an object with a number
 
     def start(self, makers: Sequence[Callable[[], Connection]]) -> None:
-        """The server listens: take connections from now on.
+        """Take connections from now on, since the server listens.
 
         Args:
-            makers: make a connection, one for each address at which the server listens.
+            makers: each makes a connection for one address at which the server listens.
         """
         self._makers = makers
 
-    # Away.
+    # To another worker.
 
     def accepted(self, endpoint: int, sock: socket.socket, address: Any) -> None:
-        """Bring a connection to its worker. Its first bytes are looked at, and stay where they are.
+        """Bring a new connection to its worker, without reading from it.
 
-        One that has sent nothing yet, or whose worker takes no more, begins here, and moves when its request is read.
+        If it has sent too little yet, or its worker takes no more, it begins here, and :meth:`move` comes later.
 
         Args:
-            endpoint: where it was accepted. address: of its peer.
+            endpoint: the number of the address at which it was accepted. address: of the client.
         """
         del address
         try:
@@ -119,9 +124,9 @@ class HandOver:
         except (BlockingIOError, InterruptedError):
             head = b""
         except OSError:
-            sock.close()  # its peer has reset it
+            sock.close()  # the client has reset it
             return
-        worker = self.owner(head, next(self._chances)) if head else None
+        worker = self.worker_for(head, next(self._numbers)) if head else None
         if worker is not None and worker != self.me and self._mesh.has_room(worker):
             with suppress(MeshFull, OSError):
                 self._send(worker, Arrival(endpoint), sock.fileno())
@@ -130,17 +135,17 @@ class HandOver:
         self._serve(sock, endpoint)
 
     def move(self, connection: Connection, worker: int, data: bytes, *, last: bool) -> bool:
-        """Hand a connection over that has just begun a request; ``False`` if that is not possible now.
+        """Hand over a connection that begins a request; ``False`` if the worker does not take it now.
 
         Args:
-            connection: nothing is owed to it.
-            worker: owns what it asks for.
-            data: what was read of the request.
-            last: if it is not possible now, the request is refused.
+            connection: nothing is owed to its client.
+            worker: the request is for this one.
+            data: bytes of the request that were read already.
+            last: there is no further try: if this one fails, the request is refused.
         """
         try:
             if not self._mesh.has_room(worker):
-                raise MeshFull("it is slow to take those before, or stands still")
+                raise MeshFull("it is busy, or hangs")
             connection.leave()
             arrival = Arrival(connection.endpoint.number, connection.peer, connection.certified, connection.tls, data)
             if connection.fd >= 0:
@@ -150,8 +155,8 @@ class HandOver:
                 self._bridge(connection, worker, arrival)
         except (MeshFull, OSError) as error:
             now = asyncio.get_running_loop().time()
-            if last and now - self._told_at.get(worker, -inf) > TELL_S:
-                self._told_at[worker] = now
+            if last and now - self._warned_at.get(worker, -inf) > WARN_S:
+                self._warned_at[worker] = now
                 _LOGGER.warning("connections cannot be handed over to worker %d: %s", worker, error)
             return False
         return True
@@ -172,12 +177,12 @@ class HandOver:
             raise
         finally:
             theirs.close()
-        session, inner = Half(self.halves), Half(self.halves)
-        session.other, inner.other = inner, session
+        session = Half(self.halves)
+        inner = Half(self.halves, session)
         connection.moved(to=session)
-        self._begin(lambda: inner, mine, session.transport.abort)
+        self._connect(inner, mine, session.transport.abort)
 
-    # Here.
+    # From another worker, or from a listener.
 
     def take(self, message: Message) -> None:
         """Serve a connection that another worker hands over."""
@@ -187,62 +192,65 @@ class HandOver:
         self._serve(sock, arrival.endpoint, arrival)
 
     def _serve(self, sock: socket.socket, endpoint: int, arrival: Arrival | None = None) -> None:
-        """Make a connection of an accepted socket."""
+        """Make a connection of a socket."""
         connection = self._makers[endpoint]()
         if arrival is not None:
             connection.arrives(arrival.ip, arrival.certified, tls=arrival.tls, data=arrival.data)
-        self._begin(lambda: connection, sock)
+        self._connect(connection, sock)
 
-    def _begin(
-        self, make: Callable[[], asyncio.BaseProtocol], sock: socket.socket, failed: Callable[[], None] | None = None
+    def _connect(
+        self, protocol: asyncio.BaseProtocol, sock: socket.socket, failed: Callable[[], None] | None = None
     ) -> None:
         """Connect a socket with its protocol; ``failed`` is called if that does not succeed."""
         loop = asyncio.get_running_loop()
         sock.setblocking(False)
-        task = loop.create_task(loop.connect_accepted_socket(make, sock))
-        self._coming.add(task)
+        task = loop.create_task(loop.connect_accepted_socket(lambda: protocol, sock))
+        self._connecting.add(task)
 
-        def begun(task: asyncio.Task[Any]) -> None:
-            self._coming.discard(task)
+        def done(task: asyncio.Task[Any]) -> None:
+            self._connecting.discard(task)
             if task.cancelled() or task.exception() is not None:
-                sock.close()  # its peer is gone already
+                sock.close()  # the client is gone already
                 if failed is not None:
                     failed()
 
-        task.add_done_callback(begun)
+        task.add_done_callback(done)
 
     def end(self) -> None:
-        """Break what is left of connections for others, and of those that are being made."""
-        for task in list(self._coming):
+        """Break connections that are being made, and TLS sessions whose requests others answer."""
+        for task in list(self._connecting):
             task.cancel()
         for half in list(self.halves):
             half.transport.abort()
 
 
 class Half(asyncio.Protocol):
-    """One side of a TLS session whose requests another worker answers: the session, or the pair of sockets.
+    """One of the two protocols that copy between a TLS session and the socket towards the owner of its channel.
 
-    What one half reads the other one writes. A half whose other side does not take more is not read from, so in each
-    direction at most 64 KiB wait (asyncio's high-water mark) and one read more, beside the kernel's buffers.
+    Each writes what the other one reads. A half that cannot write stops the other one from reading, so in each
+    direction at most 64 KiB (asyncio's high-water mark) and one more read wait here, beside the kernel's buffers.
 
     Args:
-        all_: of this process; the half belongs to it while it is connected.
+        connected: the half is in this set while it is connected.
+        other: the other one, if it was made first.
     """
 
     other: Half
     transport: asyncio.Transport
 
-    def __init__(self, all_: set[Half]) -> None:
-        self._all = all_
-        self._gone = False
+    def __init__(self, connected: set[Half], other: Half | None = None) -> None:
+        self._connected = connected
+        self._is_lost = False  # its connection is over
+        if other is not None:
+            self.other, other.other = other, self
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It can be used. The session's half comes first, and is not read from until the other one is here."""
+        """The session's half is connected first, and is not read from before the other one is connected, too."""
         self.transport = transport
-        self._all.add(self)
-        if self.other._gone:
+        self._connected.add(self)
+        if self.other._is_lost:
             transport.abort()
-        elif self.other in self._all:
+        elif self.other in self._connected:
             self.other.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
@@ -255,7 +263,7 @@ class Half(asyncio.Protocol):
         self.other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._all.discard(self)
-        self._gone = True
-        if self.other in self._all:
+        self._connected.discard(self)
+        self._is_lost = True
+        if self.other in self._connected:
             self.other.transport.close()

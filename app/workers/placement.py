@@ -32,12 +32,8 @@ READS: Final = frozenset({Op.READ, Op.STREAM, Op.CHANGES, Op.PLAYLIST, Op.HLS})
 """Requests that a holder of a channel may answer as its owner does. The head (``next``) is not among them, since
 publishers ask for it, and go on there."""
 
-Place = Callable[[Route, int], int]
-"""Finds the worker for a request that reads a busy channel, given the connection's number or :data:`STAYS`."""
-
-STAYS: Final = -1
-"""In place of a connection's number: it is to stay where it is, if this worker may answer. A connection that was handed
-over has this until its request has begun, so no two workers hand it to and fro; and one whose TLS session is here."""
+Place = Callable[[Route, int | None], int]
+"""Finds the worker for a request that reads a busy channel. The number is as in :meth:`Placement.worker_for`."""
 
 MAX_KNOWN: Final = 4096
 """Beginnings of requests that are kept; each takes 0.2 kB."""
@@ -85,13 +81,16 @@ class Placement:
         """The worker that owns a channel."""
         return owner_of(channel, self.workers)
 
-    def of_head(self, head: bytes | memoryview, chance: int) -> int | None:
-        """The worker to which a request belongs; ``None`` if more of its head is needed to tell.
+    def worker_for(self, head: bytes | memoryview, number: int | None) -> int | None:
+        """The worker that a request is for; ``None`` if more of its head is needed to tell.
 
         Args:
-            head: the beginning of the request, at least one byte. What is no request belongs to this worker, which
-                refuses it.
-            chance: as in :meth:`of_target`.
+            head: the beginning of the request, at least one byte. Bytes that are no request are for this worker, which
+                refuses them.
+            number: of the connection. If several workers hold the channel, it picks one of them, always the same. The
+                numbers of one worker's connections are ``workers`` apart. ``None``: the connection stays here, if this
+                worker may answer. So it is while its first request here has not begun, if another worker has handed it
+                over, and always if this worker has its TLS session: no two workers hand it to and fro.
         """
         beginning = self._beginning.match(head)
         if beginning is not None and (known := self._owners.get(beginning[0])) is not None:
@@ -104,30 +103,25 @@ class Placement:
             # A method without a space behind it is not one yet.
             is_whole = target is None and line.end() < len(head)
             return self.me if is_whole or len(head) >= LOOK_BYTES else None
-        owner = self.of_target(method, target, chance)
+        worker = self.worker_for_target(method, target, number)
         route = None if beginning is None else self._router.find(method, target)
         if beginning is not None and route is not None and route.channel and route.channel not in self.spread:
             if len(self._owners) >= MAX_KNOWN:
                 self._owners.clear()
-            self._owners[beginning[0]] = owner
-        return owner
+            self._owners[beginning[0]] = worker
+        return worker
 
     def is_ours(self, head: bytes | memoryview, at: int) -> bool:
         """Whether a request, which begins at a place of the input, is known to belong to this worker, as most do."""
         beginning = self._beginning.match(head, at)
         return beginning is not None and self._owners.get(beginning[0]) == self.me
 
-    def of_target(self, method: bytes, target: bytes, chance: int) -> int:
-        """The worker to which a request of this method and target belongs.
-
-        Args:
-            chance: the number of the connection, which counts in steps of the number of workers: it chooses among
-                several workers, always in the same way; or :data:`STAYS`.
-        """
+    def worker_for_target(self, method: bytes, target: bytes, number: int | None) -> int:
+        """The worker that a request of this method and target is for."""
         route = self._router.find(method, target)
         if route is not None:
             if self.spread and route.op in READS and (place := self.spread.get(route.channel)) is not None:
-                return place(route, chance)
+                return place(route, number)
             return self.owner_of(route.channel) if route.channel else self.me
         found = _OF_CHANNEL.match(unquote_to_bytes(path_of(target)))
         return FRONT if found is None else self.owner_of(found[1].decode("utf-8", "surrogateescape"))

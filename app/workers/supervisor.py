@@ -1,20 +1,23 @@
 """The supervisor: the process that starts the workers of a server, watches them, and ends them.
 
-It holds what has to outlive a worker: the listening sockets, the sockets of the mesh, and the counters that all share.
-It forks each worker from a process that has no thread and no event loop, so a successor is there within a tenth of a
-second, has the same sockets, and reads what was meant for its predecessor. For the same reason the supervisor does
-nothing that a client could see: a fault in it would be a fault of all.
+**The problem.** A worker may crash or hang. The server has to go on, and no client may find its port closed.
 
-- *A worker that dies* is started again. It takes its connections with it and, without a data directory, its channels.
-  One that cannot begin ends the server at its start, with the reason; later that is a death like any other.
-  Three deaths within a minute end the server: what kills a worker that often will not stop by itself.
-- *A worker that hangs* is killed after 15 s. Until it has a successor, the others accept its new connections.
-- *Signals*: the supervisor passes SIGHUP on, and SIGTERM when it is told to end. Told once more, it sends SIGINT, which
-  ends a worker at once: systemd may send SIGTERM to all processes, so a second SIGTERM says nothing new to a worker. A
-  terminal's Ctrl-C reaches the supervisor alone, since each worker has a process group of its own.
-- *The supervisor dies*: each worker reads from a pipe that only the supervisor can write to, and its end stops them.
-- *systemd* listens to the supervisor alone, which says ``READY`` when all workers listen, and keeps the watchdog
-  quiet while all of them beat.
+**The idea.** The supervisor opens everything that has to outlive a worker (the listening sockets, the sockets of the
+mesh, the shared memory) and forks each worker with all of it. It has no thread and no event loop, so it can fork at any
+time. A successor runs within a tenth of a second, accepts from the same sockets, and reads the messages that were meant
+for its predecessor. The supervisor does nothing that a client sees: a fault in it would end the whole server.
+
+- *A worker dies*: the supervisor starts it again. Its connections are lost and, without a data directory, its channels.
+  A worker that says why it cannot start ends the server if the server has not been ready yet. Three deaths within a
+  minute also end the server: the cause of so many deaths does not go away by itself.
+- *A worker hangs*: the supervisor kills it after 15 s. Until its successor runs, the others accept its new connections.
+- *Signals*: the supervisor passes SIGHUP on, and its first SIGTERM or SIGINT as SIGTERM. At the second one it sends
+  SIGINT, which ends a worker at once. A worker takes no second SIGTERM for that: systemd may send SIGTERM to every
+  process of a service. Each worker has a process group of its own, so Ctrl-C reaches the supervisor alone.
+- *The supervisor dies*: each worker reads from a pipe that only the supervisor can write to. When the pipe ends, so
+  does the worker.
+- *systemd* hears from the supervisor alone: ``READY`` when all workers listen, and the watchdog's sign of life while
+  the event loop of each worker turns.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from typing import Final
 from tricklecast.app.access_log import LogShare
 from tricklecast.app.listener import CannotServe
 from tricklecast.app.systemd import Watchdog, notify
-from tricklecast.app.workers.mesh import pairs
+from tricklecast.app.workers.mesh import socket_pairs
 from tricklecast.app.workers.placement import FRONT
 from tricklecast.app.workers.shared import Figure, Shared
 from tricklecast.trickle.errors import TrickleError
@@ -49,33 +52,36 @@ DEATHS_S: Final = 60.0
 """The server ends when this number of workers have died within this time, in seconds."""
 
 BEATS_S: Final = 2.0
-"""A worker whose event loop has not turned for so long is silent to systemd's watchdog; each turns
-four times a second."""
+"""systemd's watchdog gets a sign of life while each worker has beaten within this time. A worker beats four times a
+second (:meth:`Link.tick() <tricklecast.app.workers.link.Link.tick>`)."""
 
 HANG_UP_S: Final = 2.0
-"""After SIGHUP a terminal may still be open for this time, although its shell is ending."""
+"""A shell that ends may send SIGHUP this long before its terminal is closed."""
 
 HUNG_S: Final = 15.0
-"""A worker whose event loop has not turned for so long is killed and started again. Clients of its channels wait for
-that; the other workers accept its share of the new connections (:mod:`~tricklecast.app.workers.link`)."""
+"""A worker that has not beaten for this time is killed and started again. Clients of its channels wait until then; the
+other workers accept its share of the new connections (:mod:`~tricklecast.app.workers.link`)."""
 
 LOOK_S: Final = 0.25
-"""How often the supervisor looks at its workers without being woken."""
+"""The supervisor looks at its workers this often if nothing wakes it."""
 
 READY: Final = "\n"
-"""A worker says this when it listens. Everything else that it says is the reason of its end."""
+"""A worker reports this when it listens. Any other report is the reason why it ends."""
 
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals to the supervisor that reach the workers."""
 
 
 @dataclass
 class Worker:
-    """A worker, as it knows itself.
+    """What a worker gets from the supervisor.
 
     Attributes:
-        number: from 0. count: of all workers. predecessors: those of this number that have died.
-        mesh: the sockets of all. shared: figures of all. log: what the writers of the access log share.
-        alive: a pipe that ends when the supervisor does. status: a pipe to the supervisor.
+        number: from 0. count: the number of workers.
+        mesh: the sockets of all workers. shared: the memory of all. log: what the writers of the access log share.
+        alive: a pipe that ends when the supervisor does.
+        predecessors: how many workers of this number have died.
+        status: a pipe to the supervisor, for :meth:`report`.
     """
 
     number: int
@@ -88,50 +94,44 @@ class Worker:
     status: int
 
     @property
-    def tells_start(self) -> bool:
-        """Whether its log says that the server starts: one does for all."""
+    def logs_start(self) -> bool:
+        """Whether this worker writes the start of the server to the access log: one does, and once."""
         return self.number == FRONT and not self.predecessors
 
     def numbers(self) -> Iterator[int]:
-        """Numbers from 1 on, which no other worker and no predecessor gives: for connections, for channels."""
+        """Numbers from 1 on for connections or channels. No other worker and no predecessor gives the same."""
         return itertools.count((self.predecessors << 32) * self.count + self.number + 1, self.count)
 
-    def tell(self, what: str) -> None:
-        """Tell the supervisor that this worker listens (:data:`READY`), or why it cannot."""
-        with contextlib.suppress(OSError):  # it is gone, and this worker will hear of that
-            os.write(self.status, what.encode())
+    def report(self, text: str) -> None:
+        """Tell the supervisor that this worker listens (:data:`READY`), or why it ends."""
+        with contextlib.suppress(OSError):  # the supervisor is gone, and `alive` says so
+            os.write(self.status, text.encode())
 
 
 @dataclass
-class _Running:
-    """A worker, as the supervisor knows it.
-
-    Attributes:
-        status: what it tells comes here. told: all of it.
-        beat: its last one, as the supervisor has seen it; still_s: the time since then in which the supervisor looked.
-    """
+class _Process:
+    """A worker's process, as the supervisor sees it."""
 
     pid: int
-    status: int
-    told: str = ""
-    beat: int = 0
-    still_s: float = 0.0
+    status: int  # the pipe on which it reports
+    reports: str = ""  # all of them, one behind the other
+    beat: int = 0  # the last one that the supervisor has seen
+    still_s: float = 0.0  # how long it has not beaten, without time in which the supervisor did not run either
 
-    def hear(self) -> None:
-        """Read what it has told."""
+    def read_reports(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.status, 65536):
-                self.told += data.decode()
+                self.reports += data.decode()
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """It listens."""
-        return self.told.startswith(READY)
+        return self.reports.startswith(READY)
 
     @property
     def error(self) -> str:
         """Why it could not start, or go on; empty if it has not said so."""
-        return self.told.removeprefix(READY)
+        return self.reports.removeprefix(READY)
 
 
 class Supervisor:
@@ -139,12 +139,13 @@ class Supervisor:
 
     Args:
         count: of workers.
-        work: is a worker, in a process of its own, until it is told to stop.
+        work: runs in the process of each worker, until that worker is told to stop.
         ready: called when all workers listen for the first time.
         stopping: called when the server begins to stop.
-        reload: called at SIGHUP, before the workers have it: a successor has the settings of then.
-        is_left: whether the terminal of the server was closed, which sends SIGHUP as well: then the server ends.
-        deadline_s: a worker that has not ended so long after SIGTERM is killed.
+        reload: called at SIGHUP, before the workers get the signal, so that a worker which starts later has the new
+            settings, too.
+        terminal_is_gone: whether the server's terminal was closed. That sends SIGHUP as well, and ends the server.
+        deadline_s: a worker that has not ended this long after SIGTERM is killed.
     """
 
     def __init__(
@@ -155,25 +156,28 @@ class Supervisor:
         ready: Callable[[], None],
         stopping: Callable[[], None],
         reload: Callable[[], None],
-        is_left: Callable[[], bool],
+        terminal_is_gone: Callable[[], bool],
         deadline_s: Callable[[], float],
     ) -> None:
         self._count, self._work = count, work
         self._ready, self._stopping, self._reload = ready, stopping, reload
-        self._is_left, self._deadline_s = is_left, deadline_s
-        self._may_be_left_until = 0.0  # a shell that ends may send SIGHUP before its terminal is closed
-        self._mesh = pairs(count)
+        self._terminal_is_gone, self._deadline_s = terminal_is_gone, deadline_s
+        # For all workers.
+        self._mesh = socket_pairs(count)
         self._shared = Shared(count)
         self._log = LogShare()
-        self._running: dict[int, _Running] = {}
-        self._starts = [0] * count  # how often each worker was started again
-        self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
-        self._signals: deque[int] = deque(maxlen=64)
-        self._told_ready = False
-        self._stops_until: float | None = None  # when those that have not ended are killed; None: the server runs
-        self._failure: TrickleError | None = None
-        self._watchdog = Watchdog()
-        self._looked_at = 0.0  # when it looked at the beats last
+        # Each worker.
+        self._processes: dict[int, _Process] = {}  # those that run, by the worker's number
+        self._predecessors = [0] * count  # how many have died, by the worker's number
+        self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)  # when the last workers died
+        # The server's life.
+        self._signals: deque[int] = deque(maxlen=64)  # that have come, and are not handled yet
+        self._was_ready = False  # all workers have listened at the same time
+        self._kill_at: float | None = None  # workers that have not ended by then are killed; None: the server runs
+        self._failure: TrickleError | None = None  # why the server ends; None: it was told to, or runs
+        self._terminal_until = 0.0  # until then the terminal of the last SIGHUP may yet be closed
+        self._watchdog = Watchdog()  # systemd's
+        self._looked_at = 0.0  # when it last looked at the beats
 
     def run(self) -> None:
         """Return when all workers have ended.
@@ -181,31 +185,26 @@ class Supervisor:
         Raises:
             CannotServe: a worker could not start, or too many have died.
         """
-        self._wake, self._waker = os.pipe()
-        self._alive, self._life = os.pipe()  # ends in the workers when the supervisor does
-        for end in (self._wake, self._waker):
+        self._wake_read, self._wake_write = os.pipe()  # Python writes to it at each signal
+        self._alive_read, self._alive_write = os.pipe()  # nobody writes; it ends in the workers with this process
+        for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
-        before = {number: signal.signal(number, self._note) for number in (*PASSED_ON, signal.SIGCHLD)}
-        fd_before = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        handlers = {number: signal.signal(number, self._note) for number in (*PASSED_ON, signal.SIGCHLD)}
+        wakeup_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
             for number in range(self._count):
                 self._start(number)
-            while self._running:
-                poll = select.poll()  # select() takes no descriptor from 1024 on
-                for end in (self._wake, *(one.status for one in self._running.values())):
-                    poll.register(end, select.POLLIN)
-                poll.poll(LOOK_S * 1000)
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake, 4096)
+            while self._processes:
+                self._wait()
                 self._look()
         finally:
-            signal.set_wakeup_fd(fd_before)
-            for number, handler in before.items():
+            signal.set_wakeup_fd(wakeup_fd)
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
-            for one in self._running.values():
-                os.kill(one.pid, signal.SIGKILL)
-                os.waitpid(one.pid, 0)
-            for end in (self._wake, self._waker, self._alive, self._life):
+            for process in self._processes.values():
+                os.kill(process.pid, signal.SIGKILL)
+                os.waitpid(process.pid, 0)
+            for end in (self._wake_read, self._wake_write, self._alive_read, self._alive_write):
                 os.close(end)
             for sock in itertools.chain.from_iterable(self._mesh):
                 sock.close()
@@ -214,86 +213,108 @@ class Supervisor:
             raise self._failure
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        """Python's handler of a signal. SIGCHLD only has to end :meth:`_wait`."""
         del frame
         if number != signal.SIGCHLD:
             self._signals.append(number)
 
+    def _wait(self) -> None:
+        """Wait for a signal, a report or the next look."""
+        poll = select.poll()  # select() takes no descriptor from 1024 on
+        for end in (self._wake_read, *(process.status for process in self._processes.values())):
+            poll.register(end, select.POLLIN)
+        poll.poll(LOOK_S * 1000)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
     def _look(self) -> None:
+        """Do all that is due."""
         while self._signals:
-            self._pass_on(self._signals.popleft())
-        for number, one in list(self._running.items()):
-            one.hear()
-            self._reap(number, one)
-        ready = [one.ready for one in self._running.values()]
-        if not self._told_ready and self._stops_until is None and ready == [True] * self._count:
-            self._told_ready = True
+            self._handle(self._signals.popleft())
+        for number, process in list(self._processes.items()):
+            process.read_reports()
+            self._reap(number, process)
+        ready = [process.is_ready for process in self._processes.values()]
+        if not self._was_ready and self._kill_at is None and ready == [True] * self._count:
+            self._was_ready = True
             notify("READY=1")
             self._ready()
         now = time.monotonic()
-        if self._stops_until is not None and now >= self._stops_until:
-            for one in self._running.values():
-                _LOGGER.critical("worker process %d did not come to its end; it is killed", one.pid)
-                os.kill(one.pid, signal.SIGKILL)
-            self._stops_until = now + 1.0
-        if now < self._may_be_left_until and self._is_left():
-            self._may_be_left_until = 0.0
-            self._pass_on(signal.SIGTERM)
+        if self._kill_at is not None and now >= self._kill_at:
+            for process in self._processes.values():
+                _LOGGER.critical("worker process %d did not come to its end; it is killed", process.pid)
+                os.kill(process.pid, signal.SIGKILL)
+            self._kill_at = now + 1.0
+        if now < self._terminal_until and self._terminal_is_gone():
+            self._terminal_until = 0.0
+            self._stop()
         self._look_at_beats(now)
 
     def _look_at_beats(self, now: float) -> None:
-        """Tell systemd that all workers beat, and kill one that has not for long."""
+        """Kill a worker that hangs, and tell systemd that all workers beat."""
         beats = self._shared.column(Figure.BEAT_MS)
-        # If the machine was suspended, the supervisor stood still as well, and has looked once.
+        # While the machine is suspended, the supervisor stands still as well: that time counts as one look.
         looked_s, self._looked_at = min(now - self._looked_at, LOOK_S), now
-        for number, one in self._running.items():
-            one.still_s = one.still_s + looked_s if one.ready and one.beat == beats[number] else 0.0
-            one.beat = beats[number]
-            if one.still_s > HUNG_S and one.beat and self._stops_until is None:
-                one.still_s = 0.0
-                _LOGGER.critical("worker %d (process %d) has hung for %g s; it is killed", number, one.pid, HUNG_S)
-                os.kill(one.pid, signal.SIGKILL)
-        # A successor may take long to read its data directory, and the others serve.
-        if all(beats[number] > (now - BEATS_S) * 1000 for number, one in self._running.items() if one.ready):
+        for number, process in self._processes.items():
+            is_still = process.is_ready and process.beat == beats[number]
+            process.still_s = process.still_s + looked_s if is_still else 0.0
+            process.beat = beats[number]
+            if process.still_s > HUNG_S and process.beat and self._kill_at is None:
+                process.still_s = 0.0
+                _LOGGER.critical("worker %d (process %d) has hung for %g s; it is killed", number, process.pid, HUNG_S)
+                os.kill(process.pid, signal.SIGKILL)
+        # One that is not ready is left out: a successor may read its data directory for long, while the others serve.
+        since_ms = (now - BEATS_S) * 1000
+        if all(beats[number] > since_ms for number, process in self._processes.items() if process.is_ready):
             self._watchdog.beat()
 
-    def _pass_on(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            self._may_be_left_until = time.monotonic() + HANG_UP_S
-            if self._is_left():
-                return
+    def _handle(self, number: int) -> None:
+        """Handle a signal that has come."""
+        if number != signal.SIGHUP:
+            self._stop()
+            return
+        self._terminal_until = time.monotonic() + HANG_UP_S
+        if not self._terminal_is_gone():  # else it is a signal to stop, which _look() sees
             self._reload()
-        elif self._stops_until is None:
-            number = signal.SIGTERM
-            self._stops_until = time.monotonic() + self._deadline_s()
-            notify("STOPPING=1")
-            self._stopping()
-        else:
-            number = signal.SIGINT
-        for one in self._running.values():
-            os.kill(one.pid, number)
+            self._send(signal.SIGHUP)
+
+    def _stop(self) -> None:
+        """Tell the workers to drain and end; the second time, to end at once."""
+        if self._kill_at is not None:
+            self._send(signal.SIGINT)
+            return
+        self._kill_at = time.monotonic() + self._deadline_s()
+        notify("STOPPING=1")
+        self._stopping()
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        """Send a signal to all workers."""
+        for process in self._processes.values():
+            os.kill(process.pid, number)
 
     def _fail(self, problem: str) -> None:
         """End the server, with the first problem as its reason."""
         if self._failure is None:
             self._failure = CannotServe(problem)
-        elif self._told_ready and problem != str(self._failure):
+        elif self._was_ready and problem != str(self._failure):
             _LOGGER.critical("%s", problem)
-        if self._stops_until is None:
-            self._pass_on(signal.SIGTERM)
+        if self._kill_at is None:
+            self._stop()
 
-    def _reap(self, number: int, one: _Running) -> None:
-        """See whether a worker has ended, and start it again if it had no reason to."""
-        pid, status = os.waitpid(one.pid, os.WNOHANG)
+    def _reap(self, number: int, process: _Process) -> None:
+        """If a worker has ended, start it again, unless the server ends."""
+        pid, status = os.waitpid(process.pid, os.WNOHANG)
         if not pid:
             return
-        one.hear()  # its last words
-        os.close(one.status)
-        del self._running[number]
+        process.read_reports()  # that came since the last look
+        os.close(process.status)
+        del self._processes[number]
         code = os.waitstatus_to_exitcode(status)
         killer = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
         ending = f"was ended by {killer}" if code < 0 else f"has ended with exit code {code}"
-        problem = one.error or f"worker {number} {ending}"
-        if self._stops_until is not None or (one.error and not self._told_ready):
+        problem = process.error or f"worker {number} {ending}"
+        if self._kill_at is not None or (process.error and not self._was_ready):
             if code:
                 self._fail(problem)
             return
@@ -302,46 +323,54 @@ class Supervisor:
         if len(self._deaths) == MAX_DEATHS and now - self._deaths[0] < DEATHS_S:
             self._fail(f"{MAX_DEATHS} workers have died within a minute; the last one: {problem}")
             return
-        _LOGGER.critical("%s (process %d); it is started again", problem, one.pid)
+        _LOGGER.critical("%s (process %d); it is started again", problem, process.pid)
         self._shared.clear(number)
-        self._starts[number] += 1
+        self._predecessors[number] += 1
         try:
             self._start(number)
         except CannotServe as failed:
             self._fail(str(failed))
 
     def _start(self, number: int) -> None:
-        status, told = os.pipe()
-        os.set_blocking(status, False)
+        """Fork a worker. In its process this does not return.
+
+        Raises:
+            CannotServe: there can be no further process.
+        """
+        status_read, status_write = os.pipe()
+        os.set_blocking(status_read, False)
+        # Else the worker's copies of these buffers would be written a second time.
         sys.stdout.flush()
         sys.stderr.flush()
-        # Signals wait until the worker can take them.
+        # The worker unblocks them when it has handlers.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         try:
             pid = os.fork()
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            for end in (status, told):
+            for end in (status_read, status_write):
                 os.close(end)
             raise CannotServe(f"worker {number} cannot be started: {error.strerror}") from None
         if pid:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            os.close(told)
-            self._running[number] = _Running(pid, status)
+            os.close(status_write)
+            self._processes[number] = _Process(pid, status_read)
             return
         code = 1
         try:
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
-            for end in (status, self._wake, self._waker, self._life, *(one.status for one in self._running.values())):
+            others = (process.status for process in self._processes.values())
+            for end in (status_read, self._wake_read, self._wake_write, self._alive_write, *others):
                 os.close(end)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            # It is in the background of its terminal, where `stty tostop` would stop it at its first word.
+            # The worker is in the background of its terminal, where `stty tostop` would stop it when it writes.
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-            for signal_number in PASSED_ON:  # these come when the worker has ended, and its process has not
-                signal.signal(signal_number, lambda *_: None)
+            for passed_on in PASSED_ON:  # for signals between the end of `work` and that of the process
+                signal.signal(passed_on, lambda *_: None)
+            predecessors = self._predecessors[number]
             worker = Worker(
-                number, self._count, self._mesh, self._shared, self._log, self._alive, self._starts[number], told
+                number, self._count, self._mesh, self._shared, self._log, self._alive_read, predecessors, status_write
             )
             code = _run(self._work, worker)
         finally:
@@ -349,12 +378,12 @@ class Supervisor:
 
 
 def _run(work: Callable[[Worker], None], worker: Worker) -> int:
-    """Be a worker; the exit code."""
+    """Run a worker in its own process; returns the exit code."""
     try:
         work(worker)
         return 0
     except TrickleError as error:
-        worker.tell(str(error))
+        worker.report(str(error))
     except BaseException:
         _LOGGER.critical("a fault of the server has ended worker %d", worker.number, exc_info=True)
     finally:

@@ -25,7 +25,7 @@ from tricklecast.app.reload import Reload
 from tricklecast.app.settings import load
 from tricklecast.app.workers.face import joined_metrics
 from tricklecast.app.workers.link import Link
-from tricklecast.app.workers.mesh import pairs
+from tricklecast.app.workers.mesh import socket_pairs
 from tricklecast.app.workers.shared import Shared
 from tricklecast.app.workers.supervisor import Worker
 
@@ -97,7 +97,7 @@ def families() -> list[Family]:
     """In the order in which they are exposed."""
     plane = DataPlane(Registry(Limits(), autocreate=True), Options())
     log = AccessLog(Path("unused"), node=None, max_bytes=1, max_age_s=1, files=1, queue=1)
-    worker = Worker(0, 2, pairs(2), Shared(2), log=LogShare(), alive=-1, predecessors=0, status=-1)
+    worker = Worker(0, 2, socket_pairs(2), Shared(2), log=LogShare(), alive=-1, predecessors=0, status=-1)
     exposed = [*metrics_of(plane, log).collect(), *worker_metrics(Link(worker, plane, lambda: None))]
     worker.log.close()
     for sock in chain.from_iterable(worker.mesh):

@@ -22,7 +22,7 @@ from tricklecast.app.core.segment import Writer
 from tricklecast.app.storage.settle import folder_of
 from tricklecast.app.workers import facts
 from tricklecast.app.workers.facts import LOST, Follower, answer_facts
-from tricklecast.app.workers.mesh import Mesh, Message, pairs
+from tricklecast.app.workers.mesh import Mesh, Message, socket_pairs
 from tricklecast.app.workers.questions import Questions
 from tricklecast.trickle.wire import SEQ_NEXT
 
@@ -87,7 +87,7 @@ class Workers:
 
     def __init__(self, folder: Path | None, keep: int | None = None) -> None:
         self.folder, self.keep = folder, keep
-        self.sockets = pairs(2)
+        self.sockets = socket_pairs(2)
         self.starts = 0
         self.parts = [self._made(0), self._made(1)]
 

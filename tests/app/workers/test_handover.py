@@ -16,7 +16,7 @@ from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.data_plane.routing import Router
 from tricklecast.app.listener import Listener
 from tricklecast.app.workers.handover import Arrival, HandOver
-from tricklecast.app.workers.mesh import Kind, Mesh, Message, pairs
+from tricklecast.app.workers.mesh import Kind, Mesh, Message, socket_pairs
 from tricklecast.app.workers.placement import Placement
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ class Entry:
     def __init__(self) -> None:
         self.kept: list[asyncio.BaseTransport] = []
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.sockets = pairs(2)
+        self.sockets = socket_pairs(2)
         self.mesh = Mesh(self.sockets, 0)
         self.mesh.start(lambda message: None)
         self.handover = HandOver(self.mesh, Placement(2, 0, Router("/trickle")))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.workers import mesh as module
-from tricklecast.app.workers.mesh import PAYLOAD_BYTES, Kind, Mesh, MeshFull, Message, pairs
+from tricklecast.app.workers.mesh import PAYLOAD_BYTES, Kind, Mesh, MeshFull, Message, socket_pairs
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ def anyio_backend() -> str:
 @contextmanager
 def two() -> Iterator[tuple[Mesh, list[tuple[socket.socket, socket.socket]]]]:
     """The sockets of two workers, and the first one's place among them, which has started."""
-    sockets = pairs(2)
+    sockets = socket_pairs(2)
     first = Mesh(sockets, 0)
     first.start(lambda message: None)
     try:
@@ -108,7 +108,7 @@ async def test_the_longest_message() -> None:
 
 async def test_a_worker_without_descriptors_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves messages where they are until it has one: the kernel would drop the descriptor of a message."""
-    monkeypatch.setattr(module, "NO_FILE_S", 0.01)
+    monkeypatch.setattr(module, "PAUSE_S", 0.01)
     with two() as (first, sockets):
         first.send(1, Kind.CONNECTION, b"x", 0)
         read: list[Message] = []

@@ -52,7 +52,7 @@ def test_a_request_about_a_channel_belongs_to_its_owner(head: bytes, channel: st
     """In every form of its target that the server takes, whatever the method."""
     name = channel or channel_of(worker)
     given = head % (name.encode() if channel is None else ())
-    assert AT.of_head(given, 0) == owner_of(name, WORKERS)
+    assert AT.worker_for(given, 0) == owner_of(name, WORKERS)
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ def test_a_request_about_no_channel(head: bytes, worker: int) -> None:
     """The front answers for all; what is no request, or has no such URL, is refused where it came."""
     if head.startswith(b"GET /x"):
         worker = HERE  # below no base path
-    assert AT.of_head(head, 0) == worker
+    assert AT.worker_for(head, 0) == worker
 
 
 def test_the_root_as_base_path() -> None:
     """Every name that the control plane does not have is a channel's."""
     name = channel_of(4)
-    assert ROOT.of_head(b"GET /%b/0 HTTP/1.1\r\n" % name.encode(), 0) == 4
-    assert ROOT.of_head(b"GET /metrics HTTP/1.1\r\n", 0) == FRONT
-    assert ROOT.of_head(b"GET /api/v1/channels/%b HTTP/1.1\r\n" % name.encode(), 0) == 4
+    assert ROOT.worker_for(b"GET /%b/0 HTTP/1.1\r\n" % name.encode(), 0) == 4
+    assert ROOT.worker_for(b"GET /metrics HTTP/1.1\r\n", 0) == FRONT
+    assert ROOT.worker_for(b"GET /api/v1/channels/%b HTTP/1.1\r\n" % name.encode(), 0) == 4
 
 
 targets = st.one_of(
@@ -102,9 +102,9 @@ def test_half_a_head_tells_the_same_as_the_whole(
 ) -> None:
     """However a request is cut, its beginning says nothing yet, or what all of it says."""
     head = method + b" " * spaces + target + b" HTTP/1.1\r\nHost: h\r\n\r\n"
-    whole = AT.of_head(head, 0)
-    assert whole == AT.of_target(method, target, 0)
-    assert AT.of_head(head[: data.draw(st.integers(1, len(head)))], 0) in (None, whole)
+    whole = AT.worker_for(head, 0)
+    assert whole == AT.worker_for_target(method, target, 0)
+    assert AT.worker_for(head[: data.draw(st.integers(1, len(head)))], 0) in (None, whole)
 
 
 def test_owners_are_spread_evenly() -> None:
@@ -137,11 +137,11 @@ def test_the_beginning_that_says_enough(line: bytes, is_kept: bool) -> None:
     placement = Placement(4, 1, Router("/trickle"))
     head = memoryview(b"xyz" + line % name.encode())
     assert not placement.is_ours(head, 3)
-    placement.of_head(head[3:], 0)
+    placement.worker_for(head[3:], 0)
     assert placement.is_ours(head, 3) == is_kept
     assert placement.is_ours(b"GET /trickle/%b/index.m3u8?x HTTP" % name.encode(), 0) == is_kept
-    placement.hold(name, lambda route, chance: 1)
-    assert placement.of_head(head[3:], 0) in (1, None)
+    placement.hold(name, lambda route, number: 1)
+    assert placement.worker_for(head[3:], 0) in (1, None)
     assert not placement.is_ours(head, 3)
 
 
@@ -150,15 +150,15 @@ def test_a_known_beginning_says_what_the_whole_head_says(
     method: bytes, before: bytes, target: bytes, placement: Placement
 ) -> None:
     """Whatever has been asked before."""
-    placement.of_head(method + b" " + before + b" HTTP/1.1\r\n", 0)
+    placement.worker_for(method + b" " + before + b" HTTP/1.1\r\n", 0)
     head = method + b" " + target + b" HTTP/1.1\r\n"
     if placement.is_ours(head, 0):
-        assert placement.of_target(method, target, 0) == HERE
+        assert placement.worker_for_target(method, target, 0) == HERE
 
 
 def test_few_beginnings_are_kept() -> None:
     """Clients that ask for ever other names fill no memory."""
     placement = Placement(1, 0, Router("/trickle"))
     for number in range(2 * MAX_KNOWN + 10):
-        placement.of_head(b"GET /trickle/c%d/7 HTTP/1.1\r\n" % number, 0)
+        placement.worker_for(b"GET /trickle/c%d/7 HTTP/1.1\r\n" % number, 0)
     assert len(placement._owners) == 10

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from tests.support.waiting import WITHIN_S, until
-from tricklecast.app.workers.mesh import Kind, Mesh, Message, pairs
+from tricklecast.app.workers.mesh import Kind, Mesh, Message, socket_pairs
 from tricklecast.app.workers.questions import Questions, Stream
 
 
@@ -33,7 +33,7 @@ def test_an_answer_ends_quietly_when_whoever_asked_is_gone(caplog: pytest.LogCap
                 ended.append(error)
                 raise
 
-        sockets = pairs(2)
+        sockets = socket_pairs(2)
         asking, answering = Mesh(sockets, 0), Mesh(sockets, 1)
         answers = Questions(answering)
         answers.start({"endless": endless})

@@ -36,7 +36,7 @@ def obedient(worker: Worker) -> None:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     say(worker=worker.number, pid=os.getpid(), predecessors=worker.predecessors)
-    worker.tell(READY)
+    worker.report(READY)
     poll = select.poll()
     for end in (wake, worker.alive):
         poll.register(end, select.POLLIN)
@@ -52,7 +52,7 @@ def obedient(worker: Worker) -> None:
 
 def deaf(worker: Worker) -> None:
     """Listens to no signal but SIGINT, which comes when the supervisor is told to end once more."""
-    worker.tell(READY)
+    worker.report(READY)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
     say(worker=worker.number)
@@ -86,7 +86,7 @@ def supervise(work: Callable[[Worker], None], files: int, deadline_s: float) -> 
         ready=lambda: say(ready=True),
         stopping=lambda: say(stopping=True),
         reload=lambda: say(reload=True),
-        is_left=lambda: False,
+        terminal_is_gone=lambda: False,
         deadline_s=lambda: deadline_s,
     )
     try:
@@ -270,7 +270,7 @@ def test_no_process_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
         ready=lambda: None,
         stopping=lambda: None,
         reload=lambda: None,
-        is_left=lambda: False,
+        terminal_is_gone=lambda: False,
         deadline_s=lambda: 1.0,
     )
     before = len(os.listdir("/proc/self/fd"))
