@@ -86,11 +86,11 @@ from tricklecast.app.web.feed import DashboardFeed, feed_router
 from tricklecast.app.web.pages import Pages, is_open, pages_router
 from tricklecast.app.web.reports import Reports, reports_router
 from tricklecast.app.workers.dashboard import OtherDashboards, dashboard_answers
-from tricklecast.app.workers.face import Face, overview_answers
-from tricklecast.app.workers.facts import Follower, answer_facts
+from tricklecast.app.workers.facts import LogFollower, answer_facts
 from tricklecast.app.workers.link import Link
+from tricklecast.app.workers.overview import JoinedOverview, overview_answers
 from tricklecast.app.workers.placement import FRONT, owned_by
-from tricklecast.app.workers.questions import Answer
+from tricklecast.app.workers.questions import Answerer
 from tricklecast.app.workers.shared import SharedLimits
 from tricklecast.app.workers.supervisor import Worker
 from tricklecast.trickle import __version__
@@ -261,16 +261,17 @@ class Node:
         metrics = Metrics(self.plane, self.log, self.access, self.bus, dashboards, self.reload, self.link)
         text = metrics_text(metrics, None if worker is None else worker.number)
         overview: Overview = OwnOverview(self.plane, text, partial(troubles, self.plane, self.log))
-        self.answers: dict[str, Answer] = {}  # to the questions of other workers
+        self.answers: dict[str, Answerer] = {}  # to the questions of other workers
         self._followers = []  # of the facts of other workers
         if self.link is not None:
             self.answers = {**overview_answers(overview), "facts": answer_facts(changes)}
             if self.feed is not None:
                 self.answers |= dashboard_answers(self.feed)
-            overview = Face(self.link.questions, self.link.placement)
+            overview = JoinedOverview(self.link.questions, self.link.placement)
             positions, stored = ({}, False) if self.archive is None else (self.archive.positions, True)
+            questions = self.link.questions
             self._followers = [
-                Follower(other, self.link.questions, changes, positions.get(other), stored=stored) for other in others
+                LogFollower(other, questions, changes, positions.get(other), stored=stored) for other in others
             ]
         # The application for everything outside the base path.
         self.control_plane = _control_plane(self, overview)

@@ -405,13 +405,13 @@ class Server(uvicorn.Server):
             log.event(Event.DRAIN, detail=f"{waiting} waiting")
         plan, link = self._node.reload.settings.drain(plane.clock()), self._node.link
         if link is not None:
-            link.drains(now=True)
+            link.set_draining(True)
         await drain(plane, plan, self._hurry)
         if link is not None:
-            link.drains(now=False)
+            link.set_draining(False)
             # The others may still bring connections, and serve clients whose TLS sessions are here.
             until = plan.begun_at + plan.deadline_s
-            while link.some_drain and plane.clock() < until and not await self._hurry():  # noqa: ASYNC110 - memory
+            while link.any_draining and plane.clock() < until and not await self._hurry():  # noqa: ASYNC110 - memory
                 await asyncio.sleep(TICK_S)
             link.close()
         for server in self.servers:

@@ -52,7 +52,7 @@ from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.workers.mesh import Kind, Mesh, MeshFull
 from tricklecast.app.workers.placement import READS, Placement
-from tricklecast.app.workers.questions import Questions, Stream
+from tricklecast.app.workers.questions import Asker, Questions
 from tricklecast.trickle.records import Op, Reason
 from tricklecast.trickle.wire import Status
 
@@ -179,15 +179,15 @@ class Busy:
 
     # The owner's side.
 
-    async def feed(self, to: Stream, channel: str) -> None:
+    async def feed(self, asker: Asker, channel: str) -> None:
         """Answer the question ``feed``: the facts and bytes of a channel that this worker owns, as long as it lives."""
         owned = self._plane.registry.live(channel)
         if owned is not None:
-            await send_feed(owned, to.reader, to.writer, self._plane.registry, to_us)
+            await send_feed(owned, asker.reader, asker.writer, self._plane.registry, to_us)
             return
         async with asyncio.timeout(STALL_S):
-            await to.reader.read(TURN_BYTES)  # HELLO: unread, it would make the kernel reset the connection
-        put(to.writer, [record(End(FeedEnd.ENDED))])
+            await asker.reader.read(TURN_BYTES)  # HELLO: unread, it would make the kernel reset the connection
+        put(asker.writer, [record(End(FeedEnd.ENDED))])
 
     def _look_at_spread(self, name: str, spread: _Spread, now: float) -> None:
         """Count its readers; while they are many, let other workers serve some, and ask all of these to hold it."""

@@ -8,29 +8,32 @@ and mostly nobody asks for it.
 the next indexes of that: the facts of a channel stay in their order, and those of several workers are in the order in
 which the front has heard of them.
 
-- *Facts that listeners hear* come at once, and all before them: channels that come and go, segments that break off. So
-  the changefeed, the dashboard and the table of live channels are those of now.
-- *Whole segments* wait at their worker. A request for changes asks all workers first, so that it finds what happened
-  before it; for :data:`LIVE_S` after each question all facts come at once.
-- *Of more than are kept* the front takes none, and followers begin with a snapshot, as in a server of one process.
+- *Channels that come and go, and segments that break off* come at once, with all facts before them. So the changefeed,
+  the dashboard and the table of live channels are up to date.
+- *Whole segments* wait at their worker. A request for changes makes the front ask all workers first, so it finds what
+  happened before it. For :data:`LIVE_S` after each question all facts come at once.
+- *If more facts wait than are kept*, the front gets none of them, and followers begin with a snapshot, as in a server
+  of one process.
 
 **Positions.** With a data directory the front stores these facts together with its *position*, the place in the
-worker's log behind them, so a front that dies goes on where its log ends, without a loss or a double. A worker tells a
-fact only when its own directory has it, so no position is beyond the end of its log, unless a disk has lost something.
+worker's log behind them. So a successor of the front goes on where the front's log ends: no fact is lost, none comes
+twice. A worker tells a fact when its own directory has it, so no position is beyond the end of the worker's log, unless
+a disk has lost something.
 
-**Which channels live.** When the front is up to date, the worker says which of its channels live: a front that has just
-started has the earlier facts, but not that table. Before it knows it of all workers, it shows nobody a snapshot.
+**Which channels live.** A front that has just started has the earlier facts in its log, but no table of live channels.
+So each worker sends its part of that table once the front is up to date. Until all have, the front shows no snapshot.
 
-**Where the front cannot go on** from its position, it takes that table instead, and appends the difference to what it
-has told:
+**If the front cannot go on** from its position, the worker sends the table at once, and the front appends the
+difference to what it has told:
 
-- Without a data directory the worker has died, and all of its channels with it, also those that have been created again
-  since. The removals are told (:data:`LOST`), then the facts of its successor from the beginning. Followers that were
-  there go on; for others segments of the time since then may be missing, so they begin with a snapshot.
-- Otherwise facts are missing, of channels that live on: the front was further behind than facts are kept, or the
-  directory was damaged. Then no follower may go on, and each begins with a snapshot.
+- Without a data directory the worker has died, and so have its channels, also those that clients have created again
+  since. The front tells of their removal (:data:`LOST`), and then all facts of the successor. Clients that followed at
+  that time go on. Others may have missed segments that only the dead worker knew, so they begin with a snapshot.
+- Otherwise channels live on whose facts are missing: the front was further behind than facts are kept, or the directory
+  was damaged. Then every follower begins with a snapshot.
 
-**A worker that hangs** keeps the connection, and its facts come when it goes on. Requests wait for it once.
+**A worker that hangs** keeps the connection, and its facts come when it goes on. One request waits for it; later ones
+do not.
 """
 
 from __future__ import annotations
@@ -47,79 +50,79 @@ import orjson
 
 from tricklecast.app.changes import Change, Changes, IndexGone, LiveChannel, Snapshot
 from tricklecast.app.storage.database import FactRow, Position
-from tricklecast.app.workers.questions import SOON_S, Answer, NoAnswer, Questions, Stream
+from tricklecast.app.workers.questions import SOON_S, Answerer, Asker, NoAnswer, Questions
 
 _LOGGER = logging.getLogger(__name__)
 
 LOST: Final = "worker_lost"
-"""The reason why a channel was removed whose worker has died. Nobody knows its head then."""
+"""Why a channel was removed: its worker has died. Nobody knows the channel's head then."""
 
-PART: Final = 1_000
-"""Facts, or live channels, in one frame, which takes about 5 ms to make and is shorter than 0.5 MB."""
+FRAME_FACTS: Final = 1_000
+"""Facts, or live channels, in one frame. It takes about 5 ms to make, and is shorter than 0.5 MB."""
 
 LIVE_S: Final = 10.0
-"""For so long after a question all facts come as they happen: a client that asks again and again has each at once, and
-goes on when a worker dies."""
+"""For this time after a question all facts come as they happen. So a client that asks again and again has each fact at
+once, and misses none when a worker dies."""
 
 LOOK_S: Final = 1.0
-"""How often a worker looks whether more facts wait than are kept."""
+"""How often a worker checks whether more facts wait than are kept."""
 
-AGAIN_S: Final = 0.25
-"""Pause before a worker is asked again that has died, since it is being started."""
+RETRY_S: Final = 0.25
+"""Pause before a worker that has died is asked again: its successor is being started."""
 
 
-def answer_facts(changes: Changes) -> Answer:
+def answer_facts(changes: Changes) -> Answerer:
     """Answers the question ``facts``: the facts behind an index, the live channels, and then facts as they are told."""
 
-    async def facts(to: Stream, after: int, instance: str | None) -> None:
-        await _Telling(changes, to, after, instance).run()
+    async def facts(asker: Asker, after: int, instance: str | None) -> None:
+        await _LogTeller(changes, asker, after, instance).run()
 
     return facts
 
 
-class _Telling:
-    """A worker's answer to the front, which asks for all facts by a byte in between.
+class _LogTeller:
+    """A worker's answer to the front. Each byte that the front sends meanwhile asks for all facts up to now.
 
     Args:
-        changes: this worker's log. to: the front. after, instance: its position.
+        changes: this worker's log. asker: the front. after, instance: the front's position.
     """
 
-    def __init__(self, changes: Changes, to: Stream, after: int, instance: str | None) -> None:
-        self._changes, self._to, self._after, self._instance = changes, to, after, instance
-        self._knows_live = False  # whether the front has been up to date, and knows which channels live
-        self._gap = False  # facts that waited were left out
-        self._asked = self._answered = 0  # the front's questions
-        self._live_until = 0.0  # facts are told as they happen, by the loop's clock
-        self._news = asyncio.Event()  # there may be something to do
+    def __init__(self, changes: Changes, asker: Asker, after: int, instance: str | None) -> None:
+        self._changes, self._asker, self._after, self._instance = changes, asker, after, instance
+        self._told_live = False  # the front was up to date once, and has the table of live channels
+        self._gap = False  # facts were left out since the last frame
+        self._asked = self._answered = 0  # bytes from the front; how many of them have their facts
+        self._live_until = 0.0  # until then all facts are told as they happen, by the loop's clock
+        self._news = asyncio.Event()  # there may be something to tell
 
     async def run(self) -> None:
-        """Tell, until the front is gone."""
-        hearing = asyncio.create_task(self._hear())
-        self._changes.listeners.append(self._heard)
+        """Tell facts until the front is gone."""
+        reading = asyncio.create_task(self._read_questions())
+        self._changes.listeners.append(self._wake)
         try:
-            while not hearing.done():
+            while not reading.done():
                 self._news.clear()
-                await self._next()
+                await self._step()
         finally:
-            self._changes.listeners.remove(self._heard)
-            hearing.cancel()
+            self._changes.listeners.remove(self._wake)
+            reading.cancel()
 
-    def _heard(self, facts: Sequence[Change]) -> None:
+    def _wake(self, facts: Sequence[Change]) -> None:
         self._news.set()
 
-    async def _hear(self) -> None:
+    async def _read_questions(self) -> None:
         with suppress(OSError):
-            while questions := await self._to.reader.read(64):
+            while questions := await self._asker.reader.read(64):
                 self._asked += len(questions)
                 self._live_until = asyncio.get_running_loop().time() + LIVE_S
                 self._news.set()
         self._news.set()
 
-    async def _next(self) -> None:
-        """Tell a part of what is due, or wait."""
+    async def _step(self) -> None:
+        """Tell the next frame that is due, or wait."""
         changes = self._changes
-        if self._knows_live and changes.newest_heard <= self._after < changes.floor:
-            self._after, self._gap = changes.index, True  # whole segments only
+        if self._told_live and changes.newest_heard <= self._after < changes.floor:
+            self._after, self._gap = changes.index, True  # more whole segments wait than are kept
         try:
             changes.check(self._after, self._instance)
             gone = False
@@ -131,18 +134,18 @@ class _Telling:
         is_live = asyncio.get_running_loop().time() < self._live_until
         is_behind = self._gap or self._after < changes.index
         at_once = is_live or changes.newest_heard > self._after
-        if gone or (self._after == changes.index and not self._knows_live):
+        if gone or (self._after == changes.index and not self._told_live):
             if (snapshot := Snapshot(0, []) if successor else changes.snapshot()) is None:  # storage fails
                 await changes.more(changes.index, LOOK_S)
             else:
                 await self._tell_live(snapshot, gone=gone)
-        elif self._asked > self._answered or (is_behind and (at_once or not self._knows_live)):
-            part = changes.facts_after(self._after, PART)
-            self._after = part[-1].index if len(part) == PART else changes.index
+        elif self._asked > self._answered or (is_behind and (at_once or not self._told_live)):
+            facts = changes.facts_after(self._after, FRAME_FACTS)
+            self._after = facts[-1].index if len(facts) == FRAME_FACTS else changes.index
             if self._after == changes.index:
                 self._answered = self._asked
             gap, self._gap = self._gap, False
-            await self._send(facts=list(map(_row, part)), gap=gap, answered=self._answered)
+            await self._send(facts=list(map(_row, facts)), gap=gap, answered=self._answered)
         else:
             watchers = changes.watchers if at_once else []
             watchers.append(self._news.set)
@@ -154,14 +157,14 @@ class _Telling:
                 watchers.remove(self._news.set)
 
     async def _tell_live(self, snapshot: Snapshot, *, gone: bool) -> None:
-        self._after, self._knows_live = snapshot.index, True
+        self._after, self._told_live = snapshot.index, True
         live = snapshot.channels
-        for first in range(0, max(1, len(live)), PART):
-            rest = len(live) > first + PART
-            await self._send(live=list(map(tuple, live[first : first + PART])), gone=gone, rest=rest)
+        for first in range(0, max(1, len(live)), FRAME_FACTS):
+            rest = len(live) > first + FRAME_FACTS
+            await self._send(live=list(map(tuple, live[first : first + FRAME_FACTS])), gone=gone, rest=rest)
 
     async def _send(self, **frame: Any) -> None:
-        await self._to.send(orjson.dumps({"instance": self._changes.instance, "index": self._after, **frame}))
+        await self._asker.send(orjson.dumps({"instance": self._changes.instance, "index": self._after, **frame}))
 
 
 def _row(change: Change) -> tuple[Any, ...]:
@@ -170,13 +173,13 @@ def _row(change: Change) -> tuple[Any, ...]:
     return change.index, round(change.time * 1e6), *about
 
 
-class Follower:
+class LogFollower:
     """The front's place in the log of another worker.
 
     Args:
-        worker: which one. questions: to it. changes: the front's log.
-        position: behind the facts that the front's log has already; ``None``: it has none.
-        stored: whether channels outlive their worker, since there is a data directory.
+        worker: its number. questions: the front's. changes: the front's log.
+        position: behind the worker's facts that the front's log has already; ``None``: it has none.
+        stored: there is a data directory, so channels outlive their worker.
     """
 
     def __init__(
@@ -184,22 +187,23 @@ class Follower:
     ) -> None:
         self._worker, self._questions, self._changes, self._stored = worker, questions, changes, stored
         self._position = position
-        # The worker's channels as the front's log has told of them, by name; None: it has, but they are not known.
+        # The epochs of the worker's live channels, by name, as the front's log has told of them. None: a front that
+        # died has told of some, and the worker has not said yet which of them live.
         self._live: dict[str, int] | None = {} if position is None else None
-        self._said: list[LiveChannel] = []  # by the worker, until the last part of this list is here
-        self._known = False  # whether the front's table of live channels has those of the worker
-        self._to: asyncio.StreamWriter | None = None  # the worker; None: it does not answer
-        self._open: deque[tuple[float, asyncio.Future[None]]] = deque()  # unanswered questions: when, and their answers
+        self._listed: list[LiveChannel] = []  # the worker's live channels, until all frames of this list are here
+        self._known = False  # the front's own table of live channels has those of the worker
+        self._writer: asyncio.StreamWriter | None = None  # to the worker; None: it does not answer
+        self._unanswered: deque[tuple[float, asyncio.Future[None]]] = deque()  # questions: when asked, and the answer
         self._asked = 0  # questions on this connection
-        self._live_until = 0.0  # facts come as they happen, by the loop's clock
-        self._followed = False  # they came so when it died
+        self._live_until = 0.0  # until then facts come as they happen, by the loop's clock
+        self._was_live = False  # so they came when the last connection ended
         self._hangs = False  # it has let a question wait
         changes.expect(worker, self)
 
     async def run(self) -> None:
         """Follow, until cancelled."""
         while True:
-            self._said = []
+            self._listed = []
             after, instance = -1, None  # nothing goes on from there
             if self._position is not None:
                 after, instance = self._position.number, self._position.instance or None
@@ -211,43 +215,44 @@ class Follower:
                 _LOGGER.warning("%s", error)
             finally:
                 self._end()
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
-    def _begin(self, to: asyncio.StreamWriter) -> None:
-        self._to, self._asked = to, 0
-        if self._followed:
-            self._ask()  # and still are
+    def _begin(self, writer: asyncio.StreamWriter) -> None:
+        self._writer, self._asked = writer, 0
+        if self._was_live:
+            self._ask()  # so that facts go on to come as they happen
 
     def _end(self) -> None:
-        self._followed = asyncio.get_running_loop().time() < self._live_until
-        self._to, self._hangs = None, False
-        while self._open:
-            self._open.pop()[1].cancel()
+        self._was_live = asyncio.get_running_loop().time() < self._live_until
+        self._writer, self._hangs = None, False
+        while self._unanswered:
+            self._unanswered.pop()[1].cancel()
 
     async def catch_up(self) -> None:
-        """Have all facts that the worker can tell now, or wait no longer; and :meth:`follow`."""
-        if self._to is not None and not self._hangs:
+        """Wait until the worker has told all of its facts, :data:`SOON_S` at most; and :meth:`follow`."""
+        if self._writer is not None and not self._hangs:
             answered, _ = await asyncio.wait([self._ask()], timeout=SOON_S)
             self._hangs = not answered
 
     def follow(self) -> None:
-        """Have the next facts as they happen, for a time."""
+        """Have the worker tell facts as they happen, for a time."""
         now = asyncio.get_running_loop().time()
-        if self._to is not None and not self._open and now > self._live_until - LIVE_S / 2:
+        if self._writer is not None and not self._unanswered and now > self._live_until - LIVE_S / 2:
             self._ask()
 
     def _ask(self) -> asyncio.Future[None]:
-        assert self._to is not None, "it answers"
+        assert self._writer is not None, "it answers"
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
-        self._open.append((loop.time(), answer))
+        self._unanswered.append((loop.time(), answer))
         self._asked += 1
-        self._to.write(b"?")
+        self._writer.write(b"?")
         return answer
 
-    def _hear(self, answered: int) -> None:
-        while self._asked - len(self._open) < answered:
-            at, answer = self._open.popleft()
+    def _note_answered(self, answered: int) -> None:
+        """The worker has answered this number of questions on this connection."""
+        while self._asked - len(self._unanswered) < answered:
+            at, answer = self._unanswered.popleft()
             self._live_until, self._hangs = at + LIVE_S, False
             answer.set_result(None)
 
@@ -256,33 +261,33 @@ class Follower:
         here = Position(frame["instance"], frame["index"])
         if "facts" in frame:
             self._add([FactRow(*row) for row in frame["facts"]], here, gap=frame["gap"])
-            self._hear(frame["answered"])
+            self._note_answered(frame["answered"])
             return
-        self._said += [LiveChannel(*one) for one in frame["live"]]
+        self._listed += [LiveChannel(*one) for one in frame["live"]]
         if frame["rest"]:
             return
-        live, self._said = self._said, []
+        live, self._listed = self._listed, []
         if frame["gone"]:
-            self._begin_again(live, here)
+            self._start_over(live, here)
         elif self._live is not None:
-            self._add(self._difference(live), here)  # there is one only if the directory was damaged
+            self._add(self._difference(live), here)  # none, unless the directory was damaged
         self._live = {one.channel: one.epoch for one in live}
         if not self._known:
             await self._changes.know(self._worker, live)
             self._known = True
 
-    def _begin_again(self, live: list[LiveChannel], here: Position) -> None:
-        """The worker has not all facts behind the front's position: tell of what lives there instead."""
+    def _start_over(self, live: list[LiveChannel], here: Position) -> None:
+        """The worker lacks facts behind the front's position: append what has changed among the live channels."""
         if self._stored or (self._position is not None and here.instance == self._position.instance):
             text = "worker %d has lost facts which the front has not heard of: followers begin with a snapshot"
             _LOGGER.warning(text, self._worker)
             self._add(self._difference(live), here, gap=True)
         else:
-            gap = self._position is not None and not self._followed
+            gap = self._position is not None and not self._was_live
             self._add([*self._difference([]), *_added(live)], here, gap=gap)
 
     def _difference(self, live: list[LiveChannel]) -> list[FactRow]:
-        """The facts that lead from what the front has told to what lives."""
+        """The facts that lead from the channels of which the front has told to those that live."""
         told, now_us = self._live or {}, time.time_ns() // 1000
         epochs = {one.channel: one.epoch for one in live}
         lost = [(channel, epoch) for channel, epoch in told.items() if epochs.get(channel) != epoch]

@@ -1,13 +1,15 @@
-"""Questions: one worker asks another one something, and reads the answer from a stream of its own.
+"""Questions: a worker asks another one, and reads the answer from a connection that is made for this question.
 
-The front needs what all workers know: their channels, figures, facts. It asks each of them; a question is a message of
-the mesh with one end of a pair of sockets, and the answer comes from the other end, at once (:meth:`Questions.ask`) or
-for as long as both want (:meth:`Questions.follow`). So back-pressure is the stream's, an answer has no largest size,
-and the end of either side shows on the other.
+**The problem.** The front answers for all workers, so it needs their channels, figures and facts. A list of channels is
+too long for a message of the mesh, and facts go on to come.
+
+**The idea.** The worker that asks makes a pair of sockets, and sends one end with the question. The answer comes from
+the other end: one frame (:meth:`Questions.ask`), or frames until one side closes (:meth:`Questions.follow`). So an
+answer may be of any length, a slow reader slows the writer down, and each side sees when the other one dies.
 
 Most answers are frames: four bytes for the length, then the bytes. The feed of a channel has records of its own
-(:mod:`~tricklecast.app.cluster.records`), so its question takes the bare stream (:meth:`Questions.connect`). A worker
-also asks itself this way, so that there is one way only.
+(:mod:`~tricklecast.app.cluster.records`), so its question takes the bare connection (:meth:`Questions.connect`). A
+worker also asks itself in this way, so that there is one way only.
 """
 
 from __future__ import annotations
@@ -32,38 +34,39 @@ ANSWER_S: Final = 5.0
 """A worker that has not answered a question after this time is taken to be dead or stuck."""
 
 SOON_S: Final = 0.8
-"""The same for what has to be answered soon, with that worker or without: health checks, metrics, the dashboard."""
+"""The same for health checks, metrics and the dashboard, which the front soon answers without that worker."""
 
 MAX_FRAME: Final = 64 << 20
-"""Of an answer: a list of 100,000 channels has 40 MB."""
+"""The longest frame of an answer, in bytes: a list of 100,000 channels has 40 MB."""
 
 BUFFER_BYTES: Final = 256 << 10
+"""The limit of asyncio's stream reader, which stops reading while twice as many bytes wait."""
 
 _LENGTH: Final = Struct("!I")
 
 
-class Stream:
-    """Where an answer goes.
+class Asker:
+    """The worker that asks, as the one that answers sees it.
 
     Args:
-        reader, writer: the connection to the worker that asks.
+        reader, writer: the connection on which the answer goes.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     async def send(self, frame: bytes) -> None:
-        """Send a frame, and wait until the other side takes it.
+        """Send a frame, and wait while the asker is slow.
 
         Raises:
-            OSError: it has gone.
+            OSError: the asker has gone.
         """
         put(self.writer, [_LENGTH.pack(len(frame)), frame])
         await self.writer.drain()
 
 
-Answer = Callable[..., Awaitable[None]]
-"""Answers a question: gets the :class:`Stream`, and what the question is about, as keywords."""
+Answerer = Callable[..., Awaitable[None]]
+"""Answers a question. It gets the :class:`Asker`, and the question's arguments as keywords."""
 
 
 class NoAnswer(TrickleError):
@@ -82,7 +85,7 @@ class Questions:
     """A worker's questions to others, and its answers to theirs.
 
     Args:
-        mesh: the way to them.
+        mesh: the way to the other workers.
 
     Attributes:
         unanswered: how many of this worker's questions got no answer.
@@ -90,15 +93,18 @@ class Questions:
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        self._answers: Mapping[str, Answer] = {}  # of this worker, by the name of the question
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answers: Mapping[str, Answerer] = {}  # by the name of the question; none before start()
+        self._answering: set[asyncio.Task[None]] = set()  # questions of others
         self.unanswered = 0
 
     async def ask(self, worker: int, question: str, *, within_s: float = ANSWER_S, **about: Any) -> bytes:
-        """The answer of a worker, its first frame.
+        """Ask a worker for one frame.
+
+        Args:
+            about: the question's arguments.
 
         Raises:
-            NoAnswer: it does not come in time.
+            NoAnswer: the frame does not come in time.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -114,7 +120,7 @@ class Questions:
             raise
 
     async def ask_all(self, question: str, within_s: float) -> list[bytes | NoAnswer]:
-        """The answers of all workers, this one included, in the order of their numbers."""
+        """Ask all workers, this one included, for one frame each; in the order of their numbers."""
 
         async def ask(worker: int) -> bytes | NoAnswer:
             try:
@@ -127,13 +133,14 @@ class Questions:
     async def follow(
         self, worker: int, question: str, *, begun: Callable[[asyncio.StreamWriter], None] | None = None, **about: Any
     ) -> AsyncGenerator[bytes]:
-        """The frames of an answer, as they come, until the worker ends it or is gone.
+        """Ask a worker, and yield the frames of its answer until it closes the connection, or dies.
 
         Args:
-            begun: gets the way to the worker, which hears more about the question on it.
+            begun: gets the writer to the worker, for bytes that ask for more.
+            about: the question's arguments.
 
         Raises:
-            NoAnswer: the question could not be sent, or what comes is no answer.
+            NoAnswer: the question could not be sent, or a frame is too long.
         """
         reader, writer = await self.connect(worker, question, **about)
         try:
@@ -152,7 +159,7 @@ class Questions:
     async def connect(
         self, worker: int, question: str, **about: Any
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Ask, and return the connection on which the answer comes; the caller aborts it.
+        """Ask a worker, and return the connection on which its answer comes; the caller aborts it.
 
         Raises:
             NoAnswer: the question could not be sent.
@@ -170,8 +177,8 @@ class Questions:
             theirs.close()
         return await asyncio.open_connection(sock=mine, limit=BUFFER_BYTES)
 
-    def start(self, answers: Mapping[str, Answer]) -> None:
-        """Answer the questions of others from now on.
+    def start(self, answers: Mapping[str, Answerer]) -> None:
+        """Answer questions from now on.
 
         Args:
             answers: by the name of the question.
@@ -179,7 +186,7 @@ class Questions:
         self._answers = answers
 
     def receive(self, message: Message) -> None:
-        """Answer a question of another worker."""
+        """Begin to answer a question."""
         task = asyncio.get_running_loop().create_task(self._answer(message))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -189,9 +196,9 @@ class Questions:
         sock = socket.socket(fileno=message.descriptor)
         reader, writer = await asyncio.open_connection(sock=sock, limit=BUFFER_BYTES)
         try:
-            await self._answers[question](Stream(reader, writer), **about)
+            await self._answers[question](Asker(reader, writer), **about)
         except OSError:
-            pass  # whoever asked has gone
+            pass  # the asker has gone
         except Exception:
             _LOGGER.exception("the question %r of worker %d could not be answered", question, message.sender)
         finally:

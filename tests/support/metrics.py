@@ -23,9 +23,9 @@ from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.metrics import Metrics, worker_metrics
 from tricklecast.app.reload import Reload
 from tricklecast.app.settings import load
-from tricklecast.app.workers.face import joined_metrics
 from tricklecast.app.workers.link import Link
 from tricklecast.app.workers.mesh import socket_pairs
+from tricklecast.app.workers.overview import joined_metrics
 from tricklecast.app.workers.shared import Shared
 from tricklecast.app.workers.supervisor import Worker
 

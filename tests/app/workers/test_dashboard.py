@@ -211,7 +211,7 @@ def test_figures_of_the_server_are_sums_but_for_what_each_has_alone() -> None:
         limits = [["readers", 30, 100, False], ["dashboards", 1, 200, True], ["access_log_queue", 60, 100, True]]
         parts = figures(loop_lag_ms=9, limits=limits, counters={"requests": 5, "new": 1})
         frame = {"frame": 1, "about": [[3], [5]], "rows": [], "gone": [], "events": [], "server": parts, "cpu_s": 0.0}
-        front._others[0].take(frame, frame_of())
+        front._others[0].add_to(frame_of(), frame)
         own = [
             ["readers", 20, 100, True], ["dashboards", 4, 200, True], ["access_log_queue", 10, 100, True],
             ["total_bytes", 7, None, True],

@@ -21,7 +21,7 @@ from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.storage.settle import folder_of
 from tricklecast.app.workers import facts
-from tricklecast.app.workers.facts import LOST, Follower, answer_facts
+from tricklecast.app.workers.facts import LOST, LogFollower, answer_facts
 from tricklecast.app.workers.mesh import Mesh, Message, socket_pairs
 from tricklecast.app.workers.questions import Questions
 from tricklecast.trickle.wire import SEQ_NEXT
@@ -50,7 +50,7 @@ class Part:
         self.following: asyncio.Task[None] | None = None
         if number == 0:
             position = None if self.start is None else self.start.archive.positions.get(1)
-            follower = Follower(1, self.questions, self.changes, position, stored=self.start is not None)
+            follower = LogFollower(1, self.questions, self.changes, position, stored=self.start is not None)
             self.following = asyncio.create_task(follower.run())
 
     def _receive(self, message: Message) -> None:
@@ -164,7 +164,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "AGAIN_S", 0.001)
+    monkeypatch.setattr(facts, "RETRY_S", 0.001)
     monkeypatch.setattr(facts, "LOOK_S", 0.01)
 
 
@@ -355,8 +355,8 @@ def test_facts_that_come_while_the_fronts_disk_fails_are_told_when_it_works_agai
 
 
 def test_a_long_list_of_channels_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No frame has more than :data:`~facts.PART` of them, so it stays below the largest one that is read."""
-    monkeypatch.setattr(facts, "PART", 7)
+    """No frame has more than :data:`~facts.FRAME_FACTS` of them, so it stays below the largest one that is read."""
+    monkeypatch.setattr(facts, "FRAME_FACTS", 7)
 
     async def main(workers: Workers, client: Client) -> None:
         for number in range(50):
@@ -479,18 +479,18 @@ def test_a_question_waits_once_for_a_worker_that_hangs(monkeypatch: pytest.Monke
     async def main(workers: Workers, client: Client) -> None:
         asked: list[bytes] = []
         follower = workers.front._others[1]
-        assert isinstance(follower, Follower)
-        to = follower._to
-        assert to is not None
-        monkeypatch.setattr(follower, "_to", Held(asked))
+        assert isinstance(follower, LogFollower)
+        writer = follower._writer
+        assert writer is not None
+        monkeypatch.setattr(follower, "_writer", Held(asked))
         for _ in range(9):
             await workers.front.catch_up()
             workers.front.follow()
         assert asked == [b"?"]
         workers.owner("g").create("g", "", 0.0)
         workers.publish("g")
-        monkeypatch.setattr(follower, "_to", to)
-        to.write(b"?")
+        monkeypatch.setattr(follower, "_writer", writer)
+        writer.write(b"?")
         await until(lambda: client.read(workers) and len(client.facts) == 2)
         workers.publish("g")
         await workers.front.catch_up()

@@ -12,7 +12,7 @@ import uvloop
 
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.app.workers.mesh import Kind, Mesh, Message, socket_pairs
-from tricklecast.app.workers.questions import Questions, Stream
+from tricklecast.app.workers.questions import Asker, Questions
 
 
 def test_an_answer_ends_quietly_when_whoever_asked_is_gone(caplog: pytest.LogCaptureFixture) -> None:
@@ -22,13 +22,13 @@ def test_an_answer_ends_quietly_when_whoever_asked_is_gone(caplog: pytest.LogCap
     async def main() -> None:
         sent = asyncio.Event()
 
-        async def endless(to: Stream) -> None:
+        async def endless(asker: Asker) -> None:
             try:
-                await to.send(b"first")
+                await asker.send(b"first")
                 sent.set()
                 with suppress(OSError):
-                    await to.writer.wait_closed()
-                await to.send(b"second")
+                    await asker.writer.wait_closed()
+                await asker.send(b"second")
             except Exception as error:
                 ended.append(error)
                 raise

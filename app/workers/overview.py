@@ -1,8 +1,10 @@
-"""The front's answers for all workers: a server of several processes looks like one.
+"""The overview of a server of several workers: its list of channels, its metrics, its health.
 
-The front asks every worker the same question, and makes one answer of theirs. It has checked what the client may see;
-the others answer everything. A list without the channels of a worker that is being started would be taken for the
-whole, so it is refused for that moment; metrics and health checks name the worker instead.
+The front (worker 0) answers these requests. It asks each worker the same question, itself included, and joins the
+answers. The front checks what the client may see; the workers answer everything.
+
+A worker that is being started answers nothing. A client would take a list without that worker's channels for the whole
+list, so it gets 503 for that moment. Metrics and health checks are answered, and say that the worker is missing.
 """
 
 from __future__ import annotations
@@ -18,44 +20,42 @@ from fastapi import HTTPException
 from tricklecast.app.control_plane.api import Created, Overview, Page, RateLimitedPage, Troubles
 from tricklecast.app.control_plane.middleware import MayManage, everything
 from tricklecast.app.workers.placement import Placement
-from tricklecast.app.workers.questions import ANSWER_S, SOON_S, Answer, NoAnswer, Questions, Stream
+from tricklecast.app.workers.questions import ANSWER_S, SOON_S, Answerer, Asker, NoAnswer, Questions
 
 UP: Final = b"tricklecast_worker_up"
-"""The metric that the front adds to those of the workers."""
+"""The front adds this metric to those of the workers."""
 
 RETRY_S: Final = 1
 """``Retry-After`` while a worker is being started, which takes less than a second without a data directory."""
 
 
-def overview_answers(own: Overview) -> dict[str, Answer]:
-    """A worker's answers to the front's questions, by their names.
+def overview_answers(own: Overview) -> dict[str, Answerer]:
+    """A worker's answers to the front's questions, by the names of the questions.
 
     Args:
-        own: tells of this worker.
+        own: the overview of this worker.
     """
 
-    async def channels(to: Stream) -> None:
-        await to.send(_sent(await own.channels(everything)))
+    async def channels(asker: Asker) -> None:
+        await asker.send(_encoded(await own.channels(everything)))
 
-    async def metrics(to: Stream) -> None:
-        await to.send(_sent(await own.metrics()))
+    async def metrics(asker: Asker) -> None:
+        await asker.send(_encoded(await own.metrics()))
 
-    async def troubles(to: Stream) -> None:
-        await to.send(orjson.dumps(await own.troubles()))
+    async def troubles(asker: Asker) -> None:
+        await asker.send(orjson.dumps(await own.troubles()))
 
-    async def create(to: Stream, name: str, content_type: str) -> None:
-        await to.send(orjson.dumps(tuple(await own.create(name, content_type))))
+    async def create(asker: Asker, name: str, content_type: str) -> None:
+        await asker.send(orjson.dumps(tuple(await own.create(name, content_type))))
 
     return {"channels": channels, "metrics": metrics, "troubles": troubles, "create": create}
 
 
-def _sent(page: Page) -> bytes:
-    """A page as an answer."""
+def _encoded(page: Page) -> bytes:
     return b"%f %f\n%b" % (page.cost_s, page.age_s, page.text)
 
 
-def _received(answer: bytes | NoAnswer) -> Page:
-    """The page of an answer."""
+def _decoded(answer: bytes | NoAnswer) -> Page:
     if isinstance(answer, NoAnswer):
         return Page(b"", problem=str(answer))
     figures, _, text = answer.partition(b"\n")
@@ -63,11 +63,11 @@ def _received(answer: bytes | NoAnswer) -> Page:
     return Page(text, cost_s, age_s)
 
 
-class Face:
-    """The :class:`Overview` of a server of several workers.
+class JoinedOverview:
+    """The :class:`Overview` of all workers.
 
     Args:
-        questions: to them. placement: knows the owner of a channel.
+        questions: the front's. placement: knows the owner of a channel.
     """
 
     def __init__(self, questions: Questions, placement: Placement) -> None:
@@ -76,8 +76,8 @@ class Face:
         self._metrics = RateLimitedPage(lambda: self._joined("metrics", joined_metrics, SOON_S))
 
     async def _joined(self, question: str, join: Callable[[Sequence[Page]], bytes], within_s: float) -> Page:
-        """One page of those of all workers. Its cost is that of theirs, and of joining them."""
-        pages = [_received(answer) for answer in await self._questions.ask_all(question, within_s)]
+        """Ask all workers for a page, and join them. The cost is that of all pages, and of joining them."""
+        pages = [_decoded(answer) for answer in await self._questions.ask_all(question, within_s)]
         begun = time.thread_time()
         text = join(pages)
         cost_s = time.thread_time() - begun + sum(page.cost_s for page in pages)
@@ -89,10 +89,10 @@ class Face:
         page = await self._channels.get()
         if page.problem:
             raise _later(page.problem)
-        return page if visible is everything else page._replace(text=_visible(page.text, visible))
+        return page if visible is everything else page._replace(text=_only(visible, page.text))
 
     async def create(self, name: str, content_type: str) -> Created:
-        """Let the owner of a channel make it."""
+        """Have a channel made by its owner."""
         owner = self._placement.owner_of(name)
         try:
             answer = await self._questions.ask(owner, "create", name=name, content_type=content_type)
@@ -101,20 +101,20 @@ class Face:
         return Created(*orjson.loads(answer))
 
     async def metrics(self) -> Page:
-        """The figures of all workers, and which workers answer."""
+        """The metrics of all workers, and which workers answer."""
         return await self._metrics.get()
 
     async def troubles(self) -> Troubles:
-        """The parts that do not work at present in any worker, and whether the server is shutting down."""
+        """The parts that do not work in one worker at least, and whether a worker is shutting down."""
         found: list[str] = []
         draining = False
         for worker, answer in enumerate(await self._questions.ask_all("troubles", SOON_S)):
             if isinstance(answer, NoAnswer):
                 found.append(f"worker_{worker}")
             else:
-                names, leaving = orjson.loads(answer)
+                names, drains = orjson.loads(answer)
                 found += [name for name in names if name not in found]
-                draining = draining or leaving
+                draining = draining or drains
         return found, draining
 
 
@@ -123,27 +123,28 @@ def _later(problem: str) -> HTTPException:
 
 
 def joined_lists(pages: Sequence[Page]) -> bytes:
-    """One list of channels (:class:`ChannelsModel`) of those of all workers, in the order of their creation."""
+    """Join the lists of channels (:class:`ChannelsModel`) of all workers, in the order of the channels' creation."""
     lists = [orjson.loads(page.text) for page in pages if not page.problem]
-    channels = sorted((one for each in lists for one in each["channels"]), key=itemgetter("created_at"))
-    sums = {name: sum(each[name] for each in lists) for name in ("readers", "bytes_held")}
+    channels = sorted((channel for part in lists for channel in part["channels"]), key=itemgetter("created_at"))
+    sums = {name: sum(part[name] for part in lists) for name in ("readers", "bytes_held")}
     return orjson.dumps({"channels": channels, **sums})
 
 
-def _visible(text: bytes, visible: MayManage) -> bytes:
-    """The part of a list that a caller may see. Sums over all would tell it about channels that it may not see."""
-    whole = orjson.loads(text)
-    shown = [one for one in whole["channels"] if visible(one["name"])]
-    if len(shown) == len(whole["channels"]):
+def _only(visible: MayManage, text: bytes) -> bytes:
+    """Leave out channels that a caller may not see, also from the sums, which would tell of them."""
+    channels = orjson.loads(text)["channels"]
+    shown = [channel for channel in channels if visible(channel["name"])]
+    if len(shown) == len(channels):
         return text
-    readers, size = sum(one["readers"] for one in shown), sum(one["window"]["bytes"] for one in shown)
+    readers = sum(channel["readers"] for channel in shown)
+    size = sum(channel["window"]["bytes"] for channel in shown)
     return orjson.dumps({"channels": shown, "readers": readers, "bytes_held": size})
 
 
 def joined_metrics(pages: Sequence[Page]) -> bytes:
-    """One text in Prometheus' format of those of all workers: the samples of a metric stand below its one description.
+    """Join the workers' metrics: in Prometheus' format all samples of a metric follow its one description.
 
-    Each text is that of :func:`prometheus_client.generate_latest`: for each metric its help, its type, its samples.
+    The texts are those of :func:`prometheus_client.generate_latest`: for each metric its help, its type, its samples.
     """
     families: dict[bytes, list[bytes]] = {}  # samples by description
     for page in pages:

@@ -25,7 +25,7 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.control_plane.api import Page
 from tricklecast.app.control_plane.middleware import everything
 from tricklecast.app.data_plane.routing import Router
-from tricklecast.app.workers.face import Face, joined_metrics
+from tricklecast.app.workers.overview import JoinedOverview, joined_metrics
 from tricklecast.app.workers.placement import Placement, owner_of
 from tricklecast.app.workers.questions import ANSWER_S, SOON_S, NoAnswer
 
@@ -383,8 +383,8 @@ class Asked:
         return self.answers
 
 
-def face(asked: Asked) -> Face:
-    return Face(asked, Placement(2, 0, Router("/trickle")))  # type: ignore[arg-type]
+def overview(asked: Asked) -> JoinedOverview:
+    return JoinedOverview(asked, Placement(2, 0, Router("/trickle")))  # type: ignore[arg-type]
 
 
 def part(age_s: float, *channels: tuple[str, str], cost_s: float = 0.0) -> bytes:
@@ -398,12 +398,12 @@ def test_a_list_is_in_the_order_of_creation_and_as_old_as_its_oldest_part() -> N
     """Whoever sees some of the channels gets no sum over all."""
     first = part(0.0, ("b", "2026-11-27T15:00:01Z"))
     asked = Asked(first, part(3.5, ("a", "2026-11-27T15:00:00.5Z"), ("c", "2026-11-28")))
-    listed = asyncio.run(face(asked).channels(everything))
+    listed = asyncio.run(overview(asked).channels(everything))
     whole = json.loads(listed.text)
     assert [one["name"] for one in whole["channels"]] == ["a", "b", "c"]
     assert (whole["readers"], whole["bytes_held"]) == (3, 200)
     assert listed.age_s == pytest.approx(3.5, abs=1.0)
-    some = json.loads(asyncio.run(face(asked).channels(lambda name: name != "b")).text)
+    some = json.loads(asyncio.run(overview(asked).channels(lambda name: name != "b")).text)
     assert ([one["name"] for one in some["channels"]], some["readers"], some["bytes_held"]) == (["a", "c"], 2, 10)
 
 
@@ -412,7 +412,7 @@ def test_pages_that_cost_much_are_sent_again_for_a_while() -> None:
 
     async def main() -> None:
         asked = Asked(part(0.0, cost_s=100.0), part(0.0, cost_s=200.0))
-        asking = face(asked)
+        asking = overview(asked)
         for visible in (everything, everything, lambda name: True):
             assert 300.0 < (await asking.channels(visible)).cost_s < 301.0
         assert asked.asked == 1
@@ -426,15 +426,15 @@ def test_pages_that_cost_much_are_sent_again_for_a_while() -> None:
 
 def test_a_list_is_refused_while_a_worker_is_away() -> None:
     """With a time to come back: a part would be taken for the whole. Health names the worker."""
-    asking = face(Asked(part(0.0), NoAnswer(1, "gone")))
+    asking = overview(Asked(part(0.0), NoAnswer(1, "gone")))
     with pytest.raises(HTTPException) as refused:
         asyncio.run(asking.channels(everything))
     assert (refused.value.status_code, refused.value.headers) == (503, {"Retry-After": "1"})
-    asking = face(Asked(part(0.0, cost_s=100.0), NoAnswer(1, "gone")))
+    asking = overview(Asked(part(0.0, cost_s=100.0), NoAnswer(1, "gone")))
     for _ in range(2):
         with pytest.raises(HTTPException):
             asyncio.run(asking.channels(everything))
     asked = cast(Asked, asking._questions)
     assert asked.asked == 2, "it is not repeated when the worker is back"
-    healthy = face(Asked(orjson.dumps([["storage"], False]), NoAnswer(1, "gone")))
+    healthy = overview(Asked(orjson.dumps([["storage"], False]), NoAnswer(1, "gone")))
     assert asyncio.run(healthy.troubles()) == (["storage", "worker_1"], False)
