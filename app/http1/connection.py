@@ -125,7 +125,7 @@ class Neighbours(Protocol):
     me: int
 
     def is_ours(self, head: memoryview, at: int) -> bool:
-        """Whether a request, which begins at a place of the input, is known to belong to this worker, as most do."""
+        """Whether the request that begins here in the input is known to be for this worker, as most are."""
 
     def worker_for(self, head: bytes | memoryview, number: int | None) -> int | None:
         """The worker that a request is for, by the beginning of its head; ``None``: more of it is needed.

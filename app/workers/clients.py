@@ -1,17 +1,19 @@
-"""The use that one client makes of all workers of a server: connections, requests, unfinished segments.
+"""Limits of one client, counted over all workers: connections, requests, unfinished segments.
 
-**The problem.** The connections of one client are at any worker, and its limits hold for all of them. A table of
+**The problem.** A client's connections may be at any workers, and its limits hold for all of them together. A table of
 clients that all workers share would need locks, and a worker that is killed would leave them locked.
 
-**The idea.** A :class:`Tally` adds up by name, and knows no names. A keyed hash gives each name four places. Each
-worker adds what it has of a name to a word of its own at each of the four. For each place the words of all workers are
-added up, and the smallest of the four sums is the total. That is never too little. It is too much only if the name
-shares each of its places with others: with 1,000 clients this holds for one in 19 million, with 10,000 for one in
-2,500. What the smallest of these others takes then counts as its own, mostly one connection. The key is another one at
-each start, so nobody can choose an address that shares its places with a victim's. Where the readers of a channel have
-a limit, they are counted in this way, too.
+**The idea.** A :class:`Sketch` counts by name and stores no names (it is a *count-min sketch*). A keyed hash gives each
+name four places. Each worker has a word of its own at each place, and adds what it has of a name to its words at the
+four places. To count a name, a worker adds up the words of all workers at each place, and takes the smallest of the
+four sums.
 
-The rate of requests (a token bucket) is one word in each place, which all workers write: the time at which the bucket
+- The count is never too low. It is too high only if the name shares each of its places with others. With 1,000 clients
+  this happens to one in 19 million, with 10,000 to one in 2,500; mostly it counts one connection too many.
+- The key is a new one at each start, so nobody can choose an address that shares its places with a victim's.
+- If the readers of a channel have a limit, they are counted in the same way, by the channel's name.
+
+The rate of requests (a token bucket) is one word at each place, which all workers write: the time at which the bucket
 will be full again. Two workers that admit requests of one client at the same moment may take one token for both.
 """
 
@@ -25,51 +27,52 @@ from typing import Final
 
 from tricklecast.app.core.limits import Admission, Capacity, Client, Limit, Limits
 
-PLACES: Final = 4
+ROWS: Final = 4
 WIDTH: Final = 1 << 16
-"""The places of a name; each is one of this number of words."""
+"""The rows of a sketch, and the words of a row. A name has one place in each row."""
 
 _PLACES: Final = Struct("<4H")
 
 Places = tuple[int, ...]
+"""Where a name is counted: one index in each row."""
 
 
-class Tally:
-    """Numbers by name, of all workers. Its memory is the kernel's as long as nothing is written.
+class Sketch:
+    """A number for each name, added up over all workers. Pages of it that nobody writes take no memory.
 
     Attributes:
-        parts: the words of each worker, which it alone writes.
+        words: by the number of the worker, which alone writes them.
     """
 
     def __init__(self, workers: int) -> None:
-        size = PLACES * WIDTH
-        words = memoryview(mmap.mmap(-1, size * workers * 8)).cast("q")  # shared by forked processes
-        self.parts = [words[at * size : (at + 1) * size] for at in range(workers)]
+        size = ROWS * WIDTH
+        memory = memoryview(mmap.mmap(-1, size * workers * 8)).cast("q")  # shared by forked processes
+        self.words = [memory[at * size : (at + 1) * size] for at in range(workers)]
 
     def add(self, worker: int, places: Places, change: int) -> None:
-        """A worker has more of a name, or less."""
-        own = self.parts[worker]
+        """Count more of a name, or less, for a worker."""
+        own = self.words[worker]
         for at in places:
             own[at] += change
 
     def total(self, places: Places) -> int:
-        """The number that all workers have of a name; a higher one if others share each of its places."""
+        """The number that all workers have of a name, or a higher one (see above)."""
         first, second, third, fourth = places
         one = two = three = four = 0
-        for part in self.parts:
-            one += part[first]
-            two += part[second]
-            three += part[third]
-            four += part[fourth]
+        for words in self.words:
+            one += words[first]
+            two += words[second]
+            three += words[third]
+            four += words[fourth]
         return min(one, two, three, four)
 
     def clear(self, worker: int) -> None:
         """A worker has died: it has nothing any more."""
-        self.parts[worker].cast("B")[:] = bytes(self.parts[worker].nbytes)
+        self.words[worker].cast("B")[:] = bytes(self.words[worker].nbytes)
 
 
-class Tallies:
-    """All of a server. Make them before the workers are forked.
+class Sketches:
+    """All sketches of a server. Make them before the workers are forked.
 
     Attributes:
         connections, exchanges: of clients. readers: of channels, if these have a limit.
@@ -79,8 +82,8 @@ class Tallies:
 
     def __init__(self, workers: int) -> None:
         self._key = token_bytes(16)
-        self.connections, self.exchanges, self.readers, self.reserved = (Tally(workers) for _ in range(4))
-        self.full_at = Tally(1).parts[0]
+        self.connections, self.exchanges, self.readers, self.reserved = (Sketch(workers) for _ in range(4))
+        self.full_at = Sketch(1).words[0]
 
     def places(self, name: str) -> Places:
         """The places of a name."""
@@ -89,21 +92,21 @@ class Tallies:
 
     def clear(self, worker: int) -> None:
         """A worker has died: it has nothing any more."""
-        for tally in (self.connections, self.exchanges, self.readers, self.reserved):
-            tally.clear(worker)
+        for sketch in (self.connections, self.exchanges, self.readers, self.reserved):
+            sketch.clear(worker)
 
 
 class SharedAdmission(Admission):
-    """Admits what one client asks for as if all workers were one.
+    """Admits connections and requests of a client as one process would, by its use of all workers.
 
     Args:
-        limits: per client. connections: of all workers.
-        tallies: of the server. worker: this one.
+        limits: of each client. connections: the limit of connections, over all workers.
+        sketches: of the server. worker: this one's number.
     """
 
-    def __init__(self, limits: Limits, connections: Capacity, tallies: Tallies, worker: int) -> None:
-        super().__init__(limits, connections, lambda address: Client(address, tallies.places(address)))
-        self._connected, self._asking, self._full_at = tallies.connections, tallies.exchanges, tallies.full_at
+    def __init__(self, limits: Limits, connections: Capacity, sketches: Sketches, worker: int) -> None:
+        super().__init__(limits, connections, lambda address: Client(address, sketches.places(address)))
+        self._connected, self._asking, self._full_at = sketches.connections, sketches.exchanges, sketches.full_at
         self._worker = worker
         rate = limits.client_requests_per_s or 1.0
         self._token_ns, self._burst_ns = round(1e9 / rate), round(limits.client_burst * 1e9 / rate)
@@ -139,7 +142,7 @@ class SharedAdmission(Admission):
         self._asking.add(self._worker, client.places, -1)
 
     def _take_token(self, client: Client, rate: float, now: float) -> bool:
-        """A token bucket, as of one process. It lacks the tokens that run in until it is full, and may lack a burst."""
+        """Take a token, if there is one. The time until the bucket is full says how many it lacks: a burst at most."""
         now_ns, full_at = int(now * 1e9), self._full_at
         until = max(now_ns, min([full_at[at] for at in client.places])) + self._token_ns
         if until - now_ns > self._burst_ns:

@@ -1,13 +1,12 @@
-"""Placement: which worker a request belongs to, found from the first bytes of its head.
+"""Placement: the worker that a request is for, found from the first bytes of its head.
 
-A channel belongs to the worker that a checksum of its name gives. So every worker knows the owner of every channel,
-nobody has to be asked, and the owner stays the same after a restart with the same number of workers. What belongs to no
-channel (the API, metrics, web pages) and the server's own channels, whose names begin with ``_``, belong to the first
-worker, the *front*, which answers for all.
+A checksum of a channel's name gives its owner. So each worker knows the owner of every channel and asks nobody, and the
+owner stays the same after a restart with the same number of workers. All requests that name no channel (the API,
+metrics, web pages) are for worker 0, the *front*. It also owns the server's own channels, whose names begin with ``_``.
 
-A request is looked at before it is parsed, since only then the connection can still move to its owner with everything
-that it has brought (:mod:`~tricklecast.app.workers.handover`). The method, a space and the target up to the end of the
-channel's name are enough.
+The worker looks at a request before it parses it, since the connection can move only then, with all bytes that it has
+brought (:mod:`~tricklecast.app.workers.handover`). The method, a space and the target up to the end of the channel's
+name are enough. They are the same for most requests of a connection, so a table keeps the owners by these bytes.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import Op
 
 FRONT: Final = 0
-"""The worker that answers for all."""
+"""The number of the worker that answers for all."""
 
 LOOK_BYTES: Final = 9 << 10
-"""A request whose target does not end within this number of bytes is refused by any worker: no URL may be so long."""
+"""No URL may be longer. A request whose target does not end within this number of bytes stays here, and is refused."""
 
 READS: Final = frozenset({Op.READ, Op.STREAM, Op.CHANGES, Op.PLAYLIST, Op.HLS})
 """Requests that a holder of a channel may answer as its owner does. The head (``next``) is not among them, since
 publishers ask for it, and go on there."""
 
-Place = Callable[[Route, int | None], int]
-"""Finds the worker for a request that reads a busy channel. The number is as in :meth:`Placement.worker_for`."""
+Choose = Callable[[Route, int | None], int]
+"""Chooses the worker for a request that reads a busy channel. The number is as in :meth:`Placement.worker_for`."""
 
 MAX_KNOWN: Final = 4096
-"""Beginnings of requests that are kept; each takes 0.2 kB."""
+"""Beginnings of requests whose owners are kept; each takes 0.2 kB."""
 
 _UP_TO_NAME: Final = rb"[A-Za-z-]{1,32} %b[^/? \r\n]+/"
-"""The beginning that a request has in common with all of its method for a channel, below the prefix of all channels."""
+"""The beginning of a request for a segment, up to its channel's name. ``%b`` is the path of all channels."""
 
 _LINE: Final = re.compile(rb"[\r\n]*([A-Za-z-]{1,32})(?: +([^ \r\n]*)( |\r|\n)?)?")
-"""The beginning of a request, as the parser takes it: method, target, and the end of the target, as far as they are
-there."""
+"""The beginning of a request, as the parser takes it: method, target, and the byte behind the target, if they are there
+already."""
 
 _OF_CHANNEL: Final = re.compile(rb"/api/v1/channels/([^/]+)")
-"""A route of the API that is about one channel, decoded."""
+"""The path of a route of the API that names a channel, percent-decoded."""
 
 
 def owner_of(channel: str, workers: int) -> int:
@@ -55,25 +54,25 @@ def owner_of(channel: str, workers: int) -> int:
 
 
 def owned_by(worker: int, workers: int) -> Callable[[str], bool]:
-    """Tells whether this worker owns a channel."""
+    """A function that tells whether this worker owns a channel."""
     return lambda channel: owner_of(channel, workers) == worker
 
 
 class Placement:
-    """Which of several workers a request belongs to.
+    """Finds the worker that a request is for.
 
     Args:
-        workers: their number. me: this one's, from 0.
+        workers: how many there are. me: this worker's number.
         router: of the data plane.
 
     Attributes:
-        spread: busy channels that several workers hold, this one included (:mod:`~tricklecast.app.workers.busy`).
+        choices: for busy channels that this worker and others hold, by name (:mod:`~tricklecast.app.workers.busy`).
     """
 
     def __init__(self, workers: int, me: int, router: Router) -> None:
         self.workers, self.me = workers, me
         self._router = router
-        self.spread: dict[str, Place] = {}
+        self.choices: dict[str, Choose] = {}
         self._beginning = re.compile(_UP_TO_NAME % re.escape(router.prefix))
         self._owners: dict[bytes, int] = {}  # by the beginning of requests: GET /trickle/NAME/
 
@@ -94,7 +93,7 @@ class Placement:
         """
         beginning = self._beginning.match(head)
         if beginning is not None and (known := self._owners.get(beginning[0])) is not None:
-            return known  # as of most: this takes a tenth of the time
+            return known  # of most requests; ten times as fast as the rest
         line = _LINE.match(head)
         if line is None:
             return self.me
@@ -105,14 +104,14 @@ class Placement:
             return self.me if is_whole or len(head) >= LOOK_BYTES else None
         worker = self.worker_for_target(method, target, number)
         route = None if beginning is None else self._router.find(method, target)
-        if beginning is not None and route is not None and route.channel and route.channel not in self.spread:
+        if beginning is not None and route is not None and route.channel and route.channel not in self.choices:
             if len(self._owners) >= MAX_KNOWN:
                 self._owners.clear()
             self._owners[beginning[0]] = worker
         return worker
 
     def is_ours(self, head: bytes | memoryview, at: int) -> bool:
-        """Whether a request, which begins at a place of the input, is known to belong to this worker, as most do."""
+        """Whether the request that begins here in the input is known to be for this worker, as most are."""
         beginning = self._beginning.match(head, at)
         return beginning is not None and self._owners.get(beginning[0]) == self.me
 
@@ -120,14 +119,14 @@ class Placement:
         """The worker that a request of this method and target is for."""
         route = self._router.find(method, target)
         if route is not None:
-            if self.spread and route.op in READS and (place := self.spread.get(route.channel)) is not None:
-                return place(route, number)
+            if self.choices and route.op in READS and (choose := self.choices.get(route.channel)) is not None:
+                return choose(route, number)
             return self.owner_of(route.channel) if route.channel else self.me
         found = _OF_CHANNEL.match(unquote_to_bytes(path_of(target)))
         return FRONT if found is None else self.owner_of(found[1].decode("utf-8", "surrogateescape"))
 
-    def hold(self, channel: str, place: Place) -> None:
-        """Several workers hold a channel from now on."""
-        if channel not in self.spread:
+    def set_choice(self, channel: str, choose: Choose) -> None:
+        """Let this function choose among the workers that hold a channel, until its entry of ``choices`` is removed."""
+        if channel not in self.choices:
             self._owners.clear()
-        self.spread[channel] = place
+        self.choices[channel] = choose

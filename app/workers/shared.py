@@ -1,17 +1,18 @@
-"""Figures that all workers of a server share, in memory that all of them map.
+"""Limits of the whole server, counted in memory that all workers map.
 
-**The problem.** A limit holds for the server, and its clients are spread over workers. A worker that asked the others
-before it admits somebody would wait for them; a share of the limit for each worker would refuse clients at one while
-there is room at another.
+**The problem.** A limit holds for the server, and its clients are spread over workers. If a worker asked the others
+before it admits a client, it would wait for them. If each worker had its share of the limit, one would refuse clients
+while another has room.
 
-**The idea.** Each worker has words of its own, which it alone writes, and adds up those of all to know what all have.
-An aligned word is written whole, so nothing is locked, and a worker that is killed leaves nothing locked. Two workers
-may admit somebody at the same moment, so a limit may be exceeded by one for each other worker.
+**The idea.** Each worker has words of its own in the shared memory, which it alone writes, and adds up the words of all
+workers. The processor writes an aligned word as a whole, so there is no lock that a killed worker could leave locked.
+Two workers may admit a client at the same moment, so a limit may be exceeded by one for each other worker.
 
 - *Counts* (:class:`SharedCapacity`): readers, publishers, channels, connections.
-- *Memory* (:class:`SharedMemory`): each worker reserves what its channels hold and a little more. What nobody has
-  reserved is free, and who needs it takes it at once. The worker whose channel holds most keeps some of it free.
-- *The data directory*: each worker keeps to its part of what may be stored.
+- *Memory* (:class:`SharedMemory`): each worker reserves as much as its channels hold and a little more. A worker that
+  needs more takes it at once from the memory that nobody has reserved. The worker with the largest channel keeps some
+  memory free for that.
+- *The data directory*: each worker keeps to its share of the bytes that may be stored (:func:`share_of`).
 - *Clients*, and the readers of one channel (:mod:`app.workers.clients`).
 
 The supervisor makes the memory, and clears the words of a worker that has died before it starts the next one.
@@ -29,19 +30,19 @@ from typing import Final
 from tricklecast.app.core.limits import Capacities, Capacity, Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.storage.archive import Archive
-from tricklecast.app.workers.clients import SharedAdmission, Tallies
+from tricklecast.app.workers.clients import SharedAdmission, Sketches
 from tricklecast.app.workers.payers import SharedPayers
 
 FREE_SHARE: Final = 16
-"""A sixteenth of the memory is kept free, for workers that need more at once. All workers together reserve as much that
-they do not use."""
+"""A sixteenth of the memory is kept free for workers that need more at once. All workers together reserve a further
+sixteenth that they do not use."""
 
 ASKED_S: Final = 2.0
-"""For this time after a channel was refused memory, larger ones elsewhere give what they would otherwise keep."""
+"""For this time after a channel was refused memory, larger channels of other workers give up more (see there)."""
 
 
 class Figure(IntEnum):
-    """A number that each worker has."""
+    """A number that each worker writes for the others."""
 
     READERS = 0
     PUBLISHERS = auto()
@@ -50,25 +51,25 @@ class Figure(IntEnum):
     RESERVED = auto()
     """Bytes of memory that a worker may use for segments."""
     MOST = auto()
-    """Bytes of the channel that holds most."""
+    """Bytes of the worker's largest channel."""
     HELD = auto()
     """Channels in memory, replicas included."""
     ASKS = auto()
-    """Bytes of the channel that was refused memory last; 0 if that was two seconds ago."""
+    """Bytes of the channel that was last refused memory; 0 when that is two seconds ago (:data:`ASKED_S`)."""
     STORED = auto()
     """Bytes in the data directory (``Archive.bytes``)."""
     BEAT_MS = auto()
     """When the event loop turned last, in milliseconds of the monotonic clock."""
     DRAINS = auto()
-    """1 while it drains: it may still hand connections over, and hold TLS sessions of others."""
+    """1 while the worker drains. It may still hand connections over, and have TLS sessions for which others answer."""
 
 
 class Shared:
-    """The memory. Make it before the workers are forked.
+    """The memory that all workers share. Make it before they are forked.
 
     Attributes:
-        workers: their number.
-        tallies: figures of clients and channels, by name.
+        workers: how many there are.
+        sketches: counts of clients and channels, by name.
     """
 
     def __init__(self, workers: int) -> None:
@@ -76,14 +77,14 @@ class Shared:
         words = memoryview(mmap.mmap(-1, len(Figure) * workers * 8)).cast("q")  # shared by forked processes
         # A figure's words stand together, so that they are added up quickly.
         self._columns = [words[at * workers : (at + 1) * workers] for at in range(len(Figure))]
-        self.tallies = Tallies(workers)
+        self.sketches = Sketches(workers)
 
     def column(self, figure: Figure) -> memoryview:
-        """A figure of all workers: a word for each, which that worker alone writes. It changes at any moment."""
+        """A figure of all workers, by their numbers. Each worker writes its own word, at any moment."""
         return self._columns[figure]
 
     def capacity(self, limit: int | None, figure: Figure, worker: int) -> SharedCapacity:
-        """The limit of a figure for all workers, for this one to count in."""
+        """A limit that all workers share, in which this worker counts."""
         column = self._columns[figure]
 
         def add(change: int) -> None:
@@ -92,18 +93,18 @@ class Shared:
         return SharedCapacity(limit, partial(sum, column), add)
 
     def clear(self, worker: int) -> None:
-        """A worker has died: it has nothing any more but its data directory."""
+        """Forget a worker that has died, except for its data directory."""
         for figure, column in enumerate(self._columns):
             if figure != Figure.STORED:
                 column[worker] = 0
-        self.tallies.clear(worker)
+        self.sketches.clear(worker)
 
 
 class SharedCapacity(Capacity):
-    """A limit that all workers share: each counts its own, and all of them are admitted together.
+    """A limit that all workers share: each counts its own clients, and admits by the sum.
 
-    Each worker notices by itself when newcomers are to be refused, four times a second at least. So one may go on
-    admitting newcomers for that time, or longer if the reserve is touched for less than that.
+    Each worker notices by itself that newcomers are to be refused (:attr:`joinable`), four times a second at least. So
+    it may admit newcomers for that time, or for longer if the sum falls again within it.
 
     Args:
         limit: how many there may be at a time, in all workers; ``None`` for any number.
@@ -158,26 +159,26 @@ class SharedCapacity(Capacity):
 
 
 class SharedMemory:
-    """One worker's part of the memory of all segments: it reserves what its channels hold, and a little more.
+    """One worker's reservation in the memory of all segments: as much as its channels hold, and a little more.
 
-    **The rule is that of one process**: the channel that holds most gives first, in whichever worker it is
-    (:class:`~tricklecast.app.core.window.Budget`). It takes effect with the ticks of the workers:
+    **The rule is that of one process**: the channel that holds most gives memory first, whichever worker has it
+    (:class:`~tricklecast.app.core.window.Budget`). The workers apply it with their ticks:
 
     - A worker that needs more than it has reserved takes it from what nobody has reserved, at once.
-    - When less than a sixteenth is left, the worker whose channel holds most gives what is lacking, with its next tick.
-      A channel gives none of that as long as it holds less than three quarters of an equal share: of 100 MB and 5
-      channels, 15 MB.
-    - When a channel was refused memory all the same, larger ones give up more: their newest segments, and those that
-      are being written. So a channel of one worker is never starved by a larger one of another.
+    - When less than a sixteenth is left, the worker with the largest channel evicts segments at its next tick, until a
+      sixteenth is free. A channel that holds less than three quarters of an equal share gives nothing: with 100 MB and
+      5 channels, that is 15 MB.
+    - If a channel was refused memory all the same, larger ones give up more: their newest segments, and those that are
+      being written. So a channel of one worker is never starved by a larger one of another.
 
-    What is reserved never exceeds the limit, but for workers that take the rest at the same moment, which can be a
-    sixteenth too much. A worker that needs more than the rest within one tick evicts its own channels' segments.
+    Two workers that take the rest at the same moment may together reserve a sixteenth too much. A worker that needs
+    more than the rest within one tick evicts segments of its own channels.
 
     Args:
-        limit: bytes, of all workers. shared: the memory of the figures. worker: this one. clock: seconds.
+        limit: bytes, over all workers. shared: has the figures. worker: this one's number. clock: seconds.
 
     Attributes:
-        step: bytes that are reserved beside what is used.
+        step: bytes that this worker reserves in addition to those that it uses.
     """
 
     def __init__(self, limit: int, shared: Shared, worker: int, clock: Callable[[], float]) -> None:
@@ -193,10 +194,10 @@ class SharedMemory:
         return max(0, self._limit - sum(self._reserved))
 
     def lend(self, missing: int, asks: int) -> int:
-        """Reserve more memory for this worker's budget, which adds it to its limit; returns how much.
+        """Reserve more memory, and return how much. This worker's budget adds it to its limit.
 
         Args:
-            missing: bytes. asks: those of the channel that needs them.
+            missing: bytes that are needed. asks: bytes of the channel that needs them.
         """
         lent = min(self.free, missing + self.step)
         if lent < missing:
@@ -205,12 +206,12 @@ class SharedMemory:
         return lent
 
     def tick(self, registry: Registry) -> None:
-        """Reserve what is used and a little more, and give memory where it is needed; four times a second."""
+        """Adapt the reservation to what is used, and free memory that other workers need; four times a second."""
         budget, me = registry.budget, self._worker
         self._most[me], self._held[me] = budget.most, len(registry.channels)
         if self._clock() - self._asked_at > ASKED_S:
             self._asks[me] = 0
-        idle = budget.limit - budget.used - self.step  # this tick gives it back anyway
+        idle = budget.limit - budget.used - self.step  # reserved and not needed: this tick gives it back anyway
         lacking = self._limit // FREE_SHARE - self.free - max(0, idle)
         if lacking > 0 and self._most[me] == max(self._most) > 0:
             self._give(registry, lacking)
@@ -220,7 +221,7 @@ class SharedMemory:
         budget.limit += change
 
     def _give(self, registry: Registry, lacking: int) -> None:
-        """Free this much for other workers, since the channel that holds most is here."""
+        """Free this much for other workers, since the largest channel is here."""
         asking = [asks for worker, asks in enumerate(self._asks) if asks and worker != self._worker]
         if asking:
             registry.give(lacking, asks=min(asking), short=True)
@@ -228,30 +229,29 @@ class SharedMemory:
             registry.give(lacking, asks=self._limit * 3 // (4 * sum(self._held)), short=False)
 
 
-def part_of(limit: int, column: memoryview, worker: int) -> int:
-    """The bytes that one worker may have at present, of a limit that holds for all: what it has, and an equal part of
-    what is free.
+def share_of(limit: int, column: memoryview, worker: int) -> int:
+    """How much of a common limit one worker may use at present: what it uses, and an equal share of what is free.
 
-    It may have an equal part of the limit in any case, since otherwise the first worker that is busy would keep all for
-    ever. Until the others have given back what they have above theirs, the limit may be exceeded by this part.
+    It may use an equal share of the limit in any case; otherwise the first busy worker would keep everything for ever.
+    Until the others have given back what they use above their shares, the limit may be exceeded by this share.
 
     Args:
-        limit: bytes, of all workers. column: what each has.
+        limit: bytes, over all workers. column: what each uses.
     """
     workers = len(column)
     return max(limit // workers, column[worker] + (limit - sum(column)) // workers)
 
 
 class SharedLimits:
-    """One worker's part in the limits of a server.
+    """The limits of a server, as one of its workers counts in them.
 
     Args:
-        limits: of the server. shared: the memory. worker: this one. clock: seconds, of the machine.
+        limits: of the server. shared: the memory. worker: this one's number. clock: seconds, the same in all workers.
 
     Attributes:
-        limits: the same; tables that only bound memory get an equal part of their places.
-        capacities, memory, payers, admission: count what all workers have.
-        reading: makes the limit of a channel's readers, which several workers may have; ``None``: there is no limit.
+        limits: of this worker: those of the server, but an equal share of the places in tables that only bound memory.
+        capacities, memory, payers, admission: those that all workers share.
+        reading: makes the limit of a channel's readers, which may be at several workers; ``None``: there is no limit.
     """
 
     def __init__(self, limits: Limits, shared: Shared, worker: int, clock: Callable[[], float]) -> None:
@@ -266,22 +266,22 @@ class SharedLimits:
         )
         self.reading = None if limits.readers_per_channel is None else self._reading
         self.memory = SharedMemory(limits.total_bytes, shared, worker, clock)
-        self.payers = SharedPayers(limits.publisher_bytes, shared.tallies, worker)
-        self.admission = SharedAdmission(self.limits, self.capacities.connections, shared.tallies, worker)
+        self.payers = SharedPayers(limits.publisher_bytes, shared.sketches, worker)
+        self.admission = SharedAdmission(self.limits, self.capacities.connections, shared.sketches, worker)
 
     def _reading(self, channel: str) -> Capacity:
-        """Counts readers by the name of their channel, as clients are counted by their address."""
-        tally, places = self._shared.tallies.readers, self._shared.tallies.places(channel)
-        add = partial(tally.add, self._worker, places)
-        return SharedCapacity(self.limits.readers_per_channel, partial(tally.total, places), add)
+        """The limit of a channel's readers, counted by its name, as a client's connections are by its address."""
+        sketch, places = self._shared.sketches.readers, self._shared.sketches.places(channel)
+        add = partial(sketch.add, self._worker, places)
+        return SharedCapacity(self.limits.readers_per_channel, partial(sketch.total, places), add)
 
     def tick(self, registry: Registry, archive: Archive | None = None) -> None:
-        """Take this worker's part of what all share, and give what others need; four times a second."""
+        """Adapt this worker's reservations, and give what others need; four times a second."""
         if archive is not None:
             stored = self._shared.column(Figure.STORED)
             stored[self._worker] = archive.bytes
-            archive.limit = part_of(archive.retention.total_bytes, stored, self._worker)
+            archive.limit = share_of(archive.retention.total_bytes, stored, self._worker)
         self.memory.tick(registry)
         self.payers.tick()
         for capacity in self.capacities:
-            capacity.admits(join=True)  # notes a rise by clients that go on, who ask whether it is full only
+            capacity.admits(join=True)  # notes whether newcomers may come, for which clients that go on do not ask

@@ -10,7 +10,7 @@ from tests.app.workers.test_shared import in_processes
 from tricklecast.app.core.limits import Admission, Capacity, Client, Limit, Limits
 from tricklecast.app.core.payers import Payer
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.workers.clients import PLACES, WIDTH, SharedAdmission, Tallies, Tally
+from tricklecast.app.workers.clients import ROWS, WIDTH, SharedAdmission, Sketch, Sketches
 from tricklecast.app.workers.payers import SharedPayer, SharedPayers
 
 WORKERS = 3
@@ -19,24 +19,24 @@ LIMITS = Limits(client_connections=4, client_exchanges=3, client_requests_per_s=
 
 def test_a_client_has_its_own_places() -> None:
     """They come from a secret key, one in each row."""
-    tallies = Tallies(1)
-    places = tallies.places("192.0.2.1")
-    assert [at // WIDTH for at in places] == list(range(PLACES))
-    assert tallies.places("192.0.2.1") == places
-    assert tallies.places("192.0.2.2") != places
-    assert Tallies(1).places("192.0.2.1") != places
-    assert [part.nbytes for part in (tallies.full_at, *tallies.connections.parts)] == [2 << 20] * 2
+    sketches = Sketches(1)
+    places = sketches.places("192.0.2.1")
+    assert [at // WIDTH for at in places] == list(range(ROWS))
+    assert sketches.places("192.0.2.1") == places
+    assert sketches.places("192.0.2.2") != places
+    assert Sketches(1).places("192.0.2.1") != places
+    assert [part.nbytes for part in (sketches.full_at, *sketches.connections.words)] == [2 << 20] * 2
 
 
 def test_what_others_have_counts_only_at_all_places() -> None:
     """Clients that share some places do not disturb each other; those that share all count as one."""
-    tally = Tally(2)
-    tally.add(0, (0, WIDTH, 2 * WIDTH, 3 * WIDTH), 5)
-    tally.add(1, (0, WIDTH, 2 * WIDTH, 3 * WIDTH), 2)
-    assert tally.total((0, WIDTH, 2 * WIDTH, 3 * WIDTH)) == 7
-    assert tally.total((0, WIDTH, 2 * WIDTH, 3 * WIDTH + 1)) == 0
-    tally.clear(0)
-    assert tally.total((0, WIDTH, 2 * WIDTH, 3 * WIDTH)) == 2
+    sketch = Sketch(2)
+    sketch.add(0, (0, WIDTH, 2 * WIDTH, 3 * WIDTH), 5)
+    sketch.add(1, (0, WIDTH, 2 * WIDTH, 3 * WIDTH), 2)
+    assert sketch.total((0, WIDTH, 2 * WIDTH, 3 * WIDTH)) == 7
+    assert sketch.total((0, WIDTH, 2 * WIDTH, 3 * WIDTH + 1)) == 0
+    sketch.clear(0)
+    assert sketch.total((0, WIDTH, 2 * WIDTH, 3 * WIDTH)) == 2
 
 
 class OneServer(RuleBasedStateMachine):
@@ -44,7 +44,7 @@ class OneServer(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tallies = Tallies(WORKERS)
+        self.sketches = Sketches(WORKERS)
         self.workers = [self.worker(number) for number in range(WORKERS)]
         self.one = Admission(LIMITS, Capacity(None))
         self.connected: list[tuple[int, Client]] = []
@@ -52,7 +52,7 @@ class OneServer(RuleBasedStateMachine):
         self.now = 1000.0
 
     def worker(self, number: int) -> SharedAdmission:
-        return SharedAdmission(LIMITS, Capacity(None), self.tallies, number)
+        return SharedAdmission(LIMITS, Capacity(None), self.sketches, number)
 
     def client(self, number: int, address: str) -> tuple[Client, Client]:
         """At this worker, and in the model; it is known for ever."""
@@ -97,7 +97,7 @@ class OneServer(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, WORKERS - 1))
     def die(self, number: int) -> None:
-        self.tallies.clear(number)
+        self.sketches.clear(number)
         for client in [client for worker, client in self.connected if worker == number]:
             self.one.disconnect(self.client(number, client.address)[1])
         for client in [client for worker, client in self.asking if worker == number]:
@@ -110,8 +110,8 @@ class OneServer(RuleBasedStateMachine):
     def nothing_is_left(self) -> None:
         """Each worker's part is what its clients take."""
         for address in "ab":
-            at = self.tallies.places(address)[0]
-            for number, part in enumerate(self.tallies.connections.parts):
+            at = self.sketches.places(address)[0]
+            for number, part in enumerate(self.sketches.connections.words):
                 assert part[at] == sum(
                     (number, address) == (worker, client.address) for worker, client in self.connected
                 )
@@ -124,8 +124,8 @@ def test_workers_admit_a_client_as_one_process() -> None:
 
 def test_a_connection_that_a_client_may_not_have_takes_no_place() -> None:
     """Neither of the server nor of the client."""
-    tallies, connections = Tallies(2), Capacity(5)
-    here, there = (SharedAdmission(LIMITS, connections, tallies, worker) for worker in range(2))
+    sketches, connections = Sketches(2), Capacity(5)
+    here, there = (SharedAdmission(LIMITS, connections, sketches, worker) for worker in range(2))
     assert here.clients is not None
     assert there.clients is not None
     for _ in range(4):
@@ -139,7 +139,7 @@ def test_a_connection_that_a_client_may_not_have_takes_no_place() -> None:
 
 def test_connections_of_proxies_are_no_client() -> None:
     """They count for the server alone."""
-    admission = SharedAdmission(LIMITS, Capacity(1), Tallies(2), 0)
+    admission = SharedAdmission(LIMITS, Capacity(1), Sketches(2), 0)
     assert admission.connect(None) is None
     assert admission.connect(None) is Limit.CONNECTIONS
     admission.disconnect(None)
@@ -150,17 +150,17 @@ def test_racing_workers_lose_a_token_each_at_most_for_each_request() -> None:
     """Processes that ask at the same time admit the burst, and hardly more than that."""
     workers, burst = 3, 200
     limits = Limits(client_requests_per_s=0.001, client_burst=burst)
-    tallies = Tallies(workers)
+    sketches = Sketches(workers)
 
     def work(number: int) -> None:
-        admission = SharedAdmission(limits, Capacity(None), tallies, number)
+        admission = SharedAdmission(limits, Capacity(None), sketches, number)
         assert admission.clients is not None
         client = admission.clients.hold("a")
         while admission.begin(client, 1000.0) is None:
             pass
 
     assert in_processes(workers, work) == [0] * workers
-    admitted = sum(part[tallies.places("a")[0]] for part in tallies.exchanges.parts)
+    admitted = sum(part[sketches.places("a")[0]] for part in sketches.exchanges.words)
     assert burst <= admitted <= workers * burst
 
 
@@ -170,8 +170,8 @@ QUOTA = 1600
 
 
 def payers(count: int = 2) -> list[SharedPayers]:
-    tallies = Tallies(count)
-    return [SharedPayers(QUOTA, tallies, worker) for worker in range(count)]
+    sketches = Sketches(count)
+    return [SharedPayers(QUOTA, sketches, worker) for worker in range(count)]
 
 
 def take(payer: Payer | None, size: int) -> bool:
@@ -227,7 +227,7 @@ def test_what_a_publisher_has_ended_is_free_for_it_elsewhere() -> None:
 
 def test_without_a_quota_there_are_no_payers() -> None:
     """Nothing is shared, and a tick finds nothing."""
-    none = SharedPayers(None, Tallies(2), 0)
+    none = SharedPayers(None, Sketches(2), 0)
     assert none.of("a") is None
     none.tick()
 

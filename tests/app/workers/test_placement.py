@@ -140,7 +140,7 @@ def test_the_beginning_that_says_enough(line: bytes, is_kept: bool) -> None:
     placement.worker_for(head[3:], 0)
     assert placement.is_ours(head, 3) == is_kept
     assert placement.is_ours(b"GET /trickle/%b/index.m3u8?x HTTP" % name.encode(), 0) == is_kept
-    placement.hold(name, lambda route, number: 1)
+    placement.set_choice(name, lambda route, number: 1)
     assert placement.worker_for(head[3:], 0) in (1, None)
     assert not placement.is_ours(head, 3)
 

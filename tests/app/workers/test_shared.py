@@ -19,7 +19,7 @@ from tricklecast.app.core.results import Ending
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import SEGMENT_COST, State, Writer
 from tricklecast.app.core.window import Budget
-from tricklecast.app.workers.shared import Figure, Shared, SharedLimits, part_of
+from tricklecast.app.workers.shared import Figure, Shared, SharedLimits, share_of
 
 LIMIT = 10
 WORKERS = 3
@@ -120,7 +120,7 @@ def test_an_equal_part_beside_what_there_is() -> None:
     """Of what is free each may have a part, and of the limit in any case."""
     column = Shared(2).column(Figure.STORED)
     column[0] = 60
-    assert [part_of(100, column, worker) for worker in range(2)] == [80, 50]
+    assert [share_of(100, column, worker) for worker in range(2)] == [80, 50]
 
 
 def test_readers_of_a_channel_are_counted_at_all_workers() -> None:
