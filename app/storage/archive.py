@@ -352,7 +352,8 @@ class Archive:
 
     def _enter(self, inventory: Inventory) -> None:
         """Enter the channels and segments that are in the directory."""
-        channels = {row.id: StoredChannel(self, row) for row in inventory.channels}
+        in_order = sorted(inventory.channels, key=lambda row: row.created_us)  # one that has moved has a later id
+        channels = {row.id: StoredChannel(self, row) for row in in_order}
         for id, mark in self.database.playlists().items():
             if id in channels:
                 channels[id].playlist = mark

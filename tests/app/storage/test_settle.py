@@ -122,6 +122,26 @@ def test_channels_are_with_their_owners(tmp_path: Path, changes: list[int]) -> N
         assert workers_in(tmp_path / "data") == list(range(workers))
 
 
+def test_channels_come_back_in_the_order_of_their_creation(tmp_path: Path) -> None:
+    """Also those that have moved, although their rows came later."""
+
+    async def main() -> None:
+        settled(tmp_path, 2)
+        for worker in range(2):
+            start = Start(folder_of(tmp_path, worker), "earlier")
+            for created, name in enumerate(NAMES):
+                if owner_of(name, 2) == worker:
+                    start.registry.create(name, "", float(created))
+            await start.archive.flush()
+            await start.crash()
+        settled(tmp_path, 1)
+        start = Start(tmp_path, "later")
+        assert list(start.registry.channels) == NAMES
+        await start.crash()
+
+    asyncio.run(main())
+
+
 class Killed(BaseException):
     """The process has ended here."""
 
