@@ -373,7 +373,8 @@ class Server(uvicorn.Server):
         makers = [maker(self, config) for config, _ in self._listeners]
         link, tls = node.link, node.reload.tls
 
-        def of_worker(link: Link, listener: socket.socket, number: int = 0) -> Listener:
+        def listen_as_worker(link: Link, listener: socket.socket, number: int = 0) -> Listener:
+            """Accept as one of several workers. Under TLS no connection moves here: its request is not readable yet."""
             if tls is None:
                 return Listener(listener, partial(link.handover.accepted, number))
             return TlsListener(listener, tls, node.plane, makers[number])
@@ -382,10 +383,10 @@ class Server(uvicorn.Server):
             if link is None:
                 self.servers.append(await accept_on(make, listener, node.plane, tls))
             else:
-                self.servers.append(cast(Any, of_worker(link, listener, number)))
+                self.servers.append(cast(Any, listen_as_worker(link, listener, number)))
         if link is not None:
-            spread = self._mains[0] is not self._mains[1]
-            accept_for = (lambda worker: of_worker(link, self._mains[worker])) if spread else None
+            has_own_socket = self._mains[0] is not self._mains[1]  # else all workers accept from one
+            accept_for = (lambda worker: listen_as_worker(link, self._mains[worker])) if has_own_socket else None
             link.start(makers, node.answers, accept_for)
         if node.log is not None and (node.link is None or node.link.worker.logs_start):
             node.log.event(Event.SERVER_READY)

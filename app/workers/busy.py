@@ -117,9 +117,9 @@ class _HeldChannel:
     """A channel of another worker that this one holds.
 
     Attributes:
-        owner: the worker that owns the channel. heard_at: when it said last that the channel is spread.
-        replica: of the channel. following: keeps it up to date.
-        sent: bytes to readers that the owner was told of.
+        owner: the worker that owns the channel. heard_at: when the owner last said that the channel is spread.
+        replica: of the channel. following: the task that keeps it up to date.
+        sent: bytes to readers here that were reported to the owner.
     """
 
     owner: int
@@ -220,7 +220,7 @@ class Busy:
         me, channel = self._mesh.me, self._plane.registry.live(name)
         if number is None or not spread.holders or channel is None or channel.reading.used < spread.share:
             return me
-        if not self._can_answer(channel, route):
+        if not self._can_answer(channel, route):  # then no holder can, either
             return me
         holder = spread.holders[number // self._mesh.workers % len(spread.holders)]
         return holder if self._mesh.has_room(holder) else me

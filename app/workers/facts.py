@@ -129,13 +129,13 @@ class _LogTeller:
         except IndexGone:
             gone = True
         # Nothing lived at the beginning of a successor without a data directory, and it has all facts since then.
-        successor = gone and self._instance not in (None, changes.instance) and changes.is_whole
-        self._instance = None
+        is_successor = gone and self._instance not in (None, changes.instance) and changes.is_whole
+        self._instance = None  # only the position with which the front came may be of another instance
         is_live = asyncio.get_running_loop().time() < self._live_until
         is_behind = self._gap or self._after < changes.index
-        at_once = is_live or changes.newest_heard > self._after
+        at_once = is_live or changes.newest_heard > self._after  # else only whole segments are due, which may wait
         if gone or (self._after == changes.index and not self._told_live):
-            if (snapshot := Snapshot(0, []) if successor else changes.snapshot()) is None:  # storage fails
+            if (snapshot := Snapshot(0, []) if is_successor else changes.snapshot()) is None:  # storage fails
                 await changes.more(changes.index, LOOK_S)
             else:
                 await self._tell_live(snapshot, gone=gone)
@@ -147,6 +147,7 @@ class _LogTeller:
             gap, self._gap = self._gap, False
             await self._send(facts=list(map(_row, facts)), gap=gap, answered=self._answered)
         else:
+            # _wake() hears of channels that come and go. A watcher also hears of whole segments.
             watchers = changes.watchers if at_once else []
             watchers.append(self._news.set)
             try:
@@ -157,6 +158,7 @@ class _LogTeller:
                 watchers.remove(self._news.set)
 
     async def _tell_live(self, snapshot: Snapshot, *, gone: bool) -> None:
+        """Tell which channels live, and go on from there. ``gone``: the front could not go on from its position."""
         self._after, self._told_live = snapshot.index, True
         live = snapshot.channels
         for first in range(0, max(1, len(live)), FRAME_FACTS):
@@ -210,7 +212,7 @@ class LogFollower:
             try:
                 about = {"after": after, "instance": instance}
                 async for frame in self._questions.follow(self._worker, "facts", begun=self._begin, **about):
-                    await self.take(orjson.loads(frame))
+                    await self._take(orjson.loads(frame))
             except NoAnswer as error:
                 _LOGGER.warning("%s", error)
             finally:
@@ -256,8 +258,8 @@ class LogFollower:
             self._live_until, self._hangs = at + LIVE_S, False
             answer.set_result(None)
 
-    async def take(self, frame: dict[str, Any]) -> None:
-        """Take a frame of the worker's answer."""
+    async def _take(self, frame: dict[str, Any]) -> None:
+        """Append the facts of a frame to the front's log, or take the worker's table of live channels."""
         here = Position(frame["instance"], frame["index"])
         if "facts" in frame:
             self._add([FactRow(*row) for row in frame["facts"]], here, gap=frame["gap"])

@@ -72,7 +72,10 @@ class SharedPayers(Payers):
     def _reserve(self, payer: SharedPayer, change: int) -> None:
         self._reserved.add(self._worker, payer.places, change)
         payer.quota += change
-        (self._reserving.add if payer.quota > self.allowance else self._reserving.discard)(payer)
+        if payer.quota > self.allowance:
+            self._reserving.add(payer)
+        else:
+            self._reserving.discard(payer)
 
     def tick(self) -> None:
         """Give back reservations that are not used any more; four times a second."""

@@ -99,9 +99,9 @@ class Placement:
             return self.me
         method, target, end = line.groups()
         if end is None and (target is None or b"?" not in target):
-            # A method without a space behind it is not one yet.
-            is_whole = target is None and line.end() < len(head)
-            return self.me if is_whole or len(head) >= LOOK_BYTES else None
+            # The target may go on. It cannot if there is none: behind the method comes something else than a space.
+            is_no_request = target is None and line.end() < len(head)
+            return self.me if is_no_request or len(head) >= LOOK_BYTES else None
         worker = self.worker_for_target(method, target, number)
         route = None if beginning is None else self._router.find(method, target)
         if beginning is not None and route is not None and route.channel and route.channel not in self.choices:

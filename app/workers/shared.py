@@ -132,7 +132,7 @@ class SharedCapacity(Capacity):
 
     @joinable.setter
     def joinable(self, value: bool) -> None:
-        """The base class sets it, and it follows from the words."""
+        """Do nothing: the base class sets it, but the sum over all workers decides."""
 
     @property
     def full(self) -> bool:
@@ -141,7 +141,7 @@ class SharedCapacity(Capacity):
 
     @full.setter
     def full(self, value: bool) -> None:
-        """The base class sets it, and it follows from the words."""
+        """Do nothing: the base class sets it, but the sum over all workers decides."""
 
     def admits(self, *, join: bool) -> bool:
         """Whether there is room for one more: a newcomer (``join``), or a client that goes on."""
