@@ -185,7 +185,7 @@ class Node:
             budget = Budget(limits.total_bytes, journal.faults)
         else:
             shares = SharedLimits(limits, worker.shared, worker.number, time.monotonic)
-            limits, budget = shares.limits, Budget(shares.memory.step, journal.faults, shares.memory)
+            limits, budget = shares.limits, Budget(shares.memory.margin, journal.faults, shares.memory)
         self.archive: Archive | None = None  # channels are in memory only
         if database is not None:
             self.archive = Archive(

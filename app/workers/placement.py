@@ -66,7 +66,8 @@ class Placement:
         router: of the data plane.
 
     Attributes:
-        choices: for busy channels that this worker and others hold, by name (:mod:`~tricklecast.app.workers.busy`).
+        choices: functions that choose the worker, for busy channels that this one and others hold, by channel
+            (:mod:`~tricklecast.app.workers.busy`).
     """
 
     def __init__(self, workers: int, me: int, router: Router) -> None:
@@ -87,9 +88,9 @@ class Placement:
             head: the beginning of the request, at least one byte. Bytes that are no request are for this worker, which
                 refuses them.
             number: of the connection. If several workers hold the channel, it picks one of them, always the same. The
-                numbers of one worker's connections are ``workers`` apart. ``None``: the connection stays here, if this
-                worker may answer. So it is while its first request here has not begun, if another worker has handed it
-                over, and always if this worker has its TLS session: no two workers hand it to and fro.
+                numbers of one worker's connections are ``workers`` apart. ``None``: the connection stays here if this
+                worker may answer. Otherwise two workers could hand it to and fro. A connection that was handed over has
+                ``None`` until its first request here has begun; one whose TLS session is here always has.
         """
         beginning = self._beginning.match(head)
         if beginning is not None and (known := self._owners.get(beginning[0])) is not None:

@@ -178,7 +178,7 @@ class SharedMemory:
         limit: bytes, over all workers. shared: has the figures. worker: this one's number. clock: seconds.
 
     Attributes:
-        step: bytes that this worker reserves in addition to those that it uses.
+        margin: bytes that this worker reserves in addition to those that it uses.
     """
 
     def __init__(self, limit: int, shared: Shared, worker: int, clock: Callable[[], float]) -> None:
@@ -186,7 +186,7 @@ class SharedMemory:
         self._reserved, self._most = shared.column(Figure.RESERVED), shared.column(Figure.MOST)
         self._held, self._asks = shared.column(Figure.HELD), shared.column(Figure.ASKS)
         self._asked_at = 0.0  # when a channel of this worker was refused memory
-        self.step = self._reserved[worker] = limit // (FREE_SHARE * shared.workers)
+        self.margin = self._reserved[worker] = limit // (FREE_SHARE * shared.workers)
 
     @property
     def free(self) -> int:
@@ -199,7 +199,7 @@ class SharedMemory:
         Args:
             missing: bytes that are needed. asks: bytes of the channel that needs them.
         """
-        lent = min(self.free, missing + self.step)
+        lent = min(self.free, missing + self.margin)
         if lent < missing:
             self._asks[self._worker], self._asked_at = asks, self._clock()
         self._reserved[self._worker] += lent
@@ -211,11 +211,11 @@ class SharedMemory:
         self._most[me], self._held[me] = budget.most, len(registry.channels)
         if self._clock() - self._asked_at > ASKED_S:
             self._asks[me] = 0
-        idle = budget.limit - budget.used - self.step  # reserved and not needed: this tick gives it back anyway
+        idle = budget.limit - budget.used - self.margin  # reserved and not needed: this tick gives it back anyway
         lacking = self._limit // FREE_SHARE - self.free - max(0, idle)
         if lacking > 0 and self._most[me] == max(self._most) > 0:
             self._give(registry, lacking)
-            idle = budget.limit - budget.used - self.step
+            idle = budget.limit - budget.used - self.margin
         change = min(-idle, self.free)
         self._reserved[me] += change
         budget.limit += change
@@ -284,4 +284,5 @@ class SharedLimits:
         self.memory.tick(registry)
         self.payers.tick()
         for capacity in self.capacities:
-            capacity.admits(join=True)  # notes whether newcomers may come, for which clients that go on do not ask
+            # Clients that go on ask for `full` only: without this, nobody would notice a rise that they cause.
+            capacity.admits(join=True)

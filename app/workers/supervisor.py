@@ -2,17 +2,17 @@
 
 **The problem.** A worker may crash or hang. The server has to go on, and no client may find its port closed.
 
-**The idea.** The supervisor opens everything that has to outlive a worker (the listening sockets, the sockets of the
+**The idea.** The supervisor holds everything that has to outlive a worker (the listening sockets, the sockets of the
 mesh, the shared memory) and forks each worker with all of it. It has no thread and no event loop, so it can fork at any
 time. A successor runs within a tenth of a second, accepts from the same sockets, and reads the messages that were meant
-for its predecessor. The supervisor does nothing that a client sees: a fault in it would end the whole server.
+for its predecessor. The supervisor does nothing that a client sees, since a fault in it would end the whole server.
 
 - *A worker dies*: the supervisor starts it again. Its connections are lost and, without a data directory, its channels.
-  A worker that says why it cannot start ends the server if the server has not been ready yet. Three deaths within a
-  minute also end the server: the cause of so many deaths does not go away by itself.
+  If it could not start, and says why, it ends a server that has not been ready yet. Three deaths within a minute also
+  end the server: the cause of so many deaths does not go away by itself.
 - *A worker hangs*: the supervisor kills it after 15 s. Until its successor runs, the others accept its new connections.
 - *Signals*: the supervisor passes SIGHUP on, and its first SIGTERM or SIGINT as SIGTERM. At the second one it sends
-  SIGINT, which ends a worker at once. A worker takes no second SIGTERM for that: systemd may send SIGTERM to every
+  SIGINT, which ends a worker at once. A worker ignores a second SIGTERM, since systemd may send SIGTERM to every
   process of a service. Each worker has a process group of its own, so Ctrl-C reaches the supervisor alone.
 - *The supervisor dies*: each worker reads from a pipe that only the supervisor can write to. When the pipe ends, so
   does the worker.
@@ -95,7 +95,7 @@ class Worker:
 
     @property
     def logs_start(self) -> bool:
-        """Whether this worker writes the start of the server to the access log: one does, and once."""
+        """Whether this worker writes to the access log that the server starts: only one worker does, and once."""
         return self.number == FRONT and not self.predecessors
 
     def numbers(self) -> Iterator[int]:

@@ -104,7 +104,7 @@ def test_a_killed_worker_has_nothing_any_more() -> None:
     free = mine.memory.free
     assert in_processes(1, work) == [-signal.SIGKILL]
     assert mine.capacities.readers.full
-    assert mine.memory.free == free - mine.memory.step
+    assert mine.memory.free == free - mine.memory.margin
     shared.clear(1)
     assert mine.capacities.readers.admits(join=True)
     assert mine.memory.free == free
@@ -160,7 +160,7 @@ class Workers:
 
     def registry(self, part: SharedLimits) -> Registry:
         registry = Registry(part.limits, autocreate=True, capacities=part.capacities, payers=part.payers)
-        registry.budget = Budget(part.memory.step, registry.faults, part.memory)
+        registry.budget = Budget(part.memory.margin, registry.faults, part.memory)
         return registry
 
     def tick(self, times: int = 1) -> None:
@@ -213,7 +213,7 @@ def test_memory_that_is_not_used_is_given_back() -> None:
     workers.registries[0].end("a", workers.now)
     workers.registries[0].expire(workers.now + 1000)
     workers.tick()
-    assert workers.shared.column(Figure.RESERVED)[0] == workers.parts[0].memory.step
+    assert workers.shared.column(Figure.RESERVED)[0] == workers.parts[0].memory.margin
 
 
 def test_a_worker_that_comes_late_gets_its_part() -> None:
