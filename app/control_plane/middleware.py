@@ -140,8 +140,12 @@ class RecordRequests(_Middleware):
 
     def _begin(self, scope: Scope) -> AccessRecord:
         plane, client = self._plane, scope.get("client")
-        ip = plane.proxies.origin(client[0] if client else LOCAL, scope["headers"])
         exchange: AsgiExchange | None = scope.get(CONNECTION)
+        ip: str | None = client[0] if client else LOCAL
+        if exchange is not None:  # under TLS its socket may lead to another worker, and `client` know nobody
+            ip = exchange.connection.peer
+        if ip is not None:
+            ip = plane.proxies.origin(ip, scope["headers"])
         certified = None if exchange is None else exchange.connection.certified
         ua, release = user_agent(dict(scope["headers"]).get(b"user-agent", b""))
         return AccessRecord(

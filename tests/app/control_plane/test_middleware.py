@@ -160,7 +160,7 @@ def test_a_body_in_parts_is_counted() -> None:
 def test_a_client_that_leaves_before_it_is_answered() -> None:
     """The access log has the client as gone, without a status."""
     records: list[AccessRecord] = []
-    connection = SimpleNamespace(gone=None, connection=SimpleNamespace(certified=None))
+    connection = SimpleNamespace(gone=None, connection=SimpleNamespace(peer="192.0.2.1", certified=None))
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
         connection.gone = "client_gone"

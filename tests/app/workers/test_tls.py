@@ -61,8 +61,10 @@ def test_sessions_serve_channels_of_all_workers(server: RunningServer, context: 
                 connection.expect(200)
                 connection.request("GET", f"/trickle/{name}/{seq}")
                 connection.segment(seq, name.encode())
-            connection.request("GET", "/api/v1/channels")
+            connection.request("GET", "/api/v1/channels", {"X-Forwarded-For": "192.0.2.66"})
             connection.expect(200)
+        asked = logged(server.access_log, SESSIONS, op="api", status=200, method="GET")
+        assert {(record["client"], record["ip"]) for record in asked} == {("camera-1", "127.0.0.1")}
         published = logged(server.access_log, 4 * SESSIONS, op="publish")
         assert {(record["client"], record["ip"]) for record in published} == {("camera-1", "127.0.0.1")}
         assert {record["worker"] for record in published} == {0, 1}
