@@ -120,7 +120,7 @@ def _arrange(databases: dict[int, Database], workers: int, owner: Callable[[str]
         shutil.rmtree(rest)
     moved = sum(_move_from(worker, databases, owner) for worker in databases)
     if moved:
-        _LOGGER.info("channels that have moved to the directories of their workers: %d", moved)
+        _LOGGER.warning("channels that have moved to the directories of their workers: %d", moved)
     for worker in [worker for worker in databases if worker >= workers]:
         _remove(worker, databases)
     # The front follows the log of a worker that has never started from its beginning.
