@@ -18,7 +18,8 @@ ends the server, and the error says how many records are lost. :attr:`AccessLog.
 be written, for metrics, readiness and the operator.
 
 Several processes may write one log. Each has a queue and a file object of its own. Under a lock that all of them share
-(:class:`LogShare`), one at a time writes a batch or rotates, so lines stay whole also in a pipe. Words in shared memory
+(:class:`LogShare`), one at a time writes a batch or rotates, so lines stay whole also in a pipe. The writers of a file
+do not wait for long for one that stands still (:data:`LOCK_S`). Words in shared memory
 tell the next one that a file was renamed or made anew, when it began, and that a write was not completed, since its
 process was killed or the disk took only a part.
 """
@@ -74,6 +75,13 @@ START_S: Final = 10.0
 END_S: Final = 5.0
 """The deadline of the log after its close. A full queue of 100,000 records takes half a second."""
 
+LOCK_S: Final = 0.5
+"""A writer of a file that waits longer than this for the lock writes without it, and rotates nothing meanwhile: a
+worker has been stopped while it had the lock. The kernel keeps two writes to one file apart; not so in a pipe."""
+
+POLL_S: Final = 0.002
+"""It tries again after this time; another writer has the lock for as long as its batch takes."""
+
 STALLED_S: Final = 5.0
 """A log that could not write for this time has stalled: the operator is told, and the server is degraded."""
 
@@ -127,9 +135,17 @@ class LogShare:
         """Forget the lock, at the end of the server."""
         self._file.close()
 
-    def lock(self) -> bool:
-        """Wait for the lock. Returns whether the last line may be torn."""
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
+    def lock(self, within_s: float = math.inf) -> bool | None:
+        """Wait for the lock. Returns whether the last line may be torn; ``None``: another writer still has the lock."""
+        until = time.monotonic() + within_s
+        while True:
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | (fcntl.LOCK_NB if within_s < math.inf else 0))
+                break
+            except (BlockingIOError, PermissionError):  # EAGAIN, or EACCES
+                if time.monotonic() >= until:
+                    return None
+                time.sleep(POLL_S)
         torn, self.words[_Word.TORN] = self.words[_Word.TORN], 1
         return bool(torn)
 
@@ -183,6 +199,7 @@ class AccessLog:
         self._opened_at = 0.0  # by the monotonic clock, for the age of the file
         self._rotates = False  # the file is a regular one
         self._torn = False  # the last line may be torn; with several processes, known to the one that has the lock
+        self._has_lock = True  # it may rotate the file
         self._renamed = 0  # of the files that the writers have renamed or made anew: how many when this one was opened
         self._size = 0  # of the file, in bytes; 0 if it is no regular one
         self._rotations = 0  # the last number in the name of a rotated file
@@ -336,13 +353,15 @@ class AccessLog:
     async def _open(self) -> Any:
         is_stdout = self._path == STDOUT
         # Unbuffered, so that the task knows how much was written when the disk is full.
-        return await aiofiles.open(
+        file = await aiofiles.open(
             STDOUT_DESCRIPTOR if is_stdout else self._path,
             "ab",
             buffering=0,
             closefd=not is_stdout,
             executor=self._thread,
         )
+        self._rotates = not is_stdout and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        return file
 
     @contextlib.asynccontextmanager
     async def _opened(self) -> AsyncIterator[Any]:
@@ -354,16 +373,18 @@ class AccessLog:
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """No other process writes to the log meanwhile."""
+        """No other process writes to the log meanwhile, but for one that stands still (:data:`LOCK_S`)."""
         if self._share is None:
             yield
             return
-        self._torn = await self._call(self._share.lock)
+        torn = await self._call(self._share.lock, LOCK_S if self._rotates else math.inf)
+        self._torn, self._has_lock = bool(torn), torn is not None
         try:
             yield
         finally:
-            # By the thread: after a write that has not returned, and was given up, nobody else may write.
-            await self._call(self._share.unlock, not self._torn)
+            if self._has_lock:
+                # By the thread: after a write that has not returned, and was given up, nobody else may write.
+                await self._call(self._share.unlock, not self._torn)
 
     @property
     def _pending(self) -> bool:
@@ -380,7 +401,6 @@ class AccessLog:
 
     async def _begin(self, file: Any, *, is_first: bool = False) -> bool:
         """Look at a file that was opened. Returns whether it is still the one to write to."""
-        self._rotates = self._path != STDOUT and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         self._size = await file.tell() if self._rotates else 0
         self._opened_at = time.monotonic()
         if self._share is not None and self._rotates:
@@ -499,7 +519,7 @@ class AccessLog:
 
     def _due(self) -> bool:
         old = time.monotonic() - self._opened_at >= self._max_age_s
-        due = self._rotates and (self._size >= self._max_bytes or (old and self._size > 0))
+        due = self._rotates and self._has_lock and (self._size >= self._max_bytes or (old and self._size > 0))
         if due and self._queue:
             self._wake.set()
         return due

@@ -201,6 +201,39 @@ def test_a_killed_writer_leaves_one_torn_line_and_no_lock(kind: str, path: Path)
     assert [json.loads(first)["rseq"], torn, json.loads(second)["rseq"]] == [0, '{"v":1,"half":', 1]
 
 
+def stand_still(path: str) -> None:
+    """A process has the lock for longer than the others wait."""
+    change(LOCK_S=0.01)
+    share = LogShare()
+
+    async def use(log: AccessLog, number: int, turns: Turns) -> None:
+        ready, says = os.pipe()
+        child = os.fork()
+        if not child:
+            share.lock()
+            os.write(says, b"x")
+            signal.pause()
+        os.read(ready, 1)
+        log.put(record(0))
+        await written(log, 1)
+        log.put(record(1))
+        await written(log, 2)
+        assert not rotated(Path(path))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)  # noqa: ASYNC222 - it is killed by then
+        log.put(record(2))
+        await written(log, 3)
+
+    assert fork_writers(path, use, writers=1, share=share, max_bytes=1, files=9) == [0]
+
+
+def test_a_writer_that_stands_still_with_the_lock_holds_up_no_line_of_a_file(path: Path) -> None:
+    """Nobody rotates the file meanwhile; whoever gets the lock does."""
+    scenario("stand_still", path)
+    assert [line["rseq"] for line in all_lines(path)] == [0, 1, 2]
+    assert rotated(path)
+
+
 def full_disk(path: str) -> None:
     """Each process may write up to a size (the kernel takes a part of a line, as a full disk does), then to any."""
     change(RETRY_S=0.01)

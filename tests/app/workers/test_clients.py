@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.app.workers.test_shared import in_processes
+from tests.app.workers.test_shared import alone, in_processes
 from tricklecast.app.core.limits import Admission, Capacity, Client, Limit, Limits
 from tricklecast.app.core.payers import Payer
 from tricklecast.app.core.registry import Registry
@@ -148,6 +148,10 @@ def test_connections_of_proxies_are_no_client() -> None:
 
 def test_racing_workers_lose_a_token_each_at_most_for_each_request() -> None:
     """Processes that ask at the same time admit the burst, and hardly more than that."""
+    alone(race_for_tokens)
+
+
+def race_for_tokens() -> None:
     workers, burst = 3, 200
     limits = Limits(client_requests_per_s=0.001, client_burst=burst)
     sketches = Sketches(workers)

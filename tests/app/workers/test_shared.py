@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.app.core.support import Told
+from tests.support.waiting import WITHIN_S
 from tricklecast.app.core.limits import UNLIMITED, Capacity, Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Ending
@@ -21,6 +25,7 @@ from tricklecast.app.core.segment import SEGMENT_COST, State, Writer
 from tricklecast.app.core.window import Budget
 from tricklecast.app.workers.shared import Figure, Shared, SharedLimits, share_of
 
+ROOT = Path(__file__).parents[3]
 LIMIT = 10
 WORKERS = 3
 
@@ -59,18 +64,31 @@ def test_a_limit_may_be_none_or_nothing(limit: int | None, joins: bool) -> None:
 
 
 def in_processes(count: int, work: Callable[[int], None]) -> list[int | None]:
-    """Run this in so many processes at once; how they have ended."""
+    """Run this in so many processes at once; how they have ended. Only for a process of one thread (:func:`alone`)."""
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=work, args=(number,)) for number in range(count)]
     for process in processes:
         process.start()
     for process in processes:
-        process.join(30)
+        process.join(WITHIN_S)
     return [process.exitcode for process in processes]
+
+
+def alone(function: Callable[[], None]) -> None:
+    """Call a function of a test module in a program of its own, which may fork: pytest's process has threads."""
+    program = f"from {function.__module__} import {function.__name__}; {function.__name__}()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=2 * WITHIN_S
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_racing_workers_exceed_a_limit_by_one_for_each_other_worker() -> None:
     """Processes that admit as fast as they can, all at the same time."""
+    alone(race_for_readers)
+
+
+def race_for_readers() -> None:
     workers, limit = 4, 400
     shared = Shared(workers)
 
@@ -92,6 +110,10 @@ def test_racing_workers_exceed_a_limit_by_one_for_each_other_worker() -> None:
 
 def test_a_killed_worker_has_nothing_any_more() -> None:
     """Its readers, and its part of memory, are free for the others."""
+    alone(kill_a_worker)
+
+
+def kill_a_worker() -> None:
     shared = Shared(2)
 
     def work(number: int) -> None:
