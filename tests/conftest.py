@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib.util
+import os
 import signal
 from collections.abc import Iterator
 from functools import cache
@@ -47,6 +48,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Where the hot path is compiled (`scripts/compile`), some tests cannot do to it what they do."""
     if COMPILED and item.get_closest_marker("interpreted"):
         pytest.skip("the hot path is compiled")
+
+
+def pytest_runtest_teardown() -> None:
+    """The encoder SVT-AV1 gives the thread that opens it the highest priority of real time, where it may (as root).
+
+    What this process starts would inherit that, and leave no processor to others.
+    """
+    if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def pytest_collection_finish() -> None:
