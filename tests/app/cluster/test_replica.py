@@ -119,6 +119,7 @@ def test_a_feed_that_does_not_fit(data: bytes, problem: str) -> None:
     assert registry_of(held).budget.used == 0
 
 
+@pytest.mark.interpreted
 def test_segments_that_only_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """No budget counts them, so an owner cannot make any number of them."""
     monkeypatch.setattr(state, "MAX_AWAITED", 5)
