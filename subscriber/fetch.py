@@ -55,7 +55,7 @@ NEXT_S: Final = 10.0
 """How long a server may take to say where the head is, which it knows."""
 
 HELD_S: Final = 1.0
-"""Who closes a connection so long after the request is a server, which let it wait for a segment. A port of another
+"""A server that closes the connection 1 s after the request or later had let it wait for a segment. A port of another
 program closes it at once."""
 
 CHECK_WAITS: Final = 5

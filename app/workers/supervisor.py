@@ -9,7 +9,7 @@ for its predecessor. The supervisor does nothing that a client sees, since a fau
 
 - *A worker dies*: the supervisor starts it again. Its connections are lost and, without a data directory, its channels.
   If it could not start, and says why, it ends a server that has not been ready yet. Three deaths within a minute also
-  end the server: the cause of so many deaths does not go away by itself.
+  end the server: three deaths in a minute have a cause that does not go away by itself.
 - *A worker hangs*: the supervisor kills it after 15 s. Until its successor runs, the others accept its new connections.
 - *Signals*: the supervisor passes SIGHUP on, and its first SIGTERM or SIGINT as SIGTERM. At the second one it sends
   SIGINT, which ends a worker at once. A worker ignores a second SIGTERM, since systemd may send SIGTERM to every
@@ -74,7 +74,7 @@ PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass
 class Worker:
-    """What a worker gets from the supervisor.
+    """The supervisor gives this to a worker that it forks.
 
     Attributes:
         number: from 0. count: the number of workers.

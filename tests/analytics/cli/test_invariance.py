@@ -1,4 +1,4 @@
-"""What must not change a report: the order of lines, their files and formats, and names."""
+"""A report does not depend on the order of lines, on their files and formats, or on names."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ STEP_US: Final = 1_800_000_000
 
 @cache
 def fields_of(client: str) -> Line:
-    """What is the same in all requests of a client."""
+    """The fields that all requests of a client share."""
     name = sha256(client.encode()).hexdigest()
     number = int(name[:6], 16)
     return {

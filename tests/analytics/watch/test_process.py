@@ -112,7 +112,7 @@ def test_exit_codes(arguments: list[str], given: str, expected: int, said: str) 
     ],
 )
 def test_wrong_arguments(arguments: list[str], expected: int, said: str) -> None:
-    """What is wrong is said in one line, before anything is watched."""
+    """The command names the wrong argument in one line, before it watches anything."""
     ended = CliRunner().invoke(cli, ["storms", "watch", *arguments])
     assert ended.exit_code == expected, ended.stderr
     assert said in " ".join(ended.stderr.replace("│", " ").split())

@@ -51,7 +51,7 @@ def settled(folder: Path, workers: int) -> None:
 
 @dataclass
 class Stored:
-    """What a data directory has: bytes by name, epoch and seq; by name and epoch, whether it lives, and its mark."""
+    """A data directory: bytes by name, epoch and seq; by name and epoch, whether the channel lives, and its mark."""
 
     segments: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     channels: dict[tuple[str, int], bool] = field(default_factory=dict)

@@ -224,7 +224,7 @@ def test_both_workers_serve_the_readers_of_a_busy_channel_until_it_ends(server: 
 
 
 def alike(answer: Response) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """What two answers to the same request have in common, whoever gives them."""
+    """The part of an answer that is the same at every holder."""
     fields = [(name, value) for name, value in answer.head.headers if name not in DRAWN]
     return answer.status, fields, answer.body
 
@@ -266,7 +266,7 @@ def test_a_channel_that_is_no_longer_busy_is_its_owners_alone(server: Server) ->
 
 
 def test_a_holder_answers_playlists_and_media_of_hls(server: Server) -> None:
-    """What a player gets is the same at both, byte by byte."""
+    """A player gets the same bytes from both."""
     with Crowd(server, names(1)[3], lambda seq: b"".join(ts_pictures(float(seq), 25))) as crowd:
         crowd.next()
         name, playlist = crowd.channel.name, read(crowd.channel.get("index.m3u8").expect(200).body.decode())

@@ -77,7 +77,7 @@ class OtherWorker:
 
 
 class Told:
-    """What the front's frame has of the other worker."""
+    """The part of the front's frame that is about the other worker."""
 
     def __init__(self, found: Frame) -> None:
         self.numbers = {name: number for number, name, *_ in found.about}
