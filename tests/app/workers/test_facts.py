@@ -434,6 +434,7 @@ def test_whoever_did_not_follow_when_a_worker_died_begins_with_a_snapshot(monkey
         await workers.restart(1)
         await until(lambda: client.read(workers) and client.live == {} == workers.shown())
         assert client.snapshots == snapshots + 1
+        await until(lambda: len(heard) == 2)  # listeners are called a turn of the loop after the fact
         assert heard == [("added", "g"), ("removed", "g")]
 
     run(main)
