@@ -41,9 +41,9 @@ from tricklecast.app.data_plane.deadlines import HALF_CLOSED, HALF_CLOSED_S, Slo
 from tricklecast.app.data_plane.hosts import Hosts
 from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.pacing import Pacing
-from tricklecast.app.data_plane.request import Record
+from tricklecast.app.data_plane.request import Record, Request
 from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
-from tricklecast.app.data_plane.routing import Router
+from tricklecast.app.data_plane.routing import Route, Router
 from tricklecast.app.data_plane.scheduling import Peer, Turns
 from tricklecast.app.hls.packager import Packagers
 from tricklecast.trickle.records import AccessRecord
@@ -110,6 +110,8 @@ class ParkedFor(StrEnum):
     """A new segment or part of an HLS playlist."""
     AUTHORIZATION = "authorization"
     """The answer of a key server or a webhook."""
+    REPLICA = "replica"
+    """A copy of a channel of another node of the cluster, or the cluster's word on which node has the channel."""
 
 
 class Streamed(StrEnum):
@@ -156,6 +158,23 @@ class Witness(Protocol):
         """
 
 
+class Elsewhere(Protocol):
+    """The other nodes of a cluster, as a request that was authorized sees them."""
+
+    def answer(self, connection: Any, request: Request, route: Route) -> Any:
+        """Answer a request for which this node is not the place, or let this node's core answer it.
+
+        A request that has waited comes here again, as to any stage.
+
+        Args:
+            connection: the :class:`~app.data_plane.exchange.Caller`, which is known only to modules above this one.
+
+        Returns:
+            ``None``: the core of this node answers, with a channel that it owns or holds. Else a :class:`Reply`; or an
+            :class:`~app.data_plane.exchange.Exchange`, that of a request which is forwarded or waits.
+        """
+
+
 class DataPlane:
     """The shared state of all connections.
 
@@ -169,6 +188,9 @@ class DataPlane:
         witness: takes note of refusals, if there is one.
         numbers: of the connections, in their order.
         admission: of connections and requests; ``None``: by the limits of the registry.
+
+    Attributes:
+        cluster: answers requests for channels that are not here; ``None`` if this server is no node of a cluster.
     """
 
     def __init__(
@@ -192,6 +214,7 @@ class DataPlane:
         self.authorizer = authorizer
         self.durability = durability
         self.witness = witness
+        self.cluster: Elsewhere | None = None  # it serves by this plane, so it is set as soon as it is there
         self.clock = time.monotonic
         self.wall_us = wall_us
         self.router = Router(options.base_path)

@@ -6,7 +6,8 @@ to answer it, or a :class:`Parked` exchange, with which it waits and later goes 
 - **admit**: the limits of connections and of each client.
 - **authorize**: the origin of a web page, the token, the webhook.
 - **resolve**: the core's result. If it has no news for the client, the storm guard may delay the request first; then
-  the core is asked again, so that the response has the changes of that time.
+  the core is asked again, so that the response has the changes of that time. A node of a cluster forwards requests that
+  only another node can answer, or lets them wait until it can answer them itself.
 - **respond**: a whole reply, a :class:`~app.data_plane.reader.Reader`, or an :class:`~app.data_plane.upload.Upload`.
 
 A stage has no side effect that a second call would repeat, since a parked request may come to it again: the core
@@ -157,15 +158,15 @@ def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Ex
     if not request.cors.allowed:
         return delay(connection, request, route, ReplyKind.REFUSED, 0, _authorize) or ORIGIN_REFUSED
     if authorizer is None or route.op is None or route.error or request.method == b"OPTIONS":
-        return _resolve(connection, request, route)  # it answers a wrong path; a preflight has no token
+        return resolve(connection, request, route)  # it answers a wrong path; a preflight has no token
     decision = authorizer.authorize(request)
     if isinstance(decision, Granted):
         _grant(connection, request, decision)
-        return _resolve(connection, request, route)
+        return resolve(connection, request, route)
     if isinstance(decision, Refused):
         _name(request, decision.subject)
         return delay(connection, request, route, ReplyKind.REFUSED, 0, _authorize) or decision.reply
-    parked = park(connection, request, route, ParkedFor.AUTHORIZATION, _resolve)
+    parked = park(connection, request, route, ParkedFor.AUTHORIZATION, resolve)
 
     def decided(decision: Granted | Refused) -> None:
         if isinstance(decision, Refused):
@@ -195,10 +196,17 @@ def _name(request: Request, subject: str | None) -> None:
 # Resolve.
 
 
-def _resolve(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
-    """Hand the request to the function of its operation."""
+def resolve(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """Hand the request to the function of its operation, or to the node of its channel.
+
+    A request that was parked by the cluster goes on here.
+    """
     op = route.op
     if not route.error:
+        if (cluster := connection.plane.cluster) is not None:
+            elsewhere: Reply | Exchange | None = cluster.answer(connection, request, route)
+            if elsewhere is not None:
+                return elsewhere
         if op is _READ or op is _CHANGES:
             return _read(connection, request, route)
         if op is _PUBLISH:
@@ -373,7 +381,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
     )
     if isinstance(reserved, Refusal):
         if reserved.overtaking and request.looks < LOOKS and len(plane.parked[ParkedFor.OVERTAKEN]) < MAX_OVERTAKEN:
-            parked = park(connection, request, route, ParkedFor.OVERTAKEN, _resolve)
+            parked = park(connection, request, route, ParkedFor.OVERTAKEN, resolve)
             parked.wait(registry.limits.overtaking_grace_s / (2**LOOKS - 1) * 2**request.looks)
             request.looks += 1
             return parked
@@ -486,4 +494,4 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
 
 def _delay(connection: Caller, request: Request, route: Route, kind: ReplyKind, about: int) -> Parked | None:
     """Delay a request that was authorized, if the storm guard says so; then the core is asked again."""
-    return delay(connection, request, route, kind, about, _resolve)
+    return delay(connection, request, route, kind, about, resolve)

@@ -12,9 +12,16 @@ from tests.support.waiting import eventually
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import ParkedFor
-from tricklecast.app.data_plane.exchange import Parked
+from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
+from tricklecast.app.data_plane.handler import resolve
+from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.responses import Reply
+from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.data_plane.stages import park
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle import wire
+from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import Status
 
 
 @pytest.mark.interpreted
@@ -77,6 +84,41 @@ def test_a_listener_of_the_core_that_raises_changes_no_answer(
         assert (answer.status, answer.get("Lp-Trickle-Durability")) == (200, "journal")
         eventually(lambda: any(record.exc_info for record in list(caplog.records)), what="the fault is logged")
         assert server.plane.faults
+
+
+class OneChannelElsewhere:
+    """Another node of a cluster, which has one channel and answers all that is asked of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked: list[bytes] = []
+
+    def answer(self, connection: Caller, request: Request, route: Route) -> Reply | Exchange | None:
+        """Answer HEAD at once, and the others after a wait; other channels are here."""
+        if route.channel != self.name:
+            return None
+        waited = request.method in self.asked
+        self.asked.append(request.method)
+        if request.method == b"HEAD" or waited:
+            return Reply(Status.OK, Reason.COMPLETE, body=b"elsewhere")
+        parked = park(connection, request, route, ParkedFor.REPLICA, resolve)
+        parked.wait(0)
+        return parked
+
+
+def test_a_request_for_a_channel_of_another_node_is_answered_by_the_cluster() -> None:
+    """It is asked once for each request that is allowed and well formed; ``None`` leaves a request to this node."""
+    with local_server() as server, server.client() as target:
+        here, there = target.channel(), target.channel()
+        server.plane.cluster = cluster = OneChannelElsewhere(there.name)
+        here.publish(0, b"here")
+        assert here.get(0).body == b"here"
+        assert target.ask("HEAD", there.at(0)).status == 200
+        assert there.get(0).body == b"elsewhere"
+        assert target.ask("POST", there.at(0), body=b"x").body == b"elsewhere"
+        assert target.ask("GET", there.at("x")).status == 400
+        assert cluster.asked == [b"HEAD", b"GET", b"GET", b"POST", b"POST"]
+        server.plane.cluster = None
 
 
 def overtaking(server: LocalServer) -> Parked:
