@@ -63,6 +63,8 @@ class Reason(StrEnum):
     SHUTDOWN = "shutdown"
     STORAGE = "storage"
     REPLICA = "replica"
+    UNREACHABLE = "unreachable"
+    LOOP = "loop"
     ERROR = "error"
 
     @staticmethod
@@ -103,6 +105,8 @@ class AccessRecord:
         v: the version of this schema.
         ts_us: the time at which the request arrived (or the event happened), in microseconds since 1970-01-01 UTC.
         node: the server that wrote the line; worker: which one of its workers, from 0, if it has several.
+        to: the node of the cluster that was asked in this one's place, and answered.
+        via: the node of the cluster that passed the request on; its own line has the same request.
         kind: ``exchange`` or ``event``.
         event: the :class:`Event`; ``None`` for an exchange.
         op: the :class:`Op`.
@@ -127,6 +131,8 @@ class AccessRecord:
     kind: str = Kind.EXCHANGE
     node: str | None = None
     worker: int | None = None
+    to: str | None = None
+    via: str | None = None
     event: str | None = None
     op: str | None = None
     method: str | None = None
@@ -165,6 +171,8 @@ SCHEMA: Final[tuple[tuple[str, str], ...]] = (
     ("ts_us", "long"),
     ("node", "string"),
     ("worker", "int"),
+    ("to", "string"),
+    ("via", "string"),
     ("kind", "string"),
     ("event", "string"),
     ("op", "string"),

@@ -61,6 +61,9 @@ PUBLISHER: Final = "Lp-Trickle-Publisher"
 """In a 409 to ``Lp-Trickle-If-Idle``: the name of the client that publishes, if it gave one (``Trickle-Client``)."""
 PUBLISHING_FOR: Final = "Lp-Trickle-Publishing-For"
 """In a 409 to ``Lp-Trickle-If-Idle``: the seconds for which that client has published."""
+NODE: Final = "Lp-Trickle-Node"
+"""The URL of the node of a cluster that owns the channel, base path included, in a response that another node passes
+on. A client saves the detour if it asks there the next time."""
 RETRY_AFTER: Final = "Retry-After"
 ETAG: Final = "ETag"
 ACCEPT_RANGES: Final = "Accept-Ranges"
@@ -79,6 +82,9 @@ IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 ATTEMPT: Final = "Trickle-Attempt"
 CLIENT: Final = "Trickle-Client"
 TRACEPARENT: Final = "traceparent"
+CLUSTER: Final = "Trickle-Cluster"
+"""Between nodes of a cluster only (:mod:`app.cluster.peers`). In a request: the nodes that it has passed and the client
+that has made it, signed. In the response to it: facts for the access record of the node that has forwarded it."""
 SIGNATURE: Final = "Trickle-Signature"
 """In a request to a webhook."""
 
@@ -98,6 +104,7 @@ EXPOSED_HEADERS: Final = (
     DURABILITY,
     PUBLISHER,
     PUBLISHING_FOR,
+    NODE,
     RETRY_AFTER,
     ETAG,
     ACCEPT_RANGES,
@@ -184,6 +191,7 @@ class Status(IntEnum):
     NOT_IMPLEMENTED = 501
     UNAVAILABLE = 503
     VERSION_NOT_SUPPORTED = 505
+    LOOP = 508
 
 
 PHRASES: Final[dict[int, str]] = {
@@ -210,6 +218,7 @@ PHRASES: Final[dict[int, str]] = {
     Status.NOT_IMPLEMENTED: "Not Implemented",
     Status.UNAVAILABLE: "Service Unavailable",
     Status.VERSION_NOT_SUPPORTED: "HTTP Version Not Supported",
+    Status.LOOP: "Loop Detected",
 }
 """Reason phrases. HTTP itself has none for 470."""
 

@@ -41,7 +41,7 @@ from tricklecast.app.data_plane.deadlines import HALF_CLOSED, HALF_CLOSED_S, Slo
 from tricklecast.app.data_plane.hosts import Hosts
 from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.pacing import Pacing
-from tricklecast.app.data_plane.request import Record, Request
+from tricklecast.app.data_plane.request import Record, Request, Via
 from tricklecast.app.data_plane.responses import EXPIRED, REVOKED, Reply
 from tricklecast.app.data_plane.routing import Route, Router
 from tricklecast.app.data_plane.scheduling import Peer, Turns
@@ -110,6 +110,8 @@ class ParkedFor(StrEnum):
     """A new segment or part of an HLS playlist."""
     AUTHORIZATION = "authorization"
     """The answer of a key server or a webhook."""
+    NODE = "node"
+    """A connection to another node of the cluster."""
     REPLICA = "replica"
     """A copy of a channel of another node of the cluster, or the cluster's word on which node has the channel."""
 
@@ -159,7 +161,15 @@ class Witness(Protocol):
 
 
 class Elsewhere(Protocol):
-    """The other nodes of a cluster, as a request that was authorized sees them."""
+    """The other nodes of a cluster, as a request sees them: one may have passed it on, and one may be its place."""
+
+    def sender(self, request: Request) -> Via | Reply:
+        """Find out which node has passed on a request that has ``Trickle-Cluster``.
+
+        Returns:
+            The way of the request, and its client; or a refusal, if no node has signed this request, or if it has gone
+            round in circles.
+        """
 
     def answer(self, connection: Any, request: Request, route: Route) -> Any:
         """Answer a request for which this node is not the place, or let this node's core answer it.

@@ -25,7 +25,7 @@ from typing import ClassVar, Final, Protocol
 
 from tricklecast.app.core.limits import Client, Limit
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
-from tricklecast.app.data_plane.request import Request, has_body
+from tricklecast.app.data_plane.request import Request, facts_of, has_body
 from tricklecast.app.data_plane.responses import (
     FAULT,
     Headers,
@@ -37,6 +37,7 @@ from tricklecast.app.data_plane.responses import (
     storage_reply,
 )
 from tricklecast.app.data_plane.scheduling import PARKED, Peer
+from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
 
 PARKED_BYTES: Final = 64 << 20
@@ -78,6 +79,9 @@ class Caller(Peer, Protocol):
 
     def admit(self, ip: str | None) -> Limit | None:
         """Count an exchange of the client at this address, or name the limit that it would exceed."""
+
+    def from_node(self) -> None:
+        """Note that its peer is a node of the cluster: it is no client, and passes on requests of many clients."""
 
     def break_half_closed(self, limit: Limit, channel: str | None = None) -> bool:
         """Break a connection whose peer has closed its half, and may be gone, so that there is room below a limit.
@@ -134,7 +138,9 @@ class Caller(Peer, Protocol):
 class Exchange:
     """One request with its response, on one connection."""
 
-    __slots__ = ("arrived", "connection", "cors", "ending", "head_only", "http10", "keep_alive", "plane", "record")
+    __slots__ = (
+        "arrived", "connection", "cors", "ending", "head_only", "http10", "keep_alive", "plane", "record", "via",
+    )  # fmt: skip
 
     takes_body: ClassVar[bool] = False
     """The exchange takes the request's body; any other exchange throws the body away."""
@@ -149,6 +155,7 @@ class Exchange:
         self.http10 = request.http10
         self.cors = request.cors.headers  # header fields for a page of another origin
         self.head_only = request.method == b"HEAD"
+        self.via = request.via  # the way through other nodes of a cluster, if one of them has passed the request on
         # All of the response is handed over, and the peer has not taken it yet: the reason, and whether to close then.
         self.ending: tuple[str, bool] | None = None
 
@@ -176,6 +183,8 @@ class Exchange:
     def answer(self, reply: Reply) -> None:
         """Send a whole response, which ends the exchange."""
         record = self.record
+        if self.via is not None:
+            reply = reply._replace(headers=(*reply.headers, (wire.CLUSTER, facts_of(record, reply.reason))))
         self.connection.send_reply(self, reply)
         record.status = reply.status
         record.eos = reply.eos or None

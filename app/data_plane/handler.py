@@ -4,7 +4,8 @@
 to answer it, or a :class:`Parked` exchange, with which it waits and later goes on at a stage that is named there.
 
 - **admit**: the limits of connections and of each client.
-- **authorize**: the origin of a web page, the token, the webhook.
+- **authorize**: the origin of a web page, the token, the webhook. In a cluster the node that the client has come to
+  authorizes; a node to which a request is passed on believes that node's signature.
 - **resolve**: the core's result. If it has no news for the client, the storm guard may delay the request first; then
   the core is asked again, so that the response has the changes of that time. A node of a cluster forwards requests that
   only another node can answer, or lets them wait until it can answer them itself.
@@ -34,12 +35,13 @@ from tricklecast.app.data_plane.client_address import (
     client_of,
     identity,
 )
-from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane.context import Elsewhere, ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.players import answer_player
 from tricklecast.app.data_plane.ranges import span_of
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
+    CLUSTER,
     CONTENT_ENCODING,
     CONTENT_TYPE,
     EPOCH,
@@ -77,6 +79,7 @@ from tricklecast.app.data_plane.responses import (
 )
 from tricklecast.app.data_plane.routing import Route, hint_for
 from tricklecast.app.data_plane.stages import (
+    Stage,
     delay,
     kind_of,
     note_head,
@@ -90,7 +93,7 @@ from tricklecast.app.data_plane.stages import (
 from tricklecast.app.data_plane.stream import Stream
 from tricklecast.app.data_plane.upload import Upload, store_half_chunks
 from tricklecast.trickle import wire
-from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.records import AccessRecord, Op, Reason
 from tricklecast.trickle.wire import Status, parse_life
 
 MAX_OVERTAKEN: Final = 256
@@ -120,14 +123,38 @@ def begin(connection: Caller, request: Request) -> None:
         ip = plane.proxies.client(ip, request.text(FORWARDED_FOR))
     request.ip = ip
     request.certified = connection.certified
-    if b"origin" in request.headers:
+    stage: Stage = _admit
+    if plane.cluster is not None and CLUSTER in request.headers:
+        stage = _pass_on(connection, request, plane.cluster)
+    elif b"origin" in request.headers:
         request.cors = plane.cors.decide(request.method, request.headers, connection.scheme)
     if plane.sink is None:
         request.record = Tally(route.op)
     else:
-        request.record = request.begin_record(ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=connection.number)
-        _name(request, connection.certified)
-    proceed(connection, request, route, _admit)
+        request.record = request.begin_record(
+            ts_us=plane.wall_us(), node=plane.node, ip=request.ip, conn=connection.number
+        )
+        _name(request, request.certified)
+    if (via := request.via) is not None:
+        _name(request, via.subject)
+        if isinstance(request.record, AccessRecord):
+            request.record.via = via.hops[-1]
+    proceed(connection, request, route, stage)
+
+
+def _pass_on(connection: Caller, request: Request, cluster: Elsewhere) -> Stage:
+    """Take the client of a request from the node that has passed it on. Returns the stage that comes first."""
+    sender = cluster.sender(request)
+    if isinstance(sender, Reply):
+        refusal = sender
+
+        def refuse(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+            return delay(connection, request, route, ReplyKind.REFUSED, 0, refuse) or refusal
+
+        return refuse
+    connection.from_node()
+    request.via, request.ip, request.certified = sender, sender.ip, sender.certified
+    return _admit
 
 
 # Admit.
@@ -153,6 +180,8 @@ def _admit(connection: Caller, request: Request, route: Route) -> Reply | Exchan
 def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
     """Refuse a request that is for another host, or that its origin, its token or the webhook does not allow."""
     authorizer = connection.plane.authorizer
+    if request.via is not None:
+        return resolve(connection, request, route)  # the first node has authorized it
     if not connection.plane.hosts.allow(request.headers.get(b"host")):
         return delay(connection, request, route, ReplyKind.REFUSED, 0, _authorize) or MISDIRECTED
     if not request.cors.allowed:

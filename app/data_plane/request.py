@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from tricklecast.app.data_plane.client_address import CLIENT, MAX_TEXT, USER_AGENT, client_key, user_agent
 from tricklecast.app.data_plane.cors import ALLOWED
@@ -24,6 +25,7 @@ IF_IDLE: Final = wire.IF_IDLE.lower().encode()
 LEAVE: Final = wire.LEAVE.lower().encode()
 LIFE: Final = wire.LIFE.lower().encode()
 IDEMPOTENCY_KEY: Final = wire.IDEMPOTENCY_KEY.lower().encode()
+CLUSTER: Final = wire.CLUSTER.lower().encode()
 _ATTEMPT: Final = wire.ATTEMPT.lower().encode()
 _TRACEPARENT: Final = wire.TRACEPARENT.encode()
 _AUTHORIZATION: Final = b"authorization"
@@ -80,6 +82,40 @@ Record = AccessRecord | Tally
 _NO_RECORD: Final = Tally(None)
 
 
+FACTS: Final = ("epoch", "rseq", "next_seq", "guard_ms")
+"""Fields of a record that are whole numbers, and that only the node knows that answers."""
+
+
+class Via(NamedTuple):
+    """The way of a request to this node of a cluster, and its client, as the node says that has passed the request on.
+
+    Attributes:
+        hops: the names of the nodes that it has passed, the oldest first. The first one has authorized it.
+        ip: the client's address, if it is known. certified: the name in the client's certificate.
+        subject: the client's signed name; ``""`` without one.
+    """
+
+    hops: tuple[str, ...]
+    ip: str | None = None
+    certified: str | None = None
+    subject: str = ""
+
+
+def facts_of(record: Record, reason: str = "") -> str:
+    """The facts of an access record that another node's record of the same request has, too (:data:`.wire.CLUSTER`).
+
+    For example ``reason=complete;epoch=1;rseq=7``.
+
+    Args:
+        reason: how the exchange ends, if that is known.
+    """
+    known = [f"reason={reason}"] if reason else []
+    known += [f"{name}={value}" for name in FACTS if (value := getattr(record, name, None)) is not None]
+    if (detail := getattr(record, "detail", None)) is not None:
+        known.append(f"detail={quote(detail, safe=' ')}")
+    return ";".join(known)
+
+
 class Request:
     """A request whose head has arrived.
 
@@ -92,7 +128,7 @@ class Request:
 
     __slots__ = (
         "arrived", "certified", "chunks", "complete", "cors", "fields", "headers", "held", "http10", "ip",
-        "keep_alive", "looks", "method", "record", "route", "subject", "target", "waits",
+        "keep_alive", "looks", "method", "record", "route", "subject", "target", "via", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +151,7 @@ class Request:
         self.ip: str | None = None  # the client's address, if it is known
         self.certified: str | None = None  # the name in the client's certificate, if it had to show one
         self.subject = ""  # the signed name of the client, if it has one
+        self.via: Via | None = None  # the way through other nodes of a cluster, if one of them has passed it on
         # The body that has arrived and that no exchange has taken yet, in the client's chunks.
         self.chunks: list[bytes] = []
         self.complete = False  # the body has ended
@@ -137,20 +174,23 @@ class Request:
         value = self.headers.get(_ATTEMPT)
         return int(value) if value is not None and value.isdigit() and len(value) < 7 else 1
 
-    def shrink(self, *, credentials: bool) -> None:
+    def shrink(self, *, credentials: bool, forwards: bool = False) -> None:
         """Keep only the header fields that later stages read: thousands of requests may be parked at a time.
 
         A value that is too long is cut to one character too many, so that it is still refused.
 
         Args:
             credentials: keep the token, too, in a header or in the query.
+            forwards: keep what another node of the cluster reads, if the request is passed on.
         """
         headers = self.headers
-        needed = _NEEDED if self.method in (b"POST", b"DELETE") else _NEEDED_TO_READ
+        needed: tuple[bytes, ...] = _NEEDED if self.method in (b"POST", b"DELETE") else _NEEDED_TO_READ
+        if forwards:
+            needed = (*_NEEDED, *_NEEDED_TO_READ, _TRACEPARENT)
         self.headers = {name: headers[name][: MAX_TEXT + 1] for name in needed if name in headers}
-        if not credentials:
+        if not credentials and not forwards:
             self.target = b""
-        elif (value := headers.get(_AUTHORIZATION)) is not None:
+        elif credentials and (value := headers.get(_AUTHORIZATION)) is not None:
             self.headers[_AUTHORIZATION] = value[:_CREDENTIALS_BYTES]
 
     def begin_record(self, *, ts_us: int, node: str | None, ip: str | None, conn: int) -> AccessRecord:

@@ -454,6 +454,27 @@ def busy_reply(jitter: Jitter) -> Reply:
     return _unavailable(Reason.REPLICA, b"The owner of this channel is busy: ask again", jitter(*OVERLOAD_RETRY_S))
 
 
+def unreachable_reply(jitter: Jitter) -> Reply:
+    """The response to a request for a channel of another node of the cluster that cannot be reached, or has gone."""
+    body = b"The node of this channel cannot be reached: ask again"
+    return _unavailable(Reason.UNREACHABLE, body, jitter(*SEQ_RETRY_S))
+
+
+LOOP: Final = Reply(
+    Status.LOOP,
+    Reason.LOOP,
+    body=b"The nodes of the cluster do not agree where this channel is: ask again",
+    close=True,
+    retry_after_s=1,
+)
+"""The response to a request that has been passed on from node to node, too often or in a circle."""
+
+FORGED: Final = Reply(
+    Status.FORBIDDEN, Reason.FORBIDDEN, body=b"Only nodes of this cluster send Trickle-Cluster", close=True
+)
+"""The response to a request with ``Trickle-Cluster`` that no node of the cluster has signed."""
+
+
 def _unavailable(reason: str, body: bytes, retry_after_s: int) -> Reply:
     return Reply(Status.UNAVAILABLE, reason, body=body, close=True, retry_after_s=retry_after_s)
 

@@ -67,10 +67,10 @@ EXPECTED_TURNS: Final = 3
 """Turns of the loop for which a channel's publishers wait for the next request of a reader that has just been served a
 segment that is not the newest. On an idle server that is a tenth of a millisecond."""
 
-TURN, COST, CHANNEL, QUEUE, PARKED, READERS, MORE = (1 << bit for bit in range(7))
+TURN, COST, CHANNEL, QUEUE, PARKED, READERS, MORE, NODE = (1 << bit for bit in range(8))
 """The reasons for which a connection is not read from: it had its turn; its input was dear; its channel's readers come
 first; too much is pipelined; the body of a parked request is held back; its channel's readers are late; its last read
-is not all parsed. Each reason is set and cleared by itself."""
+is not all parsed; the node to which its request goes takes no more. Each reason is set and cleared by itself."""
 
 OnFault = Callable[[str, Exception], None]
 """Told of a fault of the server: a phrase for the log, such as ``while a publisher was read again``, and the

@@ -109,7 +109,7 @@ def delay(
     tell("held", kind.name.lower(), connection, request)
     request.held = True
     parked = park(connection, request, route, ParkedFor.GUARD, stage)
-    request.shrink(credentials=plane.authorizer is not None)
+    request.shrink(credentials=plane.authorizer is not None, forwards=plane.cluster is not None)
     parked.wait(delay_s)
     return parked
 

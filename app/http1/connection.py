@@ -51,7 +51,7 @@ from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.exchange import Exchange, Parked
 from tricklecast.app.data_plane.handler import begin
 from tricklecast.app.data_plane.reader import Reader
-from tricklecast.app.data_plane.request import Request, content_length, expects_continue, has_body
+from tricklecast.app.data_plane.request import Request, content_length, expects_continue, facts_of, has_body
 from tricklecast.app.data_plane.responses import (
     Headers,
     Reply,
@@ -67,6 +67,7 @@ from tricklecast.app.http1.asgi_bridge import AsgiExchange, Hosting, has_path
 from tricklecast.app.http1.framing import HOST_TEXT, NO_REQUEST, FramingGuard, joined, objection
 from tricklecast.app.http1.writer import CONTINUE, end, whole
 from tricklecast.app.http1.writer import begin as begin_response
+from tricklecast.trickle import wire
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status
 
@@ -497,6 +498,22 @@ class Connection(asyncio.BufferedProtocol):
         elif client is not self.client_here:
             clients.release(client)
         return limit
+
+    def from_node(self) -> None:
+        plane = self.plane
+        self.last_read, self.watched = None, plane.guard is not None  # the client may be another one each time
+        client, self.client_here = self.client_here, None
+        if client is None:
+            return
+        admission = plane.admission
+        if self.surplus is None:
+            admission.disconnect(client)
+        plane.surplus.pop(self, None)
+        self.surplus = admission.connect(None)
+        if self.surplus is not None:
+            plane.surplus[self] = None
+        if admission.clients is not None:
+            admission.clients.release(client)
 
     def release_client(self) -> None:
         plane = self.plane
@@ -1190,6 +1207,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_response(self, exchange: Exchange, head: ResponseHead) -> bytes:
         keep_alive, http10 = exchange.keep_alive, exchange.http10
+        if exchange.via is not None:
+            head = head._replace(headers=(*head.headers, (wire.CLUSTER, facts_of(exchange.record))))
         return begin_response(head, self.plane.date, exchange.cors, keep_alive=keep_alive, http10=http10)
 
     def send(self, data: bytes) -> None:

@@ -77,6 +77,7 @@ def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
         wire.DURABILITY,
         wire.PUBLISHER,
         wire.PUBLISHING_FOR,
+        wire.NODE,
         wire.RETRY_AFTER,
         wire.ETAG,
         wire.ACCEPT_RANGES,

@@ -15,7 +15,7 @@ from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.handler import resolve
 from tricklecast.app.data_plane.request import Request
-from tricklecast.app.data_plane.responses import Reply
+from tricklecast.app.data_plane.responses import FORGED, Reply
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.data_plane.stages import park
 from tricklecast.app.data_plane.upload import Upload
@@ -93,6 +93,10 @@ class OneChannelElsewhere:
         self.name = name
         self.asked: list[bytes] = []
 
+    def sender(self, request: Request) -> Reply:
+        """No node has signed it."""
+        return FORGED
+
     def answer(self, connection: Caller, request: Request, route: Route) -> Reply | Exchange | None:
         """Answer HEAD at once, and the others after a wait; other channels are here."""
         if route.channel != self.name:
@@ -117,6 +121,7 @@ def test_a_request_for_a_channel_of_another_node_is_answered_by_the_cluster() ->
         assert there.get(0).body == b"elsewhere"
         assert target.ask("POST", there.at(0), body=b"x").body == b"elsewhere"
         assert target.ask("GET", there.at("x")).status == 400
+        assert target.ask("GET", here.at(0), {"Trickle-Cluster": "me"}).status == 403
         assert cluster.asked == [b"HEAD", b"GET", b"GET", b"POST", b"POST"]
         server.plane.cluster = None
 
