@@ -212,6 +212,7 @@ class Feed:
             say(self._fact(NumberingNamed, channel.created_at, channel.life.name, channel.life.first))
         say(self._fact(PlaylistMarked, channel.active_at, channel.playlist))
         say(self._fact(HeadJumped, channel.created_at, channel.floor))
+        say(self._fact(HeadJumped, channel.created_at, channel.jumped_to))
         for lost in have.values():
             if lost.seq not in channel.segments:
                 self._facts += self._facts_about_lost(lost)

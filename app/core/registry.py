@@ -102,7 +102,7 @@ class Storage(Protocol):
     def refuses(self) -> bool: ...
 
     def begin(self, channel: OwnedChannel) -> Retained:
-        """A channel came into being, or was restored."""
+        """A channel came into being, was restored, or was adopted with the segments that it has."""
 
     def last_epoch(self, name: str) -> int:
         """The epoch of the last channel of that name; 0 if there was none."""
@@ -262,6 +262,31 @@ class Registry:
         if self.channels.get(channel.name) is channel:
             self._forget(channel)
             del self.channels[channel.name]
+
+    def adopt(self, channel: Channel, now: float) -> OwnedChannel:
+        """Own a channel that another server has owned and that is held here: it goes on in the same epoch.
+
+        The caller has seen to it that nobody else owns it any more, and has sent its readers away. Its publishers come
+        back as after a broken connection (:meth:`OwnedChannel.resume`).
+
+        Raises:
+            LocalProtocolError: it is not held here, or has ended.
+        """
+        if self.channels.get(channel.name) is not channel or isinstance(channel, OwnedChannel) or channel.ended:
+            raise LocalProtocolError(f"{channel!r} is no channel of another server that goes on here")
+        name = channel.name
+        self._tombstones.pop(name, None)
+        self._agenda.clear(channel)
+        owned = self.channels[name] = self._own(name, channel.epoch, "", now, NO_LIFE)
+        channel.move_to(owned)
+        if not is_reserved(name):
+            self.capacities.channels.take()
+        self._store(owned)
+        owned.announce(ChannelCreated, owned.created_at, owned.content_type, owned.life.name)
+        owned.resume(now)
+        self._schedule_next(owned)
+        self.faults.deliver()
+        return owned
 
     def remember_ended(self, name: str, epoch: int, head: int, until: float) -> None:
         """Remember, after a restart, that a channel has ended."""
@@ -541,7 +566,15 @@ class Registry:
 
     def _add(self, name: str, epoch: int, content_type: str, now: float) -> OwnedChannel:
         self._make_room(name, counts=not is_reserved(name))
-        channel = self.channels[name] = OwnedChannel(
+        life = Life(f"{self.instance}.{epoch}") if self.instance else NO_LIFE
+        channel = self.channels[name] = self._own(name, epoch, content_type, now, life)
+        if self._reading is not None:
+            channel.reading = self._reading(name)
+        self._store(channel)
+        return channel
+
+    def _own(self, name: str, epoch: int, content_type: str, now: float, life: Life) -> OwnedChannel:
+        return OwnedChannel(
             name,
             epoch,
             content_type,
@@ -550,13 +583,12 @@ class Registry:
             budget=self.budget,
             journal=self.journal,
             schedule=self._schedule,
-            life=Life(f"{self.instance}.{epoch}") if self.instance else NO_LIFE,
+            life=life,
         )
-        if self._reading is not None:
-            channel.reading = self._reading(name)
-        if self.storage is not None and not is_reserved(name):
+
+    def _store(self, channel: OwnedChannel) -> None:
+        if self.storage is not None and not is_reserved(channel.name):
             channel.retained = self.storage.begin(channel)
-        return channel
 
     def _make_room(self, name: str, *, counts: bool) -> None:
         """A channel of this name is about to begin: let go of the one before, and count the new one."""

@@ -330,6 +330,30 @@ class OwnedChannel(Channel):
         occupied = self.publishers.other_than(client, now, self.active_at)
         return None if occupied is None else self.refuse(Cause.OCCUPIED, seq)._replace(occupied=occupied)
 
+    def resume(self, now: float) -> None:
+        """Its last owner is gone, which had its publishers: go on as if all of their connections had just broken.
+
+        They may come back: bytes wait for a retry, and a segment below the head for its publisher, as long as usual. A
+        history may end anywhere, also in the middle of one change of the last owner: what that left undone is done.
+        """
+        for segment in self.unclosed:
+            if segment.state is OPEN and not segment.size:  # its first byte has not come
+                segment.state, segment.opened_at = WAITING, 0.0
+                self._waiting[segment.seq] = self._open.pop(segment.seq)
+            if segment.written:
+                self.body_left(segment)
+                self.note(BodyLeft, now, segment.seq)
+            if segment.state is WAITING:
+                if segment.seq >= self.next_seq:
+                    self.release(segment)
+                elif not self._spare(segment, now):
+                    self._close(segment, SKIP, now)
+            else:
+                self._expect_retry(segment, now)
+        self.window.evict(now)
+        self._expect_eviction()
+        self._notify()
+
     # The end, and time.
 
     def end(self, reason: EndReason, now: float) -> None:
@@ -415,12 +439,16 @@ class OwnedChannel(Channel):
         segment = writer.segment
         outcome = self._withdraw(writer, ending, now)
         if segment.state is OPEN:
-            if segment.key is None and self.window.completed_after(segment.seq):
-                self._close(segment, TRUNCATE, now)
-            else:
-                self._expect(segment, now + self._limits.publisher_grace_s)
+            self._expect_retry(segment, now)
         self._notify_and_deliver()
         return outcome
+
+    def _expect_retry(self, segment: Segment, now: float) -> None:
+        """Keep the bytes for a retry of its body, unless its publisher has gone on without it."""
+        if segment.key is None and self.window.completed_after(segment.seq):
+            self._close(segment, TRUNCATE, now)
+        else:
+            self._expect(segment, now + self._limits.publisher_grace_s)
 
     def _withdraw(self, writer: Writer[OwnedChannel], ending: Ending, now: float) -> Outcome:
         """The writer's part ends: a segment with bytes stays, one without is closed or forgotten."""

@@ -405,6 +405,25 @@ class Channel:
         self.channel_ended(now)
         self.wake_readers()
 
+    def move_to(self, owned: Channel) -> None:
+        """Give all that is here to a new object for the same epoch, whose holder decides from now on; here it is over.
+
+        Readers of closed segments finish with what they have. Those of other segments leave: the caller has sent them
+        away before, where they are clients.
+        """
+        for segment in self.unclosed:
+            segment.evict_readers(self._faults)
+        owned.content_type, owned.created_at, owned.active_at = self.content_type, self.created_at, self.active_at
+        owned.next_seq, owned.jumped_to, owned.floor = self.next_seq, self.jumped_to, self.floor
+        owned.bytes_in, owned.bytes_out, owned.facts = self.bytes_in, self.bytes_out, self.facts
+        owned.life, owned._first, owned.playlist = self.life, self._first, self.playlist
+        owned.reading, owned.window = self.reading, self.window
+        owned.window.belong_to(owned._evicted, owned._cut_largest)
+        owned.segments, owned._waiting, owned._open = self.segments, self._waiting, self._open
+        self.segments, self._waiting, self._open = {}, {}, {}
+        self.window = Window(self._limits, self._budget)
+        self.ended = True
+
     def wake_readers(self) -> None:
         """The change is done: wake the readers of the segments that it has closed."""
         woken, self._to_wake = self._to_wake, []

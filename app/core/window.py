@@ -142,6 +142,10 @@ class Window:
         if why is not None:
             self.evicted[why] += 1
 
+    def belong_to(self, on_evicted: Callable[[Segment, Eviction], None], give_open: Callable[[], bool]) -> None:
+        """From now on tell another object for the same channel, which has taken the window over."""
+        self._on_evicted, self._give_open = on_evicted, give_open
+
     def clear(self) -> None:
         """The channel is forgotten: let go of everything that nobody reads."""
         while self._segments:

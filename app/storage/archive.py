@@ -34,7 +34,7 @@ import logging
 import sqlite3
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -428,10 +428,11 @@ class Archive:
         return self.epochs.get(name, 0)
 
     def begin(self, channel: Channel) -> StoredChannel:
-        """Begin to store a channel that was created or restored."""
+        """Begin to store a channel that was created, restored, or adopted with the segments that it has."""
         present = self.latest.get(channel.name)
         if present is not None and present.row.epoch == channel.epoch:
-            present.channel = channel  # it was restored
+            present.channel = channel  # it was restored, or it is back from another server
+            self._take_held(present, channel)
             return present
         if present is not None and present.channel is not None:
             # It ended while the directory could not be written.
@@ -445,7 +446,31 @@ class Archive:
         found = StoredChannel(self, row, channel)
         self.latest[channel.name] = found
         self.epochs[channel.name] = channel.epoch
+        self._take_held(found, channel)
         return found
+
+    def _take_held(self, stored: StoredChannel, channel: Channel, but: Collection[Segment] = ()) -> int:
+        """Begin to store the segments of a channel that are in memory and not in the directory.
+
+        Args:
+            stored: the channel as it is stored. but: without these.
+
+        Returns:
+            How many of them have bytes.
+        """
+        held = 0
+        for seq, segment in channel.segments.items():
+            if seq in stored.entries or seq in stored.taps or segment in but or segment.state is WAITING:
+                continue
+            held += segment.size > 0
+            if self.failed is not None:
+                self._lacking += segment.size > 0  # it is taken when the directory can be written again
+            elif segment.size:
+                self._tap(stored, segment)
+                stored.taps[seq].closed_us = None if segment.closed_at is None else to_us(segment.closed_at)
+            elif segment.closed_at is not None:
+                self._nothing_in(stored, seq, segment.state, to_us(segment.closed_at))
+        return held
 
     # Asked for publishers.
 
@@ -925,14 +950,8 @@ class Archive:
             channel = stored.channel
             if channel is not None and channel.ended:
                 self._end(stored, channel.next_seq, "", now_us)
-            for seq, segment in channel.segments.items() if channel is not None else ():
-                if seq in stored.entries or seq in stored.taps or segment in known or segment.state is WAITING:
-                    continue
-                if segment.size:  # it began while those before it were written
-                    self._tap(stored, segment)
-                    began += 1
-                else:
-                    self._nothing_in(stored, seq, segment.state, now_us)
+            if channel is not None:
+                began += self._take_held(stored, channel, known)  # they began while those before them were written
             self._touched[stored] = None
         for stored in self._all():
             for tap in stored.taps.values():

@@ -6,15 +6,17 @@ readers must be the same. ``active_at`` may be earlier: a retry whose bytes are 
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Final
 
+from tests.properties.heir import Bytes, check_heir, check_prefix, roomy
 from tricklecast.app.cluster.feed import Feed
 from tricklecast.app.cluster.records import FeedEnd, Hello, Parser
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.core.facts import ChannelCreated, Fact
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Faults, Segment, State
 from tricklecast.app.core.state import Channel, Ready, Upcoming
 from tricklecast.app.core.window import Budget
@@ -22,8 +24,6 @@ from tricklecast.trickle.wire import NO_LIFE
 
 ROOMY_BYTES: Final = 10_000_000
 """With less memory a feed lasts for a moment only."""
-
-_NO_LIMITS: Final = {"total_bytes": 10**12, "channels": 10, "readers": 10**6, "readers_per_channel": None}
 
 
 def compare(holder: Channel, owner: Channel, *, knows_all: bool) -> None:
@@ -48,7 +48,7 @@ def compare(holder: Channel, owner: Channel, *, knows_all: bool) -> None:
         own = replace(own, evicted=other.evicted, cost=other.cost)  # its frames are those of the feed
     assert own == other, "statistics are the owner's"
     assert holder.facts == owner.facts, "no fact is missing"
-    assert holder.floor == owner.floor, "the same seqs are settled"
+    assert (holder.floor, holder.jumped_to) == (owner.floor, owner.jumped_to), "the same seqs are settled"
     assert holder.playlist == owner.playlist, "its playlist counts alike"
     assert holder.window.held == holder.window.cost + holder.window.open, "the memory is counted"
 
@@ -63,11 +63,15 @@ class Twin:
         self._owner = owner
         # Segments of the owner that are read, with how many of their frames are.
         self._read: dict[int, tuple[Segment, int]] = {}
+        # What it was told, in order.
+        self._history: list[Fact | Bytes] = []
+        self._limits, self._checks = limits, 0
 
     def hear(self, fact: Fact) -> None:
         """Take the bytes from before a fact, and the fact."""
         self.pull()
         self.channel.apply(fact)
+        self._history.append(fact)
 
     def pull(self) -> None:
         """Take the bytes that are there now."""
@@ -78,6 +82,7 @@ class Twin:
             for frame in segment.frames[done:]:
                 size = segment.offsets[done + 1] - segment.offsets[done]
                 assert channel.bytes_stored(own, frame, size, own.price(frame))
+                self._history.append((seq, frame, size))
                 done += 1
             self._read[seq] = segment, done
 
@@ -89,6 +94,10 @@ class Twin:
         assert twin.created_at == owner.created_at
         assert twin.active_at <= owner.active_at
         assert (twin.drain_until, twin._first) == (owner.drain_until, owner._first)
+        self._checks += 1
+        if self._checks % 7 == 0:  # after some of its prefixes it is adopted: one after another, the newest more often
+            behind = self._checks // 7 % min(len(self._history), 12)
+            check_prefix(self._history[: len(self._history) - behind], self._limits, owner.active_at)
 
 
 class Fed:
@@ -96,10 +105,13 @@ class Fed:
 
     def __init__(self, owner: Channel, source: Registry) -> None:
         self._owner, self._source = owner, source
-        target = Registry(Limits(**{**asdict(source.limits), **_NO_LIMITS}), autocreate=False)
-        self._replica = Replica(owner.name, target, lambda: 0.0, lambda at_us: at_us / 1e6)
         self._feed: Feed | None = None
         self._checks = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._target = Registry(roomy(self._source.limits), autocreate=True)
+        self._replica = Replica(self._owner.name, self._target, lambda: 0.0, lambda at_us: at_us / 1e6)
 
     def end(self) -> None:
         """The channel is forgotten."""
@@ -122,6 +134,11 @@ class Fed:
         assert self._replica.channel is not None
         assert self._feed.over is FeedEnd.ENDED or self._replica.live
         compare(self._replica.channel, self._owner, knows_all=False)
+        if self._checks % 8 == 0 and self._replica.live and not self._replica.channel.ended:
+            assert isinstance(self._owner, OwnedChannel)
+            check_heir(self._target, self._replica.channel, self._owner, self._owner.active_at)
+            self._feed.end(FeedEnd.SHUTDOWN)
+            self._begin()
         if self._source.limits.total_bytes < ROOMY_BYTES:
             self._feed.end(FeedEnd.SHUTDOWN)  # the oracle does not count the memory of what is not taken yet
 

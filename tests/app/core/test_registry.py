@@ -23,7 +23,15 @@ from tests.app.core.support import (
     publish,
     refusal,
 )
-from tricklecast.app.core.facts import BodyBegun, ChannelCreated, ChannelEnded, ContentTypeNamed, EndReason, Fact
+from tricklecast.app.core.facts import (
+    BodyBegun,
+    BodyLeft,
+    ChannelCreated,
+    ChannelEnded,
+    ContentTypeNamed,
+    EndReason,
+    Fact,
+)
 from tricklecast.app.core.limits import Capacity, Limit, Limits
 from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored, Totals
@@ -33,6 +41,7 @@ from tricklecast.app.core.segment import Writer
 from tricklecast.app.core.state import Ready, Upcoming
 from tricklecast.app.core.window import Eviction
 from tricklecast.trickle.errors import LocalProtocolError
+from tricklecast.trickle.wire import Life
 
 
 def resolve_and_attach(registry: Registry, name: str, seq: int = -1) -> Watcher:
@@ -1095,6 +1104,51 @@ def test_a_channel_that_has_not_ended_is_not_replaced() -> None:
     registry.let_drain(first)
     registry.expire(100.0)
     assert registry.channels == {"c": second}
+
+
+def test_a_held_channel_is_adopted() -> None:
+    """It goes on in its epoch, counts and is stored here, and the server hears of it."""
+    disk = Disk({"c": 2})
+    registry, facts = make_registry(storage=disk, channels=1, channel_drain_s=0.0, idle_timeout_s=50.0)
+    publish(registry, "c", 0)
+    registry.end("c", 0.0)
+    index = registry.journal.index
+    held = registry.replicate("c", 5, 0.0)
+    held.apply(ChannelCreated(0, 1, 3.0, "c", 5, "video/mp4", "a.5"))
+    held.apply(BodyBegun(0, 2, 4.0, "c", 5, 0, None, 0))
+    heir = registry.adopt(held, 10.0)
+    check_registry(registry)
+    assert (registry.live("c"), heir.epoch, heir.content_type, heir.life) == (heir, 5, "video/mp4", Life("a.5"))
+    assert facts[-2:] == [
+        ChannelCreated(index + 1, 3, 3.0, "c", 5, "video/mp4", "a.5"),
+        BodyLeft(0, 4, 10.0, "c", 5, 0),
+    ]
+    assert disk.begun == [("c", 3), ("c", 5)]
+    assert isinstance(heir.retained, Shelf)
+    registry.expire(53.0)
+    assert registry.live("c") is None, "it is idle from now on as any other"
+    publish(registry, "c", 0, now=53.0)
+    assert owned(registry, "c").epoch == 6
+
+
+def test_a_channel_of_the_servers_own_is_adopted_beside_the_others() -> None:
+    """It takes no channel's place, and is not stored."""
+    registry, _ = make_registry(storage=Disk(), channels=1)
+    registry.adopt(registry.replicate("_own", 1, 0.0), 0.0)
+    check_registry(registry)
+    assert (registry.capacities.channels.used, registry.channels["_own"].retained) == (0, None)
+
+
+def test_only_a_channel_of_another_server_that_goes_on_is_adopted() -> None:
+    """Not one that is owned here, has ended, or was let go."""
+    registry, _ = make_registry()
+    publish(registry, "mine", 0)
+    ended, gone = registry.replicate("ended", 1, 0.0), registry.replicate("gone", 1, 0.0)
+    ended.abandon(0.0)
+    registry.let_go(gone)
+    for channel in (registry.channels["mine"], ended, gone):
+        with pytest.raises(LocalProtocolError, match="no channel of another server that goes on here"):
+            registry.adopt(channel, 0.0)
 
 
 def test_memory_is_given_to_other_workers() -> None:

@@ -9,12 +9,14 @@ import pytest
 from tests.app.core.support import Bench, Told, Watcher, content, cost, refusal
 from tricklecast.app.core.facts import (
     BodyBegun,
+    BodyLeft,
     ChannelEnded,
     ContentTypeNamed,
     EndReason,
     Fact,
     NumberingNamed,
     PlaylistMarked,
+    SegmentAwaited,
     SegmentClosed,
     SegmentOpened,
 )
@@ -25,8 +27,8 @@ from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ahead, AlreadyStored, Cause, Ended, Ending, Gone, Outcome, Refusal
 from tricklecast.app.core.rules import STALE_TIMES, Agenda, OwnedChannel
-from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Faults, Segment, State, Writer
-from tricklecast.app.core.state import Upcoming
+from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Faults, Segment, State, Writer, encode_frame
+from tricklecast.app.core.state import Channel, Upcoming
 from tricklecast.app.core.window import Window
 from tricklecast.trickle.wire import LAST_SEQ, Life
 
@@ -1283,3 +1285,75 @@ def test_an_idle_channel_takes_another_client() -> None:
     bench.channel.close_segment(0, 5.0)
     bench.reserve(1, 6.0, client=B, if_idle=True)
     check_channel(bench.channel)
+
+
+# A channel whose last owner is gone.
+
+
+def inherited(*facts: tuple[Any, ...], bodies: dict[int, bytes], **limits: Any) -> Bench:
+    """A channel that had these facts (a kind and what it is about) and bytes at its last owner, and goes on at 10 s."""
+    bench = Bench(**limits)
+    held = Channel("c", 1, "", 0.0, Life("a.1"), bench.limits, bench.budget, bench.faults)
+    for number, (kind, *about) in enumerate(facts, 1):
+        held.apply(kind(0, number, 1.0, "c", 1, *about))
+        if kind is SegmentOpened and (body := bodies.get(about[0])):
+            segment, frame = held.segments[about[0]], encode_frame([body])
+            assert held.bytes_stored(segment, frame, len(body), segment.price(frame))
+    held.move_to(bench.channel)
+    bench.channel.resume(10.0)
+    check_channel(bench.channel)
+    return bench
+
+
+def opened(seq: int, key: str | None = None) -> list[tuple[Any, ...]]:
+    """A segment has its first byte."""
+    return [(BodyBegun, seq, key, 0), (SegmentOpened, seq)]
+
+
+def test_bytes_wait_for_a_retry_where_the_owner_changes() -> None:
+    """As long as after a broken connection; then the segment is truncated. A retry with the key brings the rest."""
+    bench = inherited(*opened(0, "k"), bodies={0: b"ab"}, publisher_grace_s=5.0)
+    segment = bench.channel.segments[0]
+    assert (segment.written, bench.channel.deadline(segment)) == (False, 15.0)
+    assert bench.facts == [BodyLeft(0, 3, 10.0, "c", 1, 0)]
+    retry = bench.reserve(0, 11.0, key="k", attempt=2)
+    bench.channel.finish(retry, [b"abc"], 12.0)
+    assert (content(segment), segment.state) == (b"abc", State.COMPLETE)
+    other = inherited(*opened(0), (BodyLeft, 0), bodies={0: b"ab"}, publisher_grace_s=5.0)
+    assert other.facts == [], "its publisher had left before"
+    other.channel.expire(15.0)
+    assert other.states == {0: "truncated"}
+
+
+def test_a_change_that_the_last_owner_left_half_done_is_done() -> None:
+    """A body without a key that its publisher has gone on without is truncated, as the end of the next one would do."""
+    closed = (SegmentClosed, 1, State.COMPLETE, 1, None)
+    bench = inherited(*opened(0), *opened(1), closed, bodies={0: b"a", 1: b"b"})
+    assert bench.states == {0: "truncated", 1: "complete"}
+
+
+def test_a_segment_without_a_byte_is_awaited_below_the_head_only() -> None:
+    """Also one whose first byte was announced and has not come; above the head it is not there until a POST comes."""
+    before = [*opened(0), (BodyBegun, 1, None, 0), (SegmentAwaited, 2), *opened(3, "k"), (BodyBegun, 4, None, 0)]
+    bench = inherited(*before, (SegmentAwaited, 5), bodies={0: b"a"}, overtaking_grace_s=2.0)
+    assert bench.states == {0: "open", 1: "waiting", 2: "waiting", 3: "waiting"}
+    assert [bench.channel.deadline(bench.channel.segments[seq]) for seq in (1, 2, 3)] == [12.0] * 3
+    assert bench.channel.next_seq == 4
+    assert bench.channel.first_free() == 4
+    bench.publish(3, b"z", 11.0, key="k")
+    bench.channel.expire(12.0)
+    assert bench.states == {0: "truncated", 3: "complete"}
+
+
+def test_a_segment_that_nobody_is_waited_for_is_skipped_where_the_owner_changes() -> None:
+    """As everywhere, where publishers do not overtake each other."""
+    bench = inherited((BodyBegun, 0, None, 0), *opened(1), bodies={1: b"a"}, overtaking_grace_s=0.0)
+    assert bench.states == {0: "skipped", 1: "open"}
+
+
+def test_a_window_that_is_too_large_here_is_cut_where_the_owner_changes() -> None:
+    """Its last owner may have had more room."""
+    facts = [one for seq in range(3) for one in (*opened(seq), (SegmentClosed, seq, State.COMPLETE, 1, None))]
+    bench = inherited(*facts, bodies=dict.fromkeys(range(3), b"a"), window_segments=2, window_age_s=50.0)
+    assert (bench.states, bench.channel.floor) == ({1: "complete", 2: "complete"}, 1)
+    assert bench.appointments[-1] == 51.0

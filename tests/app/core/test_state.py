@@ -543,3 +543,42 @@ def test_an_owner_that_is_lost_ends_the_channel() -> None:
     holder.abandon(1.0)
     assert (opened.state, watcher.segment.state, holder.ended) == (State.TERMINATED, State.TERMINATED, True)
     assert (len(holder.window), holder.next_deadline()) == (1, 11.0)
+
+
+# The holder becomes the owner.
+
+
+def test_all_that_a_holder_has_moves_to_the_owner() -> None:
+    """Waiting readers leave; one of a closed segment finishes, and its memory is counted until then."""
+    bench = Bench("c", "", window_segments=1)
+    faults = Faults()
+    held = Channel("c", 1, "video/mp2t", 5.0, Life("a.1", 0), bench.limits, bench.budget, faults)
+    for fact in (
+        BodyBegun(0, 1, 0.0, "c", 1, 0, "k", 0),
+        SegmentOpened(0, 2, 6.0, "c", 1, 0),
+    ):
+        held.apply(fact)
+    first, frame = held.segments[0], encode_frame([b"x"])
+    assert held.bytes_stored(first, frame, 1, first.price(frame))
+    held.apply(SegmentClosed(0, 3, 7.0, "c", 1, 0, State.COMPLETE, 1, "k"))
+    held.apply(PlaylistMarked(0, 4, 7.0, "c", 1, "mark"))
+    finishing = Watcher(first)
+    held.attach(finishing, first)
+    found = held.resolve(1)
+    assert isinstance(found, Upcoming)
+
+    class Waits(Watcher):
+        def evict(self) -> None:
+            held.detach(self, self.segment)
+
+    held.attach(Waits(found.segment), found.segment)
+    owner = bench.channel
+    held.move_to(owner)
+    assert (owner.next_seq, owner.facts, owner.life, owner.playlist) == (1, 4, Life("a.1", 0), "mark")
+    assert (owner.content_type, owner.created_at, owner.bytes_in) == ("video/mp2t", 5.0, 1)
+    assert (list(owner.segments), owner.segments[0].key, owner.reading.used) == ([0], "k", 1)
+    assert isinstance(held.resolve(-1), Ended), "there it is over"
+    bench.publish(1)
+    assert (list(owner.segments), bench.budget.used) == ([1], cost(b"x") * 2), "its window is the owner's"
+    held.detach(finishing, first)
+    assert (owner.reading.used, bench.budget.used) == (0, cost(b"x"))

@@ -412,6 +412,15 @@ def test_another_holder_drops_what_the_owner_has_let_go() -> None:
     assert (kept.window.evicted[Eviction.BUDGET], kept.evicted) == (1, [])
 
 
+def test_a_window_tells_the_object_to_which_it_belongs() -> None:
+    """Not the one that had it before."""
+    kept = Kept(closed(0), closed(1))
+    told: list[tuple[int, Eviction]] = []
+    kept.window.belong_to(lambda segment, why: told.append((segment.seq, why)), lambda: False)
+    kept.window.give(Faults(), short=False, cut=False)
+    assert (told, kept.evicted) == ([(0, Eviction.BUDGET)], [])
+
+
 # Memory that several budgets share.
 
 

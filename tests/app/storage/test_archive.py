@@ -13,6 +13,8 @@ import pytest
 from tests.app.data_plane.support import connections, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.core.facts import BodyBegun, SegmentClosed, SegmentOpened
+from tricklecast.app.core.segment import State, encode_frame
 from tricklecast.app.storage import archive as module
 from tricklecast.app.storage.archive import Archive
 from tricklecast.app.storage.database import Batch, Database, StorageError, segment_path
@@ -100,6 +102,59 @@ def test_a_segment_that_was_open_comes_back_truncated(folder: Path) -> None:
         assert channel.next_seq() == 2
         response = channel.get(1)
         assert (response.body, response.get("Lp-Trickle-Truncated")) == (b"begun", "truncated")
+
+
+def adopt(server: LocalServer, name: str, epoch: int, *bodies: bytes) -> None:
+    """Adopt a channel of another server, which had these segments, an empty one, and one that has begun."""
+    plane = server.plane
+    channel, now = plane.registry.replicate(name, epoch, plane.clock()), plane.clock()
+    for seq, data in enumerate([*bodies, b"", b"begun"]):
+        channel.apply(BodyBegun(0, 0, now, name, epoch, seq, "k", 0))
+        if data:
+            channel.apply(SegmentOpened(0, 0, now, name, epoch, seq))
+            segment, frame = channel.segments[seq], encode_frame([data])
+            assert channel.bytes_stored(segment, frame, len(data), segment.price(frame))
+        if seq <= len(bodies):
+            state = State.COMPLETE if data else State.EMPTY
+            channel.apply(SegmentClosed(0, 0, now, name, epoch, seq, state, len(data), "k"))
+    plane.registry.adopt(channel, now)
+
+
+@pytest.mark.parametrize("had", [False, True])
+def test_what_is_adopted_is_stored(folder: Path, had: bool) -> None:
+    """Its window, and what is written from then on; also if the directory has a part of the epoch already."""
+    with durable(folder) as (server, target, archive):
+        channel = target.channel("film")
+        if had:
+            channel.publish(0, body(0))
+            settled(server, archive)
+            server.inside(lambda: server.plane.registry.channels.pop("film"))  # another server has gone on with it
+        server.inside(lambda: adopt(server, "film", 1, body(0), body(1)))
+        channel.upload(3, b"begun", b" and ended", headers={"Idempotency-Key": "k", "Trickle-Attempt": "2"}).end()
+        channel.publish(4, body(4))
+        settled(server, archive)
+        assert len(archive.order) == 5, "each of them once"
+    with durable(folder) as (_, target, _):
+        channel = target.channel("film")
+        for seq, data in enumerate([body(0), body(1), b"", b"begun and ended", body(4)]):
+            channel.has(seq, data, epoch=1)
+
+
+def test_what_is_adopted_while_the_disk_is_full_is_stored_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As all that happens meanwhile; what has left the window by then is counted as lost."""
+    with durable(folder) as (server, target, archive):
+        commit = archive.database.commit
+        monkeypatch.setattr(archive.database, "commit", full)
+        target.channel("other").publish(0, b"x")
+        eventually(lambda: archive.failed)
+        server.inside(lambda: adopt(server, "film", 1, body(0), body(1)))
+        monkeypatch.setattr(archive.database, "commit", commit)
+        server.inside(archive._retry)
+        eventually(lambda: server.inside(lambda: archive.failed) is None)
+        settled(server, archive)
+        assert archive.counters.lost == 1
+    with durable(folder) as (_, target, _):
+        target.channel("film").has(1, body(1), epoch=1).has(3, b"begun")
 
 
 def copy(folder: Path, to: Path) -> None:
