@@ -55,6 +55,7 @@ class Replica:
         name: of the channel.
         registry: in which it is held; nobody else may write to the channel there.
         clock: the registry's time, seconds. to_time: turns microseconds since 1970 into it.
+        arrived: called when everything is here that the owner had when a feed began; it must not call back.
         leave: called before the channel is let go here without an end at its owner, whom its readers may ask again: it
             sends them away. Without it they are told that the channel has ended.
 
@@ -71,6 +72,7 @@ class Replica:
         clock: Callable[[], float],
         to_time: Callable[[int], float],
         *,
+        arrived: Callable[[], None] | None = None,
         leave: Callable[[Channel], None] | None = None,
     ) -> None:
         self.name = name
@@ -78,7 +80,7 @@ class Replica:
         self.live = False
         self.snapshots = 0
         self._registry, self._clock, self._to_time = registry, clock, to_time
-        self._leave = leave
+        self._arrived, self._leave = arrived, leave
         # The start of the owner to which the channel belongs.
         self._instance = ""
         self._parser = Parser(name, to_time)
@@ -158,6 +160,8 @@ class Replica:
                     raise FeedError("the snapshot is over twice")
                 channel.go_live(message.facts, message.bytes_in, self._awaited, self._clock())
                 self.live = True
+                if self._arrived is not None:
+                    self._arrived()
             case Fact():
                 channel.apply(message)
                 if type(message) is SegmentAwaited and not self.live:

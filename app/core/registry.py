@@ -131,6 +131,8 @@ class Registry:
             ``None``: each channel has its own.
         owns: whether a channel of this name may begin here; ``None``: every one may. Requests for another one that is
             not here get :attr:`Cause.REPLICA`.
+        epochs: the epoch that was decided elsewhere for a channel of this name, or ``None`` if none was; it may begin
+            only if that is above :meth:`last_epoch`. ``None``: epochs are decided here.
 
     Attributes:
         faults: of the journal: exceptions of its listeners, of cursors and of owners of writers. They are delivered at
@@ -154,6 +156,7 @@ class Registry:
         payers: Payers | None = None,
         reading: Callable[[str], Capacity] | None = None,
         owns: Callable[[str], bool] | None = None,
+        epochs: Callable[[str], int | None] | None = None,
     ) -> None:
         self.limits = limits
         self.autocreate = autocreate
@@ -167,7 +170,7 @@ class Registry:
         self.faults = self.journal.faults
         self.budget = budget or Budget(limits.total_bytes, self.faults)
         self.payers = Payers(limits.publisher_bytes) if payers is None else payers  # there may be none yet
-        self._reading, self._owns = reading, owns
+        self._reading, self._owns, self._epochs = reading, owns, epochs
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
@@ -212,6 +215,8 @@ class Registry:
             return self._missing(name)
         if self.shutting_down:
             return Refusal(Cause.SHUTDOWN, come_back_s=self.come_back_s)
+        if self._epochs is not None and self._next_epoch(name) is None:
+            return Refusal(Cause.REPLICA)
         if self.storage is not None and self.storage.refuses and not force:
             return Refusal(Cause.STORAGE)
         join = not (force or resumed)
@@ -553,13 +558,25 @@ class Registry:
         segment = None if channel is None else channel.segments.get(seq)
         return segment is not None and segment.writer is not None
 
+    def last_epoch(self, name: str) -> int:
+        """The highest epoch of this name that is known here; 0 if there was none."""
+        before = self.channels.get(name) or self._tombstones.get(name)
+        last = 0 if before is None else before.epoch
+        return last if self.storage is None else max(last, self.storage.last_epoch(name))
+
+    def _next_epoch(self, name: str) -> int | None:
+        """The epoch of the next channel of this name; ``None`` if it may not begin."""
+        last = self.last_epoch(name)
+        if self._epochs is None or is_reserved(name):
+            return last + 1
+        decided = self._epochs(name)
+        return decided if decided is not None and decided > last else None
+
     def _create(self, name: str, content_type: str, now: float) -> OwnedChannel:
-        before = self.channels.get(name)
-        tombstone = self._tombstones.pop(name, None)
-        last = before.epoch if before else tombstone.epoch if tombstone else 0
-        if self.storage is not None:
-            last = max(last, self.storage.last_epoch(name))
-        channel = self._add(name, last + 1, content_type, now)
+        epoch = self._next_epoch(name)
+        assert epoch is not None, "it may begin"
+        self._tombstones.pop(name, None)
+        channel = self._add(name, epoch, content_type, now)
         channel.announce(ChannelCreated, now, content_type, channel.life.name)
         self._schedule_next(channel)
         return channel

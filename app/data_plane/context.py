@@ -19,7 +19,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from enum import StrEnum
@@ -160,8 +160,21 @@ class Witness(Protocol):
         """
 
 
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+"""Serves a connection that was switched to another protocol, and closes it when it is done."""
+
+
 class Elsewhere(Protocol):
-    """The other nodes of a cluster, as a request sees them: one may have passed it on, and one may be its place."""
+    """The other nodes of a cluster, as a request sees them: one may have passed it on, and one may be its place.
+
+    Attributes:
+        protocol: to which nodes switch connections with each other, as in the field ``Upgrade``, in small letters.
+    """
+
+    protocol: bytes
+
+    def switch(self, request: Request) -> Reply | Serve:
+        """Another node, or who takes itself for one, asks to switch a connection to :attr:`protocol`."""
 
     def sender(self, request: Request) -> Via | Reply:
         """Find out which node has passed on a request that has ``Trickle-Cluster``.

@@ -47,7 +47,7 @@ from tricklecast.app.data_plane.client_address import (
     peer_of,
     plain,
 )
-from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.data_plane.context import DataPlane, Elsewhere
 from tricklecast.app.data_plane.exchange import Exchange, Parked
 from tricklecast.app.data_plane.handler import begin
 from tricklecast.app.data_plane.reader import Reader
@@ -65,6 +65,7 @@ from tricklecast.app.data_plane.scheduling import DEAR_S, LEAST_TURN_BYTES, MORE
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.http1.asgi_bridge import AsgiExchange, Hosting, has_path
 from tricklecast.app.http1.framing import HOST_TEXT, NO_REQUEST, FramingGuard, joined, objection
+from tricklecast.app.http1.switched import Switched
 from tricklecast.app.http1.writer import CONTINUE, end, whole
 from tricklecast.app.http1.writer import begin as begin_response
 from tricklecast.trickle import wire
@@ -777,8 +778,11 @@ class Connection(asyncio.BufferedProtocol):
                 try:
                     (self._parser or self._make_parser()).feed_data(piece)
                 except httptools.HttpParserUpgrade as upgrade:
+                    rest = piece[upgrade.args[0] :]
                     if (head := self._without_upgrade()) is not None:
-                        pieces += [piece[upgrade.args[0] :], memoryview(head)]
+                        pieces += [rest, memoryview(head)]
+                    elif rest and isinstance(self.exchange, Switched):
+                        self.abort(Reason.BAD_REQUEST)  # a node waits until its connection is switched
         except httptools.HttpParserCallbackError as error:
             raise (error.__context__ or error) from None
         except httptools.HttpParserError:
@@ -869,6 +873,14 @@ class Connection(asyncio.BufferedProtocol):
             # See _without_upgrade().
             if method == b"CONNECT":
                 self.reject(Status.NOT_IMPLEMENTED, "This server is not a proxy")
+                return
+            cluster = plane.cluster
+            if (
+                cluster is not None
+                and headers.get(b"upgrade", b"").lower() == cluster.protocol
+                and self.endpoint.routes
+            ):
+                self._switch(cluster, Request(method, self._url, None, headers, http10=False, keep_alive=True))
                 return
             self._upgrade = [b"%b %b HTTP/%b" % (method, self._url, version.encode())]
             self._upgrade += [b"%b: %b" % field for field in fields if field[0] not in _HOP_BY_HOP]
@@ -1152,6 +1164,28 @@ class Connection(asyncio.BufferedProtocol):
             return None
         self._make_parser()
         return b"\r\n".join([*lines, b"", b""])
+
+    def _switch(self, cluster: Elsewhere, request: Request) -> None:
+        """A node of the cluster asks to switch this connection to the cluster's protocol."""
+        self._parser = None  # it takes what follows for the other protocol, which begins after our answer
+        self.mid_message = False
+        if self.exchange is not None or self._queue or has_body(request.headers):
+            self.reject(Status.BAD_REQUEST, "Nothing else may be asked for on this connection")
+            return
+        request.ip = self.peer
+        serve = cluster.switch(request)
+        if isinstance(serve, Reply):
+            self.deaf = True
+            exchange = self.exchange = self.without_route()
+            exchange.answer(serve)
+            return
+        self.from_node()
+        if self.surplus is not None:
+            self.deaf = True
+            self.without_route().answer(limit_reply(self.surplus, self.plane.jitter, close=True))
+            return
+        transport, protocol = self.transport, cluster.protocol
+        self.exchange = Switched(self, request, transport, protocol, serve, self.connection_lost)
 
     # Writing.
 

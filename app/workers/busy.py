@@ -7,11 +7,8 @@ replica (:mod:`tricklecast.app.cluster.replica`), fed over a socket, and serves 
 would. The owner sends every byte once to each worker, instead of once to each reader. It keeps its equal share of the
 readers; one beyond that moves to another worker when its next request begins, and stays there.
 
-**A holder answers a request only if its owner would give the same answer**: reads of segments that it has, of the next
-one, and of HLS media and playlists on which both agree. All other requests go to the owner: POST, DELETE, the head, a
-seq that the holder does not have. So a holder that is a moment behind refuses nobody, and the owner's storm guard sees
-every loop of requests that bring nothing new. With a data directory the owner also answers streams that begin at a
-closed segment, since only the owner can go on from storage when the window has passed.
+**A holder answers a request only if its owner would give the same answer** (:mod:`app.data_plane.held`). All other
+requests go to the owner.
 
 **No circle.** A connection that was handed over stays until its request has begun, if this worker may answer
 (:meth:`~.placement.Placement.worker_for`). So it moves twice at most: to a holder that cannot answer, and back.
@@ -45,16 +42,11 @@ from tricklecast.app.cluster.transport import STALL_S, TURN_BYTES, follow, put, 
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane
-from tricklecast.app.data_plane.exchange import Parked
-from tricklecast.app.data_plane.players import only_owner_answers
-from tricklecast.app.data_plane.reader import Reader
-from tricklecast.app.data_plane.responses import Reply
+from tricklecast.app.data_plane.held import has_answer, holder_answers, send_away
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.workers.mesh import Kind, Mesh, MeshFull
-from tricklecast.app.workers.placement import READS, Placement
+from tricklecast.app.workers.placement import Placement
 from tricklecast.app.workers.questions import Asker, Questions
-from tricklecast.trickle.records import Op, Reason
-from tricklecast.trickle.wire import Status
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -77,11 +69,6 @@ STALE_S: Final = 3.0
 KEEP_S: Final = 5.0
 """A holder that has not heard for this time that a channel is spread serves nobody new; a replica that cannot reach its
 owner for this time ends."""
-
-ASK_AGAIN: Final = Reply(
-    Status.UNAVAILABLE, Reason.REPLICA, body=b"This channel moves: ask again", close=True, retry_after_s=1
-)
-"""The answer to a reader of a replica that ends."""
 
 
 class _Report(NamedTuple):
@@ -146,6 +133,7 @@ class Busy:
         self.spread: dict[str, _SpreadChannel] = {}
         self.held: dict[str, _HeldChannel] = {}
         self._look_at = 0.0  # when the next look is due
+        self._stored = plane.registry.storage is not None
 
     def look(self, now: float) -> None:
         """Find channels that have become busy or are so no more, and tell the others. Call it a few times a second."""
@@ -220,7 +208,7 @@ class Busy:
         me, channel = self._mesh.me, self._plane.registry.live(name)
         if number is None or not spread.holders or channel is None or channel.reading.used < spread.share:
             return me
-        if not self._can_answer(channel, route):  # then no holder can, either
+        if not has_answer(channel, route, stored=self._stored):  # then no holder can, either
             return me
         holder = spread.holders[number // self._mesh.workers % len(spread.holders)]
         return holder if self._mesh.has_room(holder) else me
@@ -233,7 +221,7 @@ class Busy:
         def leave(channel: Channel) -> None:
             self._placement.choices.pop(name, None)
             held.sent = 0  # the next channel of the replica counts from 0
-            self._send_away(channel)
+            send_away(self._plane, channel)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._placement.choices.pop(name, None)
@@ -267,37 +255,8 @@ class Busy:
     def _choose_as_holder(self, held: _HeldChannel, route: Route, number: int | None) -> int:
         """The worker for a request that reads a channel of another worker: this one, or the owner."""
         del number
-        channel = held.replica.channel
-        if channel is None or channel.ended or channel.reading.full:
-            return held.owner
-        is_hls = route.op in (Op.PLAYLIST, Op.HLS)
-        can_answer = not only_owner_answers(self._plane, route) if is_hls else self._can_answer(channel, route)
-        return self._mesh.me if can_answer else held.owner
-
-    def _can_answer(self, channel: Channel, route: Route) -> bool:
-        """Whether a holder answers a request as the owner does, as far as this worker's copy of the channel tells."""
-        if route.seq is None:
-            return False  # the path is wrong
-        seq = route.seq if route.seq >= 0 else channel.next_seq + route.seq + 1
-        segment = channel.segments.get(seq)
-        if segment is None:
-            return seq == channel.next_seq
-        return self._plane.registry.storage is None or not segment.closed or route.op is not Op.STREAM
-
-    def _send_away(self, channel: Channel) -> None:
-        """Tell the readers of a channel to ask again. One in the middle of a segment loses its connection."""
-        for connection in list(self._plane.connections):
-            match connection.exchange:
-                case Reader(ending=None) as exchange if exchange.channel is channel:
-                    pass
-                case Parked() as exchange if _waits_for(exchange, channel):
-                    pass
-                case _:
-                    continue
-            if exchange.answerable:
-                exchange.send_away(ASK_AGAIN)
-            else:
-                connection.abort(Reason.REPLICA)
+        answers = holder_answers(self._plane, held.replica.channel, route, stored=self._stored)
+        return self._mesh.me if answers else held.owner
 
     def _tell(self, worker: int, **news: object) -> None:
         """Send news to another worker. They may be lost: the next look repeats what matters."""
@@ -305,9 +264,3 @@ class Busy:
             self._mesh.send(worker, Kind.NEWS, orjson.dumps(news))
         except (MeshFull, OSError) as error:
             _LOGGER.warning("worker %d could not be told of a busy channel: %s", worker, error)
-
-
-def _waits_for(parked: Parked, channel: Channel) -> bool:
-    """Whether a parked request reads this channel."""
-    route = parked.request.route
-    return route is not None and route.op in READS and route.channel == channel.name

@@ -17,19 +17,15 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 from zlib import crc32
 
+from tricklecast.app.data_plane.held import READS
 from tricklecast.app.data_plane.routing import Route, Router, path_of
 from tricklecast.trickle.paths import is_reserved
-from tricklecast.trickle.records import Op
 
 FRONT: Final = 0
 """The number of the worker that answers for all."""
 
 LOOK_BYTES: Final = 9 << 10
 """No URL may be longer. A request whose target does not end within this number of bytes stays here, and is refused."""
-
-READS: Final = frozenset({Op.READ, Op.STREAM, Op.CHANGES, Op.PLAYLIST, Op.HLS})
-"""Requests that a holder of a channel may answer as its owner does. The head (``next``) is not among them, since
-publishers ask for it, and go on there."""
 
 Choose = Callable[[Route, int | None], int]
 """Chooses the worker for a request that reads a busy channel. The number is as in :meth:`Placement.worker_for`."""

@@ -16,9 +16,10 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.cluster.forward import Forwarding
 from tricklecast.app.cluster.peers import Peers
+from tricklecast.app.data_plane.context import Serve
 from tricklecast.app.data_plane.exchange import Caller, Exchange
 from tricklecast.app.data_plane.request import Request, Via
-from tricklecast.app.data_plane.responses import Reply
+from tricklecast.app.data_plane.responses import FORGED, Reply
 from tricklecast.app.data_plane.routing import Route
 
 SECRET: Final = b"the secret of this cluster, 32 by"
@@ -46,6 +47,12 @@ class Table:
     forwarding: Forwarding
     rest: Place | None = None
     places: dict[str, Place] = field(default_factory=dict)
+
+    protocol = b"none"
+
+    def switch(self, request: Request) -> Reply | Serve:
+        """Its channels go nowhere."""
+        return FORGED
 
     def sender(self, request: Request) -> Via | Reply:
         """Which node has passed the request on."""

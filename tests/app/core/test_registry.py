@@ -1066,6 +1066,25 @@ def test_a_channel_begins_only_where_it_is_owned() -> None:
     assert refusal(registry.resolve("mine2", 0)).why is Cause.REPLICA
 
 
+def test_the_epoch_of_a_channel_may_be_decided_elsewhere() -> None:
+    """Until it is, and is another one than before, no channel begins; the server's own channels have none of it."""
+    decided: dict[str, int] = {}
+    registry = Registry(Limits(channel_drain_s=0.0), autocreate=True, epochs=decided.get)
+    assert refusal(registry.create("c", "", 0.0)).why is Cause.REPLICA
+    assert registry.last_epoch("c") == 0
+    decided["c"] = 7
+    publish(registry, "c", 0)
+    assert registry.last_epoch("c") == owned(registry, "c").epoch == 7
+    registry.end("c", 0.0)
+    assert registry.last_epoch("c") == 7
+    assert refusal(registry.create("c", "", 0.0)).why is Cause.REPLICA
+    decided["c"] = 9
+    publish(registry, "c", 0)
+    assert owned(registry, "c").epoch == 9
+    registry.create("_own", "", 0.0, force=True)
+    assert owned(registry, "_own").epoch == 1
+
+
 def test_readers_of_a_channel_may_be_counted_with_those_elsewhere() -> None:
     """Of one that is owned, and of one that is held."""
     made = {name: Capacity(0) for name in ("owned", "held")}

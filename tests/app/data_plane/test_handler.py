@@ -11,7 +11,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact, SegmentClosed
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane.context import ParkedFor, Serve
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.handler import resolve
 from tricklecast.app.data_plane.request import Request
@@ -89,9 +89,15 @@ def test_a_listener_of_the_core_that_raises_changes_no_answer(
 class OneChannelElsewhere:
     """Another node of a cluster, which has one channel and answers all that is asked of it."""
 
+    protocol = b"none"
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.asked: list[bytes] = []
+
+    def switch(self, request: Request) -> Reply | Serve:
+        """Refuse it."""
+        return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST)
 
     def sender(self, request: Request) -> Reply:
         """No node has signed it."""

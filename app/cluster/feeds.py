@@ -1,0 +1,165 @@
+"""Feeds between nodes: the owner of a channel sends its feed over a connection that another node has switched.
+
+A node asks the owner's advertised URL for ``GET {base}/_cluster/feed/CHANNEL`` with ``Upgrade: trickle-feed`` and its
+signature (:mod:`~tricklecast.app.cluster.peers`). The owner answers 101, and from then on the two speak the feed
+(:mod:`~tricklecast.app.cluster.transport`): the first record comes from the node that asked.
+
+=====  =====================================================================
+403    no node of this cluster has signed the request
+404    there is no such path, or no channel can have this name
+421    this node does not own the channel, or it has ended: look again
+503    this node stops, or has no place for one more connection
+=====  =====================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+from urllib.parse import quote
+
+from tricklecast.app.clock import to_us
+from tricklecast.app.cluster.forward import CONNECT_S
+from tricklecast.app.cluster.peers import NodePlace, NodeUrl, Peers
+from tricklecast.app.cluster.records import FeedError
+from tricklecast.app.cluster.transport import TURN_BYTES, put, send_feed
+from tricklecast.app.core.rules import OwnedChannel
+from tricklecast.app.data_plane.context import DataPlane, Serve
+from tricklecast.app.data_plane.request import CLUSTER, Request
+from tricklecast.app.data_plane.responses import FORGED, Reply, shutdown_reply
+from tricklecast.trickle.errors import InvalidChannelName, TrickleError
+from tricklecast.trickle.paths import parse_channel
+from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import Status
+
+logger = logging.getLogger("tricklecast.cluster")
+
+PROTOCOL: Final = b"trickle-feed"
+
+ANSWER_S: Final = 2.0
+"""The owner answers within this time, or counts as out of reach."""
+
+_PATH: Final = (b"_cluster", b"feed")
+
+NOT_OWNER: Final = Reply(
+    Status.MISDIRECTED, Reason.REPLICA, body=b"This node does not own the channel: look again", close=True
+)
+NO_FEED: Final = Reply(
+    Status.NOT_FOUND, Reason.NOT_FOUND, body=b"Not found: a feed is at _cluster/feed/CHANNEL", close=True
+)
+
+
+class NoFeed(TrickleError):
+    """The owner sends no feed; the text says why."""
+
+
+class Feeds:
+    """The feeds that this node sends and asks for.
+
+    Args:
+        plane: of this node. peers: knows and signs requests of nodes.
+        place: where a channel is; ``None`` if nobody knows. owns: whether this node owns a channel.
+        tls: for nodes that speak TLS.
+
+    Attributes:
+        sending: the feeds that are sent at present, with the channel of each. sent: how many have begun so far.
+        refused: requests for a channel that was not here.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        peers: Peers,
+        place: Callable[[str], NodePlace | None],
+        owns: Callable[[str], bool],
+        tls: Callable[[], ssl.SSLContext],
+    ) -> None:
+        self._plane, self._peers, self._place, self._owns, self._tls = plane, peers, place, owns, tls
+        self.sending: dict[asyncio.Task[None], OwnedChannel] = {}
+        self.sent = self.refused = 0
+
+    # The owner's side.
+
+    def switch(self, request: Request) -> Reply | Serve:
+        """Answer a request for a feed (:class:`app.data_plane.context.Elsewhere`)."""
+        via = self._peers.sender(request) if CLUSTER in request.headers else FORGED
+        if isinstance(via, Reply):
+            return via
+        plane, parts = self._plane, self._plane.router.match(request.target)
+        if request.method != b"GET" or parts is None or len(parts) != 3 or parts[:2] != _PATH:
+            return NO_FEED
+        try:
+            name = parse_channel(parts[2].decode("utf-8", "surrogateescape"))
+        except InvalidChannelName:
+            return NO_FEED
+        if plane.registry.shutting_down:
+            return shutdown_reply(plane.jitter, plane.registry.come_back_s)
+        channel = plane.registry.live(name)
+        if channel is None or not self._owns(name):
+            self.refused += 1
+            return NOT_OWNER
+        return partial(self._send, channel, via.hops[-1])
+
+    async def _send(
+        self, channel: OwnedChannel, to: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a task serves the connection"
+        self.sending[task] = channel
+        self.sent += 1
+        try:
+            await send_feed(channel, reader, writer, self._plane.registry, to_us)
+        except FeedError as error:
+            logger.warning("node %s follows %r no more: %s", to, channel.name, error)
+        except OSError as error:
+            logger.info("node %s follows %r no more: %s", to, channel.name, error or type(error).__name__)
+        finally:
+            del self.sending[task]
+
+    def let_go(self) -> None:
+        """While this node stops: end the feeds of channels that nobody publishes to any more."""
+        for task, channel in list(self.sending.items()):
+            if not any(segment.written for segment in channel.unclosed):
+                task.cancel()
+
+    # The other side.
+
+    async def connect(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Ask the owner of a channel for its feed.
+
+        Raises:
+            OSError: the owner cannot be reached.
+            TrickleError: nobody knows the owner, or it sends no feed.
+        """
+        place = self._place(name)
+        if place is None or place.node == self._peers.me:
+            raise NoFeed(f"no other node has the channel {name!r}")
+        url = NodeUrl.parse(place.url)
+        target = b"/".join((url.base, *_PATH, quote(name, safe="").encode()))
+        try:
+            signature = self._peers.sign(b"GET", target)
+        except ValueError as error:
+            raise NoFeed(str(error)) from None
+        fields = b"host: %b\r\nconnection: upgrade\r\nupgrade: %b\r\n" % (url.authority, PROTOCOL)
+        async with asyncio.timeout(CONNECT_S):
+            tls = self._tls() if url.tls else None
+            reader, writer = await asyncio.open_connection(url.host, url.port, ssl=tls, limit=TURN_BYTES)
+        try:
+            put(writer, [b"GET %b HTTP/1.1\r\n%btrickle-cluster: %b\r\n\r\n" % (target, fields, signature)])
+            async with asyncio.timeout(ANSWER_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            writer.transport.abort()
+            raise ConnectionResetError("no answer") from error
+        except BaseException:
+            writer.transport.abort()
+            raise
+        status = head.split(b"\r\n", 1)[0]
+        if not status.startswith(b"HTTP/1.1 101 "):
+            writer.transport.abort()
+            raise NoFeed(f"node {place.node} answered {status.decode('latin-1')!r}")
+        return reader, writer

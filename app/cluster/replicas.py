@@ -1,0 +1,392 @@
+"""Any node answers any request: it holds channels of other nodes for its readers, and forwards all other requests.
+
+**Reads.** The first read of a channel that another node owns makes this node follow that channel (:class:`Replicas`):
+one feed, however many readers come. The read waits until the replica is there, at most :data:`WAIT_S`, and until the
+first attempt fails. A replica answers what its owner would answer alike (:mod:`app.data_plane.held`), and all else is
+forwarded. It ends :data:`KEEP_S` after its last reader.
+
+**The owner goes away.** The replica looks in the directory before each attempt to reach the owner, and its readers wait
+meanwhile. If there is another owner, or another epoch, they are sent away with 503 and ask again, so no answer mixes
+two epochs. An owner that is asked and does not own the channel says so (421), which is an attempt like any other: the
+next one comes after a pause that grows to 2 s.
+
+**Writes.** A POST or a creation for a name that nobody has claims it in the directory, and waits for the decision. So
+does one for a channel whose owner is gone. Requests that come meanwhile wait for the same decision. A claim of which no
+channel comes, since the request is refused after all, is given back (:data:`UNUSED_S`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, Protocol
+
+from tricklecast.app.clock import to_time
+from tricklecast.app.cluster.feeds import PROTOCOL, Feeds
+from tricklecast.app.cluster.peers import NodePlace, Peers
+from tricklecast.app.cluster.replica import Replica
+from tricklecast.app.cluster.transport import follow
+from tricklecast.app.core.facts import ChannelEnded, Fact
+from tricklecast.app.core.state import Channel
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor, Serve
+from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
+from tricklecast.app.data_plane.handler import resolve
+from tricklecast.app.data_plane.held import READS, holder_answers, send_away
+from tricklecast.app.data_plane.request import RESET, Request, Via
+from tricklecast.app.data_plane.responses import Reply
+from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.data_plane.stages import park
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.paths import is_reserved
+from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.wire import Status
+
+MAX_HELD: Final = 1_000
+"""Channels of other nodes that are held at a time. Each takes a connection at both nodes and the memory of its window,
+which counts as that of any channel. Reads of further ones are forwarded."""
+
+KEEP_S: Final = 5.0
+"""A replica ends so long after its last reader, or after its owner was last reached."""
+
+WAIT_S: Final = 2.0
+"""A read waits so long for a replica that is on its way, and is forwarded then."""
+
+CLAIM_S: Final = 3.0
+"""A request waits so long for the decision about its channel; the directory gives up after 2 s."""
+
+CLAIMS: Final = 2
+"""Decisions for which one request waits: the first may be overtaken by another node that goes away at once."""
+
+UNUSED_S: Final = 5.0
+"""A claim of which no channel has come after this time is given back."""
+
+WAKE_BATCH: Final = 64
+"""Waiting requests that go on in one turn of the event loop."""
+
+UNDECIDED: Final = Reply(
+    Status.UNAVAILABLE,
+    Reason.UNREACHABLE,
+    body=b"The cluster cannot decide now which node has this channel: ask again",
+    close=True,
+    retry_after_s=1,
+)
+
+_BEGINS: Final = (Op.PUBLISH, Op.CREATE)
+
+
+class ChannelPlace(NodePlace, Protocol):
+    """Where a channel is (:class:`~tricklecast.app.cluster.directory.Place`)."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the channel."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether its owner has renewed its lease, as far as this node knows."""
+
+
+class Directory(Protocol):
+    """What is asked of the directory (:class:`~tricklecast.app.cluster.directory.Directory`)."""
+
+    def place(self, channel: str) -> ChannelPlace | None:
+        """Where a channel is; ``None`` if nobody has it."""
+
+    def owns(self, channel: str) -> bool:
+        """Whether this node owns it."""
+
+    async def claim(self, channel: str, at_least_epoch: int = 0) -> object:
+        """Try to own it, in an epoch above this one; :meth:`place` tells what was decided."""
+
+    def ended(self, channel: str, epoch: int) -> None:
+        """This node's channel has ended."""
+
+
+@dataclass(eq=False)
+class HeldChannel:
+    """A channel of another node that is held here.
+
+    Attributes:
+        replica: of the channel. following: the task that keeps it up to date.
+        began_at: when it was last begun. read_at: when it was last wanted.
+        arrived: whether it has been there since then. failed: the last attempt to reach its owner has failed.
+        waiting: reads that wait for it.
+    """
+
+    replica: Replica
+    began_at: float
+    read_at: float
+    following: asyncio.Task[None] | None = None
+    arrived: bool = False
+    failed: bool = False
+    waiting: dict[Parked, None] = field(default_factory=dict)
+
+
+class Replicas:
+    """The channels of other nodes that are held here.
+
+    Args:
+        plane: of this node. connect: asks the owner of a channel for its feed, by the channel's name.
+        most: how many are held at a time.
+
+    Attributes:
+        held: by name. refused: reads that were forwarded, since too many channels are held.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        connect: Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]],
+        *,
+        most: int = MAX_HELD,
+    ) -> None:
+        self._plane, self._connect, self._most = plane, connect, most
+        self.held: dict[str, HeldChannel] = {}
+        self.refused = 0
+
+    def want(self, name: str) -> HeldChannel | None:
+        """The replica of a channel that somebody reads, which begins if there is none; ``None``: there are too many."""
+        now, held = self._plane.clock(), self.held.get(name)
+        if held is None:
+            if len(self.held) >= self._most:
+                self.refused += 1
+                return None
+            held = self._hold(name, now)
+        elif held.arrived and not held.replica.live:  # its connection broke
+            held.arrived, held.began_at = False, now
+        held.read_at = now
+        return held
+
+    def wait(self, held: HeldChannel, connection: Caller, request: Request, route: Route) -> Parked | None:
+        """Let a read wait for a replica; ``None`` if its owner has just sent no feed, or it takes too long."""
+        left_s = held.began_at + WAIT_S - self._plane.clock()
+        if left_s <= 0 or held.failed or self._plane.registry.shutting_down:
+            return None
+        return _await(connection, request, route, left_s, held.waiting)
+
+    def drop(self, name: str) -> None:
+        """Hold a channel no longer. Its readers are sent away, and ask again."""
+        if (held := self.held.pop(name, None)) is not None:
+            held.replica.end()
+            assert held.following is not None, "it is followed from its beginning"
+            held.following.cancel()
+
+    def look(self, now: float) -> None:
+        """End the replicas that nobody has read for a while. Call it a few times a second."""
+        for name, held in list(self.held.items()):
+            channel = held.replica.channel
+            if held.waiting or (channel is not None and channel.reading.used):
+                held.read_at = now
+            elif now - held.read_at >= KEEP_S:
+                self.drop(name)
+
+    def end(self) -> None:
+        """Hold nothing any more."""
+        for name in list(self.held):
+            self.drop(name)
+
+    def _hold(self, name: str, now: float) -> HeldChannel:
+        plane, loop = self._plane, asyncio.get_running_loop()
+
+        async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            try:
+                found = await self._connect(name)
+            except (OSError, TrickleError):
+                held.failed = True
+                _wake(held.waiting)  # they are forwarded, and hear from the owner how things are
+                raise
+            held.failed = False
+            return found
+
+        def arrived() -> None:
+            held.arrived = True
+            loop.call_soon(_wake, held.waiting)  # the replica is in the middle of a change
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self.held.get(name) is held:
+                del self.held[name]
+            _wake(held.waiting)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                plane.fault("while a channel of another node was held", error)
+
+        def leave(channel: Channel) -> None:
+            send_away(plane, channel)
+
+        replica = Replica(name, plane.registry, plane.clock, to_time, arrived=arrived, leave=leave)
+        held = self.held[name] = HeldChannel(replica, now, now)
+        held.following = loop.create_task(follow(replica, connect, lost_s=KEEP_S))
+        held.following.add_done_callback(ended)
+        return held
+
+
+class Cluster:
+    """The cluster as this node sees it: which requests are answered here (:class:`app.data_plane.context.Elsewhere`).
+
+    Args:
+        plane: of this node. peers: knows and signs requests of nodes. directory: knows where channels are.
+        forward: lets another node answer a request (:class:`~tricklecast.app.cluster.forward.Forwarding`).
+        feeds: to and from other nodes. replicas: of this node.
+    """
+
+    protocol: Final = PROTOCOL
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        peers: Peers,
+        directory: Directory,
+        forward: Callable[[Caller, Request, Route, NodePlace], Reply | Exchange],
+        feeds: Feeds,
+        replicas: Replicas,
+    ) -> None:
+        self._plane, self._peers, self._directory, self._forward = plane, peers, directory, forward
+        self.feeds, self.replicas = feeds, replicas
+        # By name: requests that wait for the decision about a channel.
+        self._deciding: dict[str, dict[Parked, None]] = {}
+        # Claimed channels that have not begun here yet, with the time of the claim.
+        self._unused: dict[str, tuple[int, float]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        plane.registry.journal.subscribe(self._channel_ended, ChannelEnded)
+
+    # Asked by the data plane.
+
+    def sender(self, request: Request) -> Via | Reply:
+        """Find out which node has passed a request on."""
+        return self._peers.sender(request)
+
+    def switch(self, request: Request) -> Reply | Serve:
+        """Answer a node that asks for a feed."""
+        return self.feeds.switch(request)
+
+    def answer(self, connection: Caller, request: Request, route: Route) -> Reply | Exchange | None:
+        """Answer a request whose channel is elsewhere, or let the core of this node answer (``None``)."""
+        name, op = route.channel, route.op
+        if op is None or is_reserved(name):
+            return None
+        place = self._directory.place(name)
+        if place is None or place.node == self._peers.me:
+            return self._claim(connection, request, route) if self._is_free(request, route, place) else None
+        if op in _BEGINS and not place.reachable and request.looks < CLAIMS:
+            return self._claim(connection, request, route)
+        if op in READS and request.via is None and (held := self.replicas.want(name)) is not None:
+            channel = held.replica.channel
+            if held.replica.live and channel is not None and channel.epoch >= place.epoch:
+                if holder_answers(self._plane, channel, route, stored=True):
+                    return None
+            elif not request.looks and (parked := self.replicas.wait(held, connection, request, route)) is not None:
+                request.looks += 1
+                return parked
+        return self._forward(connection, request, route, place)
+
+    # Asked by the registry.
+
+    def owns(self, name: str) -> bool:
+        """Whether no other node has a channel of this name."""
+        place = self._directory.place(name)
+        return place is None or place.node == self._peers.me or is_reserved(name)
+
+    def epoch(self, name: str) -> int | None:
+        """The epoch with which a channel of this name begins here; ``None`` if it has to be claimed."""
+        place = self._directory.place(name)
+        return place.epoch if place is not None and self._directory.owns(name) else None
+
+    # Told by the directory.
+
+    def moved(self, channel: str, place: ChannelPlace | None) -> None:
+        """A channel has another owner or epoch: its readers here ask again. One that has ended says so in its feed."""
+        if place is not None:
+            self.replicas.drop(channel)
+
+    # Time.
+
+    def look(self, now: float) -> None:
+        """Do what is due. Call it a few times a second."""
+        self.replicas.look(now)
+        if self._plane.registry.shutting_down:
+            self.feeds.let_go()
+        for name, (epoch, since) in list(self._unused.items()):
+            if self._plane.registry.live(name) is not None:
+                del self._unused[name]
+            elif now - since >= UNUSED_S:
+                del self._unused[name]
+                self._directory.ended(name, epoch)
+
+    def end(self) -> None:
+        """Hold nothing and decide nothing any more."""
+        self.replicas.end()
+        for task in list(self._tasks):
+            task.cancel()
+
+    # Deciding.
+
+    def _is_free(self, request: Request, route: Route, place: ChannelPlace | None) -> bool:
+        """Whether a request needs a claim: it may begin a channel, or the next epoch of one, as the core decides."""
+        registry = self._plane.registry
+        if route.op not in _BEGINS or registry.shutting_down or not registry.autocreate:
+            return False
+        channel = registry.channels.get(route.channel)
+        if channel is not None and (
+            not channel.ended or (route.op is Op.PUBLISH and not _is_beginning(request, route))
+        ):
+            return False
+        return place is None or place.epoch <= registry.last_epoch(route.channel)
+
+    def _claim(self, connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+        """Let a request wait until it is decided who has its channel."""
+        if request.looks >= CLAIMS:
+            return UNDECIDED
+        request.looks += 1
+        name = route.channel
+        if name not in self._deciding:
+            self._deciding[name] = {}
+            task = asyncio.get_running_loop().create_task(self._decide(name))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return _await(connection, request, route, CLAIM_S, self._deciding[name])
+
+    async def _decide(self, name: str) -> None:
+        plane, directory = self._plane, self._directory
+        try:
+            await directory.claim(name, plane.registry.last_epoch(name))
+            if (epoch := self.epoch(name)) is not None:
+                self.replicas.drop(name)
+                self._unused[name] = epoch, plane.clock()
+        except Exception as error:
+            plane.fault("while a channel was claimed", error)
+        finally:
+            _wake(self._deciding.pop(name))
+
+    def _channel_ended(self, fact: Fact) -> None:
+        if not is_reserved(fact.channel):
+            self._directory.ended(fact.channel, fact.epoch)
+
+
+def _is_beginning(request: Request, route: Route) -> bool:
+    """Whether a POST begins the next epoch of a channel that has ended (docs/reference/protocol.md, section 5)."""
+    return route.seq == 0 or bool(request.text(RESET))
+
+
+def _await(connection: Caller, request: Request, route: Route, wait_s: float, waiting: dict[Parked, None]) -> Parked:
+    """Let a request wait, until it is woken with others or the time is over; then the data plane asks again."""
+    parked = park(connection, request, route, ParkedFor.REPLICA, resolve)
+    parked.wait(wait_s)
+    timer = parked.cancel
+    waiting[parked] = None
+
+    def cancel() -> None:
+        timer()
+        waiting.pop(parked, None)
+
+    parked.cancel = cancel
+    return parked
+
+
+def _wake(waiting: dict[Parked, None]) -> None:
+    """Let requests go on, some in each turn of the event loop."""
+    for parked in list(islice(waiting, WAKE_BATCH)):
+        parked.go_on()
+        waiting.pop(parked, None)
+    if waiting:
+        asyncio.get_running_loop().call_soon(_wake, waiting)

@@ -1,0 +1,76 @@
+"""Channels of another server that are held here: which requests are answered here, and how their readers are sent away.
+
+**A holder answers a request only if its owner would give the same answer**: reads of segments that it has, of the next
+one, and of HLS media and playlists on which both agree. All other requests go to the owner: POST, DELETE, the head, a
+seq that the holder does not have. So a holder that is a moment behind refuses nobody, and the owner's storm guard sees
+every loop of requests that bring nothing new. Where the owner stores segments, it also answers streams that begin at a
+closed one, since only the owner can go on from storage when the window has passed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tricklecast.app.core.state import Channel
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor
+from tricklecast.app.data_plane.exchange import Parked
+from tricklecast.app.data_plane.players import only_owner_answers
+from tricklecast.app.data_plane.reader import Reader
+from tricklecast.app.data_plane.responses import Reply
+from tricklecast.app.data_plane.routing import Route
+from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.wire import Status
+
+READS: Final = frozenset({Op.READ, Op.STREAM, Op.CHANGES, Op.PLAYLIST, Op.HLS})
+"""Requests that a holder of a channel may answer as its owner does. The head (``next``) is not among them, since
+publishers ask for it, and go on there."""
+
+ASK_AGAIN: Final = Reply(
+    Status.UNAVAILABLE, Reason.REPLICA, body=b"This channel moves: ask again", close=True, retry_after_s=1
+)
+"""The answer to a reader of a replica that ends."""
+
+
+def has_answer(channel: Channel, route: Route, *, stored: bool) -> bool:
+    """Whether a holder answers a read as the owner does, as far as this copy of the channel tells. HLS is left out.
+
+    Args:
+        stored: whether the owner may have segments in storage.
+    """
+    if route.seq is None:
+        return False  # the path is wrong
+    seq = route.seq if route.seq >= 0 else channel.next_seq + route.seq + 1
+    segment = channel.segments.get(seq)
+    if segment is None:
+        return seq == channel.next_seq
+    return not stored or not segment.closed or route.op is not Op.STREAM
+
+
+def holder_answers(plane: DataPlane, channel: Channel | None, route: Route, *, stored: bool) -> bool:
+    """Whether this holder of a channel answers a read of it; ``None``: nothing has come of the channel yet."""
+    if channel is None or channel.ended or channel.reading.full:
+        return False
+    if route.op in (Op.PLAYLIST, Op.HLS):
+        return not only_owner_answers(plane, route)
+    return has_answer(channel, route, stored=stored)
+
+
+def send_away(plane: DataPlane, channel: Channel) -> None:
+    """Tell the readers of a channel to ask again. One in the middle of a segment loses its connection."""
+    segments = [*channel.segments.values(), *channel.window.lingering]
+    for cursor in [cursor for segment in segments for cursor in segment.cursors]:
+        if isinstance(cursor, Reader) and cursor.ending is None and not cursor.done:
+            if cursor.answerable:
+                cursor.send_away(ASK_AGAIN)
+            else:
+                cursor.connection.abort(Reason.REPLICA)
+    for why in (ParkedFor.PLAYLIST, ParkedFor.GUARD):
+        for parked in list(plane.parked[why]):
+            if isinstance(parked, Parked) and _waits_for(parked, channel):
+                parked.send_away(ASK_AGAIN)
+
+
+def _waits_for(parked: Parked, channel: Channel) -> bool:
+    """Whether a parked request reads this channel."""
+    route = parked.request.route
+    return route is not None and route.op in READS and route.channel == channel.name

@@ -1,0 +1,141 @@
+"""Nodes of a cluster in threads of the test's process, which hold each other's channels; a table is their directory."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.app.cluster.nodes import SECRET
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import eventually
+from tricklecast.app.cluster.feeds import Feeds
+from tricklecast.app.cluster.forward import Forwarding
+from tricklecast.app.cluster.peers import Peers
+from tricklecast.app.cluster.replicas import Cluster, HeldChannel, Replicas
+
+
+class Place(NamedTuple):
+    """Where a channel is, as the directory says."""
+
+    node: str
+    url: str
+    epoch: int
+    reachable: bool
+
+
+@dataclass
+class Table:
+    """The directory of all nodes.
+
+    Attributes:
+        urls: of the nodes. owners: the node and the epoch of each channel. gone: nodes that are out of reach.
+        rest: the node that has all other channels, if there is one.
+        undecided: nothing is decided at present. claims: how many were made. epochs: the last one of each channel.
+    """
+
+    urls: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, tuple[str, int]] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    rest: str = ""
+    undecided: bool = False
+    claims: int = 0
+    epochs: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class View:
+    """The directory, as one node asks it (:class:`tricklecast.app.cluster.replicas.Directory`)."""
+
+    table: Table
+    me: str
+
+    def place(self, channel: str) -> Place | None:
+        """Where a channel is."""
+        node, epoch = self.table.owners.get(channel, (self.table.rest, 0))
+        if not node:
+            return None
+        return Place(node, self.table.urls[node], epoch, node not in self.table.gone)
+
+    def owns(self, channel: str) -> bool:
+        """Whether this node has it."""
+        return self.table.owners.get(channel, ("", 0))[0] == self.me
+
+    async def claim(self, channel: str, at_least_epoch: int = 0) -> object:
+        """Own it, unless another node that can be reached does."""
+        table = self.table
+        table.claims += 1
+        place = self.place(channel)
+        if table.undecided or (place is not None and place.node != self.me and place.reachable):
+            return None
+        epoch = max(at_least_epoch, table.epochs.get(channel, 0)) + 1
+        table.epochs[channel] = epoch
+        table.owners[channel] = self.me, epoch
+        return None
+
+    def ended(self, channel: str, epoch: int) -> None:
+        """It has ended."""
+        if self.table.owners.get(channel) == (self.me, epoch):
+            del self.table.owners[channel]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node.
+
+    Attributes:
+        server: it. cluster, forwarding, peers: its parts.
+    """
+
+    server: LocalServer
+    cluster: Cluster
+    forwarding: Forwarding
+    peers: Peers
+
+    @property
+    def held(self) -> dict[str, HeldChannel]:
+        """The channels of other nodes that it holds."""
+        return self.cluster.replicas.held
+
+    def holds(self, name: str) -> None:
+        """Wait until it holds a channel."""
+        eventually(lambda: (held := self.held.get(name)) is not None and held.replica.live, what=f"{name} is held")
+
+    def look(self, later_s: float = 0.0) -> None:
+        """Do what is due at this time from now."""
+        self.server.inside(lambda: self.cluster.look(self.server.plane.clock() + later_s))
+
+
+def join(server: LocalServer, table: Table, *, most: int = 1000, tls: ssl.SSLContext | None = None) -> Member:
+    """Make a server a node."""
+    plane, name = server.plane, server.settings.node or ""
+    scheme = "http" if tls is None else "https"
+    table.urls[name] = f"{scheme}://127.0.0.1:{server.port}{server.settings.base_path}"
+    peers, view = Peers(name, lambda: SECRET), View(table, name)
+    forwarding = Forwarding(peers, tls=tls)
+    feeds = Feeds(plane, peers, view.place, view.owns, forwarding.tls)
+
+    def start() -> Member:
+        cluster = Cluster(plane, peers, view, forwarding.begin, feeds, Replicas(plane, feeds.connect, most=most))
+        plane.registry._owns, plane.registry._epochs = cluster.owns, cluster.epoch
+        plane.cluster = cluster
+        return Member(server, cluster, forwarding, peers)
+
+    return server.inside(start)
+
+
+@contextmanager
+def members(*names: str, table: Table | None = None, most: int = 1000, **settings: Any) -> Iterator[list[Member]]:
+    """Nodes of these names, of one cluster."""
+    table = table or Table()
+    with ExitStack() as stack:
+        servers = [stack.enter_context(local_server(node=name, **settings)) for name in names]
+        found = [join(server, table, most=most) for server in servers]
+        try:
+            yield found
+        finally:
+            for member in found:
+                member.server.inside(member.cluster.end)
+                member.server.inside(member.forwarding.end)
