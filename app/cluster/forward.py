@@ -120,8 +120,9 @@ class Forward(Exchange):
     """
 
     __slots__ = (
-        "_body_ended", "_chunks", "_close", "_coded", "_excess", "_fields", "_framed", "_hops", "_parser", "_pending",
-        "_phrase", "_pool", "_reason", "_received", "_request", "_sent", "_started", "_unsent", "_upstream", "_whole",
+        "_announced", "_body_ended", "_chunks", "_close", "_coded", "_excess", "_fields", "_framed", "_hops",
+        "_parser", "_pending", "_phrase", "_pool", "_reason", "_received", "_request", "_sent", "_started", "_unsent",
+        "_upstream", "_whole",
     )  # fmt: skip
 
     takes_body: ClassVar[bool] = True
@@ -136,6 +137,7 @@ class Forward(Exchange):
         self._framed = has_body(request.headers)
         self._coded = b"transfer-encoding" in request.headers  # the body comes in chunks, and goes on in chunks
         self._body_ended = not self._framed
+        self._announced = None if self._coded else content_length(request.headers)  # bytes of the body, if known
         self._received = 0  # bytes of the body
         self._unsent = [pool.head_for(request, hops, self.plane)]  # goes out with the body that comes in this turn
         # It may be sent once more, until this is None. An empty segment may have been stored, and cannot be again.
@@ -383,6 +385,8 @@ class Forward(Exchange):
         self._request = self._parser = None  # the parser knows this exchange
         if upstream is not None:
             is_whole = self._whole and self._body_ended and not self._unsent
+            # If the owner still waited for bytes of this body, it would take the next request for them.
+            is_whole = is_whole and self._announced in (None, self._received)
             upstream.leave(is_whole=is_whole, is_waiting=not self._framed)
             self.connection.resume(NODE)
 

@@ -294,8 +294,9 @@ class AwaitsStorage(Exchange):
 class Parked(Exchange):
     """A request that waits before it goes on: for a delay, for other requests, or for a decision of another service.
 
-    The body of a POST is held back: bytes that came with the head stay in the request, and no further ones are read.
-    For all other requests reading goes on, so that the server notices a client that leaves.
+    The body of a POST is held back: bytes that came with the head stay in the request, and no further ones are read. So
+    is any other body in a cluster, since the node to which the request goes is told of it. For all other requests
+    reading goes on, so that the server notices a client that leaves.
 
     Args:
         why: the kind of the wait.
@@ -313,7 +314,8 @@ class Parked(Exchange):
         self._since = self.plane.clock()
         self._body_size = 0  # bytes of its body in memory
         self.plane.parked[why].add(self)
-        if request.route is not None and request.route.op is Op.PUBLISH and has_body(request.headers):
+        is_kept = request.route is not None and (request.route.op is Op.PUBLISH or self.plane.cluster is not None)
+        if is_kept and has_body(request.headers):
             request.waits = True
             connection.pause(PARKED)
 

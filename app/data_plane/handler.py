@@ -232,7 +232,7 @@ def resolve(connection: Caller, request: Request, route: Route) -> Reply | Excha
     """
     op = route.op
     if not route.error:
-        if (cluster := connection.plane.cluster) is not None:
+        if (cluster := connection.plane.cluster) is not None and op is not None:
             elsewhere: Reply | Exchange | None = cluster.answer(connection, request, route)
             if elsewhere is not None:
                 return elsewhere

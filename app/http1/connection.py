@@ -718,7 +718,7 @@ class Connection(asyncio.BufferedProtocol):
         self._at_half_close = now, exchange if exchange is not None and exchange.answerable else None
         self._half_closed_sent = exchange.sent_in_all if isinstance(exchange, Reader) else 0
         self.mid_message = False
-        if not queue and not self._more:
+        if not queue and not self._more and self._rejection is None:
             self._be_last()
         self.plane.timeouts.closed_half(self, now)
         return True
@@ -1000,7 +1000,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.resume(QUEUE)
                 if self._more:
                     asyncio.get_running_loop().call_soon(self._parse_more)
-                elif self.half_closed:
+                elif self.half_closed and self._rejection is None:
                     request.keep_alive = False
             if request.route is None:
                 self._begin_asgi(request)

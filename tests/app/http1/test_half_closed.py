@@ -84,6 +84,27 @@ def test_everything_that_is_pipelined_is_answered(server: LocalServer, channel: 
     connection.closed()
 
 
+@pytest.mark.parametrize("more", [0, 1], ids=["behind it", "behind one that is pipelined"])
+def test_what_is_no_request_is_refused_behind_a_read_that_waits(
+    server: LocalServer, channel: RemoteChannel, target: Target, more: int
+) -> None:
+    """The refusal is the last answer, as it is where the requests before it are answered at once."""
+    channel.create()
+    connection = target.open()
+    wire = [connection.render("GET", path) for path in (channel.at(0), channel.at("next"))][: 1 + more]
+    for _ in (*wire, "refused"):
+        connection.expects("GET")
+    connection.send(b"".join(wire) + b"GET /trickle/x/0 HTTP/3.0\r\n\r\n")
+    connection.half_close()
+    half_closed(server)
+    channel.publish(0, b"data")
+    assert connection.response().body == b"data"
+    for _ in range(more):
+        assert connection.response().body == b"1"
+    assert connection.response().status in (400, 505)
+    connection.closed()
+
+
 @pytest.mark.parametrize("path", ["/healthz", "/api/v1/channels"])
 def test_the_control_plane_answers(target: Target, path: str) -> None:
     """Like `printf 'GET …' | nc -N`."""
