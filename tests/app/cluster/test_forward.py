@@ -256,14 +256,14 @@ def test_a_request_is_written_anew(nodes: Nodes) -> None:
 def test_a_body_goes_with_its_request_whatever_that_is(nodes: Nodes) -> None:
     """Also one that came before there was a connection to the owner, which would take the next request for it."""
     head = b"DELETE /trickle/bodies/%d HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
-    with fake(nodes, "bodies") as there, asked(nodes.edge, head % 1 + b"hello" + head % 2 + b"world") as client:
-        with there.accept() as owner:
-            for body in (b"hello", b"world"):
-                got = head_of(owner)
-                while not got.endswith(body):
-                    got += owner.recv(65536)
-                owner.sendall(OK)
-                assert client.recv(4096).endswith(b"ok")
+    both = head % 1 + b"hello" + head % 2 + b"world"
+    with fake(nodes, "bodies") as there, asked(nodes.edge, both) as client, there.accept() as owner:
+        for body in (b"hello", b"world"):
+            got = head_of(owner)
+            while not got.endswith(body):
+                got += owner.recv(65536)
+            owner.sendall(OK)
+            assert client.recv(4096).endswith(b"ok")
 
 
 def test_a_client_cannot_speak_for_others(nodes: Nodes, channel: RemoteChannel) -> None:
