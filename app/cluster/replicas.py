@@ -205,9 +205,9 @@ class Replicas:
             loop.call_soon(_wake, held.waiting)  # the replica is in the middle of a change
 
         def ended(task: asyncio.Task[None]) -> None:
+            _wake(held.waiting)  # before it is gone: they begin no other one
             if self.held.get(name) is held:
                 del self.held[name]
-            _wake(held.waiting)
             if not task.cancelled() and (error := task.exception()) is not None:
                 plane.fault("while a channel of another node was held", error)
 
@@ -230,7 +230,7 @@ class Cluster:
         feeds: to and from other nodes. replicas: of this node.
     """
 
-    protocol: Final = PROTOCOL
+    protocol = PROTOCOL
 
     def __init__(
         self,
@@ -272,8 +272,8 @@ class Cluster:
             return self._claim(connection, request, route)
         if op in READS and request.via is None and (held := self.replicas.want(name)) is not None:
             channel = held.replica.channel
-            if held.replica.live and channel is not None and channel.epoch >= place.epoch:
-                if holder_answers(self._plane, channel, route, stored=True):
+            if held.replica.live and channel is not None:
+                if channel.epoch >= place.epoch and holder_answers(self._plane, channel, route, stored=True):
                     return None
             elif not request.looks and (parked := self.replicas.wait(held, connection, request, route)) is not None:
                 request.looks += 1

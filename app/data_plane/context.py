@@ -171,7 +171,8 @@ class Elsewhere(Protocol):
         protocol: to which nodes switch connections with each other, as in the field ``Upgrade``, in small letters.
     """
 
-    protocol: bytes
+    @property
+    def protocol(self) -> bytes: ...
 
     def switch(self, request: Request) -> Reply | Serve:
         """Another node, or who takes itself for one, asks to switch a connection to :attr:`protocol`."""

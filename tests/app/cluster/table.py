@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.app.cluster.nodes import SECRET
@@ -15,6 +16,7 @@ from tricklecast.app.cluster.feeds import Feeds
 from tricklecast.app.cluster.forward import Forwarding
 from tricklecast.app.cluster.peers import Peers
 from tricklecast.app.cluster.replicas import Cluster, HeldChannel, Replicas
+from tricklecast.app.tools.conformance.target import Target
 
 
 class Place(NamedTuple):
@@ -86,10 +88,11 @@ class Member:
     """A node.
 
     Attributes:
-        server: it. cluster, forwarding, peers: its parts.
+        server: it. cluster, forwarding, peers: its parts. target: a client of it.
     """
 
     server: LocalServer
+    target: Target
     cluster: Cluster
     forwarding: Forwarding
     peers: Peers
@@ -121,21 +124,31 @@ def join(server: LocalServer, table: Table, *, most: int = 1000, tls: ssl.SSLCon
         cluster = Cluster(plane, peers, view, forwarding.begin, feeds, Replicas(plane, feeds.connect, most=most))
         plane.registry._owns, plane.registry._epochs = cluster.owns, cluster.epoch
         plane.cluster = cluster
-        return Member(server, cluster, forwarding, peers)
+        return Member(server, server.target(), cluster, forwarding, peers)
 
     return server.inside(start)
 
 
 @contextmanager
-def members(*names: str, table: Table | None = None, most: int = 1000, **settings: Any) -> Iterator[list[Member]]:
-    """Nodes of these names, of one cluster."""
+def members(
+    *names: str, table: Table | None = None, most: int = 1000, tls: tuple[Path, Path] | None = None, **settings: Any
+) -> Iterator[list[Member]]:
+    """Nodes of these names, of one cluster.
+
+    Args:
+        tls: the certificate and the key with which all of them speak TLS.
+    """
     table = table or Table()
+    if tls is not None:
+        settings |= {"tls_cert": tls[0], "tls_key": tls[1]}
     with ExitStack() as stack:
         servers = [stack.enter_context(local_server(node=name, **settings)) for name in names]
-        found = [join(server, table, most=most) for server in servers]
+        found = [join(server, table, most=most, tls=server.tls) for server in servers]
         try:
             yield found
         finally:
             for member in found:
-                member.server.inside(member.cluster.end)
-                member.server.inside(member.forwarding.end)
+                member.target.close()
+                if not member.server.over():
+                    member.server.inside(member.cluster.end)
+                    member.server.inside(member.forwarding.end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from tests.app.cluster.table import Table, members
 from tricklecast.app.tools.conformance.cases import CASES
@@ -33,7 +33,7 @@ ABOUT_READERS: Final = frozenset(
 
 def test_all_rules_hold_for_readers_of_replicas() -> None:
     """As at one server, sixteen cases at a time."""
-    settings = dict(PROFILES["default"].options)
+    settings: dict[str, Any] = dict(PROFILES["default"].options)
     with members("owner", "edge", table=Table(rest="owner"), **settings) as (owner, edge):
         runner = Runner(Address("127.0.0.1", edge.server.port, edge.server.settings.base_path))
         cases = [c for c in CASES if "default" in c.profiles and c.name.partition("/")[0] in ABOUT_READERS]
