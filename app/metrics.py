@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.bus import ENDS, Bus
+from tricklecast.app.cluster.leased import LeasedDurability
 from tricklecast.app.control_plane.api import Page
 from tricklecast.app.core.limits import Capacity, Limit
 from tricklecast.app.core.state import Channel
@@ -405,6 +406,8 @@ def _reloads(reload: Reload) -> Iterator[Metric]:
 def storage_metrics(plane: DataPlane) -> Iterator[Metric]:
     """The data directory; without one the metrics are there, and 0."""
     found = plane.durability
+    if isinstance(found, LeasedDurability):
+        found = found.storage
     archive = found if isinstance(found, Archive) else None
     counters = StorageCounters() if archive is None else archive.counters
     failed = archive is not None and archive.failed is not None

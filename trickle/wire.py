@@ -64,6 +64,8 @@ PUBLISHING_FOR: Final = "Lp-Trickle-Publishing-For"
 NODE: Final = "Lp-Trickle-Node"
 """The URL of the node of a cluster that owns the channel, base path included, in a response that another node passes
 on. A client saves the detour if it asks there the next time."""
+DEGRADED: Final = "Lp-Trickle-Degraded"
+"""In a response to a publisher: why another node of the cluster may take the channel for its own, too."""
 RETRY_AFTER: Final = "Retry-After"
 ETAG: Final = "ETag"
 ACCEPT_RANGES: Final = "Accept-Ranges"
@@ -105,6 +107,7 @@ EXPOSED_HEADERS: Final = (
     PUBLISHER,
     PUBLISHING_FOR,
     NODE,
+    DEGRADED,
     RETRY_AFTER,
     ETAG,
     ACCEPT_RANGES,

@@ -33,6 +33,7 @@ from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Admission
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
+from tricklecast.app.core.state import Channel
 from tricklecast.app.core.storm_guard import StormGuard
 from tricklecast.app.data_plane.authorization import Authorizer, Granted
 from tricklecast.app.data_plane.client_address import Network, TrustedProxies
@@ -127,20 +128,29 @@ class Streamed(StrEnum):
 
 
 class Durability(Protocol):
-    """Storage, as exchanges of publishers see it.
+    """Storage, as exchanges of publishers see it; on a node of a cluster with the node's lease behind it.
 
     Attributes:
         durability: the promise of a response to a publisher at present: ``memory``, ``journal`` or ``fsync``.
-        delays: publishers are answered only when storage has their bytes.
+        degraded: why the promise is weaker than usual; empty if it is not.
+        delays: publishers are answered by :meth:`when_stored`, not at once.
     """
 
     @property
     def durability(self) -> str: ...
     @property
+    def degraded(self) -> str: ...
+    @property
     def delays(self) -> bool: ...
 
-    def when_stored(self, callback: Callable[[bool], None]) -> None:
-        """Call back when storage has all changes until now; with ``False`` if storage has failed."""
+    def when_stored(self, callback: Callable[[bool | Reply], None], channel: Channel | None = None) -> None:
+        """Call back when storage has all changes until now.
+
+        Args:
+            callback: gets ``False`` if storage has failed, or the response if the publisher is refused for another
+                reason.
+            channel: to which was published; ``None`` if none of this node goes on.
+        """
 
     async def flush(self) -> bool:
         """Wait for the result of :meth:`when_stored`."""

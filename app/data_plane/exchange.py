@@ -24,6 +24,7 @@ from functools import partial
 from typing import ClassVar, Final, Protocol
 
 from tricklecast.app.core.limits import Client, Limit
+from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.request import Request, facts_of, has_body
 from tricklecast.app.data_plane.responses import (
@@ -196,22 +197,28 @@ class Exchange:
             record.bytes_out = 0 if self.head_only else len(reply.body)
         self.finish(reply.reason, close=reply.close or not self.keep_alive)
 
-    def answer_when_stored(self, reply: Reply) -> None:
-        """Answer a publisher whose request is done: with ``--ack journal`` or ``fsync`` as soon as storage has it."""
+    def answer_when_stored(self, reply: Reply, channel: Channel | None) -> None:
+        """Answer a publisher whose request is done: with ``--ack journal`` or ``fsync`` as soon as storage has it.
+
+        Args:
+            channel: to which was published; ``None`` if it has ended.
+        """
         durability = self.plane.durability
         if durability is None:
             self.answer(reply)
         elif durability.delays:
-            durability.when_stored(partial(self._stored, reply))
+            durability.when_stored(partial(self._stored, reply), channel)
         else:
             self.answer(announced(reply, durability.durability))
 
-    def _stored(self, reply: Reply, is_stored: bool) -> None:
+    def _stored(self, reply: Reply, stored: bool | Reply) -> None:
         durability = self.plane.durability
         if self.connection.exchange is not self or durability is None:
             return  # the client has gone, or was sent away
-        if is_stored:
-            self.answer(announced(reply, durability.durability))
+        if isinstance(stored, Reply):
+            self.answer(stored)
+        elif stored:
+            self.answer(announced(reply, durability.durability, durability.degraded))
         else:
             self.answer(storage_reply(self.plane.jitter))
 
@@ -280,15 +287,15 @@ class Exchange:
 class AwaitsStorage(Exchange):
     """A publisher's request that is done, and is answered when storage has it."""
 
-    __slots__ = ("_reply",)
+    __slots__ = ("_channel", "_reply")
 
-    def __init__(self, connection: Caller, request: Request, reply: Reply) -> None:
+    def __init__(self, connection: Caller, request: Request, reply: Reply, channel: Channel | None) -> None:
         super().__init__(connection, request)
-        self._reply = reply
+        self._reply, self._channel = reply, channel
 
     def begin(self) -> None:
         """Answer at once, or when storage calls back."""
-        self.answer_when_stored(self._reply)
+        self.answer_when_stored(self._reply, self._channel)
 
 
 class Parked(Exchange):

@@ -106,9 +106,14 @@ class ResponseHead(NamedTuple):
     caching: str = NO_STORE
 
 
-def announced(reply: Reply, durability: str) -> Reply:
-    """Add to a publisher's response where its bytes are now: in memory, in the kernel, or on the disk."""
-    return reply._replace(headers=(*reply.headers, (wire.DURABILITY, durability)))
+def announced(reply: Reply, durability: str, degraded: str = "") -> Reply:
+    """Add to a publisher's response where its bytes are now: in memory, in the kernel, or on the disk.
+
+    Args:
+        degraded: why the promise is weaker than usual; empty if it is not.
+    """
+    more = ((wire.DURABILITY, durability), (wire.DEGRADED, degraded)) if degraded else ((wire.DURABILITY, durability),)
+    return reply._replace(headers=(*reply.headers, *more))
 
 
 def named(reply: Reply, life: Life) -> Reply:
@@ -441,6 +446,12 @@ def storage_reply(jitter: Jitter) -> Reply:
     """The response to a publisher while storage has failed (``--on-disk-full refuse``)."""
     body = b"Storage has failed: nothing can be published now"
     return _unavailable(Reason.STORAGE, body, jitter(*OVERLOAD_RETRY_S))
+
+
+def unconfirmed_reply(jitter: Jitter) -> Reply:
+    """The response to a publisher whose bytes are here, on a node that may have lost the channel to another one."""
+    body = b"This node cannot confirm that the channel is its own: send it again"
+    return _unavailable(Reason.UNREACHABLE, body, jitter(*SEQ_RETRY_S))
 
 
 def replica_reply(jitter: Jitter) -> Reply:

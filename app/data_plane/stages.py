@@ -153,8 +153,11 @@ def noted(request: Request, registry: Registry, route: Route, reply: Reply) -> R
 
 def when_stored(connection: Caller, request: Request, route: Route, reply: Reply) -> Reply | Exchange:
     """Answer a publisher whose request is done, as soon as storage has it."""
-    note_head(request, connection.plane.registry, route)
-    return reply if connection.plane.durability is None else AwaitsStorage(connection, request, reply)
+    registry = connection.plane.registry
+    note_head(request, registry, route)
+    if connection.plane.durability is None:
+        return reply
+    return AwaitsStorage(connection, request, reply, registry.live(route.channel))
 
 
 def note_head(request: Request, registry: Registry, route: Route) -> None:

@@ -100,7 +100,7 @@ class Upload(Exchange):
         if reply is not None:
             self._leave(writer)
             if reply.status == Status.OK:
-                self.answer_when_stored(self._named(reply, writer))
+                self.answer_when_stored(self._named(reply, writer), writer.channel)
             else:
                 if (witness := self.plane.witness) is not None:
                     witness.note("refused", reply.reason, writer.channel.name, ip=self.connection.peer)

@@ -493,8 +493,18 @@ class Archive:
         """Publishers are answered by :meth:`when_stored`, not at once."""
         return self.ack is not Ack.MEMORY and (self.failed is None or self.on_full is OnDiskFull.REFUSE)
 
-    def when_stored(self, then: Callable[[bool], None]) -> None:
-        """Call back with ``True`` when all changes until now are written as ``ack`` says; ``False`` if they are not."""
+    @property
+    def degraded(self) -> str:
+        """Why the promise is weaker than usual: ``durability`` says it all."""
+        return ""
+
+    def when_stored(self, then: Callable[[bool], None], channel: Channel | None = None) -> None:
+        """Call back with ``True`` when all changes until now are written as ``ack`` says; ``False`` if they are not.
+
+        Args:
+            channel: a batch has the changes of all, so it does not matter.
+        """
+        del channel
         if self.failed is not None or self._closing:
             then(self.on_full is OnDiskFull.MEMORY and not self._closing)
             return

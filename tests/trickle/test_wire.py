@@ -78,6 +78,7 @@ def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
         wire.PUBLISHER,
         wire.PUBLISHING_FOR,
         wire.NODE,
+        wire.DEGRADED,
         wire.RETRY_AFTER,
         wire.ETAG,
         wire.ACCEPT_RANGES,

@@ -22,9 +22,11 @@ from tricklecast.app.data_plane.request import Via
 from tricklecast.app.tools.conformance.connection import RawConnection
 
 PATH = "/trickle/_cluster/feed/film"
+FORGED: dict[str, Any] = {"Trickle-Cluster": "e30.00"}
+BODY: dict[str, Any] = {"Content-Length": "3"}
 
 
-def ask(member: Member, path: str = PATH, *, method: str = "GET", hops: tuple[str, ...] = ("b",), **more: str) -> Any:
+def ask(member: Member, path: str = PATH, *, method: str = "GET", hops: tuple[str, ...] = ("b",), **more: Any) -> Any:
     """Ask a node for a feed, as the node that comes last among these hops."""
     signature = sign(SECRET, method.encode(), path.encode(), Via(hops)).decode() if hops else ""
     fields = {"Connection": "upgrade", "Upgrade": "Trickle-Feed", **more}
@@ -49,7 +51,7 @@ def test_only_a_node_gets_a_feed() -> None:
         ):
             answer = ask(a, path, method=method, hops=hops).response()
             assert (answer.status, answer.closes) == (status, True), (method, path, hops)
-        forged = ask(a, hops=(), **{"Trickle-Cluster": "e30.00"}).response()
+        forged = ask(a, hops=(), **FORGED).response()
         assert forged.status == 403
         assert a.cluster.feeds.refused == 1
         assert a.cluster.feeds.sent == 0
@@ -114,7 +116,7 @@ def test_a_feed_is_asked_for_alone() -> None:
     """Not with a body, and not behind another request that is not answered."""
     with members("a") as (a,), a.server.client() as target:
         target.channel("film").create()
-        assert ask(a, **{"Content-Length": "3"}).response().status == 400
+        assert ask(a, **BODY).response().status == 400
         waiting = target.channel("film").waiting(0)
         signature = sign(SECRET, b"GET", PATH.encode(), Via(("b",))).decode()
         fields = {"Connection": "upgrade", "Upgrade": "trickle-feed", "Trickle-Cluster": signature}

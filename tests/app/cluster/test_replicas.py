@@ -11,6 +11,7 @@ from tests.support.waiting import eventually
 from tricklecast.app.cluster import replicas as module
 from tricklecast.app.cluster.peers import sign
 from tricklecast.app.cluster.replicas import KEEP_S, MAX_HELD, UNUSED_S, WAKE_BATCH
+from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.request import Via
 from tricklecast.app.tools.conformance.connection import RawConnection
 from tricklecast.app.tools.conformance.target import RemoteChannel
@@ -124,7 +125,7 @@ def test_a_player_at_another_node_gets_the_owners_playlist() -> None:
         eventually(answers_itself, what="the two agree")
         forwarded = b.forwarding.forwarded
         waiting = film(b).read(f"index.m3u8?_HLS_msn={live.playlist().whole[-1].msn + 1}")
-        eventually(lambda: b.server.plane.parked["playlist"] or b.forwarding.forwarded > forwarded)
+        eventually(lambda: b.server.plane.parked[ParkedFor.PLAYLIST] or b.forwarding.forwarded > forwarded)
         live.publish(5)
         live.publish(6)
         assert waiting.response().status == 200
@@ -150,7 +151,7 @@ def test_an_owner_that_cannot_be_reached() -> None:
         answer = film(b).get(0)
         assert (answer.status, answer.get("Retry-After") is not None) == (503, True)
         assert b.forwarding.failed == 1
-        assert not b.server.plane.parked["replica"]
+        assert not b.server.plane.parked[ParkedFor.REPLICA]
         eventually(lambda: not b.held, what="the replica gives up")
         assert "film" not in b.server.plane.registry.channels
 
