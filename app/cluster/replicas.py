@@ -29,6 +29,7 @@ from tricklecast.app.cluster.peers import NodePlace, Peers
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import follow
 from tricklecast.app.core.facts import ChannelEnded, Fact
+from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor, Serve
 from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
@@ -111,8 +112,8 @@ class HeldChannel:
     Attributes:
         replica: of the channel. following: the task that keeps it up to date.
         began_at: when it was last begun. read_at: when it was last wanted.
-        arrived: whether it has been there since then. failed: the last attempt to reach its owner has failed.
-        waiting: reads that wait for it.
+        arrived: whether it has been there since then. tried: the owner was asked for a feed since it was there last.
+        failed: that brought nothing. waiting: reads that wait for it.
     """
 
     replica: Replica
@@ -120,6 +121,7 @@ class HeldChannel:
     read_at: float
     following: asyncio.Task[None] | None = None
     arrived: bool = False
+    tried: bool = False
     failed: bool = False
     waiting: dict[Parked, None] = field(default_factory=dict)
 
@@ -173,6 +175,23 @@ class Replicas:
             assert held.following is not None, "it is followed from its beginning"
             held.following.cancel()
 
+    def adopt(self, name: str, epoch: int) -> OwnedChannel | None:
+        """Own a channel that is held, in its epoch, since its owner has given it up; its readers ask again.
+
+        Returns:
+            ``None`` if not all is here that its owner had when the present feed began.
+        """
+        held = self.held.get(name)
+        channel = None if held is None else held.replica.channel
+        if held is None or not held.replica.live or channel is None or channel.ended or channel.epoch != epoch:
+            return None
+        del self.held[name]
+        send_away(self._plane, channel)
+        owned = self._plane.registry.adopt(channel, self._plane.clock())
+        assert held.following is not None, "it is followed from its beginning"
+        held.following.cancel()
+        return owned
+
     def look(self, now: float) -> None:
         """End the replicas that nobody has read for a while. Call it a few times a second."""
         for name, held in list(self.held.items()):
@@ -190,18 +209,22 @@ class Replicas:
     def _hold(self, name: str, now: float) -> HeldChannel:
         plane, loop = self._plane, asyncio.get_running_loop()
 
+        def failed() -> None:
+            held.failed = True
+            _wake(held.waiting)  # they are forwarded, and hear from the owner how things are
+
         async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            if held.tried:
+                failed()
+            held.tried = True
             try:
-                found = await self._connect(name)
+                return await self._connect(name)
             except (OSError, TrickleError):
-                held.failed = True
-                _wake(held.waiting)  # they are forwarded, and hear from the owner how things are
+                failed()
                 raise
-            held.failed = False
-            return found
 
         def arrived() -> None:
-            held.arrived = True
+            held.arrived, held.tried, held.failed = True, False, False
             loop.call_soon(_wake, held.waiting)  # the replica is in the middle of a change
 
         def ended(task: asyncio.Task[None]) -> None:

@@ -9,7 +9,9 @@ from tests.app.cluster.table import Member, Table, View, members
 from tests.app.data_plane.test_players import Live
 from tests.support.waiting import eventually
 from tricklecast.app.cluster import replicas as module
+from tricklecast.app.cluster import transport
 from tricklecast.app.cluster.peers import sign
+from tricklecast.app.cluster.records import FeedEnd
 from tricklecast.app.cluster.replicas import KEEP_S, MAX_HELD, UNUSED_S, WAKE_BATCH
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.request import Via
@@ -244,6 +246,45 @@ def test_thousands_of_readers_may_wait_for_one_replica(monkeypatch: pytest.Monke
         film(a).publish(0, b"x")
         assert [reader.response().body for reader in readers] == [b"x"] * 9
         assert a.cluster.feeds.sent == 1
+
+
+def test_a_channel_that_its_owner_has_given_up_is_adopted() -> None:
+    """It goes on in its epoch: readers ask again and get the rest, and its publisher resumes what it had begun."""
+    table = Table()
+    with members("a", "b", table=table) as (a, b):
+        film(a).publish(0, b"whole")
+        key = {"Idempotency-Key": "k"}
+        upload, _ = film(a).started(1, b"begun", headers=key)
+        reader, waiting = film(b).arrived(1, b"begun"), film(b).waiting(2)
+        b.holds("film")
+        replicas = b.cluster.replicas
+        assert b.server.inside(lambda: replicas.adopt("film", 2)) is None, "this epoch is not here"
+        assert b.server.inside(lambda: replicas.adopt("other", 1)) is None
+        table.owners["film"] = "b", 1
+        assert b.server.inside(lambda: replicas.adopt("film", 1)) is not None
+        assert waiting.response().status == 503
+        reader.closed()
+        upload.abort()
+        again = film(b).upload(1, b"begun", b" and ended", headers={**key, "Trickle-Attempt": "2"}).end()
+        assert again.answer().status == 200
+        film(b).has(0, b"whole", epoch=1).has(1, b"begun and ended", epoch=1).publish(2, b"next")
+        assert (b.held, b.server.plane.faults, b.forwarding.forwarded) == ({}, 0, 0)
+
+
+def test_a_feed_that_is_wrong_lets_no_read_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second attempt on reads are forwarded, as where the owner sends none."""
+    with members("a", "b") as (a, b):
+        film(a).publish(0, b"x")
+        monkeypatch.setattr(transport, "_send", wrong)
+        for _ in range(3):
+            film(b).has(0, b"x")
+        assert b.forwarding.forwarded == 3
+        assert b.held["film"].failed
+
+
+async def wrong(*_: object) -> FeedEnd:
+    """Send no feed."""
+    return FeedEnd.SHUTDOWN
 
 
 # Claims.
