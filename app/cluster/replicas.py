@@ -28,7 +28,7 @@ from tricklecast.app.cluster.feeds import PROTOCOL, Feeds
 from tricklecast.app.cluster.peers import NodePlace, Peers
 from tricklecast.app.cluster.replica import Replica
 from tricklecast.app.cluster.transport import follow
-from tricklecast.app.core.facts import ChannelEnded, Fact
+from tricklecast.app.core.facts import ChannelEnded, EndReason, Fact
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.state import Channel
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor, Serve
@@ -36,9 +36,10 @@ from tricklecast.app.data_plane.exchange import Caller, Exchange, Parked
 from tricklecast.app.data_plane.handler import resolve
 from tricklecast.app.data_plane.held import READS, holder_answers, send_away
 from tricklecast.app.data_plane.request import RESET, Request, Via
-from tricklecast.app.data_plane.responses import Reply
+from tricklecast.app.data_plane.responses import Reply, unconfirmed_reply
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.data_plane.stages import park
+from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.records import Op, Reason
@@ -321,6 +322,24 @@ class Cluster:
         """A channel has another owner or epoch: its readers here ask again. One that has ended says so in its feed."""
         if place is not None:
             self.replicas.drop(channel)
+
+    def lost(self, channel: str, epoch: int) -> None:
+        """A higher epoch of this node's channel has begun elsewhere: this one ends, and its clients are told.
+
+        Its publishers get 503, since what they have sent belongs to no epoch that goes on.
+        """
+        plane = self._plane
+        owned = plane.registry.live(channel)
+        if owned is None or owned.epoch != epoch:
+            return
+        for segment in owned.unclosed:
+            if segment.writer is not None and isinstance(upload := segment.writer.owner, Upload):
+                upload.send_away(unconfirmed_reply(plane.jitter))
+        plane.registry.end(channel, plane.clock(), EndReason.MOVED, force=True)
+
+    def given(self, channel: str, epoch: int) -> bool:
+        """Another node hands its channel over; whether this one goes on with it, since it has all of it."""
+        return self.replicas.adopt(channel, epoch) is not None
 
     # Time.
 

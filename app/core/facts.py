@@ -44,6 +44,8 @@ class EndReason(StrEnum):
     IDLE = "idle"
     FAULT = "fault"
     """The server found its state unsound (a fault of the server itself)."""
+    MOVED = "moved"
+    """Another node of the cluster has begun a higher epoch, while this one was out of reach."""
 
 
 @dataclass(slots=True)

@@ -37,8 +37,11 @@ def ask(member: Member, path: str = PATH, *, method: str = "GET", hops: tuple[st
 
 def test_only_a_node_gets_a_feed() -> None:
     """A client without a signature is refused, also on a path that is none, and so is a request in a circle."""
-    with members("a") as (a,), a.server.client() as target:
+    table = Table(urls={"b": "http://127.0.0.1:1/trickle"})
+    with members("a", table=table) as (a,), a.server.client() as target:
         target.channel("film").create()
+        target.channel("lost").create()
+        table.owners["lost"] = "b", 2
         for method, path, hops, status in (
             ("GET", PATH, (), 403),
             ("GET", "/trickle/film/0", (), 403),
@@ -48,12 +51,13 @@ def test_only_a_node_gets_a_feed() -> None:
             ("GET", "/trickle/_cluster/feed/..", ("b",), 404),
             ("GET", PATH, ("a",), 508),
             ("GET", "/trickle/_cluster/feed/other", ("b",), 421),
+            ("GET", "/trickle/_cluster/feed/lost", ("b",), 421),
         ):
             answer = ask(a, path, method=method, hops=hops).response()
             assert (answer.status, answer.closes) == (status, True), (method, path, hops)
         forged = ask(a, hops=(), **FORGED).response()
         assert forged.status == 403
-        assert a.cluster.feeds.refused == 1
+        assert a.cluster.feeds.refused == 2
         assert a.cluster.feeds.sent == 0
         assert target.ask("GET", PATH).status == 404, "without Upgrade there is no such path"
 

@@ -257,11 +257,10 @@ def test_a_channel_that_its_owner_has_given_up_is_adopted() -> None:
         upload, _ = film(a).started(1, b"begun", headers=key)
         reader, waiting = film(b).arrived(1, b"begun"), film(b).waiting(2)
         b.holds("film")
-        replicas = b.cluster.replicas
-        assert b.server.inside(lambda: replicas.adopt("film", 2)) is None, "this epoch is not here"
-        assert b.server.inside(lambda: replicas.adopt("other", 1)) is None
+        assert not b.server.inside(lambda: b.cluster.given("film", 2)), "this epoch is not here"
+        assert not b.server.inside(lambda: b.cluster.given("other", 1))
         table.owners["film"] = "b", 1
-        assert b.server.inside(lambda: replicas.adopt("film", 1)) is not None
+        assert b.server.inside(lambda: b.cluster.given("film", 1))
         assert waiting.response().status == 503
         reader.closed()
         upload.abort()
@@ -269,6 +268,27 @@ def test_a_channel_that_its_owner_has_given_up_is_adopted() -> None:
         assert again.answer().status == 200
         film(b).has(0, b"whole", epoch=1).has(1, b"begun and ended", epoch=1).publish(2, b"next")
         assert (b.held, b.server.plane.faults, b.forwarding.forwarded) == ({}, 0, 0)
+
+
+def test_a_node_that_has_lost_its_channel_ends_it() -> None:
+    """Its publisher and its readers are told, and are answered by the new owner from then on."""
+    table = Table()
+    with members("a", "b", table=table) as (a, b):
+        upload, reader = film(a).started(0, b"old")
+        waiting = film(a).waiting(1)
+        table.gone.add("a")
+        film(b).publish(0, b"new")
+        table.gone.clear()
+        a.server.inside(lambda: a.cluster.lost("film", 7))
+        a.server.inside(lambda: a.cluster.lost("other", 1))
+        reader.silent()
+        a.server.inside(lambda: a.cluster.lost("film", 1))
+        assert waiting.response().get("Lp-Trickle-Closed") == "terminated"
+        reader.rest()
+        assert upload.answer().status == 503
+        film(a).has(0, b"new", epoch=2)
+        assert table.owners["film"] == ("b", 2)
+        assert a.server.plane.faults == 0
 
 
 def test_a_feed_that_is_wrong_lets_no_read_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
