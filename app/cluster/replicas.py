@@ -10,6 +10,9 @@ meanwhile. If there is another owner, or another epoch, they are sent away with 
 two epochs. An owner that is asked and does not own the channel says so (421), which is an attempt like any other: the
 next one comes after a pause that grows to 2 s.
 
+**After the end.** The node that had a channel answers for it as long as the directory remembers it: only that node
+knows what can still be read, and which POST is a latecomer of the ended epoch.
+
 **Writes.** A POST or a creation for a name that nobody has claims it in the directory, and waits for the decision. So
 does one for a channel whose owner is gone. Requests that come meanwhile wait for the same decision. A claim of which no
 channel comes, since the request is refused after all, is given back (:data:`UNUSED_S`).
@@ -95,6 +98,9 @@ class Directory(Protocol):
 
     def place(self, channel: str) -> ChannelPlace | None:
         """Where a channel is; ``None`` if nobody has it."""
+
+    def former(self, channel: str) -> ChannelPlace | None:
+        """Where a channel was that has ended, as long as the directory remembers it."""
 
     def owns(self, channel: str) -> bool:
         """Whether this node owns it."""
@@ -290,6 +296,10 @@ class Cluster:
         if op is None or is_reserved(name):
             return None
         place = self._directory.place(name)
+        if place is None:
+            former = self._directory.former(name)
+            if former is not None and former.node != self._peers.me and former.reachable:
+                return self._forward(connection, request, route, former)
         if place is None or place.node == self._peers.me:
             return self._claim(connection, request, route) if self._is_free(request, route, place) else None
         if op in _BEGINS and not place.reachable and request.looks < CLAIMS:

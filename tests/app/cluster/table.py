@@ -34,12 +34,14 @@ class Table:
 
     Attributes:
         urls: of the nodes. owners: the node and the epoch of each channel. gone: nodes that are out of reach.
+        former: the same of channels that have ended.
         rest: the node that has all other channels, if there is one.
         undecided: nothing is decided at present. claims: how many were made. epochs: the last one of each channel.
     """
 
     urls: dict[str, str] = field(default_factory=dict)
     owners: dict[str, tuple[str, int]] = field(default_factory=dict)
+    former: dict[str, tuple[str, int]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     rest: str = ""
     undecided: bool = False
@@ -56,7 +58,13 @@ class View:
 
     def place(self, channel: str) -> Place | None:
         """Where a channel is."""
-        node, epoch = self.table.owners.get(channel, (self.table.rest, 0))
+        return self._place(*self.table.owners.get(channel, (self.table.rest, 0)))
+
+    def former(self, channel: str) -> Place | None:
+        """Where it was."""
+        return self._place(*self.table.former.get(channel, ("", 0)))
+
+    def _place(self, node: str, epoch: int) -> Place | None:
         if not node:
             return None
         return Place(node, self.table.urls[node], epoch, node not in self.table.gone)
@@ -75,12 +83,13 @@ class View:
         epoch = max(at_least_epoch, table.epochs.get(channel, 0)) + 1
         table.epochs[channel] = epoch
         table.owners[channel] = self.me, epoch
+        table.former.pop(channel, None)
         return None
 
     def ended(self, channel: str, epoch: int) -> None:
         """It has ended."""
         if self.table.owners.get(channel) == (self.me, epoch):
-            del self.table.owners[channel]
+            self.table.former[channel] = self.table.owners.pop(channel)
 
 
 @dataclass(frozen=True)

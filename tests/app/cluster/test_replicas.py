@@ -345,6 +345,25 @@ def test_an_epoch_ends_in_the_directory_and_the_next_is_claimed() -> None:
         assert "_changes" not in table.epochs
 
 
+def test_the_last_owner_answers_for_a_channel_that_has_ended() -> None:
+    """What can still be read, a latecomer, and the next epoch; if it is gone, any node may begin that."""
+    table = Table()
+    with members("a", "b", table=table, channel_drain_s=100) as (a, b):
+        film(a).publish(0, b"x")
+        film(a).end()
+        film(b).has(0, b"x", epoch=1)
+        assert film(b).get(1).get("Lp-Trickle-Closed") == "terminated"
+        assert film(b).post(1).status == 404
+        assert table.owners == {}
+        film(b).publish(0, b"y")
+        assert table.owners["film"] == ("a", 2)
+        film(a).end()
+        table.gone.add("a")
+        film(b).publish(0, b"z")
+        assert table.owners["film"] == ("b", 3)
+        film(b).has(0, b"z", epoch=3)
+
+
 @pytest.mark.parametrize("known", [False, True], ids=["nobody has it", "its owner is gone"])
 def test_what_cannot_be_decided_is_refused(known: bool) -> None:
     """503, and the client asks again; a POST for a channel whose owner is gone is tried there all the same."""
