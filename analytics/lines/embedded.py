@@ -105,7 +105,7 @@ def read_lines(
 
 def empty_table(con: duckdb.DuckDBPyConnection, *, details: bool = False) -> None:
     """Makes the table ``parsed_line``, without a line, and the view ``line`` of the good ones in it."""
-    columns = ", ".join(f"{name} {kind}" for name, kind in (*PARSED, *(DETAILS if details else ())))
+    columns = ", ".join(f'"{name}" {kind}' for name, kind in (*PARSED, *(DETAILS if details else ())))
     con.execute(f"CREATE OR REPLACE TEMP TABLE parsed_line ({columns})")
     con.execute(f"CREATE OR REPLACE TEMP VIEW line AS {view()}")
 

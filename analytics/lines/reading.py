@@ -42,7 +42,7 @@ from tricklecast.analytics.lines.records import DETAILS, LINE, Shape, client_key
 from tricklecast.trickle.paths import normalize_base_path
 from tricklecast.trickle.records import FIELD_NAMES
 
-OWN: Final = tuple(name for name in FIELD_NAMES if name == "v" or name in dict(LINE))
+OWN: Final = tuple(name for name in FIELD_NAMES if name in ("v", "via") or name in dict(LINE))
 """Fields of our own record that are looked at."""
 
 KNOWN: Final = frozenset({*OWN, *(name for name, _ in (*LINE, *DETAILS))})
@@ -258,7 +258,8 @@ def sources_of(form: Format, reading: Reading) -> list[FieldSource]:
     """The values that are taken out of a line of JSON."""
     key = _key(reading)
     if form.fields is None:
-        return [FieldSource((name,)) for name in (*OWN, *(name for name, _ in DETAILS if reading.details))]
+        names = (*OWN, *(name for name, _ in DETAILS if reading.details and name not in OWN))
+        return [FieldSource((name,)) for name in names]
     own = key_sources(form.fields, key or DEFAULT_KEY).values()
     return list({source.path: FieldSource(source.path) for source in (*form.fields.sources(), *own)}.values())
 

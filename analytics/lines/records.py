@@ -59,8 +59,15 @@ PARSED: Final = (*LINE, ("file", "INT"), ("no", "BIGINT"), ("bad", "VARCHAR"), (
 """Columns of all lines, the bad ones too: which file, which line in it (where the engine knows), what is wrong with it,
 and, only if something is, how it begins."""
 
-DETAILS: Final = (("worker", "INT"), ("trace", "VARCHAR"), ("detail", "VARCHAR"))
-"""Columns that no analysis needs; they are read for those who keep or show whole records."""
+DETAILS: Final = (
+    ("worker", "INT"),
+    ("to", "VARCHAR"),
+    ("via", "VARCHAR"),
+    ("trace", "VARCHAR"),
+    ("detail", "VARCHAR"),
+)
+"""Columns that no analysis needs; they are read for those who keep or show whole records. ``to`` is a word of SQL, so
+names of columns stand in quotes where these may be among them."""
 
 MAX_TS_US: Final = 4_102_444_800_000_000
 """2100-01-01: a later arrival is a broken line."""
@@ -191,7 +198,9 @@ def parsed(
         shape: the format.
         raw: SELECT with ``file``, ``no``, ``line`` and what the shape's fields are made of.
         window: first moment, and the first after the last, microseconds; lines of other times are left out.
-        node: SQL for the server of a line that does not name one. details: add the columns :data:`DETAILS`.
+        node: SQL for the server of a line that does not name one.
+        details: add the columns :data:`DETAILS`, and the second lines of requests that one node of a cluster has passed
+            on to another (``via``); analyses count such a request once, by the line of the node that it came to.
         other: SQL for whether an unreadable line is of something else, :data:`OTHER`.
         texts: give the whole text of every line.
     """
@@ -207,7 +216,8 @@ def parsed(
     left = "rtrim(line, chr(13) || chr(10))"
     if not texts:
         left = f"CASE WHEN bad IS NOT NULL THEN rtrim(left(line, {MAX_SAMPLE}), chr(13) || chr(10)) END"
-    rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked"
+    once = "" if details else " WHERE via IS NULL"
+    rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked{once}"
     wanted = ["(bad IS NULL OR text IS NULL OR trim(translate(text, chr(9) || chr(13), '')) <> '')"]
     start, end = window
     if start is not None:
@@ -233,7 +243,7 @@ def _fields(shape: Shape) -> list[str]:
         else:
             kind = types.get(name, "VARCHAR").replace("INT", "BIGINT").replace("BIGBIG", "BIG")
             kind = kind.replace("VARCHAR", "STRING")
-            found.append(f"{value} AS {name}" if value else f"CAST(NULL AS {kind}) AS {name}")
+            found.append(f'{value or f"CAST(NULL AS {kind})"} AS "{name}"')
     return found + [f"{value} AS {name}" for name, value in shape.fields.items() if name.startswith("has_")]
 
 
@@ -305,7 +315,7 @@ def _column(shape: Shape, name: str, kind: str, node: str | None) -> str:
         return f"CAST(CASE WHEN {value} BETWEEN {low} AND {high} THEN {value} END AS {kind}) AS {name}"
     if name == "eos":
         return _IF_EXCHANGE.format("coalesce(eos, false)") + " AS eos" if leaves_out else "eos"
-    value = name
+    value = f'"{name}"'
     if name == "op":
         value = f"nullif(op, '{Op.API}')" if shape.native else "coalesce(op, r_op)"
     elif name == "channel" and not shape.native:
@@ -320,7 +330,7 @@ def _column(shape: Shape, name: str, kind: str, node: str | None) -> str:
         value = "client_key"
     elif name == "node" and node is not None:
         value = f"coalesce(node, {node})"
-    return f"{cut(value, _LENGTHS.get(name, _MAX_TEXT))} AS {name}"
+    return f'{cut(value, _LENGTHS.get(name, _MAX_TEXT))} AS "{name}"'
 
 
 def client_key(key: tuple[tuple[str, ...], ...], texts: Mapping[str, str]) -> str:

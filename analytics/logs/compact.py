@@ -276,7 +276,7 @@ def _is_record(tail: bytes) -> bool:
 
 def _write_hours(con: duckdb.DuckDBPyConnection, out: Path, work: Path) -> dict[str, Path]:
     """A file for each hour that has lines, with those that the hour had already, by the hour's folder."""
-    names = ", ".join(name for name, _ in (*LINE, *DETAILS))
+    names = ", ".join(f'"{name}"' for name, _ in (*LINE, *DETAILS))
     found = con.execute(f"SELECT DISTINCT ts_us // {_HOUR_US} FROM parsed_line WHERE bad IS NULL ORDER BY 1").fetchall()
     hours = {}
     for number, (hour,) in enumerate(found):
