@@ -709,19 +709,18 @@ class Directory:
             elif key == "meta":
                 self._meta_found = _parse_meta(value, revision)
                 self._kick()
-        except (ValueError, KeyError, TypeError):
-            self.counters.bad_values += 1
-            logger.warning("the bucket has a value for %r that makes no sense: %.200r", key, value)
+        except ValueError:
+            self._complain(key, value)
 
     def _take_channel(self, channel: str, value: bytes | None, revision: int) -> None:
         before = (self._channels if self._filling is None else self._filling).get(channel)
-        if value is not None:
-            entry, given = self._parse_channel(value, revision)
+        if (parsed := self._parse_channel(channel, value, revision)) is not None:
+            entry, given = parsed
             if self._filling is None:
                 self._set(channel, entry, given=given)
             elif before is None or before.revision < revision:
                 self._filling[channel] = entry
-        elif before is not None and before.revision < revision:  # a person has deleted it
+        elif before is not None and before.revision < revision:  # by a person, who knows what for
             self._keep(channel, before, revision)
 
     def _keep(self, channel: str, entry: Entry, revision: int) -> None:
@@ -736,11 +735,17 @@ class Directory:
             self._later_at = self._clock() + self.lease.lease_s
         self._later.append((channel, entry))
 
-    def _parse_channel(self, value: bytes, revision: int) -> tuple[Entry, bool]:
-        """An entry, and whether its owner was given it by another node."""
-        about = _parse(value)
-        owner = self._owner(str(about["node"]), int(about["term"]))
-        return Entry(owner, int(about["epoch"]), revision, bool(about.get("ended"))), "from" in about
+    def _parse_channel(self, channel: str, value: bytes | None, revision: int) -> tuple[Entry, bool] | None:
+        """An entry, and whether another node has given it to its owner; ``None`` if there is none that makes sense."""
+        if value is None:
+            return None
+        try:
+            about = _parse(value)
+            owner = self._owner(str(about["node"]), int(about["term"]))
+            return Entry(owner, int(about["epoch"]), revision, bool(about.get("ended"))), "from" in about
+        except (ValueError, KeyError, TypeError):
+            self._complain(channel, value)
+            return None
 
     def _take_node(self, name: str, value: bytes | None, revision: int) -> None:
         node = self._parse_node(name, value, revision)
@@ -764,7 +769,7 @@ class Directory:
                 name, int(about["term"]), url, float(about.get("load", 0)), state, version, revision, self._clock()
             )
         except (ValueError, KeyError, TypeError):
-            self.counters.bad_values += 1
+            self._complain(name, value)
             return None
 
     def _set(self, channel: str, entry: Entry, *, given: bool = False) -> None:
@@ -876,8 +881,8 @@ class Directory:
         """Ask for a channel's key, since a write met another revision. No epoch that is known here is forgotten."""
         self.counters.conflicts += 1
         value, revision = await bucket.get(_key(channel))
-        found = self._parse_channel(value, revision)[0] if value is not None else None
-        known = self._channels.get(channel)
+        parsed = self._parse_channel(channel, value, revision)
+        found, known = parsed and parsed[0], self._channels.get(channel)
         if known is None:
             nobody = Entry(self._owner("", 0), 0, revision, True)
             self._set(channel, found or nobody)
@@ -1049,6 +1054,10 @@ class Directory:
         if not handed_over:
             self.counters.lost += 1
             self._tell(self._listeners.lost, channel, epoch)
+
+    def _complain(self, name: str, value: bytes | None) -> None:
+        self.counters.bad_values += 1
+        logger.warning("the bucket has a value for %r that makes no sense: %.200r", name, value)
 
     def _tell(self, listener: Callable[..., Any], *about: Any) -> Any:
         try:

@@ -374,14 +374,14 @@ async def _call(what: Any) -> None:
 PHASES: Final = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 
 
-class TestDirectory(DirectoryMachine.TestCase):  # type: ignore[name-defined, misc]
+class TestDirectory(DirectoryMachine.TestCase):  # type: ignore[valid-type, misc]
     """A few walks, for each run of the tests."""
 
     settings = settings(max_examples=8, stateful_step_count=25, deadline=None, phases=PHASES)
 
 
 @pytest.mark.long
-class TestDirectoryForLong(DirectoryMachine.TestCase):  # type: ignore[name-defined, misc]
+class TestDirectoryForLong(DirectoryMachine.TestCase):  # type: ignore[valid-type, misc]
     """Many long walks."""
 
     settings = settings(max_examples=400, stateful_step_count=50, deadline=None, phases=PHASES)

@@ -60,7 +60,7 @@ def test_without_nats_a_lease_counts_to_its_end(lease: Lease, clock: Clock) -> N
     """Nobody can have taken the channels before."""
     lease.renewed(clock.now)
     lease.cut_off()
-    assert lease.state is LeaseState.LEASED
+    assert lease.fresh
     clock.now += 1.7
     assert lease.state is LeaseState.CUT_OFF
 
