@@ -28,7 +28,6 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Callable
 from typing import ClassVar, Final
 from urllib.parse import unquote
 
@@ -169,24 +168,20 @@ class Forward(Exchange):
 
     def data(self, chunks: list[bytes]) -> None:
         """Pass chunks of the body on."""
+        self._take(chunks)
+
+    def body_ended(self, chunks: list[bytes]) -> None:
+        """Pass the last chunks on, and the end."""
+        if not self._body_ended:
+            self._body_ended = True
+            self._take(chunks, b"0\r\n\r\n" if self._coded else b"")
+
+    def _take(self, chunks: list[bytes], end: bytes = b"") -> None:
         if self._upstream is None:
             return  # it is answered already
         self._request = None
         self._received += sum(map(len, chunks))
-        self._unsent += [encode_frame(chunks)] if self._coded else chunks
-        self._flush()
-
-    def body_ended(self, chunks: list[bytes]) -> None:
-        """Pass the last chunks on, and the end."""
-        if self._upstream is None or self._body_ended:
-            return
-        self._body_ended = True
-        self._request = None
-        self._received += sum(map(len, chunks))
-        if self._coded:
-            self._unsent += [encode_frame(chunks), b"0\r\n\r\n"]
-        else:
-            self._unsent += chunks
+        self._unsent += [encode_frame(chunks), end] if self._coded else chunks
         self._flush()
 
     def _flush(self) -> None:
@@ -302,7 +297,7 @@ class Forward(Exchange):
         if self._whole:
             self._leave()
             self.finish(self._reason or self._streamed(), close=self._close)
-        elif connection.write_paused and upstream is not None:
+        elif connection.write_paused and upstream is not None and not upstream.transport.is_closing():
             upstream.transport.pause_reading()
 
     def _streamed(self) -> str:
@@ -315,7 +310,7 @@ class Forward(Exchange):
         """Read on, since the client has taken all."""
         if self.ending is not None:
             super().writable()
-        elif self._upstream is not None:
+        elif self._upstream is not None and not self._upstream.transport.is_closing():
             self._upstream.transport.resume_reading()
 
     # What the parser tells.
@@ -387,7 +382,7 @@ class Forward(Exchange):
             is_whole = self._whole and self._body_ended and not self._unsent
             # If the owner still waited for bytes of this body, it would take the next request for them.
             is_whole = is_whole and self._announced in (None, self._received)
-            upstream.leave(is_whole=is_whole, is_waiting=not self._framed)
+            upstream.leave(is_whole=is_whole, is_waiting=not self._framed and not self._whole)
             self.connection.resume(NODE)
 
 
@@ -466,23 +461,22 @@ class Upstream(asyncio.BufferedProtocol):
             self._pool.rest(self)
             return
         if is_waiting:
-            self.reset()
+            if self._fd >= 0:
+                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.transport.abort()
             return
         self.transport.close()  # when the rest of the body is written
         asyncio.get_running_loop().call_later(LINGER_S, self.transport.abort)
-
-    def reset(self) -> None:
-        """Break the connection, so that the other node notices at once."""
-        if self._fd >= 0:
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fd = -1
         self._pool.idle.pop(self, None)
         self._pool.serving.discard(self)
         if (exchange := self.exchange) is not None:
-            self._guarded(exchange, exchange.node_gone)
+            try:
+                exchange.node_gone()
+            except Exception as error:
+                exchange.failed(error)
 
     # Reading.
 
@@ -495,19 +489,11 @@ class Upstream(asyncio.BufferedProtocol):
             self._pool.idle.pop(self, None)
             self.transport.abort()
             return
-        data = bytes(self._buffer[:nbytes])
-        self._guarded(exchange, lambda: self._receive(exchange, data))
-
-    def _receive(self, exchange: Forward, data: bytes) -> None:
         try:
-            exchange.received(data)
+            exchange.received(bytes(self._buffer[:nbytes]))
         except httptools.HttpParserError as error:
             logger.warning("node %s sent no valid answer: %s", self._pool.node, error)
             exchange.node_gone(for_good=True)
-
-    def _guarded(self, exchange: Forward, call: Callable[[], None]) -> None:
-        try:
-            call()
         except Exception as error:
             exchange.failed(error)
 

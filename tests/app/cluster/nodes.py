@@ -6,6 +6,7 @@ A table of places stands for the directory.
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,3 +118,10 @@ def two_nodes(*, at_edge: dict[str, Any] | None = None, **settings: Any) -> Iter
     """Two nodes with these settings; all channels are at the second one."""
     with node("owner", **settings) as owner, node("edge", **{**settings, **(at_edge or {})}) as edge:
         yield Nodes(edge, owner, join(edge, place_of(owner)), join(owner))
+
+
+if __name__ == "__main__":  # the owner in a process of its own, which a test may stop and kill
+    with node("owner", storm_guard="off") as alone:
+        join(alone)
+        print(alone.port, flush=True)
+        sys.stdin.read()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -535,6 +538,47 @@ def test_a_node_that_has_lost_its_lease(nodes: Nodes) -> None:
                 head_of(second)
                 nodes.edge.inside(lambda: nodes.at_edge.forwarding.lost("fake"))
                 assert [statuses(received(sock)) for sock in (waiting, publishing)] == [[503], [503]]
+
+
+@contextmanager
+def owner_process() -> Iterator[tuple[subprocess.Popen[str], Place]]:
+    """An owner in a process of its own."""
+    command = [sys.executable, "-m", "tests.app.cluster.nodes"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, Place("owner", f"http://127.0.0.1:{int(process.stdout.readline())}/trickle")
+        finally:
+            process.kill()
+
+
+def test_an_owner_whose_process_stops_and_dies() -> None:
+    """After a short stop all goes on. After a long one, and a death, each client is told, or its connection ends."""
+    with owner_process() as (process, place), node("edge", storm_guard="off") as edge, closing(edge.target()) as target:
+        table = join(edge, place)
+        channel = target.channel()
+        post, reader = channel.started(0, b"before")
+        process.send_signal(signal.SIGSTOP)
+        before = table.forwarding.forwarded
+        asking = channel.read("next")
+        post.chunk(b"meanwhile")
+        eventually(lambda: table.forwarding.forwarded > before, what="the edge has passed it on")
+        process.send_signal(signal.SIGCONT)
+        reader.gets(b"meanwhile")
+        assert asking.response().body == b"1"
+        waiting = channel.waiting(1)
+        process.send_signal(signal.SIGSTOP)
+        edge.inside(lambda: table.forwarding.lost("owner"))
+        assert post.answer().status == 503
+        assert waiting.response().status == 503
+        reader.closed()
+        process.send_signal(signal.SIGCONT)
+        resumed, reader = channel.started(1, b"again")
+        process.kill()
+        assert resumed.answer().status == 503
+        reader.closed()
+        assert channel.get(0).status == 503
+        assert {one.reason for one in edge.records if one.status == 503} == {Reason.UNREACHABLE}
 
 
 # Connections that rest.
