@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import overload, saturation, workers
+from benchmarks import cluster, overload, saturation, workers
 from benchmarks.endurance.logs import read_logs
 from benchmarks.endurance.run import Outcome, soak
 from benchmarks.endurance.run import Plan as Soak
@@ -319,3 +319,20 @@ def test_workers_beside_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (what, unit, verdict[-3:]) == ("tiny", "us per chunk", "met")
     assert float(ratio) == pytest.approx(float(several) / float(one), rel=0.05)
     assert float(move) == pytest.approx(float(several) - float(one), abs=0.2)
+
+
+@LINUX
+def test_measures_a_hop_between_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small segments and first bytes through a node that owns nothing; the table has a row for each load."""
+    monkeypatch.setattr(cluster, "ASKS", 20)
+    with cluster.servers(UNBOUND) as found:
+        posted = asyncio.run(cluster.post(found.edge[1], found.edge[0], 0, for_s=0.1))
+        first = asyncio.run(cluster.first_byte(found.edge[1], 0))
+    assert posted["cpu_us"] > 0
+    assert 0 < first["p50_ms"] <= first["p99_ms"]
+    names = ("one relay", "edge read", "edge write", "one post", "edge post", "one first", "edge first")
+    table = cluster.table([{name: posted | first for name in names}])
+    assert table.row_count == 5
+    text = io.StringIO()
+    Console(file=text, width=200).print(table)
+    assert text.getvalue().count("1.00 of 1.3: met") == 2

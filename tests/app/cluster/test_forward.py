@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -12,8 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from tests.app.access.signing import SECRET, bearer, token
@@ -24,6 +27,8 @@ from tests.app.hostile.support import clock_of, exchange, received, statuses
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.analytics.lines import find_logs
+from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.app.cluster import forward
 from tricklecast.app.cluster.peers import verify
 from tricklecast.app.data_plane.context import ParkedFor
@@ -89,6 +94,26 @@ def test_both_records_tell_of_the_other_node(nodes: Nodes, target: Target) -> No
         assert [getattr(at_edge, name) for name in fields] == [getattr(at_owner, name) for name in fields]
         assert (at_edge.node, at_edge.to, at_edge.via) == ("edge", "owner", None)
         assert (at_owner.node, at_owner.to, at_owner.via) == ("owner", None, "edge")
+
+
+def test_the_storm_report_counts_a_request_once(nodes: Nodes, target: Target, tmp_path: Path) -> None:
+    """The lines of the node that the client came to are counted, and with them the requests that nobody passed on."""
+    channel = target.channel()
+    channel.publish(0, b"x", b"y")
+    for _ in range(5):
+        channel.get(9)
+    with closing(nodes.owner.target()) as directly:
+        directly.channel(channel.name).get(1)
+    nodes.settled()
+    mine = [[one for one in server.records if one.channel == channel.name] for server in (nodes.edge, nodes.owner)]
+    assert [len(records) for records in mine] == [7, 8]
+    for name, records in zip(("edge", "owner"), mine, strict=True):
+        lines = [json.dumps(record.as_dict()) for record in records]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join([*lines, ""]))
+    with duckdb.connect() as con:
+        read_lines(con, find_logs([str(tmp_path)]))
+        found = con.sql("SELECT op, node, count(*) FROM line GROUP BY ALL ORDER BY ALL").fetchall()
+    assert found == [("publish", "edge", 2), ("read", "edge", 5), ("read", "owner", 1)]
 
 
 def test_a_streamed_segment_has_the_owners_reason(nodes: Nodes, channel: RemoteChannel) -> None:
