@@ -349,8 +349,6 @@ class Forward(Exchange):
             for_good: the owner is not to be asked again.
         """
         request, connection = self._request, self.connection
-        if self._upstream is None:
-            return
         if request is not None and request.route is not None and not for_good:
             self._leave()
             self._pool.forwarding.retried += 1

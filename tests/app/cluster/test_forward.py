@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -86,11 +87,16 @@ def test_both_records_tell_of_the_other_node(nodes: Nodes, target: Target) -> No
     channel.get(0)
     channel.get(7)
     channel.close(9)
+    other = {"Trickle-Client": "nobody; else=", "Lp-Trickle-If-Idle": "1"}
+    assert channel.post(2, b"x", other).status == 409
     fields = ("op", "channel", "seq", "rseq", "status", "reason", "bytes_in", "bytes_out", "next_seq", "epoch",
-              "retry_after_ms", "ip", "client", "method", "path", "eos")  # fmt: skip
+              "retry_after_ms", "ip", "client", "method", "path", "eos", "detail")  # fmt: skip
     for wanted in ({"op": "publish", "seq": 0}, {"op": "read", "seq": 0}, {"op": "read", "seq": 7},
-                   {"op": "close_segment"}):  # fmt: skip
+                   {"op": "close_segment"}, {"status": 409}):  # fmt: skip
         at_edge, at_owner = (one.record(channel=channel.name, **wanted) for one in (nodes.edge, nodes.owner))
+        if at_edge.status == 409:  # the edge has read the body that the owner has refused
+            assert (at_edge.bytes_in, at_owner.bytes_in) == (1, None)
+            at_owner = replace(at_owner, bytes_in=1)
         assert [getattr(at_edge, name) for name in fields] == [getattr(at_owner, name) for name in fields]
         assert (at_edge.node, at_edge.to, at_edge.via) == ("edge", "owner", None)
         assert (at_owner.node, at_owner.to, at_owner.via) == ("owner", None, "edge")
@@ -135,12 +141,15 @@ def test_a_streamed_segment_has_the_owners_reason(nodes: Nodes, channel: RemoteC
 
 
 def test_a_client_of_http_1_0_gets_the_bytes_alone(nodes: Nodes, channel: RemoteChannel) -> None:
-    """The end of the connection is the end of the segment."""
-    channel.publish(0, b"hello" * 100)
-    got = exchange(nodes.edge, b"GET %b HTTP/1.0\r\n\r\n" % channel.at(0).encode(), half_close=False)
-    head, _, body = got.partition(b"\r\n\r\n")
-    assert b"transfer-encoding" not in head.lower()
-    assert body == b"hello" * 100
+    """As they come; the end of the connection is the end of the segment."""
+    post = channel.upload(0, b"hello")
+    with asked(nodes.edge, b"GET %b HTTP/1.0\r\n\r\n" % channel.at(0).encode()) as client:
+        head, _, body = head_of(client).partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        while body != b"hello":
+            body += client.recv(4096)
+        post.chunk(b"again").stored()
+        assert received(client) == b"again"
 
 
 def test_a_client_is_invited_to_send_its_body_when_the_owner_takes_it(nodes: Nodes, channel: RemoteChannel) -> None:
@@ -290,6 +299,23 @@ def test_a_body_goes_with_its_request_whatever_that_is(nodes: Nodes) -> None:
             got = head_of(owner)
             while not got.endswith(body):
                 got += owner.recv(65536)
+            owner.sendall(OK)
+            assert client.recv(4096).endswith(b"ok")
+
+
+def test_an_answer_before_the_end_of_the_body(nodes: Nodes) -> None:
+    """The rest of the body is thrown away, here and there; the next request of the client is its own again."""
+    head = b"DELETE /trickle/early/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhell"
+    with fake(nodes, "early") as there, asked(nodes.edge, head) as client:
+        with there.accept() as owner:
+            head_of(owner)
+            owner.sendall(OK)
+            assert client.recv(4096).endswith(b"ok")
+            client.sendall(b"GET /")
+            assert received(owner).strip(b"hel") == b""  # and no other request comes on this connection
+        client.sendall(b"GET /trickle/early/2 HTTP/1.1\r\nHost: x\r\n\r\n")
+        with there.accept() as owner:
+            assert head_of(owner).startswith(b"GET /below/here/early/2 HTTP/1.1\r\n")
             owner.sendall(OK)
             assert client.recv(4096).endswith(b"ok")
 
@@ -509,10 +535,12 @@ GET = b"GET /trickle/%b/0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         (b"HTTP/1.1 200 OK\r\nA: " + b"x" * (70 << 10), 503),
         (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", 503),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n", 503),
-        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK, 200),
+        (b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + OK, 200),
+        (b"HTTP/1.1 502 Bad Gateway\r\nConnection: X-Proxy\r\nX-Proxy: 1\r\nContent-Length: 0\r\n\r\n", 502),
     ],
-    ids=["nothing", "half a head", "no head", "no framing", "an endless head", "disbelief", "two answers", "interim"],
-)
+    ids=["nothing", "half a head", "no head", "no framing", "an endless head", "disbelief", "two answers", "interim",
+         "of a proxy"],
+)  # fmt: skip
 def test_an_owner_that_answers_badly(nodes: Nodes, answer: bytes, status: int) -> None:
     """As long as nothing is out, the client is told to come back, and nobody else's answer reaches it."""
 
@@ -524,6 +552,7 @@ def test_an_owner_that_answers_badly(nodes: Nodes, answer: bytes, status: int) -
     got = answering(nodes, "bad", script, GET % b"bad")
     assert statuses(got)[-1:] == [status]
     assert got.count(b"HTTP/1.1 2") == (status == 200)
+    assert b"X-Proxy" not in got
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 10", b"Transfer-Encoding: chunked"])
