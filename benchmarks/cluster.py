@@ -39,6 +39,8 @@ RATE: Final = 50
 SMALL: Final = b"s" * 200
 ASKS: Final = 3_000
 """Requests that are timed one after the other."""
+AGES_RATE: Final = 200
+"""Chunks a second whose age is measured."""
 ONE_BAR: Final = 1.3
 FIRST_BYTE_MS: Final = 1.0
 
@@ -50,11 +52,14 @@ class Running:
     one: tuple[int, int]
     owner: tuple[int, int]
     edge: tuple[int, int]
+    holder: tuple[int, int]
 
 
 @contextmanager
 def servers(cores: Cores) -> Iterator[Running]:
-    """A single server, the owner of all channels, and a node that owns nothing, on one core, since one works at a time.
+    """A single server, the owner of all channels, and two nodes that own nothing: one forwards, one holds replicas.
+
+    All but the owner are on one core, since one of them works at a time.
 
     Raises:
         BenchmarkError: one of them does not start.
@@ -65,8 +70,9 @@ def servers(cores: Cores) -> Iterator[Running]:
 
     with running(node("one"), cores.server) as one, running(node("owner"), cores.load) as owner:
         url = f"http://127.0.0.1:{owner[1]}/trickle"
-        with running(node("edge", url), cores.server) as edge:
-            yield Running(one, owner, edge)
+        edges = running(node("edge", url), cores.server), running(node("holder", url, "held"), cores.server)
+        with edges[0] as edge, edges[1] as holder:
+            yield Running(one, owner, edge, holder)
 
 
 async def relay(publish_at: int, read_at: int, pid: int, number: int, *, for_s: float) -> dict[str, float]:
@@ -162,10 +168,49 @@ async def first_byte(port: int, number: int) -> dict[str, float]:
     return {"p50_ms": median(taken), "p99_ms": cuts[98]}
 
 
+async def ages(publish_at: int, read_at: int, number: int, *, for_s: float) -> dict[str, float]:
+    """How old chunks are when a reader has them; milliseconds. Each says when it was sent."""
+    name = b"ages-%d" % number
+    _, publisher = await asyncio.open_connection("127.0.0.1", publish_at)
+    publisher.write(b"POST /trickle/%b/0 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % name)
+    publisher.write(_stamped())
+    await asyncio.sleep(0.2)
+    reader, asks = await asyncio.open_connection("127.0.0.1", read_at, limit=1 << 20)
+    asks.write(b"GET /trickle/%b/0 HTTP/1.1\r\nHost: x\r\n\r\n" % name)
+    await reader.readuntil(b"\r\n\r\n")
+    taken: list[float] = []
+
+    async def read() -> None:
+        while True:
+            line = await reader.readuntil(b"\r\n")
+            chunk = await reader.readexactly(int(line, 16) + 2)
+            taken.append((time.perf_counter_ns() - int.from_bytes(chunk[:8], "big")) / 1e6)
+
+    reading = asyncio.create_task(read())
+    until = time.perf_counter() + for_s
+    while time.perf_counter() < until:
+        await asyncio.sleep(1 / AGES_RATE)
+        publisher.write(_stamped())
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    for writer in (publisher, asks):
+        writer.transport.abort()
+    del taken[:10]  # those that were there before
+    if len(taken) < AGES_RATE * for_s / 2:
+        raise BenchmarkError(f"{len(taken)} chunks came: the machine is too busy")
+    cuts = quantiles(taken, n=100)
+    return {"p50_ms": median(taken), "p99_ms": cuts[98]}
+
+
+def _stamped() -> bytes:
+    return b"%x\r\n%b\r\n" % (len(CHUNK), time.perf_counter_ns().to_bytes(8, "big") + CHUNK[8:])
+
+
 def measure(found: Running, number: int, *, is_quick: bool) -> dict[str, dict[str, float]]:
     """One round of everything."""
     for_s = 0.5 if is_quick else 2.0
     (one, one_port), (_, owner_port), (edge, edge_port) = found.one, found.owner, found.edge
+    holder, holder_port = found.holder
 
     def run(work: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
         async def main() -> dict[str, float]:
@@ -175,12 +220,16 @@ def measure(found: Running, number: int, *, is_quick: bool) -> dict[str, dict[st
 
     return {
         "one relay": run(lambda: relay(one_port, one_port, one, number, for_s=for_s)),
+        "holder read": run(lambda: relay(owner_port, holder_port, holder, number + 1000, for_s=for_s)),
         "edge read": run(lambda: relay(owner_port, edge_port, edge, number * 2, for_s=for_s)),
         "edge write": run(lambda: relay(edge_port, owner_port, edge, number * 2 + 1, for_s=for_s)),
         "one post": run(lambda: post(one_port, one, number, for_s=for_s)),
         "edge post": run(lambda: post(edge_port, edge, number, for_s=for_s)),
         "one first": run(lambda: first_byte(one_port, number)),
         "edge first": run(lambda: first_byte(edge_port, number)),
+        "holder first": run(lambda: first_byte(holder_port, number + 1000)),
+        "one ages": run(lambda: ages(one_port, one_port, number, for_s=for_s)),
+        "holder ages": run(lambda: ages(owner_port, holder_port, number, for_s=for_s)),
     }
 
 
@@ -190,11 +239,15 @@ def table(rounds: list[dict[str, dict[str, float]]]) -> Table:
     for title in ("load", "figure", "one process", "edge", "edge beside one", "expected"):
         made.add_column(title, justify="left" if title in ("load", "expected") else "right")
     for what, here, there, figure, unit, bar in (
+        ("chunks read from a replica", "one relay", "holder read", "cpu_us", "us per chunk", ONE_BAR),
         ("chunks read through the edge", "one relay", "edge read", "cpu_us", "us per chunk", ONE_BAR),
         ("chunks published through the edge", "one relay", "edge write", "cpu_us", "us per chunk", ONE_BAR),
         ("small segments published", "one post", "edge post", "cpu_us", "us per POST", None),
         ("first byte, median", "one first", "edge first", "p50_ms", "ms", FIRST_BYTE_MS),
         ("first byte, p99", "one first", "edge first", "p99_ms", "ms", None),
+        ("first byte from a replica, median", "one first", "holder first", "p50_ms", "ms", FIRST_BYTE_MS),
+        ("age of a chunk from a replica, median", "one ages", "holder ages", "p50_ms", "ms", FIRST_BYTE_MS),
+        ("age of a chunk from a replica, p99", "one ages", "holder ages", "p99_ms", "ms", None),
     ):
         ones, edges = ([one[name][figure] for one in rounds] for name in (here, there))
         pairs = list(zip(ones, edges, strict=True))

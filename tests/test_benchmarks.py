@@ -323,16 +323,23 @@ def test_workers_beside_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @LINUX
 def test_measures_a_hop_between_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small segments and first bytes through a node that owns nothing; the table has a row for each load."""
+    """Small segments and first bytes through a node that owns nothing, and chunks from one that holds replicas.
+
+    The table has a row for each load.
+    """
     monkeypatch.setattr(cluster, "ASKS", 20)
+    monkeypatch.setattr(cluster, "AGES_RATE", 20)
     with cluster.servers(UNBOUND) as found:
         posted = asyncio.run(cluster.post(found.edge[1], found.edge[0], 0, for_s=0.1))
         first = asyncio.run(cluster.first_byte(found.edge[1], 0))
+        aged = asyncio.run(cluster.ages(found.owner[1], found.holder[1], 0, for_s=1.5))
+    assert 0 < aged["p50_ms"] <= aged["p99_ms"]
     assert posted["cpu_us"] > 0
     assert 0 < first["p50_ms"] <= first["p99_ms"]
-    names = ("one relay", "edge read", "edge write", "one post", "edge post", "one first", "edge first")
-    table = cluster.table([{name: posted | first for name in names}])
-    assert table.row_count == 5
+    relays = ("one relay", "holder read", "edge read", "edge write", "one post", "edge post")
+    times = ("one first", "edge first", "holder first", "one ages", "holder ages")
+    table = cluster.table([{name: posted | first for name in (*relays, *times)}])
+    assert table.row_count == 9
     text = io.StringIO()
     Console(file=text, width=200).print(table)
-    assert text.getvalue().count("1.00 of 1.3: met") == 2
+    assert text.getvalue().count("1.00 of 1.3: met") == 3
