@@ -362,6 +362,11 @@ class Directory:
         entry = self._channels.get(channel)
         return None if entry is None or entry.ended else self._place(entry)
 
+    def former(self, channel: str) -> Place | None:
+        """Where a channel was that has ended, as long as the directory remembers it."""
+        entry = self._channels.get(channel)
+        return None if entry is None or not entry.ended else self._place(entry)
+
     def owns(self, channel: str) -> bool:
         """Whether this node owns a channel, as far as it knows; :meth:`confirmed` is sure of it."""
         return channel in self._mine and channel not in self._moving

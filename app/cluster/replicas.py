@@ -329,8 +329,11 @@ class Cluster:
     # Told by the directory.
 
     def moved(self, channel: str, place: ChannelPlace | None) -> None:
-        """A channel has another owner or epoch: its readers here ask again. One that has ended says so in its feed."""
-        if place is not None:
+        """A channel has another owner or epoch: its readers here ask again.
+
+        One that has ended says so in its feed; one that was given to this node is adopted (:meth:`given`).
+        """
+        if place is not None and place.node != self._peers.me:
             self.replicas.drop(channel)
 
     def lost(self, channel: str, epoch: int) -> None:
