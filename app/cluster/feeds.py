@@ -120,6 +120,11 @@ class Feeds:
         finally:
             del self.sending[task]
 
+    def stop(self, channel: OwnedChannel) -> None:
+        """End the feeds of a channel that another node goes on with: the others look for it there."""
+        for task in [task for task, one in self.sending.items() if one is channel]:
+            task.cancel()
+
     def let_go(self) -> None:
         """While this node stops: end the feeds of channels that nobody publishes to any more."""
         for task, channel in list(self.sending.items()):

@@ -341,14 +341,24 @@ class Cluster:
 
         Its publishers get 503, since what they have sent belongs to no epoch that goes on.
         """
-        plane = self._plane
-        owned = plane.registry.live(channel)
-        if owned is None or owned.epoch != epoch:
-            return
+        owned = self._plane.registry.live(channel)
+        if owned is not None and owned.epoch == epoch:
+            self._refuse_publishers(owned)
+            self._plane.registry.end(channel, self._plane.clock(), EndReason.MOVED, force=True)
+
+    def gave(self, channel: str) -> None:
+        """Another node goes on with this node's channel, in its epoch: its clients ask again, and find it there."""
+        owned = self._plane.registry.live(channel)
+        if owned is not None:
+            self._refuse_publishers(owned)
+            send_away(self._plane, owned)
+            self.feeds.stop(owned)
+            self._plane.registry.give_up(owned, self._plane.clock())
+
+    def _refuse_publishers(self, owned: OwnedChannel) -> None:
         for segment in owned.unclosed:
             if segment.writer is not None and isinstance(upload := segment.writer.owner, Upload):
-                upload.send_away(unconfirmed_reply(plane.jitter))
-        plane.registry.end(channel, plane.clock(), EndReason.MOVED, force=True)
+                upload.send_away(unconfirmed_reply(self._plane.jitter))
 
     def given(self, channel: str, epoch: int) -> bool:
         """Another node hands its channel over; whether this one goes on with it, since it has all of it."""

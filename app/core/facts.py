@@ -45,7 +45,7 @@ class EndReason(StrEnum):
     FAULT = "fault"
     """The server found its state unsound (a fault of the server itself)."""
     MOVED = "moved"
-    """Another node of the cluster has begun a higher epoch, while this one was out of reach."""
+    """It goes on at another node of the cluster, or its next epoch has begun there."""
 
 
 @dataclass(slots=True)

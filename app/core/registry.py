@@ -268,6 +268,24 @@ class Registry:
             self._forget(channel)
             del self.channels[channel.name]
 
+    def give_up(self, channel: OwnedChannel, now: float) -> None:
+        """Forget a channel that goes on at another server in its epoch. The server hears that it has ended here.
+
+        The caller has sent its readers and publishers away: those that are left are told that it has ended.
+
+        Raises:
+            LocalProtocolError: it is not owned here, or has ended.
+        """
+        if self.channels.get(channel.name) is not channel or channel.ended:
+            raise LocalProtocolError(f"{channel!r} is no channel of this server that goes on")
+        channel.followers = ()  # the other server tells them
+        channel.end(EndReason.MOVED, now)
+        self._forget(channel)
+        del self.channels[channel.name]
+        if _counts(channel):
+            self.capacities.channels.give_back()
+        self.faults.deliver()
+
     def adopt(self, channel: Channel, now: float) -> OwnedChannel:
         """Own a channel that another server has owned and that is held here: it goes on in the same epoch.
 

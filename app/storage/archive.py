@@ -432,6 +432,8 @@ class Archive:
         present = self.latest.get(channel.name)
         if present is not None and present.row.epoch == channel.epoch:
             present.channel = channel  # it was restored, or it is back from another server
+            present.row = present.row._replace(ended_us=None, reason="")
+            self.ended.pop(present.row.id, None)
             self._take_held(present, channel)
             return present
         if present is not None and present.channel is not None:

@@ -270,6 +270,31 @@ def test_a_channel_that_its_owner_has_given_up_is_adopted() -> None:
         assert (b.held, b.server.plane.faults, b.forwarding.forwarded) == ({}, 0, 0)
 
 
+def test_a_channel_is_given_to_the_node_that_holds_it() -> None:
+    """Its publisher gets 503 and resumes there; a third node's readers ask again. Nobody is told that it has ended."""
+    table = Table()
+    with members("a", "b", "c", table=table) as (a, b, c):
+        upload, reader = film(a).started(0, b"begun", headers={"Idempotency-Key": "k"})
+        waiting = [film(a).waiting(1), film(b).waiting(1), film(c).waiting(1)]
+        for one in (b, c):
+            one.holds("film")
+            reading(one, 1)
+        table.owners["film"] = "b", 1
+        assert b.server.inside(lambda: b.cluster.given("film", 1))
+        a.server.inside(lambda: a.cluster.gave("other"))
+        a.server.inside(lambda: a.cluster.gave("film"))
+        c.server.inside(lambda: c.cluster.moved("film", View(table, "c").place("film")))
+        assert upload.answer().status == 503
+        reader.closed()
+        assert [one.response().status for one in waiting] == [503] * 3
+        again = film(a).upload(0, b"begun", b" and ended", headers={"Idempotency-Key": "k", "Trickle-Attempt": "2"})
+        assert again.end().answer().status == 200
+        for one in (a, b, c):
+            film(one).has(0, b"begun and ended", epoch=1)
+        eventually(lambda: not a.cluster.feeds.sending)
+        assert [one.server.plane.faults for one in (a, b, c)] == [0] * 3
+
+
 def test_a_node_that_has_lost_its_channel_ends_it() -> None:
     """Its publisher and its readers are told, and are answered by the new owner from then on."""
     table = Table()

@@ -1125,6 +1125,26 @@ def test_a_channel_that_has_not_ended_is_not_replaced() -> None:
     assert registry.channels == {"c": second}
 
 
+def test_a_channel_that_goes_on_elsewhere_is_given_up() -> None:
+    """Its place is free, the server hears of it, and its followers do not: they follow the other server."""
+    registry, facts = make_registry(channels=1, channel_drain_s=10.0)
+    ends: list[Fact] = []
+    registry.journal.subscribe(ends.append, ChannelEnded)
+    publish(registry, "c", 0)
+    grant(registry, "c", 1)
+    channel, heard = owned(registry, "c"), len(facts)
+    registry.give_up(channel, 5.0)
+    check_registry(registry)
+    assert (registry.channels, registry.budget.used, registry.capacities.channels.used) == ({}, 0, 0)
+    assert [(one.epoch, one.at) for one in ends] == [(1, 5.0)]
+    assert len(facts) == heard
+    with pytest.raises(LocalProtocolError, match="no channel of this server that goes on"):
+        registry.give_up(channel, 5.0)
+    registry.replicate("c", 1, 6.0)
+    registry.give_up(registry.adopt(registry.replicate("_own", 1, 6.0), 6.0), 7.0)
+    assert registry.capacities.channels.used == 0
+
+
 def test_a_held_channel_is_adopted() -> None:
     """It goes on in its epoch, counts and is stored here, and the server hears of it."""
     disk = Disk({"c": 2})

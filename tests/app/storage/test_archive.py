@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.app.core.support import owned
 from tests.app.data_plane.support import connections, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
@@ -128,7 +129,8 @@ def test_what_is_adopted_is_stored(folder: Path, had: bool) -> None:
         if had:
             channel.publish(0, body(0))
             settled(server, archive)
-            server.inside(lambda: server.plane.registry.channels.pop("film"))  # another server has gone on with it
+            registry = server.plane.registry
+            server.inside(lambda: registry.give_up(owned(registry, "film"), 0.0))  # another server goes on with it
         server.inside(lambda: adopt(server, "film", 1, body(0), body(1)))
         channel.upload(3, b"begun", b" and ended", headers={"Idempotency-Key": "k", "Trickle-Attempt": "2"}).end()
         channel.publish(4, body(4))
