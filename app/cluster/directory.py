@@ -64,6 +64,9 @@ CLAIM_S: Final = 2.0
 MAX_CLAIMS: Final = 1_000
 """Claims that wait for NATS at once. More are refused, so that a flood of new channels takes bounded memory."""
 
+MAX_TOMBSTONES: Final = 100_000
+"""Ended channels that this node knows at a time, 0.25 kB each. The bucket has the others, and tells who claims one."""
+
 ATTEMPTS: Final = 8
 """A write that meets another revision is tried again with that one, so often."""
 
@@ -778,9 +781,9 @@ class Directory:
             return None
 
     def _set(self, channel: str, entry: Entry, *, given: bool = False) -> None:
-        """The bucket has this entry; unless it is known to have a newer one."""
+        """The bucket has this entry, unless it is known to have this one already, or a newer one."""
         before = self._channels.get(channel)
-        if before is not None and before.revision > entry.revision:
+        if before is not None and before.revision >= entry.revision:
             return
         self._channels[channel] = entry
         if self._filling is not None:
@@ -894,7 +897,7 @@ class Directory:
         elif found is None or found.epoch < known.epoch:
             self._keep(channel, known, revision)
         else:
-            known.revision = min(known.revision, revision)
+            known.revision = min(known.revision, revision - 1)
             self._set(channel, found)
 
     def _kick(self) -> None:
@@ -967,6 +970,7 @@ class Directory:
                     return Claimed(epoch)
                 continue
             await self._synced.wait()
+            await self._caught_up()
             entry = self._channels.get(channel)
             if (
                 entry is not None
@@ -997,6 +1001,15 @@ class Directory:
             self._unsure[channel] = None  # this node was deposed meanwhile
             self.lease.hold(True)
         raise Unreachable("others claim the channel at the same time")
+
+    async def _caught_up(self) -> None:
+        """Wait until the watch has brought this node's last renewal, and with it all that others wrote before.
+
+        Revisions protect a claim from what this node has not heard of yet; but not if the bucket is lost meanwhile.
+        """
+        while self.age_s > 1.5 * self.lease.lease_s / RENEWALS:
+            self.lease.wanted.set()
+            await asyncio.sleep(self.lease.lease_s / 100)
 
     async def _is_free(self, bucket: AnyBucket, entry: Entry) -> bool:
         """Whether the term that owns a channel is over. A node that was silent for too long is deposed."""
@@ -1080,7 +1093,7 @@ class Directory:
         """What is due by time; it is called at each renewal, and each time that NATS could not be reached."""
         now = self._clock()
         self._note_state()
-        while self._tombstones and self._tombstones[0][0] <= now:
+        while self._tombstones and (self._tombstones[0][0] <= now or len(self._tombstones) > MAX_TOMBSTONES):
             _, channel, epoch = self._tombstones.popleft()
             entry = self._channels.get(channel)
             if entry is not None and entry.ended and entry.epoch == epoch and channel not in self._outbox:

@@ -161,6 +161,7 @@ async def test_an_epoch_is_above_all_that_is_remembered(nats: NatsServer) -> Non
         a.ended("x", 7)
         await until(lambda: "x" in b.channels and b.channels["x"].ended)
         assert (a.place("x"), b.place("x")) == (None, None)
+        assert b.former("x") == Place("a", "http://a:2939/trickle", 7, True)
         assert await claimed(b, "x") == 8
         await until(lambda: a.place("x") is not None)
         b.ended("x", 7)  # another epoch: it is not this node's any more
@@ -179,6 +180,19 @@ async def test_a_tombstone_is_removed_after_its_time(nats: NatsServer) -> None:
             await asyncio.sleep(0.05)
         await bucket.close()
         assert await a.claim("x") == Claimed(1)
+
+
+async def test_tombstones_that_a_node_knows_are_bounded(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It forgets the oldest ones; the bucket does not, and tells their epochs to a claim."""
+    monkeypatch.setattr(directories, "MAX_TOMBSTONES", 3)
+    a = make("a", nats)
+    async with running(a):
+        for number in range(6):
+            assert await a.claim(f"c{number}", 4) == Claimed(5)
+            a.ended(f"c{number}", 5)
+        await until(lambda: len(a.channels) == 3 and not a._outbox)
+        assert "c0" not in a.channels
+        assert await claimed(a, "c0") == 6
 
 
 async def test_channels_of_a_dead_node_are_free(nats: NatsServer) -> None:
