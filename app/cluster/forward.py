@@ -490,7 +490,7 @@ class Upstream(asyncio.BufferedProtocol):
         try:
             exchange.received(bytes(self._buffer[:nbytes]))
         except httptools.HttpParserError as error:
-            logger.warning("node %s sent no valid answer: %s", self._pool.node, error)
+            self._pool.forwarding.peers.warn("answer", f"node {self._pool.node} sent no valid answer: {error}")
             exchange.node_gone(for_good=True)
         except Exception as error:
             exchange.failed(error)

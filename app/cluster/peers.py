@@ -47,7 +47,7 @@ MAX_SIGNED: Final = 8 << 10
 """Bytes of a ``Trickle-Cluster`` that are looked at. Names and addresses are far shorter."""
 
 WARN_S: Final = 60.0
-"""The log says at most once in this time that a request was forged, or went in a circle."""
+"""The log says at most once in this time that a request was forged, or went in a circle, or got a wrong answer."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -157,7 +157,7 @@ class Peers:
         self.me = me
         self.forged = self.loops = 0
         self._secret = secret
-        self._warned_at = {"forged": -inf, "loop": -inf}
+        self._warned_at: dict[str, float] = {}
 
     def sign(self, method: bytes, target: bytes, via: Via | None = None) -> bytes:
         """The value of ``Trickle-Cluster`` for a request of this node; without ``via`` it has no client.
@@ -172,7 +172,7 @@ class Peers:
         via = verify(self._secret(), request.method, request.target, request.headers[CLUSTER])
         if via is None:
             self.forged += 1
-            self._warn("forged", f"a client at {request.ip} sent Trickle-Cluster, which only nodes may send")
+            self.warn("forged", f"a client at {request.ip} sent Trickle-Cluster, which only nodes may send")
             return FORGED
         return self.looped(via.hops) or via
 
@@ -185,13 +185,12 @@ class Peers:
         if len(hops) <= MAX_HOPS and (to or self.me) not in hops:
             return None
         self.loops += 1
-        self._warn("loop", f"the nodes disagree where a channel is: a request has passed {', '.join(hops)}")
+        self.warn("loop", f"the nodes disagree where a channel is: a request has passed {', '.join(hops)}")
         return LOOP
 
-    def _warn(self, kind: str, text: str) -> None:
+    def warn(self, kind: str, text: str) -> None:
+        """Log a warning, at most one of its kind in :data:`WARN_S`: requests may come by the thousand."""
         now = time.monotonic()
-        if now - self._warned_at[kind] > WARN_S:
+        if now - self._warned_at.get(kind, -inf) > WARN_S:
             self._warned_at[kind] = now
-            logger.warning(
-                "%s (said at most once a minute; %d forged and %d in circles)", text, self.forged, self.loops
-            )
+            logger.warning("%s (said at most once a minute)", text)

@@ -338,14 +338,15 @@ class Parked(Exchange):
     def holds_body(self, size: int) -> None:
         """Count the bytes of its body in memory. Beyond :data:`PARKED_BYTES` of all parked requests, the wait ends.
 
-        A delayed request then goes on; one that waits for a decision of another service is refused.
+        A delayed request then goes on; one that waits for a decision of another service, or for a connection to another
+        node, is refused.
         """
         plane = self.plane
         plane.parked_bytes += size - self._body_size
         self._body_size = size
         if plane.parked_bytes <= PARKED_BYTES:
             return
-        if self.why is ParkedFor.AUTHORIZATION:
+        if self.why in (ParkedFor.AUTHORIZATION, ParkedFor.NODE):
             self.send_away(limit_reply(Limit.TOTAL_BYTES, plane.jitter, close=True))
         else:
             plane.unheld += self.why is ParkedFor.GUARD

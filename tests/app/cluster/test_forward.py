@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -32,6 +33,7 @@ from tricklecast.analytics.lines import find_logs
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.app.cluster import forward
 from tricklecast.app.cluster.peers import verify
+from tricklecast.app.data_plane import exchange as exchanges
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.request import Via
 from tricklecast.app.data_plane.scheduling import NODE, TURN_BYTES
@@ -488,7 +490,10 @@ def test_a_node_that_is_not_there(nodes: Nodes, target: Target) -> None:
 
 
 def test_a_node_that_takes_no_connection_in_time(nodes: Nodes, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kernel does not answer: 503 after the limit; a client that leaves meanwhile leaves nothing behind."""
+    """Its kernel does not answer: 503 after the limit; a client that leaves meanwhile leaves nothing behind.
+
+    Bodies that wait for a connection have a limit, too.
+    """
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)
@@ -507,6 +512,10 @@ def test_a_node_that_takes_no_connection_in_time(nodes: Nodes, target: Target, m
     eventually(lambda: nodes.edge.plane.parked[ParkedFor.NODE], what="it waits for a connection")
     waiting.abort()
     eventually(lambda: not nodes.at_edge.forwarding.connecting, what="nobody connects")
+    monkeypatch.setattr(exchanges, "PARKED_BYTES", 1000)
+    response = target.ask("POST", f"{target.base}/busy/0", {}, b"x" * 2000)
+    assert (response.status, response.body) == (503, b"Limit reached: total_bytes")
+    assert nodes.edge.plane.parked_bytes == 0
     for sock in (*full, listener):
         sock.close()
 
@@ -541,7 +550,9 @@ GET = b"GET /trickle/%b/0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     ids=["nothing", "half a head", "no head", "no framing", "an endless head", "disbelief", "two answers", "interim",
          "of a proxy"],
 )  # fmt: skip
-def test_an_owner_that_answers_badly(nodes: Nodes, answer: bytes, status: int) -> None:
+def test_an_owner_that_answers_badly(
+    nodes: Nodes, answer: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """As long as nothing is out, the client is told to come back, and nobody else's answer reaches it."""
 
     def script(there: FakeNode) -> None:
@@ -549,7 +560,9 @@ def test_an_owner_that_answers_badly(nodes: Nodes, answer: bytes, status: int) -
             head_of(owner)
             owner.sendall(answer)
 
-    got = answering(nodes, "bad", script, GET % b"bad")
+    with caplog.at_level(logging.WARNING, "tricklecast.cluster"):
+        got = answering(nodes, "bad", script, GET % b"bad")
+    assert len(caplog.records) <= 1
     assert statuses(got)[-1:] == [status]
     assert got.count(b"HTTP/1.1 2") == (status == 200)
     assert b"X-Proxy" not in got
