@@ -85,6 +85,7 @@ class Feed:
 
     Attributes:
         over: why the feed has ended; the last record says it, too.
+        told: the number of the last fact that was pulled; ``None`` until the snapshot is over.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Feed:
         news: Callable[[], None],
     ) -> None:
         self.over: FeedEnd | None = None
+        self.told: int | None = None
         self._channel, self._budget, self._to_us, self._news = channel, budget, to_us, news
         # Records that the next pull returns, and their bytes.
         self._records: list[bytes | memoryview] = []
@@ -109,6 +111,7 @@ class Feed:
         have = {one.seq: one for one in hello.have}
         fresh = (hello.instance, hello.epoch) != (instance, channel.epoch) or _contradicts(channel, have)
         self._add(record(Begin(instance, channel.epoch, fresh)))
+        self._snapshot_facts = channel.facts
         self._snapshot_over = record(self._snapshot({} if fresh else have))
         # The most facts that may wait: those of the snapshot, and as many as may happen until it is sent.
         self._most = len(self._facts) + MAX_BEHIND
@@ -167,6 +170,7 @@ class Feed:
                 continue
             if fact is None:
                 self._add(self._snapshot_over)
+                self.told = self._snapshot_facts
             else:
                 if type(fact) is SegmentClosed and (outgoing := self._outgoing.get(fact.seq)) is not None:
                     if not self._take(outgoing, most):
@@ -174,6 +178,7 @@ class Feed:
                     del self._outgoing[fact.seq]
                     self._leave(outgoing.segment)
                 self._add(fact_record(fact, self._to_us))
+                self.told = fact.number or self.told
             self._facts.popleft()
         if not self._facts:
             for outgoing in self._outgoing.values():

@@ -149,7 +149,7 @@ class Durability(Protocol):
         Args:
             callback: gets ``False`` if storage has failed, or the response if the publisher is refused for another
                 reason.
-            channel: to which was published; ``None`` if none of this node goes on.
+            channel: to which was published; it may have ended; ``None`` if it is gone.
         """
 
     async def flush(self) -> bool:

@@ -201,7 +201,7 @@ class Exchange:
         """Answer a publisher whose request is done: with ``--ack journal`` or ``fsync`` as soon as storage has it.
 
         Args:
-            channel: to which was published; ``None`` if it has ended.
+            channel: to which was published; it may have ended; ``None`` if it is gone.
         """
         durability = self.plane.durability
         if durability is None:

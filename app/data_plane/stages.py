@@ -157,7 +157,7 @@ def when_stored(connection: Caller, request: Request, route: Route, reply: Reply
     note_head(request, registry, route)
     if connection.plane.durability is None:
         return reply
-    return AwaitsStorage(connection, request, reply, registry.live(route.channel))
+    return AwaitsStorage(connection, request, reply, registry.channels.get(route.channel))
 
 
 def note_head(request: Request, registry: Registry, route: Route) -> None:

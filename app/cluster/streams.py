@@ -1,0 +1,247 @@
+"""The streams of a cluster: made by whichever node needs them first, and looked at by all.
+
+There are :data:`PARTITIONS` of them, since each has its own leader, which spreads the load over the servers of NATS. A
+channel belongs to one by its name.
+
+**Full.** A stream refuses what finds no room (``discard new``): to drop the oldest would lose what quiet channels have
+acknowledged. From :data:`HOLD` of the room on it is *held*: owners write new generations only, which are shorter than
+what they replace, so there is room to make room.
+
+**Lost.** A stream that was deleted is made again. That, or that it was put back to an older copy, is noticed within
+:data:`LOOK_S`, and its writers are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+from zlib import crc32
+
+from tricklecast.app.cluster.jetstream import Connection, Full, Servers, TooFewServers, Unreachable
+from tricklecast.app.cluster.names import to_token
+
+logger = logging.getLogger("tricklecast.cluster")
+
+PARTITIONS: Final = 16
+
+HOLD: Final = 0.8
+"""From this part of a stream's room on only new generations are written."""
+
+LOOK_PART: Final = 20
+"""A stream is looked at when this part of its room was written here since the last time, so that no node passes from
+:data:`HOLD` to the end unnoticed."""
+
+LOOK_S: Final = 2.0
+"""How often the streams in use are looked at."""
+
+AGAIN_S: Final = 0.05
+"""NATS is asked again so long after it was out of reach."""
+
+LOG_S: Final = 30.0
+"""A trouble that lasts is logged so often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """Settings.
+
+    Attributes:
+        prefix: of the names of streams and subjects; clusters that share servers have one each.
+        max_bytes: the room of all streams together, which NATS reserves at each server that has them. The default is
+            enough for five nodes with the usual ``--max-total-bytes`` of 1 GiB, each full: a history has up to three
+            times what its channel holds.
+        max_age_s: what is older is removed; owners write their channels again in half of the time. So the history of a
+            channel that nobody took over goes after a day.
+        replicas: of the streams; 0: three if there are three servers or more, else one.
+    """
+
+    prefix: str = "trickle"
+    max_bytes: int = 16 << 30
+    max_age_s: float = 86_400.0
+    replicas: int = 0
+
+
+@dataclass
+class Stream:
+    """One of them, as it was when it was looked at.
+
+    Attributes:
+        held: it is nearly full. replicas: of it. room: its bytes. used: of these.
+        created: another time: it was lost, and made again. last: the highest sequence number; a lower one: it was put
+            back to an older copy.
+        written: bytes from here since then.
+    """
+
+    name: str
+    subjects: str
+    held: bool = False
+    replicas: int = 0
+    room: int = 0
+    used: int = 0
+    created: str = ""
+    last: int = 0
+    written: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Streams:
+    """The streams, and the connection of this node to them.
+
+    Args:
+        servers, options: of NATS. name: of this node.
+        looked_at: told of each stream that was looked at, and whether what was in it is lost.
+
+    Attributes:
+        counters: what has happened, for metrics. by_name: the streams.
+    """
+
+    def __init__(
+        self, servers: Servers, name: str, options: StreamOptions, looked_at: Callable[[Stream, bool], None]
+    ) -> None:
+        self.options = options
+        self.counters: Counter[str] = Counter()
+        prefix = options.prefix
+        names = ((f"{prefix.upper()}-{k}", f"{prefix}.{k}") for k in range(PARTITIONS))
+        self.by_name = {stream: Stream(stream, subjects) for stream, subjects in names}
+        self._servers, self._name, self._looked_at = servers, name, looked_at
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._failed_at = 0.0  # when NATS could not be reached, by the event loop's time
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._logged_at: dict[str, float] = {}
+
+    async def start(self) -> bool:
+        """Make the streams; whether that has succeeded. If not, each is made when it is needed."""
+        return all(await asyncio.gather(*map(self.look, self.by_name)))
+
+    async def stop(self) -> None:
+        """End all that is being done, and close the connection."""
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._connection is not None:
+            await self._connection.close()
+
+    def of(self, channel: str) -> tuple[Stream, str]:
+        """The stream and the subject of a channel."""
+        k, prefix = crc32(channel.encode()) % PARTITIONS, self.options.prefix
+        return self.by_name[f"{prefix.upper()}-{k}"], f"{prefix}.{k}.{to_token(channel)}"
+
+    def soon(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Do this beside, until :meth:`stop`."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def count(self, stream: Stream, size: int) -> None:
+        """A message was stored."""
+        self.counters["messages"] += 1
+        self.counters["bytes"] += size
+        stream.written += size
+        if stream.written > stream.room // LOOK_PART > 0:
+            stream.written = 0
+            self.soon(self.look(stream.name))
+
+    def trouble(self, error: Unreachable) -> None:
+        """Count a failure, and log it once in a while."""
+        kind, now = "full" if isinstance(error, Full) else "unreachable", asyncio.get_running_loop().time()
+        self.counters[kind] += 1
+        if now - self._logged_at.get(kind, -LOG_S) >= LOG_S:
+            self._logged_at[kind] = now
+            advice = ": give NATS more room, or ask it for less" if kind == "full" else ""
+            logger.warning("the quorum history cannot be written, so publishers get 503: %s%s", error, advice)
+
+    async def connected(self) -> Connection:
+        """The connection, which is opened if there is none.
+
+        Raises:
+            Unreachable: it cannot be opened.
+        """
+        if self._connection is not None and not self._connection.broken:
+            return self._connection
+        async with self._connecting:
+            if self._connection is not None and self._connection.broken:
+                await self._connection.close()
+                self._connection = None
+            if self._connection is None:
+                loop = asyncio.get_running_loop()
+                if self._failed_at and loop.time() - self._failed_at < AGAIN_S:
+                    raise Unreachable("NATS is out of reach")  # as somebody else has just found out
+                try:
+                    self._connection = await Connection.open(self._servers, self._name)
+                except Unreachable:
+                    self._failed_at = loop.time()
+                    raise
+            return self._connection
+
+    async def look(self, name: str) -> bool:
+        """Look at a stream, and make it if there is none. Whether that has succeeded."""
+        stream = self.by_name[name]
+        try:
+            async with stream.lock:
+                self._found(stream, await self._find_or_create(stream))
+        except Unreachable as error:
+            self.trouble(error)
+            return False
+        return True
+
+    async def look_at_all(self, used: Callable[[], Iterable[str]]) -> None:
+        """Look at the streams that are used, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await asyncio.gather(*map(self.look, set(used())))
+
+    async def purge(self, stream: Stream, subject: str, below: int) -> bool:
+        """Remove the messages of a subject below this number; whether that has succeeded. The next one removes all."""
+        try:
+            await (await self.connected()).ask("STREAM.PURGE", stream.name, {"filter": subject, "seq": below})
+        except Unreachable:
+            return False
+        return True
+
+    async def _find_or_create(self, stream: Stream) -> Mapping[str, Any]:
+        connection, options = await self.connected(), self.options
+        config = {
+            "name": stream.name,
+            "subjects": [f"{stream.subjects}.>"],
+            "storage": "file",
+            "retention": "limits",
+            "discard": "new",
+            "max_bytes": options.max_bytes // PARTITIONS,
+            "max_age": round(options.max_age_s * 1e9),
+            "max_msgs": -1,
+            "max_consumers": -1,
+            "duplicate_window": round(min(120.0, options.max_age_s) * 1e9),
+            "allow_direct": True,
+            "num_replicas": options.replicas or (3 if connection.servers >= 3 else 1),
+        }
+        found = await connection.ask("STREAM.INFO", stream.name)
+        if found is None:
+            try:
+                found = await connection.ask("STREAM.CREATE", stream.name, config)
+            except TooFewServers:
+                found = await connection.ask("STREAM.CREATE", stream.name, {**config, "num_replicas": 1})
+        elif any(found["config"][key] != config[key] for key in ("max_bytes", "max_age", "num_replicas")):
+            with suppress(Unreachable):  # it is of use as it is
+                found = await connection.ask("STREAM.UPDATE", stream.name, {**found["config"], **config}) or found
+        if found is None:
+            raise Unreachable(f"the stream {stream.name} was deleted while it was looked for")
+        return found
+
+    def _found(self, stream: Stream, info: Mapping[str, Any]) -> None:
+        state, config = info["state"], info["config"]
+        is_another = bool(stream.created) and stream.created != info["created"]
+        is_lost = is_another or state["last_seq"] < stream.last
+        stream.created, stream.last = info["created"], state["last_seq"]
+        stream.replicas, stream.room, stream.used = config["num_replicas"], config["max_bytes"], state["bytes"]
+        is_held = stream.used > HOLD * stream.room
+        if is_held and not stream.held:
+            self.trouble(Full(f"the stream {stream.name} has {stream.used} of {stream.room} bytes"))
+        stream.held = is_held
+        self._looked_at(stream, is_lost)
