@@ -14,7 +14,8 @@ next one comes after a pause that grows to 2 s.
 knows what can still be read, and which POST is a latecomer of the ended epoch.
 
 **Writes.** A POST or a creation for a name that nobody has claims it in the directory, and waits for the decision. So
-does one for a channel whose owner is gone. Requests that come meanwhile wait for the same decision. A claim of which no
+does one for a channel whose owner is gone, and one for a channel that is being handed over. Requests that come
+meanwhile wait for the same decision. A claim of which no
 channel comes, since the request is refused after all, is given back (:data:`UNUSED_S`).
 """
 
@@ -63,6 +64,11 @@ CLAIM_S: Final = 3.0
 
 CLAIMS: Final = 2
 """Decisions for which one request waits: the first may be overtaken by another node that goes away at once."""
+
+MOVING_S: Final = 0.05
+MOVING_LOOKS: Final = 40
+"""A request that would change a channel which is being handed over looks again so often, each time after this time: for
+2 s, since the directory gives up then."""
 
 UNUSED_S: Final = 5.0
 """A claim of which no channel has come after this time is given back."""
@@ -295,14 +301,16 @@ class Cluster:
         name, op = route.channel, route.op
         if op is None or is_reserved(name):
             return None
-        place = self._directory.place(name)
-        if place is None:
+        place, is_live = self._directory.place(name), self._plane.registry.live(name) is not None
+        if place is None and not is_live:
             former = self._directory.former(name)
             if former is not None and former.node != self._peers.me and former.reachable:
                 return self._forward(connection, request, route, former)
         if place is None or place.node == self._peers.me:
+            if is_live and op not in READS and not self._directory.owns(name):
+                return self._wait_while_moving(connection, request, route)
             return self._claim(connection, request, route) if self._is_free(request, route, place) else None
-        if op in _BEGINS and not place.reachable and request.looks < CLAIMS:
+        if op in _BEGINS and not place.reachable and request.looks < CLAIMS and self._may_claim:
             return self._claim(connection, request, route)
         if op in READS and request.via is None and (held := self.replicas.want(name)) is not None:
             channel = held.replica.channel
@@ -386,10 +394,15 @@ class Cluster:
 
     # Deciding.
 
+    @property
+    def _may_claim(self) -> bool:
+        registry = self._plane.registry
+        return registry.autocreate and not registry.shutting_down
+
     def _is_free(self, request: Request, route: Route, place: ChannelPlace | None) -> bool:
         """Whether a request needs a claim: it may begin a channel, or the next epoch of one, as the core decides."""
         registry = self._plane.registry
-        if route.op not in _BEGINS or registry.shutting_down or not registry.autocreate:
+        if route.op not in _BEGINS or not self._may_claim:
             return False
         channel = registry.channels.get(route.channel)
         if channel is not None and (
@@ -410,6 +423,15 @@ class Cluster:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return _await(connection, request, route, CLAIM_S, self._deciding[name])
+
+    def _wait_while_moving(self, connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+        """Let a request wait that would change a channel which is being handed over: here the change might be lost."""
+        if request.looks >= MOVING_LOOKS:
+            return UNDECIDED
+        request.looks += 1
+        parked = park(connection, request, route, ParkedFor.REPLICA, resolve)
+        parked.wait(MOVING_S)
+        return parked
 
     async def _decide(self, name: str) -> None:
         plane, directory = self._plane, self._directory

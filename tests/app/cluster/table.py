@@ -36,7 +36,8 @@ class Table:
         urls: of the nodes. owners: the node and the epoch of each channel. gone: nodes that are out of reach.
         former: the same of channels that have ended.
         rest: the node that has all other channels, if there is one.
-        undecided: nothing is decided at present. claims: how many were made. epochs: the last one of each channel.
+        undecided: nothing is decided at present. moving: channels that are being handed over.
+        claims: how many were made. epochs: the last one of each channel.
     """
 
     urls: dict[str, str] = field(default_factory=dict)
@@ -45,6 +46,7 @@ class Table:
     gone: set[str] = field(default_factory=set)
     rest: str = ""
     undecided: bool = False
+    moving: set[str] = field(default_factory=set)
     claims: int = 0
     epochs: dict[str, int] = field(default_factory=dict)
 
@@ -71,7 +73,7 @@ class View:
 
     def owns(self, channel: str) -> bool:
         """Whether this node has it."""
-        return self.table.owners.get(channel, ("", 0))[0] == self.me
+        return self.table.owners.get(channel, ("", 0))[0] == self.me and channel not in self.table.moving
 
     async def claim(self, channel: str, at_least_epoch: int = 0) -> object:
         """Own it, unless another node that can be reached does."""

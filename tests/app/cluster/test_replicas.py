@@ -295,6 +295,31 @@ def test_a_channel_is_given_to_the_node_that_holds_it() -> None:
         assert [one.server.plane.faults for one in (a, b, c)] == [0] * 3
 
 
+@pytest.mark.parametrize("how", ["moved", "stayed", "undecided"])
+def test_what_would_change_a_channel_that_is_being_handed_over_waits(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is clear who has the channel; its readers do not. If that takes too long, it is refused."""
+    if how == "undecided":
+        monkeypatch.setattr(module, "MOVING_S", 0.001)
+    table = Table()
+    with members("a", "b", table=table) as (a, b):
+        film(a).publish(0, b"x")
+        film(b).has(0, b"x")
+        table.moving.add("film")
+        upload = film(a).upload(1, b"y").end()
+        if how != "undecided":
+            eventually(lambda: a.server.plane.parked[ParkedFor.REPLICA])
+        film(a).has(0, b"x")
+        if how == "moved":
+            table.owners["film"] = "b", 1
+            assert b.server.inside(lambda: b.cluster.given("film", 1))
+            a.server.inside(lambda: a.cluster.gave("film"))
+        if how != "undecided":
+            table.moving.clear()
+        assert upload.answer().status == (503 if how == "undecided" else 200)
+        table.moving.clear()
+        assert (b if how == "moved" else a).server.plane.registry.channels["film"].next_seq == 1 + (how != "undecided")
+
+
 def test_a_node_that_has_lost_its_channel_ends_it() -> None:
     """Its publisher and its readers are told, and are answered by the new owner from then on."""
     table = Table()
@@ -439,6 +464,9 @@ def test_a_server_that_creates_no_channels_claims_none() -> None:
     table = Table()
     with members("a", table=table, autocreate=False) as (a,):
         assert film(a).post(0).status == 404
+        table.urls["gone"], table.owners["film"] = "http://127.0.0.1:1/trickle", ("gone", 1)
+        table.gone.add("gone")
+        assert film(a).post(0).status == 503
         assert table.claims == 0
 
 
