@@ -53,6 +53,7 @@ from tricklecast.app.data_plane.responses import Reply, unreachable_reply
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.data_plane.scheduling import NODE
 from tricklecast.app.data_plane.stages import park
+from tricklecast.app.listener import tune
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import AccessRecord, Op, Reason
 from tricklecast.trickle.wire import Status
@@ -78,9 +79,7 @@ HEAD_BYTES: Final = 64 << 10
 """The longest head of an answer."""
 
 PEER_TIMEOUT_S: Final = 5
-"""The kernel gives up a node that acknowledges nothing for this time. Its lease has ended before."""
-
-_OPTIONS: Final = {"TCP_USER_TIMEOUT": PEER_TIMEOUT_S * 1000}
+"""The kernel gives up a node whose machine does not answer for this time. Its lease has ended before."""
 
 _TLS_HIGH_WATER: Final = 64 << 10
 _CONTINUE: Final = 100
@@ -430,9 +429,7 @@ class Upstream(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
         sock = transport.get_extra_info("socket")
-        for name, value in _OPTIONS.items():
-            if (option := getattr(socket, name, None)) is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        tune(sock, peer_timeout_s=PEER_TIMEOUT_S)
         if transport.get_extra_info("sslcontext") is None:
             self._fd = sock.fileno()
             transport.set_write_buffer_limits(high=0)  # see Connection.connection_made

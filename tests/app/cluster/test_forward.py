@@ -194,13 +194,16 @@ def test_a_client_with_the_segment_is_told_so(channel: RemoteChannel) -> None:
 
 
 def test_connections_to_the_owner_are_used_again(nodes: Nodes, channel: RemoteChannel) -> None:
-    """Many clients one after the other need one."""
+    """Many clients one after the other need one. The kernel asks whether its other end is there."""
     channel.publish(0, b"x")
     nodes.settled()
     before = next_number(nodes.owner)
     for _ in range(10):
         channel.get(0)
     assert next_number(nodes.owner) - before <= 2
+    [pool] = nodes.at_edge.forwarding._pools.values()
+    sock = next(iter(pool.idle)).transport.get_extra_info("socket")
+    assert nodes.edge.inside(lambda: sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
 
 def next_number(server: LocalServer) -> int:
