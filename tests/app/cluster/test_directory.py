@@ -425,6 +425,20 @@ async def test_a_key_that_is_deleted_is_put_back(nats: NatsServer) -> None:
         assert await a.confirmed("x", 1)
 
 
+async def test_an_epoch_outlives_its_key(nats: NatsServer) -> None:
+    """A claim of a channel whose key has vanished without a word begins above the epoch that this node remembers."""
+    a, b = make("a", nats), make("b", nats)
+    async with running(b):
+        async with running(a):
+            await claimed(a, "x", 4)
+            await until(lambda: b.place("x"))
+        await until(lambda: not b.reachable("a"))
+        admin = await Bucket.open(NatsOptions((nats.url,)), "admin")
+        await admin._client.jetstream().purge_stream("KV_trickle", subject="$KV.trickle.channel.x")
+        await admin.close()
+        assert await b.claim("x") == Claimed(6)
+
+
 async def test_values_that_make_no_sense_are_left_alone(nats: NatsServer) -> None:
     """A person may write anything into the bucket. It is counted, and harms no other key."""
     a = make("a", nats)

@@ -1,14 +1,18 @@
 """The directory under everything that can happen to nodes, ways and the bucket, in any order.
 
-A machine of hypothesis runs three nodes on virtual time. Every 20 ms of it, it asks each node whether it would answer
-a publisher of each channel, and compares the answers.
+A machine of hypothesis runs three nodes on virtual time, with a model of the bucket. Every 20 ms of it, it asks each
+node whether it would answer a publisher of each channel, and compares the answers. A short walk does the same with a
+real NATS server, in real time.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -19,7 +23,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.app.cluster.model import Message, ModelNats, Way
+from tests.support.nats import NatsServer, Relay, nats_server, relay
 from tests.support.virtual_time import VirtualLoop
+from tests.support.waiting import WITHIN_S, until
+from tricklecast.app.cluster.bucket import AnyBucket, Bucket, NatsOptions
 from tricklecast.app.cluster.directory import Claimed, Directory, NodeFacts, Place
 from tricklecast.app.cluster.names import to_token
 
@@ -42,7 +49,7 @@ class Process:
 
     world: World
     name: str
-    way: Way
+    way: Way | Relay
     pace: float = 1.0
     ahead: float = 0.0
     data: dict[str, int] = field(default_factory=dict)
@@ -56,10 +63,10 @@ class Process:
     def start(self, owned: dict[str, int]) -> None:
         self.data = dict(owned)
         self.directory = Directory(
-            lambda: self.world.nats.open(self.way),
+            lambda: self.world.open(self.way),
             NodeFacts(self.name, f"http://{self.name}"),
             self,
-            lease_s=LEASE_S,
+            lease_s=self.world.lease_s,
             tombstone_s=1e6,
             clock=self.clock,
             dice=self.world.dice,
@@ -92,16 +99,24 @@ class Process:
 class World:
     """The nodes and the bucket, and all that was promised."""
 
-    def __init__(self, seed: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+    def __init__(
+        self,
+        seed: int,
+        loop: asyncio.AbstractEventLoop,
+        lease_s: float = LEASE_S,
+        ways: Sequence[Way | Relay] = (),
+    ) -> None:
+        self.loop, self.lease_s = loop, lease_s
         self.dice = Random(seed)
-        self.nats = ModelNats(self.dice, loop)
-        self.processes = {name: Process(self, name, Way(self.dice)) for name in NODES}
+        self.nats = None if ways else ModelNats(self.dice, loop)
+        ways = ways or [Way(self.dice) for _ in NODES]
+        self.processes = {name: Process(self, name, way) for name, way in zip(NODES, ways, strict=True)}
         self.holders: dict[tuple[str, int], str] = {}
         self.highest: dict[str, int] = {}
         self.snapshot: tuple[dict[str, Message], int] | None = None
         self.knower: Process | None = None
         self.forgotten_until = 0.0
+        self.slowest_stop = 0.0
         self.answered = 0
         self.violations: list[str] = []
 
@@ -118,7 +133,7 @@ class World:
                 directory = process.directory
                 if directory is not None and directory.lease.fresh and directory.owns(channel):
                     sure.append((process.name, directory._mine[channel]))
-            # An older copy of the store has forgotten, too, which nodes were deposed: the epochs still tell them apart.
+            # With the bucket it is forgotten, too, which nodes were deposed: the epochs still tell them apart.
             if len(sure) > 1 and self.loop.time() > self.forgotten_until:
                 self.violations.append(f"two nodes answer for {channel}: {sure}")
             for name, epoch in sure:
@@ -137,10 +152,67 @@ class World:
         process.data[channel] = epoch
         process.remembered[channel] = max(epoch, process.remembered.get(channel, 0))
 
+    async def open(self, way: Way | Relay) -> AnyBucket:
+        """A connection of a node."""
+        if isinstance(way, Relay):
+            return await Bucket.open(NatsOptions((way.url,)), "test")
+        assert self.nats is not None
+        return await self.nats.open(way)
+
+    async def claim(self, process: Process, channel: str) -> None:
+        """A publisher comes to a node."""
+        directory = process.directory
+        if directory is not None:
+            result = await directory.claim(channel, process.remembered.get(channel, 0))
+            if isinstance(result, Claimed) and process.directory is directory:
+                self.claimed(process, channel, result.epoch)
+
+    async def hand_over(self, process: Process, channel: str, to: str) -> None:
+        """A node gives a channel away, if it has it."""
+        directory = process.directory
+        epoch = None if directory is None else directory._mine.get(channel)
+        if directory is None or epoch is None or process.name == to:
+            return
+        if await directory.hand_over(channel, epoch, to) is True:
+            process.data.pop(channel, None)
+
+    def end(self, process: Process, channel: str) -> None:
+        """A channel ends, if this node has it."""
+        if process.directory is not None and (epoch := process.data.pop(channel, None)) is not None:
+            process.directory.ended(channel, epoch)
+
+    async def restart(self, process: Process, *, with_data: bool, crash: bool) -> None:
+        """A node is stopped, or killed, and started again."""
+        if not crash and process.directory is not None:
+            began = self.loop.time()
+            await process.directory.stop()
+            self.slowest_stop = max(self.slowest_stop, self.loop.time() - began)
+        process.crash()
+        if not with_data:
+            process.remembered.clear()
+        process.start(process.data if with_data else {})
+
+    def differences(self) -> str:
+        """Where the nodes do not agree; nowhere, if all has been well for a while."""
+        directories = [process.directory for process in self.processes.values() if process.directory is not None]
+        for one in directories:
+            if one.degraded:
+                return f"{one.me.name}: {one.degraded}"
+        for channel in CHANNELS:
+            places = [directory.place(channel) for directory in directories]
+            if len(set(places)) > 1:
+                return f"{channel}: {places}"
+            owners = {one.me.name: one._mine[channel] for one in directories if one.owns(channel)}
+            there = places[0]
+            if owners != ({there.node: there.epoch} if there is not None and there.reachable else {}):
+                return f"{channel}: {owners} own it, and it is at {there}"
+        return ""
+
     def restored(self) -> bool:
         """Whether a node that remembers everything has put it back into the bucket."""
         if self.knower is None:
             return True
+        assert self.nats is not None
         directory = self.knower.directory
         assert directory is not None
         done = True
@@ -200,7 +272,7 @@ class DirectoryMachine(RuleBasedStateMachine):
     def converges(self) -> None:
         """When all is well for a while, every node says the same, and the owner agrees."""
         world = self.world
-        world.nats.up = True
+        self.nats.up = True
         for process in world.processes.values():
             process.way.open.set()
         self.runner.run(self._start_all())
@@ -208,15 +280,13 @@ class DirectoryMachine(RuleBasedStateMachine):
         self.runner.run(_call(self._agree))
 
     def _agree(self) -> None:
-        directories = [process.directory for process in self.world.processes.values() if process.directory is not None]
-        assert [directory.degraded for directory in directories] == [""] * len(NODES)
-        for channel in CHANNELS:
-            places = [directory.place(channel) for directory in directories]
-            assert len(set(places)) == 1, f"{channel}: {places}"
-            owners = {one.me.name: one._mine[channel] for one in directories if one.owns(channel)}
-            assert owners == (
-                {places[0].node: places[0].epoch} if places[0] is not None and places[0].reachable else {}
-            )
+        assert not (differences := self.world.differences()), differences
+
+    @property
+    def nats(self) -> ModelNats:
+        """The model."""
+        assert self.world.nats is not None
+        return self.world.nats
 
     async def _start_all(self) -> None:
         for process in self.world.processes.values():
@@ -231,35 +301,16 @@ class DirectoryMachine(RuleBasedStateMachine):
 
     @rule(name=nodes, channel=channels, seconds=st.sampled_from((0.0, 0.1, 3.0)))
     def a_publisher_comes(self, name: str, channel: str, seconds: float) -> None:
-        process = self.world.processes[name]
-        directory = process.directory
-        if directory is None:
-            return
-
-        async def claim() -> None:
-            result = await directory.claim(channel, process.remembered.get(channel, 0))
-            if isinstance(result, Claimed) and process.directory is directory:
-                self.world.claimed(process, channel, result.epoch)
-
-        self._begin(claim())
+        self._begin(self.world.claim(self.world.processes[name], channel))
         self.run(seconds)
 
     @rule(name=nodes, channel=channels)
     def a_channel_ends(self, name: str, channel: str) -> None:
-        process = self.world.processes[name]
-        if process.directory is not None and (epoch := process.data.pop(channel, None)) is not None:
-            self.runner.run(_call(partial(process.directory.ended, channel, epoch)))
+        self.runner.run(_call(partial(self.world.end, self.world.processes[name], channel)))
 
     @rule(name=nodes, channel=channels, to=nodes)
     def a_channel_is_handed_over(self, name: str, channel: str, to: str) -> None:
-        directory = self.world.processes[name].directory
-        if directory is not None and name != to and (epoch := directory._mine.get(channel)) is not None:
-
-            async def hand_over() -> None:
-                if await directory.hand_over(channel, epoch, to) is True:
-                    self.world.processes[name].data.pop(channel, None)
-
-            self._begin(hand_over())
+        self._begin(self.world.hand_over(self.world.processes[name], channel, to))
 
     @rule(name=nodes, channel=channels, seconds=st.sampled_from((0.0, 1.0)))
     def a_segment_is_to_be_answered(self, name: str, channel: str, seconds: float) -> None:
@@ -271,20 +322,9 @@ class DirectoryMachine(RuleBasedStateMachine):
     @rule(name=nodes, with_data=st.booleans(), crash=st.booleans())
     def a_node_is_restarted(self, name: str, with_data: bool, crash: bool) -> None:
         process = self.world.processes[name]
-        if not self.world.restored() and self.world.knower is process:
-            return
-
-        async def restart() -> None:
-            if not crash and process.directory is not None:
-                began = self.loop.time()
-                await process.directory.stop()
-                assert self.loop.time() - began < 2, "a stop has a deadline"
-            process.crash()
-            if not with_data:
-                process.remembered.clear()
-            process.start(process.data if with_data else {})
-
-        self.runner.run(restart())
+        if self.world.restored() or self.world.knower is not process:
+            self.runner.run(self.world.restart(process, with_data=with_data, crash=crash))
+            assert self.world.slowest_stop < 2, "a stop has a deadline"
 
     @rule(name=nodes)
     def a_node_crashes(self, name: str) -> None:
@@ -308,18 +348,18 @@ class DirectoryMachine(RuleBasedStateMachine):
 
     @rule()
     def connections_break(self) -> None:
-        self.runner.run(_call(self.world.nats.break_all))
+        self.runner.run(_call(self.nats.break_all))
 
     @rule(seconds=st.sampled_from((0.3, 1.0, 4.0)), restart=st.booleans())
     def nats_is_down(self, seconds: float, restart: bool) -> None:
-        self.world.nats.up = False
-        self.runner.run(_call(self.world.nats.restart if restart else self.world.nats.break_all))
+        self.nats.up = False
+        self.runner.run(_call(self.nats.restart if restart else self.nats.break_all))
         self.run(seconds)
-        self.world.nats.up = True
+        self.nats.up = True
 
     @rule()
     def the_store_is_copied(self) -> None:
-        self.world.snapshot = dict(self.world.nats.messages), self.world.nats.last
+        self.world.snapshot = dict(self.nats.messages), self.nats.last
 
     @precondition(lambda self: self.knows_all() is not None)
     @rule(how=st.sampled_from(("purge", "delete", "roll back")))
@@ -327,22 +367,22 @@ class DirectoryMachine(RuleBasedStateMachine):
         """While at least one node knows all of it: nobody can know what nobody remembers."""
         world = self.world
         world.knower = self.knows_all()
+        world.forgotten_until = self.loop.time() + 2 * LEASE_S
         match how:
             case "purge":
-                self.runner.run(_call(world.nats.purge))
+                self.runner.run(_call(self.nats.purge))
             case "delete":
-                self.runner.run(_call(world.nats.delete))
+                self.runner.run(_call(self.nats.delete))
             case "roll back" if world.snapshot is not None:
-                world.forgotten_until = self.loop.time() + 2 * LEASE_S
-                self.runner.run(_call(lambda: world.nats.roll_back(*world.snapshot)))
+                self.runner.run(_call(lambda: self.nats.roll_back(*world.snapshot)))
         self.run(0.01)
 
     @rule(channel=channels)
     def a_person_deletes_a_key(self, channel: str) -> None:
         world, key = self.world, f"channel.{to_token(channel)}"
-        if world.nats.get(key)[1] and (knower := self.knows_all()) is not None:
+        if self.nats.get(key)[1] and (knower := self.knows_all()) is not None:
             world.knower = knower
-            self.runner.run(_call(lambda: world.nats.put(key, None, None, 0)))
+            self.runner.run(_call(lambda: self.nats.put(key, None, None, 0)))
             self.run(0.1)
 
     def knows_all(self) -> Process | None:
@@ -354,7 +394,7 @@ class DirectoryMachine(RuleBasedStateMachine):
             directory = process.directory
             if directory is None or directory._bucket is None or not process.way.open.is_set():
                 continue
-            if directory.lease.valid and directory._settled.is_set() and directory._seen == world.nats.last:
+            if directory.lease.valid and directory._settled.is_set() and directory._seen == self.nats.last:
                 return process
         return None
 
@@ -385,3 +425,69 @@ class TestDirectoryForLong(DirectoryMachine.TestCase):  # type: ignore[valid-typ
     """Many long walks."""
 
     settings = settings(max_examples=400, stateful_step_count=50, deadline=None, phases=PHASES)
+
+
+def test_a_walk_on_a_real_server() -> None:
+    """The same promises hold with NATS itself, in real time."""
+    with nats_server() as server:
+        asyncio.run(_walk(server, seed=1))
+
+
+async def _walk(server: NatsServer, seed: int) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(WITHIN_S):
+        ways = [await stack.enter_async_context(relay(server.port)) for _ in NODES]
+        world = World(seed, asyncio.get_running_loop(), 0.4, ways)
+        watching = asyncio.ensure_future(world.watch())
+        tasks = []
+        for process in world.processes.values():
+            process.start({})
+        await until(lambda: not world.differences())
+        copy = server.save()
+        await until(lambda: not world.differences())
+        for loss in ("none", "purge", "delete", "roll back"):
+            await _lose(server, copy, loss)
+            world.forgotten_until = world.loop.time() + 1.0
+            await asyncio.sleep(0.4)  # a node that has not heard of it must not be the last one that remembers
+            await until(lambda: not world.differences())
+            for _ in range(6):
+                process, channel = world.dice.choice(list(world.processes.values())), world.dice.choice(CHANNELS)
+                match world.dice.choice(("claim", "claim", "claim", "hand over", "end", "restart", "cut", "reset")):
+                    case "claim":
+                        tasks.append(asyncio.ensure_future(world.claim(process, channel)))
+                    case "hand over":
+                        tasks.append(asyncio.ensure_future(world.hand_over(process, channel, world.dice.choice(NODES))))
+                    case "end":
+                        world.end(process, channel)
+                    case "restart":
+                        crash, with_data = world.dice.random() < 0.5, world.dice.random() < 0.5
+                        await world.restart(process, with_data=with_data, crash=crash)
+                    case "cut":
+                        process.way.open.clear()
+                    case "reset":
+                        assert isinstance(process.way, Relay)
+                        process.way.break_all()
+                await asyncio.sleep(world.dice.choice((0.0, 0.05, 0.3)))
+            for process in world.processes.values():
+                process.way.open.set()
+            await asyncio.gather(*tasks)
+            await until(lambda: not world.differences())
+            assert world.violations == []
+        assert world.answered
+        watching.cancel()
+        for process in world.processes.values():
+            assert process.directory is not None
+            await process.directory.stop()
+
+
+async def _lose(server: NatsServer, copy: Path, how: str) -> None:
+    if how == "roll back":
+        server.roll_back(copy)
+        return
+    bucket = await Bucket.open(NatsOptions((server.url,)), "admin")
+    stream = bucket._client.jetstream()
+    match how:
+        case "purge":
+            await stream.purge_stream("KV_trickle")
+        case "delete":
+            await stream.delete_stream("KV_trickle")
+    await bucket.close()
