@@ -23,7 +23,7 @@ from typing import Final
 from urllib.parse import quote
 
 from tricklecast.app.clock import to_us
-from tricklecast.app.cluster.forward import CONNECT_S
+from tricklecast.app.cluster.forward import CONNECT_S, PEER_TIMEOUT_S
 from tricklecast.app.cluster.peers import NodePlace, NodeUrl, Peers
 from tricklecast.app.cluster.records import FeedError
 from tricklecast.app.cluster.transport import TURN_BYTES, put, send_feed
@@ -31,6 +31,7 @@ from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.data_plane.context import DataPlane, Serve
 from tricklecast.app.data_plane.request import CLUSTER, Request
 from tricklecast.app.data_plane.responses import FORGED, Reply, shutdown_reply
+from tricklecast.app.listener import tune
 from tricklecast.trickle.errors import InvalidChannelName, TrickleError
 from tricklecast.trickle.paths import parse_channel
 from tricklecast.trickle.records import Reason
@@ -153,6 +154,7 @@ class Feeds:
         async with asyncio.timeout(CONNECT_S):
             tls = self._tls() if url.tls else None
             reader, writer = await asyncio.open_connection(url.host, url.port, ssl=tls, limit=TURN_BYTES)
+        tune(writer.get_extra_info("socket"), peer_timeout_s=PEER_TIMEOUT_S)
         try:
             put(writer, [b"GET %b HTTP/1.1\r\n%btrickle-cluster: %b\r\n\r\n" % (target, fields, signature)])
             async with asyncio.timeout(ANSWER_S):

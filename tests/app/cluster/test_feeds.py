@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.support.certificates import make_certificate
 from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.cluster.feeds import NoFeed
+from tricklecast.app.cluster.forward import PEER_TIMEOUT_S
 from tricklecast.app.cluster.peers import sign
 from tricklecast.app.cluster.records import Hello, record
 from tricklecast.app.core.rules import OwnedChannel
@@ -189,6 +191,9 @@ def connect(member: Member, name: str = "film") -> BaseException | None:
             _, writer = await member.cluster.feeds.connect(name)
         except Exception as error:
             return error
+        sock = writer.get_extra_info("socket")
+        if (option := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
+            assert sock.getsockopt(socket.IPPROTO_TCP, option) == PEER_TIMEOUT_S * 1000
         writer.transport.abort()
         return None
 
@@ -222,8 +227,6 @@ class once:
     """A server that answers one request with these bytes, and closes."""
 
     def __init__(self, answer: bytes) -> None:
-        import socket
-
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._answer = answer
 
