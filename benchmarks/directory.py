@@ -26,8 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.support.nats import nats_server
-from tricklecast.app.cluster.bucket import Bucket, NatsOptions
+from tricklecast.app.cluster.bucket import Bucket
 from tricklecast.app.cluster.directory import Claimed, Directory, NodeFacts, Place
+from tricklecast.app.cluster.jetstream import NatsOptions
 
 CHANNELS: Final = 100_000
 SAMPLES: Final = 1_000

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from tests.support.nats import NatsServer, nats_cluster, nats_server
 from tricklecast.app.clock import to_time, to_us
-from tricklecast.app.cluster.jetstream import Servers
+from tricklecast.app.cluster.jetstream import NatsOptions
 from tricklecast.app.cluster.quorum import Quorum
 from tricklecast.app.cluster.streams import StreamOptions
 from tricklecast.app.core.limits import Limits
@@ -72,7 +72,7 @@ class Node:
         self._seq = 0
         if urls:
             self.quorum = Quorum(
-                Servers(urls),
+                NatsOptions(urls),
                 self.registry,
                 time.monotonic,
                 name="benchmark",

@@ -51,7 +51,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from tricklecast.app.clock import wall_us
-from tricklecast.app.cluster.bucket import AnyBucket, Conflict, Unreachable
+from tricklecast.app.cluster.bucket import AnyBucket
+from tricklecast.app.cluster.jetstream import Conflict, Unreachable
 from tricklecast.app.cluster.lease import LEASE_S, RENEWALS, Lease, LeaseState, answered, boottime
 from tricklecast.app.cluster.names import to_name, to_token
 from tricklecast.trickle.errors import InvalidInput

@@ -1,11 +1,10 @@
-"""A connection to NATS JetStream for streams that hold much: publish, read, ask.
+"""A connection to NATS JetStream: publish behind a message, read, and ask about streams.
 
-**One object is one connection.** When it breaks, or a request was not answered in time, it is of no use any more, and
-its owner opens another one, perhaps to another server. Nothing is buffered while there is none: a request is sent now,
-or fails. It may take effect after its sender has given up, since the network may deliver late; that is why every
-message names the sequence number that it must follow.
-
-It is not the connection of the directory: a lease must not wait behind a megabyte.
+**One object is one connection.** When it breaks, :attr:`Connection.closed` is done and the object is of no use;
+its owner opens another. nats-py can reconnect by itself, but then requests wait in its buffer and are sent when nobody
+remembers them, and its close may wait for a peer that is gone. Nothing is buffered here: a request is sent now, or
+fails. It may still take effect after its sender has given up, since the network may deliver late. That is why every
+write names the message that it follows.
 """
 
 from __future__ import annotations
@@ -15,24 +14,21 @@ import ssl
 from base64 import b64decode
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import orjson
 from nats import errors
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from tricklecast.trickle.errors import TrickleError
 
-OPEN_S: Final = 3.0
-"""To reach one of the servers."""
+OPEN_S: Final = 5.0
+"""To reach one of the servers, and to find or make what the connection is for."""
 
 ANSWER_S: Final = 2.0
-"""Until an answer is given up, and the connection with it."""
-
-ASK_S: Final = 5.0
-"""The same for questions about streams: three servers that have just started take some time to make sixteen of them."""
+"""Until an answer to a request is given up."""
 
 CLOSE_S: Final = 0.5
 """Until a connection that does not close is broken."""
@@ -43,19 +39,13 @@ BATCH_BYTES: Final = 4 << 20
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 """The header by which a message names the one that it must follow; it is stored with the message."""
 
-_CONFLICT: Final = (10071, 10164)  # error codes of JetStream
-_FULL: Final = (10023, 10047, 10077)  # of the machine, of the account, of the stream
-_NO_STREAM: Final = 10059
-_NO_MESSAGE: Final = 10037
-_TOO_FEW_SERVERS: Final = (10005, 10074)
+
+class Conflict(TrickleError):
+    """The last message of the subject is another one than the one that was named. Nothing was stored."""
 
 
 class Unreachable(TrickleError):
-    """No answer came, or JetStream cannot do it now. If a message was published, it may be stored, or may still be."""
-
-
-class Conflict(TrickleError):
-    """The last message of the subject is another one. Nothing was stored."""
+    """No answer came, or it cannot be done now. If a write was asked for, it may have happened, or may still happen."""
 
 
 class Full(Unreachable):
@@ -67,7 +57,38 @@ class TooFewServers(Unreachable):
 
 
 class NoStream(Unreachable):
-    """The stream does not exist."""
+    """No stream takes messages of the subject. Nothing was stored."""
+
+
+class _Missing(Unreachable):
+    """There is no such stream or message."""
+
+
+_FAULTS: Final[dict[int, type[TrickleError]]] = {
+    **dict.fromkeys((10071, 10164), Conflict),
+    **dict.fromkeys((10023, 10047, 10077), Full),  # of the machine, of the account, of the stream
+    **dict.fromkeys((10037, 10059), _Missing),  # a message, a stream
+    **dict.fromkeys((10005, 10074), TooFewServers),  # replicas need a cluster of servers
+}
+"""By the error codes of JetStream."""
+
+
+@dataclass(frozen=True, slots=True)
+class NatsOptions:
+    """Where NATS is.
+
+    Attributes:
+        servers: URLs, ``nats://[user:password@]host:port`` or ``tls://…``; more are found through the first.
+        credentials: a ``.creds`` file. tls: replaces the system's certificates.
+        bucket: its name, of which those of other streams are made; clusters that share servers have one each.
+        replicas: of the bucket and all streams; 0: three if there are three servers or more, else one.
+    """
+
+    servers: tuple[str, ...]
+    credentials: Path | None = None
+    tls: ssl.SSLContext | None = None
+    bucket: str = "trickle"
+    replicas: int = 0
 
 
 class Message(NamedTuple):
@@ -82,89 +103,60 @@ class Message(NamedTuple):
     data: bytes
 
 
-class Servers(NamedTuple):
-    """Where NATS is.
-
-    Attributes:
-        urls: ``nats://[user:password@]host:port`` or ``tls://…``; more are found through the first.
-        credentials: a ``.creds`` file. tls: replaces the system's certificates.
-    """
-
-    urls: tuple[str, ...]
-    credentials: Path | None = None
-    tls: ssl.SSLContext | None = None
-
-
 class Connection:
     """Use :meth:`open`.
 
     Attributes:
-        broken: whether it is of no use any more.
+        options: as given. closed: done when the connection is of no use any more; the result says why.
+        unanswered: whether a request was not answered in time.
     """
 
-    def __init__(self) -> None:
-        self.broken = False
+    def __init__(self, options: NatsOptions) -> None:
+        self.options = options
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.unanswered = False
         self._client = Client()
-        self._why = ""
+        self._last_error = ""
 
     @classmethod
-    async def open(cls, servers: Servers, name: str) -> Connection:
+    async def open(cls, options: NatsOptions, name: str) -> Self:
         """Connect.
 
         Args:
             name: of the connection, for people who look at the server.
 
         Raises:
-            Unreachable: no server can be reached, or refuses this client.
+            Unreachable: no server can be reached, or it has no JetStream, or refuses this client.
         """
-        made = cls()
-        more: dict[str, Any] = {}
-        if servers.credentials is not None:
-            more["user_credentials"] = servers.credentials
-        if servers.tls is not None:
-            more["tls"] = servers.tls
+        made = cls(options)
         try:
             async with asyncio.timeout(OPEN_S):
-                await made._client.connect(
-                    list(servers.urls),
-                    name=name,
-                    error_cb=made._failed,
-                    closed_cb=made._gone,
-                    disconnected_cb=made._gone,
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,  # the fewest that nats-py counts: each server is tried twice
-                    reconnect_time_wait=0,
-                    connect_timeout=1,
-                    pending_size=0,
-                    **more,
-                )
+                await made._connect(name)
+                await made._find()
         except BaseException as error:
             await made.close()
             if isinstance(error, OSError | errors.Error | ValueError):  # TimeoutError is an OSError
-                raise Unreachable(made._why or str(error) or type(error).__name__) from None
+                raise Unreachable(made._last_error or str(error) or type(error).__name__) from None
             raise
         return made
 
-    async def _failed(self, error: Exception) -> None:
-        self._why = str(error) or type(error).__name__
-
-    async def _gone(self) -> None:
-        self.broken = True
-
     async def close(self) -> None:
         """Close the connection. It takes :data:`CLOSE_S` at most, whatever the other side does."""
-        self.broken = True
-        with suppress(OSError, errors.Error):
+        self._break("closed")
+        client = self._client
+        try:
             async with asyncio.timeout(CLOSE_S):
-                await self._client.close()
+                await client.close()
+        except (OSError, errors.Error):
+            pass
         # nats-py waits for bytes that nobody takes any more, and keeps the connection.
         with suppress(AttributeError):
-            self._client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
+            client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
 
     @property
-    def servers(self) -> int:
-        """Servers of NATS that are known."""
-        return len(self._client.servers)
+    def replicas(self) -> int:
+        """How many replicas a stream is to have."""
+        return self.options.replicas or (3 if len(self._client.servers) >= 3 else 1)
 
     async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str], last: int) -> int:
         """Store a message behind the one of this number; returns its own number.
@@ -215,40 +207,71 @@ class Connection:
                 with suppress(errors.Error):
                     await took.unsubscribe()
         except (OSError, errors.Error, ValueError, KeyError) as error:
-            raise self._unanswered(error) from None
+            raise self._no_answer(error) from None
 
-    async def ask(self, verb: str, stream: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    async def ask(
+        self, verb: str, stream: str, body: Mapping[str, Any] | None = None, *, within_s: float = ANSWER_S
+    ) -> dict[str, Any] | None:
         """Ask JetStream's API about a stream; ``None`` if there is no such stream or message."""
         payload = b"" if body is None else orjson.dumps(body)
-        with suppress(NoStream):
-            return await self._request(f"$JS.API.{verb}.{stream}", payload, None, ASK_S)
-        return None
+        try:
+            return await self._request(f"$JS.API.{verb}.{stream}", payload, None, within_s)
+        except _Missing:
+            return None
 
     async def _request(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, within_s: float
     ) -> dict[str, Any]:
         try:
-            reply: Msg = await self._client.request(subject, payload, timeout=within_s, headers=headers)
+            reply = await self._client.request(subject, payload, timeout=within_s, headers=headers)
             answer: dict[str, Any] = orjson.loads(reply.data)
-        except errors.NoRespondersError:
-            raise NoStream("no server of NATS answers for it") from None
+        except errors.NoRespondersError as error:
+            raise NoStream(str(error)) from None
         except (OSError, errors.Error, ValueError) as error:
-            raise self._unanswered(error) from None
+            raise self._no_answer(error) from None
         if (fault := answer.get("error")) is None:
             return answer
-        code, text = fault.get("err_code"), f"JetStream: {fault.get('description')} ({fault.get('err_code')})"
-        if code in _CONFLICT:
-            raise Conflict(text)
-        if code in _FULL:
-            raise Full(text)
-        if code in (_NO_STREAM, _NO_MESSAGE):
-            raise NoStream(text)
-        raise (TooFewServers if code in _TOO_FEW_SERVERS else Unreachable)(text)
+        code = fault.get("err_code")
+        raise _FAULTS.get(code, Unreachable)(f"JetStream: {fault.get('description')} ({code})")
 
-    def _unanswered(self, error: Exception) -> Unreachable:
-        """Whoever gets no answer asks another server the next time."""
-        self.broken = True
-        return Unreachable(self._why or str(error) or type(error).__name__)
+    def _no_answer(self, error: Exception) -> Unreachable:
+        self.unanswered = True
+        return Unreachable(str(error) or type(error).__name__)
+
+    async def _find(self) -> None:
+        """Find or make what the connection is for."""
+
+    def _break(self, why: str) -> None:
+        if not self.closed.done():
+            self.closed.set_result(why)
+
+    async def _connect(self, name: str) -> None:
+        options = self.options
+        more: dict[str, Any] = {}
+        if options.credentials is not None:
+            more["user_credentials"] = options.credentials
+        if options.tls is not None:
+            more["tls"] = options.tls
+
+        async def failed(error: Exception) -> None:
+            self._last_error = str(error) or type(error).__name__
+
+        async def gone() -> None:
+            self._break(self._last_error or "the connection is closed")
+
+        await self._client.connect(
+            list(options.servers),
+            name=name,
+            error_cb=failed,
+            closed_cb=gone,
+            disconnected_cb=gone,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,  # the fewest that nats-py counts: each server is tried twice
+            reconnect_time_wait=0,
+            connect_timeout=1,
+            pending_size=0,
+            **more,
+        )
 
 
 def _headers(data: bytes) -> dict[str, str]:

@@ -21,7 +21,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from tricklecast.app.cluster.history import Shared, Stamp, Start, Superseded, Writer, rest
-from tricklecast.app.cluster.jetstream import EXPECTED, Conflict, NoStream, Servers, Unreachable
+from tricklecast.app.cluster.jetstream import EXPECTED, Conflict, NatsOptions, NoStream, Unreachable
 from tricklecast.app.cluster.records import FeedError, HeldSegment
 from tricklecast.app.cluster.replica import OutOfMemory, Replica
 from tricklecast.app.cluster.streams import Stream, StreamOptions, Streams
@@ -58,7 +58,7 @@ class Quorum:
     """The histories of one node, and the promise to its publishers (:class:`app.data_plane.context.Durability`).
 
     Args:
-        servers, options: of NATS. name: of this node.
+        nats: where it is. name: of this node. options: of the streams.
         registry: of this node. clock: its time, seconds.
         to_us, to_time: turn it into microseconds since 1970, and back.
         confirmed: whether this node owns a channel in an epoch, beyond doubt: the directory's word.
@@ -76,7 +76,7 @@ class Quorum:
 
     def __init__(
         self,
-        servers: Servers,
+        nats: NatsOptions,
         registry: Registry,
         clock: Callable[[], float],
         *,
@@ -88,7 +88,7 @@ class Quorum:
         leave: Callable[[Channel], None] | None = None,
         options: StreamOptions | None = None,
     ) -> None:
-        self.streams = Streams(servers, name, options or StreamOptions(), self._looked_at)
+        self.streams = Streams(nats, name, options or StreamOptions(), self._looked_at)
         self.recovering: dict[str, asyncio.Task[OwnedChannel | None]] = {}
         self._shared = Shared(self.streams, registry.budget, to_us, confirmed)
         self._registry, self._clock, self._to_time = registry, clock, to_time

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from zlib import crc32
 
-from tricklecast.app.cluster.jetstream import Connection, Full, Servers, TooFewServers, Unreachable
+from tricklecast.app.cluster.jetstream import Connection, Full, NatsOptions, TooFewServers, Unreachable
 from tricklecast.app.cluster.names import to_token
 
 logger = logging.getLogger("tricklecast.cluster")
@@ -39,6 +39,9 @@ LOOK_PART: Final = 20
 LOOK_S: Final = 2.0
 """How often the streams in use are looked at."""
 
+MAKE_S: Final = 5.0
+"""To make a stream: three servers that have just started take some time for sixteen of them."""
+
 AGAIN_S: Final = 0.05
 """NATS is asked again so long after it was out of reach."""
 
@@ -51,19 +54,15 @@ class StreamOptions:
     """Settings.
 
     Attributes:
-        prefix: of the names of streams and subjects; clusters that share servers have one each.
         max_bytes: the room of all streams together, which NATS reserves at each server that has them. The default is
             enough for five nodes with the usual ``--max-total-bytes`` of 1 GiB, each full: a history has up to three
             times what its channel holds.
         max_age_s: what is older is removed; owners write their channels again in half of the time. So the history of a
             channel that nobody took over goes after a day.
-        replicas: of the streams; 0: three if there are three servers or more, else one.
     """
 
-    prefix: str = "trickle"
     max_bytes: int = 16 << 30
     max_age_s: float = 86_400.0
-    replicas: int = 0
 
 
 @dataclass
@@ -93,7 +92,7 @@ class Streams:
     """The streams, and the connection of this node to them.
 
     Args:
-        servers, options: of NATS. name: of this node.
+        nats: where it is. name: of this node. options: see there.
         looked_at: told of each stream that was looked at, and whether what was in it is lost.
 
     Attributes:
@@ -101,14 +100,13 @@ class Streams:
     """
 
     def __init__(
-        self, servers: Servers, name: str, options: StreamOptions, looked_at: Callable[[Stream, bool], None]
+        self, nats: NatsOptions, name: str, options: StreamOptions, looked_at: Callable[[Stream, bool], None]
     ) -> None:
         self.options = options
         self.counters: Counter[str] = Counter()
-        prefix = options.prefix
-        names = ((f"{prefix.upper()}-{k}", f"{prefix}.{k}") for k in range(PARTITIONS))
-        self.by_name = {stream: Stream(stream, subjects) for stream, subjects in names}
-        self._servers, self._name, self._looked_at = servers, name, looked_at
+        self._streams = [Stream(f"{nats.bucket.upper()}-{k}", f"{nats.bucket}.{k}") for k in range(PARTITIONS)]
+        self.by_name = {stream.name: stream for stream in self._streams}
+        self._nats, self._name, self._looked_at = nats, name, looked_at
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._failed_at = 0.0  # when NATS could not be reached, by the event loop's time
@@ -129,8 +127,8 @@ class Streams:
 
     def of(self, channel: str) -> tuple[Stream, str]:
         """The stream and the subject of a channel."""
-        k, prefix = crc32(channel.encode()) % PARTITIONS, self.options.prefix
-        return self.by_name[f"{prefix.upper()}-{k}"], f"{prefix}.{k}.{to_token(channel)}"
+        stream = self._streams[crc32(channel.encode()) % PARTITIONS]
+        return stream, f"{stream.subjects}.{to_token(channel)}"
 
     def soon(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do this beside, until :meth:`stop`."""
@@ -163,18 +161,18 @@ class Streams:
         Raises:
             Unreachable: it cannot be opened.
         """
-        if self._connection is not None and not self._connection.broken:
-            return self._connection
+        if (found := self._connection) is not None and not (found.closed.done() or found.unanswered):
+            return found
         async with self._connecting:
-            if self._connection is not None and self._connection.broken:
-                await self._connection.close()
+            if (found := self._connection) is not None and (found.closed.done() or found.unanswered):
+                await found.close()  # perhaps another server answers
                 self._connection = None
             if self._connection is None:
                 loop = asyncio.get_running_loop()
                 if self._failed_at and loop.time() - self._failed_at < AGAIN_S:
                     raise Unreachable("NATS is out of reach")  # as somebody else has just found out
                 try:
-                    self._connection = await Connection.open(self._servers, self._name)
+                    self._connection = await Connection.open(self._nats, self._name)
                 except Unreachable:
                     self._failed_at = loop.time()
                     raise
@@ -219,17 +217,22 @@ class Streams:
             "max_consumers": -1,
             "duplicate_window": round(min(120.0, options.max_age_s) * 1e9),
             "allow_direct": True,
-            "num_replicas": options.replicas or (3 if connection.servers >= 3 else 1),
+            "num_replicas": connection.replicas,
         }
         found = await connection.ask("STREAM.INFO", stream.name)
         if found is None:
             try:
-                found = await connection.ask("STREAM.CREATE", stream.name, config)
+                found = await connection.ask("STREAM.CREATE", stream.name, config, within_s=MAKE_S)
             except TooFewServers:
-                found = await connection.ask("STREAM.CREATE", stream.name, {**config, "num_replicas": 1})
-        elif any(found["config"][key] != config[key] for key in ("max_bytes", "max_age", "num_replicas")):
-            with suppress(Unreachable):  # it is of use as it is
-                found = await connection.ask("STREAM.UPDATE", stream.name, {**found["config"], **config}) or found
+                config["num_replicas"] = 1
+                found = await connection.ask("STREAM.CREATE", stream.name, config, within_s=MAKE_S)
+        else:
+            # It never gets fewer replicas: not all servers may be known to this node.
+            present = found["config"]
+            config["num_replicas"] = max(connection.replicas, present["num_replicas"])
+            if any(present[key] != config[key] for key in ("max_bytes", "max_age", "num_replicas")):
+                with suppress(Unreachable):  # it is of use as it is
+                    found = await connection.ask("STREAM.UPDATE", stream.name, {**present, **config}) or found
         if found is None:
             raise Unreachable(f"the stream {stream.name} was deleted while it was looked for")
         return found

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
 
-from tricklecast.app.cluster.bucket import ANSWER_S, OPEN_S, Conflict, Take, Unreachable
+from tricklecast.app.cluster.bucket import Take
+from tricklecast.app.cluster.jetstream import ANSWER_S, OPEN_S, Conflict, Unreachable
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.app.core.support import content, grant
 from tests.support.waiting import WITHIN_S
-from tricklecast.app.cluster.jetstream import Connection, Servers, Unreachable
+from tricklecast.app.cluster.jetstream import Connection, NatsOptions, Unreachable
 from tricklecast.app.cluster.quorum import Quorum
 from tricklecast.app.cluster.streams import StreamOptions
 from tricklecast.app.core.limits import Limits
@@ -20,7 +20,7 @@ from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.rules import OwnedChannel
 from tricklecast.app.core.segment import Segment
 
-_prefixes = count()
+_buckets = count()
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -99,7 +99,7 @@ class Node:
     def __post_init__(self) -> None:
         cluster = self.cluster
         self.quorum = Quorum(
-            Servers(cluster.urls),
+            cluster.nats,
             self.registry,
             cluster.clock,
             name=self.name,
@@ -164,7 +164,7 @@ class Cluster:
         owners: by the channel's name; anybody owns one that is not there.
     """
 
-    urls: tuple[str, ...]
+    nats: NatsOptions
     options: StreamOptions = field(default_factory=StreamOptions)
     owners: dict[str, Node] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
@@ -191,7 +191,8 @@ class Cluster:
 
 def cluster(*urls: str, **options: Any) -> Cluster:
     """A cluster with streams of its own."""
-    return Cluster(urls, StreamOptions(**{"prefix": f"t{next(_prefixes)}", "max_bytes": 512 << 20, **options}))
+    nats = NatsOptions(urls, bucket=f"t{next(_buckets)}")
+    return Cluster(nats, StreamOptions(**{"max_bytes": 512 << 20, **options}))
 
 
 def bodies(channel: OwnedChannel) -> Mapping[int, bytes]:

@@ -19,7 +19,7 @@ import pytest
 from tests.support.nats import NatsServer, Relay, nats_cluster, nats_server, relay
 from tests.support.waiting import WITHIN_S, eventually, until
 from tricklecast.app.cluster import directory as directories
-from tricklecast.app.cluster.bucket import Bucket, Conflict, NatsOptions, Unreachable
+from tricklecast.app.cluster.bucket import Bucket
 from tricklecast.app.cluster.directory import (
     Claimed,
     Directory,
@@ -29,6 +29,7 @@ from tricklecast.app.cluster.directory import (
     Taken,
     Unavailable,
 )
+from tricklecast.app.cluster.jetstream import Conflict, NatsOptions, Unreachable
 from tricklecast.app.cluster.lease import LeaseState
 
 pytestmark = pytest.mark.anyio
@@ -502,7 +503,8 @@ async def test_a_server_that_is_not_nats_is_told() -> None:
 
 NODE = """
 import asyncio, sys, time
-from tricklecast.app.cluster.bucket import Bucket, NatsOptions
+from tricklecast.app.cluster.bucket import Bucket
+from tricklecast.app.cluster.jetstream import NatsOptions
 from tricklecast.app.cluster.directory import Claimed, Directory, NodeFacts
 from tests.app.cluster.test_directory import Heard
 
@@ -567,7 +569,7 @@ async def test_a_cluster_loses_its_leader() -> None:
         async with running(a, b):
             await claimed(a, "x")
             admin = await Bucket.open(options, "admin")
-            info = await admin._api("STREAM.INFO", None)
+            info = await admin.ask("STREAM.INFO", "KV_trickle")
             assert info is not None
             assert info["config"]["num_replicas"] == 3
             await admin.close()

@@ -26,8 +26,9 @@ from tests.app.cluster.model import Message, ModelNats, Way
 from tests.support.nats import NatsServer, Relay, nats_server, relay
 from tests.support.virtual_time import VirtualLoop
 from tests.support.waiting import WITHIN_S, until
-from tricklecast.app.cluster.bucket import AnyBucket, Bucket, NatsOptions
+from tricklecast.app.cluster.bucket import AnyBucket, Bucket
 from tricklecast.app.cluster.directory import Claimed, Directory, NodeFacts, Place
+from tricklecast.app.cluster.jetstream import NatsOptions
 from tricklecast.app.cluster.names import to_token
 
 NODES: Final = ("a", "b", "c")

@@ -14,10 +14,11 @@ import pytest
 from tests.support.local import LocalServer, local_server
 from tests.support.nats import NatsServer, nats_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.cluster.bucket import Bucket, NatsOptions
+from tricklecast.app.cluster.bucket import Bucket
 from tricklecast.app.cluster.directory import Directory, NodeFacts, Place
 from tricklecast.app.cluster.feeds import Feeds
 from tricklecast.app.cluster.forward import Forwarding
+from tricklecast.app.cluster.jetstream import NatsOptions
 from tricklecast.app.cluster.peers import Peers
 from tricklecast.app.cluster.replicas import Cluster, Replicas
 from tricklecast.app.tools.conformance.target import RemoteChannel, Target

@@ -12,7 +12,7 @@ from tests.app.cluster.quorums import Node, bodies, cluster, in_loop
 from tests.support.nats import NatsServer, nats_cluster, nats_server
 from tests.support.waiting import eventually, until
 from tricklecast.app.cluster import history, streams
-from tricklecast.app.cluster.jetstream import Unreachable
+from tricklecast.app.cluster.jetstream import NatsOptions, Unreachable
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +52,16 @@ async def test_other_settings(nats: NatsServer) -> None:
     """They apply to the streams that are there; one for which there is no room keeps what it has."""
     shared = cluster(nats.url)
     await (await shared.node()).quorum.start()
-    shared.options = streams.StreamOptions(prefix=shared.options.prefix, max_bytes=64 << 20, max_age_s=60.0)
+    shared.options = streams.StreamOptions(max_bytes=64 << 20, max_age_s=60.0)
     node = await shared.node()
     assert await node.quorum.start()
     assert {stream.room for stream in node.quorum.streams.by_name.values()} == {4 << 20}
-    shared.options = streams.StreamOptions(prefix=shared.options.prefix, max_bytes=1 << 55)
+    shared.options = streams.StreamOptions(max_bytes=1 << 55)
     node = await shared.node()
     assert await node.quorum.start()
     assert {stream.room for stream in node.quorum.streams.by_name.values()} == {4 << 20}
-    shared.options = streams.StreamOptions(prefix="huge", max_bytes=1 << 55)
+    shared.options = streams.StreamOptions(max_bytes=1 << 55)
+    shared.nats = NatsOptions(shared.nats.servers, bucket="huge")
     node = await shared.node()
     assert not await node.quorum.start(), "there is no room"
     assert node.quorum.counters["full"]
@@ -212,6 +213,11 @@ async def _lose_a_leader(servers: list[NatsServer]) -> None:
     assert bodies(channel) == {0: b"a", 1: b"b"}
     second.publish(2, b"c")
     await wait_stored(second)
+    shared.nats = NatsOptions(shared.nats.servers, bucket=shared.nats.bucket, replicas=1)
+    third = await shared.node()
+    while not await third.quorum.streams.look(name):
+        pass
+    assert third.quorum.streams.by_name[name].replicas == 3, "no node takes replicas away"
     first.publish(2, b"of the deposed one")
     assert not await first.stored()
     await shared.stop()
