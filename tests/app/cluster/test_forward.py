@@ -201,7 +201,7 @@ def test_connections_to_the_owner_are_used_again(nodes: Nodes, channel: RemoteCh
     for _ in range(10):
         channel.get(0)
     assert next_number(nodes.owner) - before <= 2
-    [pool] = nodes.at_edge.forwarding._pools.values()
+    pool = nodes.at_edge.forwarding._pools[place_of(nodes.owner).url]
     sock = next(iter(pool.idle)).transport.get_extra_info("socket")
     assert nodes.edge.inside(lambda: sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
@@ -308,21 +308,39 @@ def test_a_body_goes_with_its_request_whatever_that_is(nodes: Nodes) -> None:
             assert client.recv(4096).endswith(b"ok")
 
 
-def test_an_answer_before_the_end_of_the_body(nodes: Nodes) -> None:
+@pytest.mark.parametrize(
+    ("framing", "more"),
+    [("Content-Length: 9\r\n\r\nhell", b"GET /"), ("Transfer-Encoding: chunked\r\n\r\n4\r\nhell\r\n", b"0\r\n\r\n")],
+)
+def test_an_answer_before_the_end_of_the_body(nodes: Nodes, framing: str, more: bytes) -> None:
     """The rest of the body is thrown away, here and there; the next request of the client is its own again."""
-    head = b"DELETE /trickle/early/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhell"
-    with fake(nodes, "early") as there, asked(nodes.edge, head) as client:
+    head = f"DELETE /trickle/early/1 HTTP/1.1\r\nHost: x\r\n{framing}"
+    with fake(nodes, "early") as there, asked(nodes.edge, head.encode()) as client:
         with there.accept() as owner:
             head_of(owner)
             owner.sendall(OK)
             assert client.recv(4096).endswith(b"ok")
-            client.sendall(b"GET /")
-            assert received(owner).strip(b"hel") == b""  # and no other request comes on this connection
+            client.sendall(more)
+            assert received(owner).strip(b"4\r\nhel") == b""  # and no other request comes on this connection
         client.sendall(b"GET /trickle/early/2 HTTP/1.1\r\nHost: x\r\n\r\n")
         with there.accept() as owner:
             assert head_of(owner).startswith(b"GET /below/here/early/2 HTTP/1.1\r\n")
             owner.sendall(OK)
             assert client.recv(4096).endswith(b"ok")
+
+
+def test_an_owner_that_still_waits_for_a_body_is_asked_nothing_else(nodes: Nodes) -> None:
+    """Whatever loses bytes of a body here: their connection ends with the request."""
+    head = b"DELETE /trickle/short/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
+    with fake(nodes, "short") as there, asked(nodes.edge, head) as client, there.accept() as owner:
+        head_of(owner)
+        [upstream] = nodes.edge.inside(lambda: list(nodes.at_edge.forwarding._pools[there.place.url].serving))
+        exchange = upstream.exchange
+        assert exchange is not None
+        nodes.edge.inside(lambda: exchange.body_ended([]))
+        owner.sendall(OK)
+        assert client.recv(4096).endswith(b"ok")
+        assert received(owner) == b""
 
 
 def test_a_client_cannot_speak_for_others(nodes: Nodes, channel: RemoteChannel) -> None:
