@@ -360,6 +360,16 @@ def test_cores_draw_no_random_numbers_of_their_own() -> None:
     assert _offenders((path, calls(path)) for path in _cores()) == []
 
 
+def test_nats_is_imported_for_a_cluster_only() -> None:
+    """Without `--cluster` a server runs without nats-py: the modules that need it are imported lazily."""
+    needing = {_dotted(path) for path in _modules("app/cluster") if "nats" in _tops(path)}
+    assert "tricklecast.app.cluster.bucket" in needing
+    needing.add("tricklecast.app.cluster.directory")
+    others = [path for path in _modules(*PACKAGES) if not path.is_relative_to(ROOT / "app/cluster")]
+    found = ((path, (name for name in _imports(path, nested=False) if _within(name, *needing))) for path in others)
+    assert _offenders(found) == []
+
+
 def test_the_wheel_is_declared_with_one_package() -> None:
     """`app`, `publisher` and the like are names of other people's packages: ours are all below `tricklecast`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

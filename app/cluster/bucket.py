@@ -11,6 +11,7 @@ left out ends the connection, and the next one goes on behind the last revision 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -21,6 +22,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from tricklecast.app.cluster.jetstream import Connection, NatsOptions, TooFewServers, Unreachable
+
+logger = logging.getLogger("tricklecast.cluster")
 
 WATCH_IDLE_S: Final = 5.0
 """A watch that brings no message for this time, although some are to come, is broken."""
@@ -127,7 +130,12 @@ class Bucket(Connection):
                 return
             self._next += 1
             deleted = msg.headers is not None and ("KV-Operation" in msg.headers or "Nats-Marker-Reason" in msg.headers)
-            take(msg.subject[prefix:], None if deleted else msg.data, revision)
+            try:
+                take(msg.subject[prefix:], None if deleted else msg.data, revision)
+            except Exception as error:  # nats-py would go on, and this change would be missing for ever
+                logger.exception("a fault in what watches the bucket")
+                self._break(f"a fault: {error!r}")
+                return
             if pending == 0 and waiting:
                 await ready.wait()
                 is_synced()

@@ -303,7 +303,6 @@ class Directory:
         self._revision = 0  # of this node's key
         self._instance: str | None = None  # of the bucket that was read; None: it has to be read anew
         self._seen = 0  # the last revision that the watch brought
-        self._behind = 0  # renewals in a row that the watch has not brought half a second later
         self._heard_at = clock()  # when the watch last brought something
         self._reread = False  # the keys have to be read anew, since the bucket is not what it was
         self._filling: dict[str, Entry] | None = None  # the channels, while they are read anew
@@ -515,7 +514,7 @@ class Directory:
             await (self._renew(bucket) if self.term else self._register(bucket))
             while True:
                 if syncing is None:
-                    after = self._seen if self._instance == bucket.instance else None
+                    after, self._reread = self._seen if self._instance == bucket.instance else None, False
                     syncing = asyncio.create_task(self._sync(bucket, after))
                 self._tick()
                 if self._stopping:
@@ -529,7 +528,9 @@ class Directory:
                     await self._renew(bucket)
                 if self._reread:
                     syncing.cancel()
-                    syncing, self._reread = None, False
+                    syncing = None
+                elif syncing.done() and self.age_s > self.lease.lease_s:  # it should have brought four renewals
+                    raise Unreachable("the watch brings nothing")
         finally:
             self._bucket, self._filling = None, None
             self.lease.cut_off()
@@ -581,12 +582,9 @@ class Directory:
         """Renew the lease. A node whose key is not as it has written it takes a new term.
 
         Raises:
-            Unreachable: there is no answer, or the watch brings nothing.
+            Unreachable: there is no answer.
             NameInUse: another process has taken this node's name.
         """
-        self._behind = self._behind + 1 if self._synced.is_set() and self._seen < self._revision else 0
-        if self._behind > RENEWALS:
-            raise Unreachable("the watch brings nothing")
         for _ in range(ATTEMPTS):
             sent_at, was_valid = self._clock(), self.lease.valid
             writing = asyncio.ensure_future(self._put_node(bucket))
@@ -668,6 +666,7 @@ class Directory:
         def synced() -> None:
             if after is None:
                 self._merge(nodes, bucket)
+            self._heard_at = self._clock()
             done.set()
 
         await bucket.watch(after, self._take, synced)
@@ -1008,9 +1007,10 @@ class Directory:
 
         Revisions protect a claim from what this node has not heard of yet; but not if the bucket is lost meanwhile.
         """
-        while self.age_s > 1.5 * self.lease.lease_s / RENEWALS:
+        if self.age_s > 1.5 * self.lease.lease_s / RENEWALS:
             self.lease.wanted.set()
-            await asyncio.sleep(self.lease.lease_s / 100)
+            while self.age_s > self.lease.lease_s / RENEWALS:  # noqa: ASYNC110 - an event for each message costs more
+                await asyncio.sleep(self.lease.lease_s / 100)
 
     async def _is_free(self, bucket: AnyBucket, entry: Entry) -> bool:
         """Whether the term that owns a channel is over. A node that was silent for too long is deposed."""

@@ -272,6 +272,10 @@ class Connection:
             pending_size=0,
             **more,
         )
+        # nats-py would speak plainly with a server that offers no TLS.
+        url = self._client.connected_url
+        if url is not None and url.scheme == "tls" and not self._client._server_info.get("tls_required"):
+            raise Unreachable(f"{url.hostname} offers no TLS, which tls:// asks for")
 
 
 def _headers(data: bytes) -> dict[str, str]:

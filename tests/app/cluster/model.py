@@ -33,6 +33,7 @@ class ModelNats:
     messages: dict[str, Message] = field(default_factory=dict)
     last: int = 0
     starts: int = 0
+    faults: list[BaseException] = field(default_factory=list)
     connections: set[ModelBucket] = field(default_factory=set)
     _instances: int = 0
 
@@ -146,6 +147,10 @@ class ModelBucket:
         self.break_off("closed")
         self.stop_watching()
 
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and not isinstance(error := task.exception(), None | Conflict | Unreachable):
+            self.nats.faults.append(error)
+
     def stop_watching(self) -> None:
         if self.watching is not None:
             self.watching.cancel()
@@ -183,5 +188,5 @@ class ModelBucket:
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        task.add_done_callback(self._done)
         return task

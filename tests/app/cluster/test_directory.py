@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from tests.support.certificates import make_certificate
 from tests.support.nats import NatsServer, Relay, nats_cluster, nats_server, relay
 from tests.support.waiting import WITHIN_S, eventually, until
 from tricklecast.app.cluster import directory as directories
@@ -485,6 +487,21 @@ async def test_a_wrong_password_is_told(tmp_path: Path) -> None:
             pass
     with pytest.raises(Unreachable):
         await Bucket.open(NatsOptions((right,)), "test")
+
+
+async def test_tls_is_what_its_url_says(tmp_path: Path, nats: NatsServer) -> None:
+    """With `tls://` the server's certificate is verified, and a server that speaks no TLS is refused."""
+    make_certificate(tmp_path)
+    with pytest.raises(Unreachable, match="offers no TLS"):
+        await Bucket.open(NatsOptions((nats.url.replace("nats:", "tls:"),)), "test")
+    with nats_server("--tls", "--tlscert", f"{tmp_path}/cert.pem", "--tlskey", f"{tmp_path}/key.pem") as server:
+        url = server.url.replace("nats:", "tls:")
+        with pytest.raises(Unreachable, match="certificate"):
+            await Bucket.open(NatsOptions((url,)), "test")
+        trusted = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+        bucket = await Bucket.open(NatsOptions((url,), tls=trusted), "test")
+        assert await bucket.put("channel.x", b"{}", 0) == 1
+        await bucket.close()
 
 
 async def test_a_server_that_is_not_nats_is_told() -> None:

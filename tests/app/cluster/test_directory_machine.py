@@ -236,6 +236,8 @@ class DirectoryMachine(RuleBasedStateMachine):
 
     def run(self, seconds: float) -> None:
         self.runner.run(asyncio.sleep(seconds))
+        for fault in self.nats.faults:
+            raise fault
         assert not self.world.violations, self.world.violations[0]
 
     @initialize(seed=st.integers(0, 2**32), paces=st.tuples(*[st.sampled_from((0.95, 1.0, 1.05))] * 3))
