@@ -191,6 +191,8 @@ class Quorum:
 
     async def _recover(self, name: str, epoch: int) -> OwnedChannel | None:
         self._end(name)
+        if (before := self._registry.channels.get(name)) is not None and not before.ended:
+            raise Unreachable(f"{before!r} is still here: let go of it first")
         replica = Replica(name, self._registry, self._clock, self._to_time, leave=self._leave)
         adopted = None
         try:

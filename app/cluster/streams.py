@@ -55,7 +55,7 @@ class StreamOptions:
 
     Attributes:
         max_bytes: the room of all streams together, which NATS reserves at each server that has them. The default is
-            enough for five nodes with the usual ``--max-total-bytes`` of 1 GiB, each full: a history has up to three
+            enough for four nodes with the usual ``--max-total-bytes`` of 1 GiB, each full: a history has up to three
             times what its channel holds.
         max_age_s: what is older is removed; owners write their channels again in half of the time. So the history of a
             channel that nobody took over goes after a day.

@@ -14,7 +14,7 @@ from tests.support.nats import NatsServer, nats_server
 from tests.support.waiting import until
 from tricklecast.app.cluster import history, jetstream, quorum
 from tricklecast.app.cluster.history import Superseded
-from tricklecast.app.cluster.jetstream import Message
+from tricklecast.app.cluster.jetstream import Message, Unreachable
 
 
 async def last(node: Node, name: str) -> Message | None:
@@ -124,7 +124,7 @@ async def test_a_node_that_was_given_a_channel_and_lost_it_at_once(nats: NatsSer
     assert await second.stored()
     assert third.registry.channels == {}
     with pytest.raises(Superseded):
-        await first.recover(epoch=0)
+        await third.recover(epoch=0)
     await shared.stop()
 
 
@@ -398,4 +398,56 @@ async def test_a_channel_that_is_too_far_behind(nats: NatsServer, monkeypatch: p
     channel = await (await shared.node()).recover()
     assert channel is not None
     assert bodies(channel) == bodies(node.channel())
+    await shared.stop()
+
+
+@in_loop
+async def test_a_channel_that_is_still_here_is_not_recovered(nats: NatsServer) -> None:
+    """Whoever holds it for readers, or still believes to own it, has to let go of it first. Nothing is lost."""
+    shared = cluster(nats.url)
+    first, second = await shared.node(), await shared.node()
+    first.publish(0, b"a")
+    assert await first.stored()
+    held = second.registry.replicate("c", 1, 1000.0)
+    with pytest.raises(Unreachable, match="let go of it first"):
+        await second.recover()
+    second.registry.let_go(held)
+    channel = await second.recover()
+    assert channel is not None
+    assert bodies(channel) == {0: b"a"}
+    await shared.stop()
+
+
+@in_loop
+async def test_a_channel_is_recovered_once(nats: NatsServer) -> None:
+    """Requests that need it at the same time wait for the same work; nobody finds it half done."""
+    shared = cluster(nats.url)
+    first, second = await shared.node(), await shared.node()
+    first.publish(0, b"a")
+    assert await first.stored()
+    both = asyncio.gather(second.recover(), second.recover())
+    await asyncio.sleep(0)
+    assert list(second.quorum.recovering) == ["c"]
+    one, other = await both
+    assert one is other is second.channel()
+    assert second.quorum.recovering == {}
+    await shared.stop()
+
+
+@in_loop
+async def test_a_channel_is_handed_over(nats: NatsServer) -> None:
+    """Its owner writes the rest and nothing more; acknowledgements of all channels can be awaited."""
+    shared = cluster(nats.url)
+    first, second = await shared.node(), await shared.node()
+    for name in ("c", "d"):
+        first.publish(0, b"a", name)
+    assert await first.quorum.flush()
+    assert await first.quorum.flush(), "there is nothing to wait for"
+    first.publish(1, b"b")
+    assert await first.quorum.release(first.channel())
+    assert not await first.stored(), "it acknowledges nothing any more"
+    channel = await second.recover()
+    assert channel is not None
+    assert bodies(channel) == {0: b"a", 1: b"b"}
+    await first.quorum.stop()
     await shared.stop()

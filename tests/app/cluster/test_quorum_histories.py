@@ -235,7 +235,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(2))
 def test_nothing_acknowledged_is_lost(nats: NatsServer, block: int) -> None:
     """Ten histories of five owners each."""
     recoveries = acknowledged = 0
