@@ -200,6 +200,7 @@ def test_connections_to_the_owner_are_used_again(nodes: Nodes, channel: RemoteCh
     before = next_number(nodes.owner)
     for _ in range(10):
         channel.get(0)
+    nodes.settled()
     assert next_number(nodes.owner) - before <= 2
     pool = nodes.at_edge.forwarding._pools[place_of(nodes.owner).url]
     sock = next(iter(pool.idle)).transport.get_extra_info("socket")
