@@ -45,6 +45,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from typing import Final, NamedTuple
 
 from tricklecast.app.cluster.feed import Feed
@@ -446,15 +447,14 @@ class Writer:
             return seq
         if seq == self.last:
             return None
-        if self._begun:
-            if stamp is not None and stamp.writer != self._token and (stamp.epoch, stamp.reign) >= (epoch, self._reign):
-                raise Superseded(f"{self.channel.name!r} has another owner")
-            self.last = seq
-            raise _Anew
-        # The first message of this reign is a fence, too.
-        if (stamp is not None and stamp.epoch > epoch) or not await self._shared.confirmed(self.channel.name, epoch):
+        reign = self._reign if self._begun else inf  # another one of the epoch may be before this one
+        is_deposed = stamp is not None and stamp.writer != self._token and (stamp.epoch, stamp.reign) >= (epoch, reign)
+        # The first message of a reign is a fence, too. And a history that is lost may have held that of a successor.
+        if is_deposed or not await self._shared.confirmed(self.channel.name, epoch):
             raise Superseded(f"{self.channel.name!r} has another owner")
         self.last = seq
+        if self._begun:
+            raise _Anew
         if stamp is not None and stamp.epoch == epoch:
             self._reign, self._generation = stamp.reign + 1, max(stamp.generation, stamp.live) + 1
             generation.number = self._generation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import count
@@ -12,7 +13,7 @@ from typing import Any
 
 from tests.app.core.support import content, grant
 from tests.support.waiting import WITHIN_S
-from tricklecast.app.cluster.jetstream import Connection, NatsOptions, Unreachable
+from tricklecast.app.cluster.jetstream import Conflict, Connection, NatsOptions, Unreachable
 from tricklecast.app.cluster.quorum import Quorum
 from tricklecast.app.cluster.streams import StreamOptions
 from tricklecast.app.core.limits import Limits
@@ -79,7 +80,8 @@ class Way:
 
     async def _later(self, connection: Connection, *about: Any) -> None:
         await asyncio.sleep(self.dice.uniform(0, 0.02))
-        await Connection.publish(connection, *about)
+        with suppress(Conflict, Unreachable):
+            await Connection.publish(connection, *about)
 
 
 @dataclass(eq=False)

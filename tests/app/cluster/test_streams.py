@@ -102,6 +102,23 @@ async def test_a_stream_that_was_deleted(nats: NatsServer, monkeypatch: pytest.M
 
 
 @in_loop
+async def test_a_deposed_owner_whose_stream_was_deleted(nats: NatsServer) -> None:
+    """The fence of its successor is gone, but the directory knows better: it acknowledges nothing."""
+    shared = cluster(nats.url)
+    first, second = await shared.node(), await shared.node()
+    first.publish(0, b"a")
+    assert await first.stored()
+    assert await second.recover() is not None
+    await ask(first, "STREAM.DELETE")
+    first.publish(1, b"of the deposed one")
+    assert not await first.stored()
+    assert first.lost == [("c", 1)]
+    second.publish(1, b"b")
+    await wait_stored(second)
+    await shared.stop()
+
+
+@in_loop
 async def test_a_stream_that_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """An older copy has the beginning only: the owner notices, and writes all of the channel."""
     with nats_server() as server:
