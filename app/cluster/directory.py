@@ -252,7 +252,7 @@ class Directory:
         listeners: hears of channels.
         tombstone_s: how long the directory remembers the epoch of a channel that has ended.
         clock: the time in seconds, on a clock that goes on while the machine is suspended.
-        dice: for pauses.
+        wall: microseconds since 1970, for terms. dice: for pauses.
 
     Attributes:
         lease: of this node. nodes: all nodes by name, this one included. counters: for metrics.
@@ -269,6 +269,7 @@ class Directory:
         lease_s: float = LEASE_S,
         tombstone_s: float = 300.0,
         clock: Callable[[], float] = boottime,
+        wall: Callable[[], int] = wall_us,
         dice: random.Random | None = None,
     ) -> None:
         self.me = me
@@ -278,7 +279,8 @@ class Directory:
         self.secret = ""
         self.term = 0
         self.replaced: NameInUse | None = None
-        self._open, self._listeners, self._clock, self._tombstone_s = open_bucket, listeners, clock, tombstone_s
+        self._open, self._listeners, self._clock, self._wall = open_bucket, listeners, clock, wall
+        self._tombstone_s = tombstone_s
         self._dice = dice or random.Random()
         # What the bucket says.
         self._channels: dict[str, Entry] = {}
@@ -575,7 +577,7 @@ class Directory:
 
     def _new_term(self, before: Node | None) -> None:
         # By the wall clock, so that a term is new although the bucket has forgotten the last one.
-        self.term = max(self.term + 1, 1 if before is None else before.term + 1, wall_us() // 1000)
+        self.term = max(self.term + 1, 1 if before is None else before.term + 1, self._wall() // 1000)
         logger.info("this is node %r of the cluster, in term %d", self.me.name, self.term)
 
     async def _renew(self, bucket: AnyBucket) -> None:
@@ -820,15 +822,11 @@ class Directory:
     def _verdict(self, channel: str, epoch: int) -> _Verdict:
         """What this node has to do about a channel that it owns in this epoch, as the directory has it now."""
         entry = self._channels.get(channel)
-        if entry is None or entry.epoch < epoch or (entry.lost and entry.epoch == epoch):
+        if entry is None or entry.epoch < epoch:
             return _Verdict.WRITE
-        if (
-            entry.epoch > epoch
-            or (entry.owner.node != self.me.name and not entry.ended)
-            or entry.owner.term > self.term
-        ):
+        if entry.epoch > epoch or entry.owner.node != self.me.name or entry.owner.term > self.term:
             return _Verdict.LOST
-        known = not entry.ended and entry.owner.term == self.term and channel not in self._moving
+        known = not (entry.ended or entry.lost) and entry.owner.term == self.term and channel not in self._moving
         return _Verdict.KEEP if known else _Verdict.WRITE
 
     def _due(self, channel: str) -> Entry | None:
@@ -935,7 +933,7 @@ class Directory:
             if found is not None and (not self._meta or _age(found) <= _age(self._meta)):
                 self._meta = found
             if not self._meta:
-                new = secrets.token_hex(8), secrets.token_hex(32), wall_us()
+                new = secrets.token_hex(8), secrets.token_hex(32), self._wall()
                 self._meta = dict(zip(("instance", "secret", "created"), new, strict=True))
             self.secret = str(self._meta["secret"])
             if found == self._meta:

@@ -34,7 +34,7 @@ class ModelNats:
     last: int = 0
     starts: int = 0
     faults: list[BaseException] = field(default_factory=list)
-    connections: set[ModelBucket] = field(default_factory=set)
+    connections: dict[ModelBucket, None] = field(default_factory=dict)
     _instances: int = 0
 
     def now(self) -> float:
@@ -119,12 +119,12 @@ class ModelBucket:
 
     def __post_init__(self) -> None:
         self.instance, self.young_s = f"{self.nats.instance} {self.nats.starts}", self.nats.now() - self.nats.made_at
-        self.nats.connections.add(self)
+        self.nats.connections[self] = None
 
     def break_off(self, why: str) -> None:
         if not self.closed.done():
             self.closed.set_result(why)
-        self.nats.connections.discard(self)
+        self.nats.connections.pop(self, None)
 
     async def put(self, key: str, value: bytes, last: int, *, ttl_s: float = 0) -> int:
         return await self._ask(lambda: self.nats.put(key, value, last, ttl_s))

@@ -295,6 +295,24 @@ async def test_a_channel_is_handed_over_in_its_epoch(nats: NatsServer) -> None:
         assert b.owns("x")
 
 
+async def test_who_has_given_a_channel_away_never_goes_on_with_it(nats: NatsServer) -> None:
+    """Not after a crash with a data directory that still has it, and not when the other node has ended it meanwhile."""
+    heard = Heard()
+    a, b = make("a", nats), make("b", nats)
+    async with running(b):
+        await a.start({})
+        await claimed(a, "x")
+        assert await a.hand_over("x", 1, "b") is True
+        crash(a)
+        await until(lambda: b.owns("x"))
+        b.ended("x", 1)
+        await until(lambda: b.former("x") and not b._outbox)
+        again = make("a", nats, heard)
+        async with running(again, owned={"x": 1}):
+            await until(lambda: heard.losses == [("x", 1)])
+            assert again.place("x") is None
+
+
 async def test_a_gift_that_cannot_be_taken_is_claimed_in_the_next_epoch(nats: NatsServer) -> None:
     """Nobody goes on with the epoch; the next claim of it, by any node, begins another."""
     heard = Heard()
@@ -426,6 +444,23 @@ async def test_a_key_that_is_deleted_is_put_back(nats: NatsServer) -> None:
         await admin.close()
         await until(lambda: b.channels["x"].revision == a.channels["x"].revision)
         assert await a.confirmed("x", 1)
+
+
+async def test_a_watch_that_brings_nothing_is_begun_again(nats: NatsServer) -> None:
+    """Renewals succeed, and their echoes do not come: the server has lost what delivers them, and tells nobody."""
+    a, b = make("a", nats), make("b", nats)
+    async with running(a, b):
+        admin = await Bucket.open(NatsOptions((nats.url,)), "admin")
+        stream = admin._client.jetstream()
+        before = a.counters.connections, b.counters.connections
+        for consumer in await stream.consumers_info("KV_trickle"):
+            await stream.delete_consumer("KV_trickle", consumer.name)
+        await admin.close()
+        await until(lambda: a.counters.connections > before[0] and b.counters.connections > before[1])
+        await until(lambda: not a.degraded and not b.degraded)
+        assert (a.counters.deposed, b.counters.deposed) == (0, 0)
+        assert await claimed(a, "x") == 1
+        await until(lambda: b.place("x"))
 
 
 async def test_an_epoch_outlives_its_key(nats: NatsServer) -> None:

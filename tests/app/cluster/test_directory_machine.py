@@ -70,6 +70,7 @@ class Process:
             lease_s=self.world.lease_s,
             tombstone_s=1e6,
             clock=self.clock,
+            wall=self.world.wall,
             dice=self.world.dice,
         )
         self.starting = asyncio.ensure_future(self.directory.start(owned))
@@ -118,8 +119,14 @@ class World:
         self.knower: Process | None = None
         self.forgotten_until = 0.0
         self.slowest_stop = 0.0
+        self._wall_us = 0
         self.answered = 0
         self.violations: list[str] = []
+
+    def wall(self) -> int:
+        """Microseconds; no two are the same."""
+        self._wall_us = max(self._wall_us + 1, round(self.loop.time() * 1e6))
+        return self._wall_us
 
     async def watch(self) -> None:
         """Look at the promises all the time."""
