@@ -665,8 +665,10 @@ class Directory:
             self._synced.clear()
             self._instance, self._filling, self.nodes, self._meta_found, self._seen = None, {}, {}, (None, 0), 0
 
+        filling = self._filling
+
         def synced() -> None:
-            if after is None:
+            if after is None and self._filling is filling:
                 self._merge(nodes, bucket)
             self._heard_at = self._clock()
             done.set()
@@ -789,7 +791,9 @@ class Directory:
             return
         self._channels[channel] = entry
         if self._filling is not None:
-            self._filling[channel] = entry
+            read = self._filling.get(channel)
+            if read is None or read.revision < entry.revision:
+                self._filling[channel] = entry
         self._changed(channel, before, entry, given=given)
 
     def _changed(

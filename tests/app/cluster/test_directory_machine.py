@@ -142,6 +142,8 @@ class World:
                 if directory is not None and directory.lease.fresh and directory.owns(channel):
                     sure.append((process.name, directory._mine[channel]))
             # With the bucket it is forgotten, too, which nodes were deposed: the epochs still tell them apart.
+            if len(sure) > 1 and self.nats is not None and not self.restored():
+                self.forgotten_until = self.loop.time() + LEASE_S / 4
             if len(sure) > 1 and self.loop.time() > self.forgotten_until:
                 self.violations.append(f"two nodes answer for {channel}: {sure}")
             for name, epoch in sure:
