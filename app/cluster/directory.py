@@ -890,9 +890,12 @@ class Directory:
     async def _refresh(self, bucket: AnyBucket, channel: str) -> None:
         """Ask for a channel's key, since a write met another revision. No epoch that is known here is forgotten."""
         self.counters.conflicts += 1
+        known = self._channels.get(channel)
         value, revision = await bucket.get(_key(channel))
+        if self._channels.get(channel) is not known:
+            return  # the watch was quicker, and this answer may be older
         parsed = self._parse_channel(channel, value, revision)
-        found, known = parsed and parsed[0], self._channels.get(channel)
+        found = parsed and parsed[0]
         if known is None:
             nobody = Entry(self._owner("", 0), 0, revision, True)
             self._set(channel, found or nobody)
