@@ -117,7 +117,8 @@ class World:
         self.highest: dict[str, int] = {}
         self.snapshot: tuple[dict[str, Message], int] | None = None
         self.knower: Process | None = None
-        self.forgotten_until = 0.0
+        self.was_lost = False
+        self.both: dict[str, float] = {}
         self.slowest_stop = 0.0
         self._wall_us = 0
         self.answered = 0
@@ -141,10 +142,9 @@ class World:
                 directory = process.directory
                 if directory is not None and directory.lease.fresh and directory.owns(channel):
                     sure.append((process.name, directory._mine[channel]))
-            # With the bucket it is forgotten, too, which nodes were deposed: the epochs still tell them apart.
-            if len(sure) > 1 and self.nats is not None and not self.restored():
-                self.forgotten_until = self.loop.time() + LEASE_S / 4
-            if len(sure) > 1 and self.loop.time() > self.forgotten_until:
+            # A lost bucket has forgotten which nodes were deposed: for a moment only the epochs tell them apart.
+            since = self.both.setdefault(channel, self.loop.time()) if len(sure) > 1 else self.both.pop(channel, 0.0)
+            if len(sure) > 1 and self.loop.time() - since >= (2 * LEASE_S if self.was_lost else 0.0):
                 self.violations.append(f"two nodes answer for {channel}: {sure}")
             for name, epoch in sure:
                 self.answered += 1
@@ -379,7 +379,7 @@ class DirectoryMachine(RuleBasedStateMachine):
         """While at least one node knows all of it: nobody can know what nobody remembers."""
         world = self.world
         world.knower = self.knows_all()
-        world.forgotten_until = self.loop.time() + 2 * LEASE_S
+        world.was_lost = True
         match how:
             case "purge":
                 self.runner.run(_call(self.nats.purge))
@@ -458,7 +458,7 @@ async def _walk(server: NatsServer, seed: int) -> None:
         await until(lambda: not world.differences())
         for loss in ("none", "purge", "delete", "roll back"):
             await _lose(server, copy, loss)
-            world.forgotten_until = world.loop.time() + 1.0
+            world.was_lost = world.was_lost or loss != "none"
             await asyncio.sleep(0.4)  # a node that has not heard of it must not be the last one that remembers
             await until(lambda: not world.differences())
             for _ in range(6):
