@@ -110,7 +110,7 @@ _NO_FIELDS: Final[list[tuple[bytes, bytes]]] = []
 """Shared by all connections that parse no head; never added to."""
 
 
-WAITS_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 0.64, 0.64, 0.64)
+WAITS_S: Final[tuple[float, ...]] = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 0.64, 0.64, 0.64)
 """A request for another worker that takes no connection now, since thousands move at once or it stands still, is tried
 again after these times, each more or less by half; then it is refused, after 3 s in all."""
 
