@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import overload, saturation, workers
+from benchmarks import audience, overload, saturation, workers
 from benchmarks.endurance.logs import read_logs
 from benchmarks.endurance.run import Outcome, soak
 from benchmarks.endurance.run import Plan as Soak
@@ -319,3 +319,25 @@ def test_workers_beside_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (what, unit, verdict[-3:]) == ("tiny", "us per chunk", "met")
     assert float(ratio) == pytest.approx(float(several) / float(one), rel=0.05)
     assert float(move) == pytest.approx(float(several) - float(one), abs=0.2)
+
+
+@LINUX
+def test_audiences_are_compared_with_plain_readers() -> None:
+    """Readers of a film, of dashboards and of what is over get bytes, and the table has each kind of them."""
+    size = audience.Size(
+        readers=2,
+        dashboards=2,
+        channels=3,
+        replaying=2,
+        segments=2,
+        rate=20,
+        window_s=0.0,
+        warm_up_s=0.0,
+        measure_s=0.1,
+    )
+    text = io.StringIO()
+    console = Console(file=text, width=200)
+    samples = audience.run(list(audience.SECTIONS), size, UNBOUND, console)
+    assert {name for name, sample in samples.items() if not sample["mb_s"]} == {"film", "0 dashboards"}
+    audience.report(size, [samples], console)
+    assert all(row.what in text.getvalue() for row in audience.rows(size))
