@@ -177,10 +177,16 @@ def _some(section: Section, *cases: str) -> Section:
 
 @LINUX
 def test_healthy_readers_are_measured_among_stalled_ones() -> None:
-    """Stalled readers are still connected at the end, and their cost is told."""
-    text = io.StringIO()
-    found = overload.run("stalled", SECTIONS["stalled"](TINY_SIZE), 1, UNBOUND, Console(file=text, width=160))
-    assert [sample["stalled"] for sample in found.rounds[0].values()] == [0, 5]
+    """Stalled readers are still connected at the end, at other servers, too; their cost is told, and who has failed."""
+    text, others = io.StringIO(), (FLOOR, Contender("broken", "benchmarks.scenarios"))
+    found = overload.run("stalled", SECTIONS["stalled"](TINY_SIZE), 1, UNBOUND, Console(file=text, width=160), others)
+    assert {label: sample["stalled"] for label, sample in found.rounds[0].items()} == {
+        "alone": 0,
+        "alone, floor": 0,
+        "among stalled": 5,
+        "among stalled, floor": 5,
+    }
+    assert "among stalled: broken failed in round 1" in text.getvalue()
     assert all(sample["share"] == 1.0 for sample in found.rounds[0].values())
     assert "kB per stalled reader" in text.getvalue()
     assert json.loads(json.dumps(found.to_json()))["verdicts"]
