@@ -31,6 +31,7 @@ class Proxy:
     requests: list[str] = field(default_factory=list)
     down: bool = False
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _serving: set[asyncio.Task[None]] = field(default_factory=set)
 
     def url(self, channel: str) -> str:
         """A channel of the server, through the proxy."""
@@ -113,8 +114,11 @@ async def proxy(port: int) -> AsyncIterator[Proxy]:
     """Run a proxy to a server on this machine."""
     made = Proxy()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await made._serve(reader, writer, port)
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Not a coroutine: asyncio would print it as an error if the loop ended, and cancelled it, meanwhile.
+        serving = asyncio.ensure_future(made._serve(reader, writer, port))
+        made._serving.add(serving)
+        serving.add_done_callback(made._serving.discard)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     made.port = server.sockets[0].getsockname()[1]
@@ -123,3 +127,4 @@ async def proxy(port: int) -> AsyncIterator[Proxy]:
     finally:
         server.close()
         made.cut_all()
+        await asyncio.gather(*made._serving)
