@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.support.resets import reset
+from tests.support.streams import serve_streams
 
 WITHOUT_ANSWER: Final = -1
 """Everything gets through, but the answer does not."""
@@ -31,7 +32,6 @@ class Proxy:
     requests: list[str] = field(default_factory=list)
     down: bool = False
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
-    _serving: set[asyncio.Task[None]] = field(default_factory=set)
 
     def url(self, channel: str) -> str:
         """A channel of the server, through the proxy."""
@@ -114,17 +114,11 @@ async def proxy(port: int) -> AsyncIterator[Proxy]:
     """Run a proxy to a server on this machine."""
     made = Proxy()
 
-    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Not a coroutine: asyncio would print it as an error if the loop ended, and cancelled it, meanwhile.
-        serving = asyncio.ensure_future(made._serve(reader, writer, port))
-        made._serving.add(serving)
-        serving.add_done_callback(made._serving.discard)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    made.port = server.sockets[0].getsockname()[1]
+    server = await serve_streams(lambda reader, writer: made._serve(reader, writer, port))
+    made.port = server.port
     try:
         yield made
     finally:
-        server.close()
+        await server.close()
         made.cut_all()
-        await asyncio.gather(*made._serving)
+        await asyncio.gather(*server.serving)
