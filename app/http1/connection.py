@@ -95,6 +95,10 @@ MAX_SURPLUS: Final = 64
 API, which must answer when everything else is full; on segment routes they are refused. One that asks nothing makes
 room for a newer one, so that such connections cannot keep an operator out."""
 
+FEW_CHUNKS: Final = 64
+"""A read of at most this many chunks costs its publisher nothing but parsing: to hand them on is work for its readers.
+More of them, below 32 bytes each in the smallest reads, take long to store, too."""
+
 TLS_HIGH_WATER: Final = 64 << 10
 
 _END: Final = re.compile(rb"\r(?:\n\r\n)")  # with this group the search is three times as fast
@@ -180,12 +184,12 @@ class Connection(asyncio.BufferedProtocol):
     """A connection. The event loop knows it as a protocol, exchanges know it as a ``Caller``."""
 
     __slots__ = (
-        "_arrival", "_at_half_close", "_body_left", "_guard", "_half_closed_sent", "_has_left", "_headers", "_more",
-        "_parser", "_parses_rest", "_partial", "_partial_size", "_queue", "_queued_bytes", "_rejection", "_request",
-        "_turn_bytes", "_turn_requests", "_unread", "_upgrade", "_url", "_waits", "_with_head", "asking",
-        "certified", "client_here", "deaf", "endpoint", "exchange", "fd", "half_closed", "handshake", "last_read",
-        "mid_message", "number", "pauses", "peer", "plane", "proxied", "surplus", "tls", "transport", "watched",
-        "write_paused",
+        "_arrival", "_at_half_close", "_body_left", "_guard", "_half_closed_sent", "_handed_on_s", "_has_left",
+        "_headers", "_more", "_parser", "_parses_rest", "_partial", "_partial_size", "_queue", "_queued_bytes",
+        "_rejection", "_request", "_turn_bytes", "_turn_requests", "_unread", "_upgrade", "_url", "_waits",
+        "_with_head", "asking", "certified", "client_here", "deaf", "endpoint", "exchange", "fd", "half_closed",
+        "handshake", "last_read", "mid_message", "number", "pauses", "peer", "plane", "proxied", "surplus", "tls",
+        "transport", "watched", "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport  # there is none before a TLS handshake is over
@@ -226,6 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         # Reading.
         self.pauses = 0  # why it is not read from: reasons of app.data_plane.scheduling
         self._turn_bytes = endpoint.turn_bytes  # how much may be read in one turn; less while its input is dear
+        self._handed_on_s = 0.0  # processor time in which what was read last was handed on, if the read before was dear
         self._more = b""  # input that waits for this connection's next turn, or behind its queue
         self._parses_rest = False  # more of the input that waited may follow
         self._turn_requests = 0  # requests that it has begun in this turn of the loop
@@ -543,14 +548,17 @@ class Connection(asyncio.BufferedProtocol):
         # A read that was dear by the clock may only have been interrupted: the next one is measured in processor time.
         most = self.endpoint.turn_bytes
         clock = perf_counter if self._turn_bytes == most else thread_time
+        self._handed_on_s = 0.0
         begun = clock()
         turns = self.plane.turns
         if not self._parse(turns.input[:nbytes]):
             return
         cost_s = clock() - begun
         if cost_s > DEAR_S:
-            if self._turn_bytes < most:
-                turns.was_dear(self, cost_s)
+            # If it was its readers that took long, smaller reads share the loop, too. It rests for its own part only:
+            # a publisher with many readers would rest for longer than its next chunk takes to come.
+            if self._turn_bytes < most and (own_s := cost_s - self._handed_on_s) > DEAR_S:
+                turns.was_dear(self, own_s)
             self._turn_bytes = max(LEAST_TURN_BYTES, self._turn_bytes >> 1)
         elif self._turn_bytes < most:
             self._turn_bytes = min(most, self._turn_bytes << 1)
@@ -791,10 +799,14 @@ class Connection(asyncio.BufferedProtocol):
         chunks, request.chunks = request.chunks, []
         exchange = self.exchange
         if exchange is not None and exchange.takes_body:
+            is_measured = self._turn_bytes < self.endpoint.turn_bytes and len(chunks) <= FEW_CHUNKS
+            begun = thread_time() if is_measured else 0.0
             if request.complete:
                 exchange.body_ended(chunks)
             elif chunks:
                 exchange.data(chunks)
+            if is_measured:
+                self._handed_on_s += thread_time() - begun
         elif chunks:
             self._unread += sum(map(len, chunks))
             if self._unread > UNREAD_BYTES:

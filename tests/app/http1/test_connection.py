@@ -581,15 +581,28 @@ class Wire(asyncio.Transport):
 
 
 class Price:
-    """A clock that says how long each read took."""
+    """A clock that moves while input is parsed, and while a publisher's chunks are handed on to readers."""
 
     def __init__(self) -> None:
-        self.cost_s = 0.0
+        self.cost_s = self.readers_s = 0.0
         self._now = 0.0
 
     def __call__(self) -> float:
-        self._now += self.cost_s
         return self._now
+
+    def charge(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let both take their time."""
+
+        def feed(connection: Connection, data: memoryview, old: Any = Connection._feed) -> None:
+            self._now += self.cost_s
+            old(connection, data)
+
+        def hand_on(upload: Upload, chunks: list[bytes], old: Any = Upload.data) -> None:
+            self._now += self.readers_s
+            old(upload, chunks)
+
+        monkeypatch.setattr(Connection, "_feed", feed)
+        monkeypatch.setattr(Upload, "data", hand_on)
 
 
 @pytest.fixture(autouse=True)
@@ -661,6 +674,7 @@ def test_a_connection_that_fills_its_buffer_waits_for_the_next_turn() -> None:
 def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each dear read halves the next one, down to a least size; from the second on the connection rests, too."""
     price = Price()
+    price.charge(monkeypatch)
     monkeypatch.setattr(module, "thread_time", price)
     monkeypatch.setattr(module, "perf_counter", price)
     rests: list[float] = []
@@ -689,9 +703,35 @@ def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkey
     asyncio.run(main())
 
 
+def test_a_publisher_does_not_rest_for_the_time_that_its_readers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To serve many readers makes a publisher's reads smaller; what its own input costs decides whether it rests."""
+    price = Price()
+    price.charge(monkeypatch)
+    monkeypatch.setattr(module, "thread_time", price)
+    monkeypatch.setattr(module, "perf_counter", price)
+    rests: list[float] = []
+
+    async def main() -> None:
+        with connected() as (connection, _):
+            monkeypatch.setattr(
+                asyncio.get_running_loop(), "call_later", lambda delay_s, *_: rests.append(delay_s), raising=False
+            )
+            price.readers_s = 50 * DEAR_S
+            for _ in range(9):
+                receive(connection, b"x")
+            assert (room(connection), connection.pauses, rests) == (LEAST_TURN_BYTES, 0, [])
+            price.cost_s = 2 * DEAR_S
+            receive(connection, b"x")
+            assert (connection.pauses, rests) == (COST, [pytest.approx(8 * DEAR_S)])
+            connection.resume(COST)
+
+    asyncio.run(main())
+
+
 def test_a_read_during_which_another_process_ran_is_not_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Input that takes long by the clock makes one next read smaller; without processor time no connection rests."""
     price, nothing = Price(), Price()
+    price.charge(monkeypatch)
     monkeypatch.setattr(module, "perf_counter", price)
     monkeypatch.setattr(module, "thread_time", nothing)
 
