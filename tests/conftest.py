@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from functools import cache
 
 import httpx
+import httpx._config
 import httpx._transports.default
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.one_spark import pytest_collection_modifyitems, pytest_xdist_make_scheduler
+from tests.support.waiting import WITHIN_S
 
 __all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
 
@@ -28,6 +30,10 @@ settings.load_profile("same")
 
 # A client of httpx reads the certificates of all authorities, which takes 20 ms: one reading is enough for all clients.
 httpx._transports.default.create_ssl_context = cache(httpx.create_ssl_context)  # type: ignore[attr-defined]
+
+# It gives up after 5 s without an answer, which a busy machine may take.
+for part in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, WITHIN_S)
 
 # A shell ignores SIGINT for what it starts in the background, and nohup ignores SIGHUP; the tests send both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
