@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib.util
 import os
 import signal
 from collections.abc import Iterator
@@ -16,13 +15,11 @@ import httpx._transports.default
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.compiled import needs_interpreter
 from tests.support.one_spark import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.support.waiting import WITHIN_S
 
 __all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
-
-SEGMENT = importlib.util.find_spec("tricklecast.app.core.segment")
-COMPILED = SEGMENT is not None and SEGMENT.origin is not None and not SEGMENT.origin.endswith(".py")
 
 # The same examples on every machine, however slow it is: a red run is a change of the code.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -52,8 +49,8 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Where the hot path is compiled (`scripts/compile`), some tests cannot do to it what they do."""
-    if COMPILED and item.get_closest_marker("interpreted"):
-        pytest.skip("the hot path is compiled")
+    if item.get_closest_marker("interpreted"):
+        needs_interpreter()
 
 
 def pytest_runtest_teardown() -> None:

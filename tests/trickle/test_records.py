@@ -36,7 +36,7 @@ def test_falsy_values_are_kept() -> None:
 
 def test_the_json_has_the_order_of_the_schema() -> None:
     """Fields of a line always have the same order."""
-    everything: dict[str, typing.Any] = {name: 1 for name, _ in SCHEMA}
+    everything: dict[str, typing.Any] = {name: _PYTHON_TYPES[kind]() for name, kind in SCHEMA}
     assert list(AccessRecord(**everything).as_dict()) == list(FIELD_NAMES)
 
 
@@ -45,6 +45,7 @@ def test_the_schema_names_each_field_once() -> None:
     assert sorted(FIELD_NAMES) == sorted(field.name for field in dataclasses.fields(AccessRecord))
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(("name", "kind"), SCHEMA)
 def test_schema_types_agree_with_the_annotations(name: str, kind: str) -> None:
     """Spark's type of each field fits the dataclass."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.support.compiled import needs_interpreter
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.storm_guard import FORGOTTEN_S, FREE, FREE_FOR_MANY, ReplyKind, StormGuard
@@ -24,8 +25,6 @@ from tricklecast.app.tools.conformance.connection import RawConnection
 from tricklecast.app.tools.conformance.target import RemoteChannel, Target
 from tricklecast.trickle.records import AccessRecord
 from tricklecast.trickle.wire import CLIENT, IDEMPOTENCY_KEY, RESET
-
-pytestmark = pytest.mark.interpreted
 
 FOR_EVER_S = 3600.0
 NAMED = {CLIENT: "naive"}
@@ -55,6 +54,7 @@ class Script(StormGuard):
 @contextmanager
 def scripted(**settings: object) -> Iterator[tuple[LocalServer, Target, Script]]:
     """A server whose guard does what the test says."""
+    needs_interpreter()
     with local_server(**settings) as server, server.client() as target:
         script = Script()
         server.plane.guard = script
