@@ -19,6 +19,7 @@ import duckdb
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.waiting import WITHIN_S
 from tricklecast.analytics.cli import storms
 from tricklecast.analytics.cli.storms import EngineName, choose_engine
 from tricklecast.analytics.lines import LogFiles
@@ -361,7 +362,7 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     )
     assert child.stdin is not None
     assert child.stderr is not None
-    guard = threading.Timer(60, child.kill)
+    guard = threading.Timer(WITHIN_S, child.kill)
     guard.start()
     try:
         child.stderr.readline()

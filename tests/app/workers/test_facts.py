@@ -15,6 +15,7 @@ import pytest
 from tests.app.core.support import Told
 from tests.app.test_changes import Start
 from tests.support.waiting import WITHIN_S, until
+from tricklecast.app import changes
 from tricklecast.app.changes import Change, Changes, IndexGone
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -167,6 +168,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "RETRY_S", 0.001)
     monkeypatch.setattr(facts, "LOOK_S", 0.01)
     monkeypatch.setattr(facts, "SOON_S", WITHIN_S)
+    monkeypatch.setattr(changes, "TOLD_S", WITHIN_S)
 
 
 def run(
