@@ -24,7 +24,7 @@ from tricklecast.trickle.records import Event, Op
 TIMEOUT_S = 120
 """How long a command may take that needs half a second on an idle machine."""
 
-LIKE_SIGPIPE = {1, -signal.SIGPIPE}
+LIKE_SIGPIPE = {1, 141, -signal.SIGPIPE}
 """Exit codes of a command whose reader has left."""
 
 
