@@ -553,12 +553,12 @@ class Connection(asyncio.BufferedProtocol):
         turns = self.plane.turns
         if not self._parse(turns.input[:nbytes]):
             return
-        cost_s = clock() - begun
+        # Only parsing is the peer's doing. A publisher with many readers would be read in small pieces, which
+        # all go to each reader, and would rest for longer than its next chunk takes to come.
+        cost_s = clock() - begun - self._handed_on_s
         if cost_s > DEAR_S:
-            # If it was its readers that took long, smaller reads share the loop, too. It rests for its own part only:
-            # a publisher with many readers would rest for longer than its next chunk takes to come.
-            if self._turn_bytes < most and (own_s := cost_s - self._handed_on_s) > DEAR_S:
-                turns.was_dear(self, own_s)
+            if self._turn_bytes < most:
+                turns.was_dear(self, cost_s)
             self._turn_bytes = max(LEAST_TURN_BYTES, self._turn_bytes >> 1)
         elif self._turn_bytes < most:
             self._turn_bytes = min(most, self._turn_bytes << 1)
