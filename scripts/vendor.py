@@ -117,8 +117,8 @@ def check_compiler() -> None:
         missing.append(str(header))
     if missing:
         raise CannotCompile(
-            f"HATCH_BUILD_HOOKS_ENABLE compiles the hot path, and there is no {' and no '.join(missing)}. "
-            "Install them (Debian: apt-get install gcc python3-dev), or unset HATCH_BUILD_HOOKS_ENABLE: "
+            f"HATCH_BUILD_HOOKS_ENABLE compiles the hot path, and this is missing: {', '.join(missing)}. "
+            "Install it (Debian: apt-get install gcc python3-dev), or unset HATCH_BUILD_HOOKS_ENABLE: "
             "tricklecast needs no compiler"
         )
 
