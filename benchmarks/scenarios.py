@@ -194,7 +194,7 @@ EXPECTATIONS = (
     Expectation("stream", "nchan", 1.0, "p99_ms"),
     Expectation("stream", "go", 1.0, "p99_ms"),
     Expectation("bulk", "floor", 1.3),
-    Expectation("bulk", "go", 1.2),
+    Expectation("bulk", "go", 1.0),
     Expectation("bulk", "go", 1.0, "p99_ms"),
     Expectation("small", "go", 0.7),
     Expectation("small", "go", 1.0, "p99_ms"),
