@@ -1,7 +1,8 @@
 """Servers in a test's event loop that speak with asyncio streams: no connection outlives them.
 
 asyncio's own way to start one (a coroutine for each connection) leaves a connection open whose coroutine the end of the
-loop cancels before its first step. Python complains about that when it collects garbage: in a test that comes later.
+loop cancels before its first step, or which was accepted in the turn before the server is closed. Python complains
+about that when it collects garbage: in a test that comes later.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ class StreamServer:
 
     async def close(self) -> None:
         """Accept no more; a connection that has just been accepted is in ``serving`` then."""
-        self.listening.close()
+        for sock in self.listening.sockets:
+            asyncio.get_running_loop().remove_reader(sock.fileno())
         for _ in range(_TURNS):
             await asyncio.sleep(0)
+        self.listening.close()
 
     async def cancel(self) -> None:
         """End without waiting for any connection."""
