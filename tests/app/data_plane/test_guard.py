@@ -101,6 +101,7 @@ def none_left(server: LocalServer) -> None:
 # The real rule, over the wire.
 
 
+@pytest.mark.interpreted
 def test_a_loop_is_answered_later_and_later_and_never_refused(
     channel: RemoteChannel, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -682,6 +682,7 @@ def test_a_connection_that_fills_its_buffer_waits_for_the_next_turn() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.interpreted
 def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each dear read halves the next one, down to a least size; from the second on the connection rests, too."""
     price = Price()
@@ -714,6 +715,7 @@ def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkey
     asyncio.run(main())
 
 
+@pytest.mark.interpreted
 def test_a_publisher_does_not_rest_for_the_time_that_its_readers_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long that is, its next but one read is whole again; what its own input costs decides whether it rests."""
     price = Price()
@@ -741,6 +743,7 @@ def test_a_publisher_does_not_rest_for_the_time_that_its_readers_take(monkeypatc
     asyncio.run(main())
 
 
+@pytest.mark.interpreted
 def test_a_read_during_which_another_process_ran_is_not_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Input that takes long by the clock makes one next read smaller; without processor time no connection rests."""
     price, nothing = Price(), Price()
