@@ -10,7 +10,7 @@ from types import FrameType
 
 import typer
 
-from tricklecast.analytics.signals import is_interruption
+from tricklecast.analytics.signals import deferred, is_interruption
 
 
 @contextmanager
@@ -43,3 +43,9 @@ def interruptible() -> Iterator[None]:
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+
+
+def load_duckdb() -> None:
+    """Import DuckDB, which would make an ImportError of a signal, or end the process; the signal takes effect after."""
+    with deferred():
+        import duckdb  # noqa: F401

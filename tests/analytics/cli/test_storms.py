@@ -376,6 +376,34 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     assert (child.returncode, out, errors, list(tmp_path.iterdir())) == (130, b"", b"", [])
 
 
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupts:
+    starts = False
+
+    def find_spec(self, name, path, target=None):
+        if name == "_duckdb":
+            self.starts = True
+            sys.modules.pop("atexit", None)  # it is imported in the middle of the start
+        elif name == "atexit" and self.starts:
+            self.starts = False
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from tricklecast.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_duckdb_starts_is_ctrl_c(tmp_path: Path) -> None:
+    """130, and not the ImportError that DuckDB would make of it."""
+    (tmp_path / "web.log").write_text(LOOPING)
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, "storms", str(tmp_path / "web.log")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 LOOP = '203.0.113.7 - - [25/Nov/2025:12:00:{0:02} +0000] "GET /api/v1/token HTTP/1.1" 401 0 "-" "bad/1"\n'
 LOOPING = "".join(LOOP.format(number // 4) for number in range(200))
 
