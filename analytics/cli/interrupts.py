@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,11 @@ def interruptible() -> Iterator[None]:
 
 
 def load_duckdb() -> None:
-    """Import DuckDB, which would make an ImportError of a signal, or end the process; the signal takes effect after."""
+    """Import DuckDB, and find the folder for temporary files; a signal takes effect after both.
+
+    DuckDB would make an ImportError of it, or end the process. Python tries the folder with a file, which would stay.
+    """
     with deferred():
         import duckdb  # noqa: F401
+
+        tempfile.gettempdir()

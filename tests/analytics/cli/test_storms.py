@@ -366,7 +366,7 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     guard.start()
     try:
         child.stderr.readline()
-        while not list(tmp_path.iterdir()):
+        while not list(tmp_path.iterdir()):  # that may be the file with which Python tries the folder
             assert child.poll() is None
         child.send_signal(signal.SIGINT)
         out, errors = child.communicate()
