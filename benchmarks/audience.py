@@ -1,5 +1,5 @@
-"""What clients cost that do not read a live channel segment by segment, beside clients that do: viewers of low-latency
-HLS, open dashboards, and readers of segments that are over, from memory and from the data directory.
+"""The server's cost of three kinds of clients, beside plain readers of a live channel: viewers of low-latency HLS, open
+dashboards, and readers that replay closed segments, from memory and from the data directory.
 
 Run it as ``python benchmarks/audience.py``; README.md in this folder describes the method.
 """

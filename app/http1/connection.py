@@ -235,7 +235,8 @@ class Connection(asyncio.BufferedProtocol):
         # Reading.
         self.pauses = 0  # why it is not read from: reasons of app.data_plane.scheduling
         self._turn_bytes = endpoint.turn_bytes  # how much may be read in one turn; less while its input is dear
-        self._handed_on_s = 0.0  # processor time in which what was read last was handed on, if the read before was dear
+        # Seconds of processor time that handing on the chunks of the last read took. Measured if reads are shortened.
+        self._handed_on_s = 0.0
         self._more = b""  # input that waits for this connection's next turn, or behind its queue
         self._parses_rest = False  # more of the input that waited may follow
         self._turn_requests = 0  # requests that it has begun in this turn of the loop

@@ -34,7 +34,7 @@ _SEQUENCE: Final = re.compile(rb"#EXT-X-MEDIA-SEQUENCE:(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class AudienceResult:
-    """What one run found.
+    """The figures of one run.
 
     Attributes:
         mb_s: media, or bytes of dashboards' feeds, that have arrived, in MB a second.

@@ -17,7 +17,7 @@ from benchmarks.scenarios import to_json
 
 @dataclass(slots=True)
 class Found:
-    """What a section's rounds have found, each by case; that of another server has its name behind it."""
+    """The results of a section: each round has a sample of each case. A case of another server ends with its name."""
 
     name: str
     section: Section

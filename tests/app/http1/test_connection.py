@@ -602,7 +602,7 @@ class Price:
         return self._now
 
     def charge(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let both take their time."""
+        """Let both take their time, as both clocks of a connection tell it."""
 
         def feed(connection: Connection, data: memoryview, old: Any = Connection._feed) -> None:
             self._now += self.cost_s
@@ -614,6 +614,8 @@ class Price:
 
         monkeypatch.setattr(Connection, "_feed", feed)
         monkeypatch.setattr(Upload, "data", hand_on)
+        monkeypatch.setattr(module, "thread_time", self)
+        monkeypatch.setattr(module, "perf_counter", self)
 
 
 @pytest.fixture(autouse=True)
@@ -687,8 +689,6 @@ def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkey
     """Each dear read halves the next one, down to a least size; from the second on the connection rests, too."""
     price = Price()
     price.charge(monkeypatch)
-    monkeypatch.setattr(module, "thread_time", price)
-    monkeypatch.setattr(module, "perf_counter", price)
     rests: list[float] = []
 
     async def main() -> None:
@@ -720,8 +720,6 @@ def test_a_publisher_does_not_rest_for_the_time_that_its_readers_take(monkeypatc
     """However long that is, its next but one read is whole again; what its own input costs decides whether it rests."""
     price = Price()
     price.charge(monkeypatch)
-    monkeypatch.setattr(module, "thread_time", price)
-    monkeypatch.setattr(module, "perf_counter", price)
     rests: list[float] = []
 
     async def main() -> None:
@@ -748,7 +746,6 @@ def test_a_read_during_which_another_process_ran_is_not_dear(monkeypatch: pytest
     """Input that takes long by the clock makes one next read smaller; without processor time no connection rests."""
     price, nothing = Price(), Price()
     price.charge(monkeypatch)
-    monkeypatch.setattr(module, "perf_counter", price)
     monkeypatch.setattr(module, "thread_time", nothing)
 
     async def main() -> None:
