@@ -779,7 +779,9 @@ class Connection(asyncio.BufferedProtocol):
                         pieces += [piece[upgrade.args[0] :], memoryview(head)]
         except httptools.HttpParserCallbackError as error:
             raise (error.__context__ or error) from None
-        except httptools.HttpParserError:
+        except httptools.HttpParserError as error:
+            if isinstance(error, httptools.HttpParserInvalidURLError):
+                self._url = b""  # what an earlier read had of it would stand in the log for the whole
             self.deliver_rest()
             self.reject(Status.BAD_REQUEST, "Malformed request")
             return

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import httptools
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.app.data_plane.support import connections
@@ -281,6 +281,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     st.lists(MESSAGES, max_size=8),
     st.lists(st.integers(0, 1 << 20), max_size=8),
 )
+@example([], [], 0, [b"GET /trickle/c\x01/1 HTTP/1.1\r\nHost: x\r\n\r\n"], [5])
 @settings(max_examples=300)
 def test_no_cut_and_no_pipelining_changes_an_answer(
     before: list[bytes], quick: list[bytes], times: int, after: list[bytes], places: list[int]
